@@ -1,16 +1,20 @@
-//! The object store: all objects in memory as encoded JSON, on disk before a write is acknowledged, with a window of
-//! recent changes for watches.
+//! The object store: all objects in memory as encoded JSON, on disk before a write is acknowledged, with the latest
+//! events of each resource for watches and for lists at earlier revisions.
 //!
 //! One thread owns writing (`writer`); readers take snapshots under a short lock. The engine on disk is behind
 //! [`Engine`]. It knows keys and bytes, not kinds: resources are registered at run time, and imports nothing of ours.
 //!
 //! No revision is assigned twice, however the process ends: the disk holds a ceiling above all assigned revisions, and
 //! a start after an unclean end begins above it. Such an end may lose the last seconds of resources with
-//! [`RelaxedDurability`]; their watchers must list again.
+//! [`RelaxedDurability`]; their watchers must list again. All others go on where they were.
 
-mod disk;
-mod list_at;
-mod memory;
+mod dispatch;
+mod engine;
+mod guard;
+mod history;
+mod object;
+mod object_map;
+mod snapshot;
 mod state;
 mod watch;
 mod writer;
@@ -19,32 +23,28 @@ mod writer;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fmt,
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Duration,
 };
 
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch as tokio_watch};
 
-pub use disk::{Disk, Files, OneFile};
-pub use memory::{Fault, Memory};
+pub use dispatch::Scope;
+pub use engine::{
+    Counters, Directory, Engine, Fault, Log, LogFile, Memory, RealDirectory, Record, copy_log, import_redb,
+};
+pub use guard::{Condition, Guard};
+pub use object::{Key, Object};
+pub use snapshot::Snapshot;
 pub use watch::{Event, Watch};
 
+use object::Encoded;
 use state::State;
-use writer::Writer;
-
-/// The key of an object: its namespace (empty for cluster scope) and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// Empty for cluster-scoped objects.
-    pub namespace: String,
-    /// The object's name.
-    pub name: String,
-}
+use writer::{Content, Writer};
 
 /// A resource that is stored, by its group resource, such as `pods` or `leases.coordination.k8s.io`; of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,38 +55,6 @@ pub struct ResourceId(u32);
 pub struct ResourceOptions {
     /// Which of its writes are acknowledged early.
     pub relaxed_durability: RelaxedDurability,
-}
-
-/// One stored object: compact JSON with its own `resourceVersion`. Only the store constructs it, from JSON that it has
-/// decoded once or encoded itself.
-#[derive(Debug, Clone)]
-pub struct Object {
-    /// Its key.
-    pub key: Key,
-    /// The revision of its last write.
-    pub revision: u64,
-    /// The object as JSON.
-    pub bytes: Bytes,
-}
-
-impl Object {
-    /// Decodes a record of the engine completely, so that a damaged one is reported by its key at the start and not
-    /// when it is read.
-    fn read(key: Key, bytes: Bytes) -> Result<Self, String> {
-        let value: Value = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
-        let revision = value["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse().ok());
-        let revision = revision.ok_or("it has no resourceVersion")?;
-        Ok(Self { key, revision, bytes })
-    }
-
-    /// The object, decoded.
-    ///
-    /// # Panics
-    /// Never: what is stored was decoded before or encoded by the store.
-    #[must_use]
-    pub fn value(&self) -> Value {
-        serde_json::from_slice(&self.bytes).expect("the store keeps only JSON that it has read or written itself")
-    }
 }
 
 /// The precondition of a write.
@@ -109,6 +77,8 @@ pub struct Write {
     pub expected: Expected,
     /// The new object, or `None` to delete. Its `resourceVersion` is set by the store.
     pub value: Option<Value>,
+    /// What must hold for other objects.
+    pub guards: Vec<Guard>,
 }
 
 /// Which writes of a resource are acknowledged before they are on disk, which they are a few seconds later.
@@ -139,6 +109,14 @@ pub enum Error {
     /// The precondition of a write does not hold.
     #[error("the object was changed or is not there")]
     Conflict,
+    /// A guard of a write does not hold.
+    #[error("the guard on {} {:?} in {:?} does not hold", .resource, .key.name, .key.namespace)]
+    Guard {
+        /// The group resource.
+        resource: Arc<str>,
+        /// The object of the guard.
+        key: Key,
+    },
     /// The object requests a value that cannot be allocated, such as another object's address.
     #[error("{}: {}", .0.field, .0.detail)]
     Allocation(AllocationError),
@@ -181,48 +159,6 @@ pub enum Error {
     Closed,
 }
 
-/// One record of the engine.
-#[derive(Debug, Clone)]
-pub struct Record {
-    /// `resource/namespace/name`.
-    pub key: String,
-    /// `None` deletes.
-    pub bytes: Option<Bytes>,
-}
-
-/// The engine's metadata beside the records.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// The latest revision on disk.
-    pub revision: u64,
-    /// No revision above this was assigned. Equal to `revision` after a clean end.
-    pub ceiling: u64,
-    /// No resource has changed after this, unless `changed` says so: for files that did not track changes per resource.
-    pub floor: u64,
-    /// The revision of the latest change of each resource, deletions included; a commit holds only those that differ.
-    pub changed: BTreeMap<String, u64>,
-}
-
-/// A durable map of records and a few counters.
-pub trait Engine: Send + fmt::Debug {
-    /// All records and counters.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    fn load(&mut self) -> Result<(Vec<Record>, Counters), Error>;
-    /// Commits all records and the counters in one transaction, durably.
-    ///
-    /// # Errors
-    /// When the disk fails. Whether the records are on disk is unknown then, and the engine refuses writes until
-    /// [`Engine::restore`] succeeds.
-    fn commit(&mut self, records: &[Record], counters: &Counters) -> Result<(), Error>;
-    /// After a failed commit: makes the records exactly `wanted`, durably.
-    ///
-    /// # Errors
-    /// When the disk still fails.
-    fn restore(&mut self, wanted: &BTreeMap<String, Bytes>, counters: &Counters) -> Result<(), Error>;
-}
-
 /// Why a requested value cannot be allocated.
 #[derive(Debug, Clone)]
 pub struct AllocationError {
@@ -260,7 +196,6 @@ pub enum Health {
 #[derive(Debug, Clone)]
 pub struct Store {
     state: Arc<RwLock<State>>,
-    revision: tokio_watch::Receiver<u64>,
     health: tokio_watch::Receiver<Health>,
     allocators: Allocators,
     queue: std::sync::mpsc::SyncSender<writer::Request>,
@@ -287,34 +222,30 @@ impl Store {
         resources: &[(&str, ResourceOptions)],
         flush: Duration,
     ) -> Result<Self, Error> {
-        let (records, counters) = engine.load()?;
-        let state = Arc::new(RwLock::new(State::load(resources, records, &counters)?));
-        let revision = state.read().unwrap_or_else(PoisonError::into_inner).revision;
-        let (revision_tx, revision_rx) = tokio_watch::channel(revision);
+        let state = Arc::new(RwLock::new(State::load(resources, engine.as_mut())?));
         let (health_tx, health) = tokio_watch::channel(Health::Serving);
         let (queue, requests) = std::sync::mpsc::sync_channel(WRITE_QUEUE_CAPACITY);
         let allocators = Allocators::default();
-        let shared =
-            writer::Shared { state: Arc::clone(&state), allocators: Arc::clone(&allocators), revision_tx, health_tx };
-        let writer = Writer::new(engine, &counters, shared, flush);
+        let shared = writer::Shared { state: Arc::clone(&state), allocators: Arc::clone(&allocators), health_tx };
+        let writer = Writer::new(engine, shared, flush);
         std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run(&requests))
             .map_err(|e| Error::Disk { path: PathBuf::new(), attempt: "given a thread", reason: e.to_string() })?;
-        Ok(Self { state, revision: revision_rx, health, allocators, queue })
+        Ok(Self { state, health, allocators, queue })
     }
 
     /// Registers a resource by its group resource, such as `pods` or `leases.coordination.k8s.io`, at any time. The name
     /// always has the same id; the options of the last call hold.
     pub fn register(&self, name: &str, options: ResourceOptions) -> ResourceId {
-        self.state.write().unwrap_or_else(PoisonError::into_inner).register(name, options)
+        self.state_mut().register(name, options)
     }
 
     /// The id of a group resource. One that nobody has registered has the default options.
     #[must_use]
     pub fn resource(&self, name: &str) -> ResourceId {
-        let known = self.state.read().unwrap_or_else(PoisonError::into_inner).ids.get(name).copied();
-        known.unwrap_or_else(|| self.state.write().unwrap_or_else(PoisonError::into_inner).intern(name))
+        let known = self.state().ids.get(name).copied();
+        known.unwrap_or_else(|| self.state_mut().intern(name))
     }
 
     /// Sets the allocator that the writer calls for writes of a resource; before the first one.
@@ -325,7 +256,7 @@ impl Store {
     /// The revision of the latest write.
     #[must_use]
     pub fn revision(&self) -> u64 {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).revision
+        self.state().revision
     }
 
     /// Whether writes work.
@@ -344,37 +275,27 @@ impl Store {
     /// One object.
     #[must_use]
     pub fn get(&self, resource: ResourceId, key: &Key) -> Option<Arc<Object>> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).objects(resource)?.get(key).cloned()
-    }
-
-    /// The objects of a resource in the order of their keys, of one namespace or all, and the revision of this snapshot.
-    #[must_use]
-    pub fn list(&self, resource: ResourceId, namespace: Option<&str>) -> (Vec<Arc<Object>>, u64) {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(objects) = state.objects(resource) else { return (Vec::new(), state.revision) };
-        let items = match namespace {
-            None => objects.values().cloned().collect(),
-            Some(namespace) => {
-                let first = Key { namespace: namespace.to_owned(), name: String::new() };
-                objects
-                    .range(first..)
-                    .take_while(|(k, _)| k.namespace == namespace)
-                    .map(|(_, object)| Arc::clone(object))
-                    .collect()
-            }
-        };
-        (items, state.revision)
+        self.state().get(resource, key).cloned()
     }
 
     /// Writes durably, or with the relaxed durability of the resource. Returns the stored object; for a deletion the last
     /// state with the deletion's revision. An enqueued write happens also when the caller no longer waits.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when `expected` does not hold, [`Error::Allocation`] when a requested value is taken,
+    /// [`Error::Conflict`] when `expected` does not hold, [`Error::Guard`] when a guard does not, [`Error::Allocation`] when a requested value is taken,
     /// [`Error::OutcomeUnknown`] when the write may exist after a restart; every other error means that nothing was
     /// written.
     pub async fn write(&self, write: Write) -> Result<Arc<Object>, Error> {
+        let allocates = self.allocators.read().unwrap_or_else(PoisonError::into_inner).contains_key(&write.resource);
+        let Write { resource, key, expected, value, guards } = write;
+        // Encoded here, so that the writer thread has little to do for each write.
+        let content = match value {
+            None => Content::Deleted,
+            Some(value) if allocates => Content::Value(value),
+            Some(value) => Content::Encoded(Encoded::new(&value)),
+        };
         let (reply, reply_rx) = oneshot::channel();
+        let write = writer::Prepared { resource, key, expected, content, guards };
         self.enqueue(writer::Request::Write(write, reply)).await?;
         reply_rx.await.map_err(|_| Error::Closed)?
     }
@@ -401,12 +322,32 @@ impl Store {
         }
     }
 
-    /// Watches the changes of one resource after a revision.
+    /// Watches the events of one resource after a revision.
     ///
     /// # Errors
-    /// [`Error::TooOld`] when changes since then were compacted.
+    /// [`Error::TooOld`] when events since then were compacted.
     pub fn watch(&self, resource: ResourceId, after: u64) -> Result<Watch, Error> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).check_compacted(resource, after)?;
-        Ok(Watch::new(self.clone(), resource, after))
+        self.watch_scope(resource, Scope::All, after)
+    }
+
+    /// Watches a part of a resource: other events of it wake nobody here.
+    ///
+    /// # Errors
+    /// [`Error::TooOld`] when events since then were compacted.
+    pub fn watch_scope(&self, resource: ResourceId, scope: Scope, after: u64) -> Result<Watch, Error> {
+        let mut state = self.state_mut();
+        state.check_compacted(resource, after)?;
+        let topic = state.resource_mut(resource).map(|r| r.dispatcher.subscribe(&scope, r.compacted_revision));
+        let wake = topic.ok_or(Error::Closed)?;
+        drop(state);
+        Ok(Watch::new(self.clone(), resource, scope, after, wake))
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

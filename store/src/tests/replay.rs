@@ -42,6 +42,13 @@ proptest! {
             }
             let last = store.revision();
             for (resource, lists) in &lists {
+                for (at, list) in lists {
+                    let then = store.list_at(*resource, None, *at).unwrap();
+                    let then: Listed = then.iter().map(|o| (o.key.clone(), o.revision)).collect();
+                    assert_eq!(&then, list, "{resource:?} at {at}");
+                }
+            }
+            for (resource, lists) in &lists {
                 for (from, list) in lists {
                     let (mut replayed, mut watch) = (list.clone(), store.watch(*resource, *from).unwrap());
                     watch.batch = 3;

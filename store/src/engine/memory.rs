@@ -1,14 +1,11 @@
 //! An engine without a disk, for tests.
 
 use std::{
-    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use bytes::Bytes;
-
-use super::{Counters, Engine, Error, Record};
+use super::{super::Error, Counters, Engine, Record};
 
 /// An engine in memory. Its records outlive the store that wrote them, as long as a clone exists.
 #[derive(Debug, Clone, Default)]
@@ -18,8 +15,10 @@ pub struct Memory {
 
 #[derive(Debug, Clone, Default)]
 struct Content {
-    records: BTreeMap<String, Bytes>,
+    records: Vec<Record>,
     counters: Counters,
+    /// Number of records and counters after the last commit that succeeded, while another has failed.
+    acknowledged: Option<(usize, Counters)>,
     /// How, and for how many operations, commits and restores fail.
     fault: Option<(Fault, usize)>,
 }
@@ -46,8 +45,15 @@ impl Memory {
     /// A copy that further writes do not reach.
     #[must_use]
     pub fn copy(&self) -> Self {
-        let content = Content { fault: None, ..self.content().clone() };
+        let content = Content { fault: None, acknowledged: None, ..self.content().clone() };
         Self { content: Arc::new(Mutex::new(content)) }
+    }
+
+    /// Forgets all events: watchers of the next store must list again.
+    pub fn compact(&self) {
+        let mut content = self.content();
+        content.counters.floor = content.counters.revision;
+        content.counters.compacted.clear();
     }
 }
 
@@ -62,37 +68,34 @@ impl Content {
         let failed = |_| Error::Disk { path: PathBuf::new(), attempt: "written", reason: "a fault".to_owned() };
         fault.map(failed).map_or(Ok(()), Err)
     }
-
-    fn count(&mut self, counters: &Counters) {
-        let mut changed = std::mem::take(&mut self.counters.changed);
-        changed.extend(counters.changed.clone());
-        self.counters = Counters { changed, ..*counters };
-    }
 }
 
 impl Engine for Memory {
-    fn load(&mut self) -> Result<(Vec<Record>, Counters), Error> {
-        let content = self.content();
-        let records = content.records.iter().map(|(k, b)| Record { key: k.clone(), bytes: Some(b.clone()) }).collect();
-        Ok((records, content.counters.clone()))
+    fn load(&mut self, each: &mut dyn FnMut(Vec<Record>, &Counters)) -> Result<(), Error> {
+        let content = self.content().clone();
+        each(content.records, &content.counters);
+        Ok(())
     }
 
     fn commit(&mut self, records: &[Record], counters: &Counters) -> Result<(), Error> {
-        self.content().write(|content| {
-            for record in records {
-                match &record.bytes {
-                    Some(bytes) => content.records.insert(record.key.clone(), bytes.clone()),
-                    None => content.records.remove(&record.key),
-                };
-            }
-            content.count(counters);
-        })
+        let mut content = self.content();
+        let before = (content.records.len(), content.counters.clone());
+        let written = content.write(|content| {
+            content.records.extend_from_slice(records);
+            content.counters.merge(counters);
+        });
+        if written.is_err() {
+            content.acknowledged.get_or_insert(before);
+        }
+        written
     }
 
-    fn restore(&mut self, wanted: &BTreeMap<String, Bytes>, counters: &Counters) -> Result<(), Error> {
+    fn restore(&mut self) -> Result<(), Error> {
         self.content().write(|content| {
-            content.records.clone_from(wanted);
-            content.count(counters);
+            if let Some((length, counters)) = content.acknowledged.take() {
+                content.records.truncate(length);
+                content.counters = counters;
+            }
         })
     }
 }

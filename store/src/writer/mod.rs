@@ -6,26 +6,45 @@
 //! before them. After a failed commit the content of the disk is unknown: no write is acknowledged until it holds
 //! exactly the published state again.
 
+mod check;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, PoisonError, RwLock, mpsc},
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch as tokio_watch};
 
 use super::{
-    Allocators, Counters, Engine, Error, Event, Expected, Health, Key, Object, Record, ResourceId, Rollback, Write,
-    state::{State, join_key},
+    Allocators, Counters, Encoded, Engine, Error, Event, Expected, Guard, Health, Key, Object, Record, ResourceId,
+    Rollback,
+    state::{State, unix_seconds},
 };
 
 type Reply = oneshot::Sender<Result<Arc<Object>, Error>>;
 
+/// A write whose object is encoded already, unless an allocator has to fill it in.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) resource: ResourceId,
+    pub(super) key: Key,
+    pub(super) expected: Expected,
+    pub(super) content: Content,
+    pub(super) guards: Vec<Guard>,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    Deleted,
+    Value(Value),
+    Encoded(Encoded),
+}
+
 #[derive(Debug)]
 pub(super) enum Request {
-    Write(Write, Reply),
+    Write(Prepared, Reply),
     Close(oneshot::Sender<Result<(), Error>>),
 }
 
@@ -39,18 +58,25 @@ const MAX_UNSYNCED_BYTES: usize = 4 << 20;
 /// Bounds of the retry interval after a failed write.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a commit waits for as many writes as the last one had, as a share of the time that the disk took for it, and
+/// at most: the writers of the last commit are just sending their next writes.
+const GATHER_SHARE: u32 = 8;
+const MAX_GATHER: Duration = Duration::from_micros(500);
+/// Size of the latest objects whose events keep their frames.
+const MAX_FRAMED_BYTES: usize = 4 << 20;
+/// The log is rewritten when it is larger than this and three times what is needed of it.
+const MIN_REWRITE_BYTES: u64 = 64 << 20;
 
 /// State shared by the writer and the handles of the store.
 pub(super) struct Shared {
     pub(super) state: Arc<RwLock<State>>,
     pub(super) allocators: Allocators,
-    pub(super) revision_tx: tokio_watch::Sender<u64>,
     pub(super) health_tx: tokio_watch::Sender<Health>,
 }
 
 /// A write that passed its checks.
 struct Accepted {
-    event: Event,
+    event: Arc<Event>,
     reply: Reply,
     rollback: Option<Rollback>,
 }
@@ -62,48 +88,43 @@ pub(super) struct Writer {
     revision: u64,
     /// As on disk.
     ceiling: u64,
-    floor: u64,
-    /// The latest change of each resource.
-    changed: BTreeMap<ResourceId, u64>,
-    /// The resources whose latest change is not on disk.
-    unsynced_resources: BTreeSet<ResourceId>,
-    /// Acknowledged writes that are not on disk.
-    unsynced: BTreeMap<String, Option<Bytes>>,
+    /// Acknowledged writes that are not on disk, in their order.
+    unsynced: Vec<Record>,
     unsynced_bytes: usize,
     flush: Duration,
     flush_at: Option<Instant>,
+    /// Number of writes of the last commit, and the time that the disk took for it.
+    last_batch: usize,
+    last_commit: Duration,
+    /// The latest events, which keep their frames.
+    framed: VecDeque<Arc<Event>>,
+    framed_bytes: usize,
     /// Why the content of the disk may differ from the published state.
     failing: Option<String>,
-    /// Earliest time of the next restore, which reads and rewrites the whole file.
+    /// Earliest time of the next attempt to restore it.
     restore_at: Instant,
     /// The last logged failure: further equal ones are not logged.
     last_logged: Option<String>,
 }
 
 impl Writer {
-    pub(super) fn new(engine: Box<dyn Engine>, counters: &Counters, shared: Shared, flush: Duration) -> Self {
+    pub(super) fn new(engine: Box<dyn Engine>, shared: Shared, flush: Duration) -> Self {
         let state = shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        let (mut changed, mut unsynced_resources) = (BTreeMap::new(), BTreeSet::new());
-        for (id, resource) in state.each_resource().filter(|(_, r)| r.compacted_revision > 0) {
-            changed.insert(id, resource.compacted_revision);
-            if counters.changed.get(&*resource.name) != Some(&resource.compacted_revision) {
-                unsynced_resources.insert(id);
-            }
-        }
-        let revision = state.revision;
+        let (revision, ceiling) = (state.revision, state.synced.ceiling);
         drop(state);
         Self {
             engine,
             shared,
             revision,
-            ceiling: counters.ceiling,
-            floor: counters.floor,
-            unsynced_resources,
-            changed,
-            unsynced: BTreeMap::new(),
+            ceiling,
+            unsynced: Vec::new(),
             unsynced_bytes: 0,
             flush,
             flush_at: None,
+            last_batch: 0,
+            last_commit: Duration::ZERO,
+            framed: VecDeque::new(),
+            framed_bytes: 0,
             failing: None,
             restore_at: Instant::now(),
             last_logged: None,
@@ -130,7 +151,9 @@ impl Writer {
                 }
             };
             let (mut writes, mut closing) = (Vec::new(), None);
-            for request in std::iter::once(first).chain(requests.try_iter().take(MAX_BATCH_WRITES - 1)) {
+            let gather_until = Instant::now() + (self.last_commit / GATHER_SHARE).min(MAX_GATHER);
+            let mut next = Some(first);
+            while let Some(request) = next {
                 match request {
                     Request::Write(write, reply) => writes.push((write, reply)),
                     Request::Close(reply) => {
@@ -138,6 +161,11 @@ impl Writer {
                         break;
                     }
                 }
+                next = match writes.len() {
+                    MAX_BATCH_WRITES.. => None,
+                    length if length >= self.last_batch => requests.try_recv().ok(),
+                    _ => requests.recv_timeout(gather_until.saturating_duration_since(Instant::now())).ok(),
+                };
             }
             if !writes.is_empty() {
                 self.write(writes);
@@ -156,7 +184,7 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, writes: Vec<(Write, Reply)>) {
+    fn write(&mut self, writes: Vec<(Prepared, Reply)>) {
         if let Err(error) = self.recover() {
             for (_, reply) in writes {
                 let _ = reply.send(Err(error.clone()));
@@ -167,21 +195,25 @@ impl Writer {
         if accepted.is_empty() {
             return;
         }
-        let records: Vec<Record> = accepted.iter().map(|a| self.record_of(&a.event)).collect();
-        let bytes: usize = records.iter().map(|r| r.bytes.as_ref().map_or(0, Bytes::len)).sum();
+        let records = self.records_of(&accepted);
+        let bytes: usize = records.iter().map(|r| r.object.bytes.len()).sum();
         let room = self.unsynced.len() + records.len() <= MAX_UNSYNCED_WRITES
             && self.unsynced_bytes.saturating_add(bytes) <= MAX_UNSYNCED_BYTES;
         if all_relaxed && room && self.revision <= self.ceiling {
             self.unsynced_bytes += bytes;
-            self.unsynced.extend(records.into_iter().map(|r| (r.key, r.bytes)));
+            self.unsynced.extend(records);
             self.flush_at.get_or_insert_with(|| Instant::now() + self.flush);
-            self.unsynced_resources.extend(accepted.iter().map(|a| a.event.resource));
             self.publish(accepted);
             return;
         }
-        let changed = accepted.iter().map(|a| (a.event.resource, a.event.object.revision)).collect();
-        match self.commit(records, changed, self.revision + REVISION_HEADROOM) {
-            Ok(()) => self.publish(accepted),
+        self.last_batch = accepted.len();
+        let begun = Instant::now();
+        match self.commit(records, self.revision + REVISION_HEADROOM) {
+            Ok(()) => {
+                self.last_commit = begun.elapsed();
+                self.publish(accepted);
+                self.rewrite_if_large();
+            }
             Err(error) => {
                 let mut replies = Vec::with_capacity(accepted.len());
                 for Accepted { reply, rollback, .. } in accepted.into_iter().rev() {
@@ -196,98 +228,106 @@ impl Writer {
         }
     }
 
-    /// Checks writes in order, each seeing those before it; refused ones are answered immediately. Also returns whether
-    /// all accepted ones have relaxed durability.
-    fn check(&mut self, writes: Vec<(Write, Reply)>) -> (Vec<Accepted>, bool) {
-        let allocators = self.shared.allocators.read().unwrap_or_else(PoisonError::into_inner).clone();
+    fn records_of(&self, accepted: &[Accepted]) -> Vec<Record> {
         let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        let mut pending: HashMap<(ResourceId, Key), Option<Arc<Object>>> = HashMap::new();
-        let (mut accepted, mut all_relaxed) = (Vec::new(), true);
-        for (mut write, reply) in writes {
-            let slot = (write.resource, write.key.clone());
-            let current = match pending.get(&slot) {
-                Some(object) => object.clone(),
-                None => state.objects(write.resource).and_then(|o| o.get(&write.key)).cloned(),
-            };
-            let holds = match (write.expected, &current) {
-                (Expected::Absent, None) => true,
-                (Expected::Revision(wanted), Some(object)) => object.revision == wanted,
-                _ => false,
-            };
-            if !holds {
-                let _ = reply.send(Err(Error::Conflict));
-                continue;
-            }
-            let allocated = allocators
-                .get(&write.resource)
-                .map(|allocator| allocator.allocate(write.value.as_mut(), current.as_deref()))
-                .transpose();
-            let rollback = match allocated {
-                Ok(rollback) => rollback.flatten(),
-                Err(refusal) => {
-                    let _ = reply.send(Err(Error::Allocation(refusal)));
-                    continue;
-                }
-            };
-            self.revision += 1;
-            let options = state.resource(write.resource).map(|r| &r.options);
-            all_relaxed &= options.is_some_and(|o| o.relaxed_durability.holds(&write.key.namespace));
-            let deleted = write.value.is_none();
-            let value = write.value.unwrap_or_else(|| current.as_ref().map(|o| o.value()).unwrap_or_default());
-            let object = Arc::new(encode(write.key, value, self.revision));
-            pending.insert(slot, (!deleted).then(|| Arc::clone(&object)));
-            let event = Event { resource: write.resource, object, previous: current, deleted };
-            accepted.push(Accepted { event, reply, rollback });
-        }
-        (accepted, all_relaxed)
+        let record = |event: &Event| Record {
+            resource: state.resource(event.resource).map(|r| Arc::clone(&r.name)).unwrap_or_default(),
+            object: Arc::clone(&event.object),
+            deleted: event.deleted,
+            unix_seconds: event.unix_seconds,
+        };
+        accepted.iter().map(|accepted| record(&accepted.event)).collect()
     }
 
     /// Publishes writes to readers and acknowledges them.
     fn publish(&mut self, accepted: Vec<Accepted>) {
-        let mut replies = Vec::with_capacity(accepted.len());
         {
             let now = Instant::now();
             let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
-            for Accepted { event, reply, .. } in accepted {
-                replies.push((reply, Arc::clone(&event.object)));
-                self.changed.insert(event.resource, event.object.revision);
+            for Accepted { event, .. } in &accepted {
                 state.publish(event, now);
             }
             state.revision = self.revision;
         }
-        self.shared.revision_tx.send_replace(self.revision);
-        for (reply, object) in replies {
-            let _ = reply.send(Ok(object));
+        {
+            // Whom this wakes must not wait for the lock that wrote.
+            let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
+            for Accepted { event, .. } in &accepted {
+                if let Some(resource) = state.resource(event.resource) {
+                    resource.dispatcher.wake(event);
+                }
+            }
+        }
+        for Accepted { event, reply, .. } in accepted {
+            let _ = reply.send(Ok(Arc::clone(&event.object)));
+            self.framed_bytes += event.object.bytes.len();
+            self.framed.push_back(event);
+        }
+        while self.framed_bytes > MAX_FRAMED_BYTES
+            && let Some(event) = self.framed.pop_front()
+        {
+            self.framed_bytes -= event.object.bytes.len();
+            event.drop_frames();
         }
     }
 
     /// Commits unsynced writes and `records`.
-    fn commit(&mut self, records: Vec<Record>, changed: BTreeMap<ResourceId, u64>, ceiling: u64) -> Result<(), Error> {
-        let mut all = self.unsynced.clone();
-        all.extend(records.into_iter().map(|r| (r.key, r.bytes)));
-        let all: Vec<Record> = all.into_iter().map(|(key, bytes)| Record { key, bytes }).collect();
-        let unsynced = self.unsynced_resources.iter().filter_map(|id| Some((*id, *self.changed.get(id)?)));
-        let changed = self.named(unsynced.chain(changed));
-        let counters = Counters { revision: self.revision, ceiling, floor: self.floor, changed };
-        self.engine.commit(&all, &counters)?;
-        self.mark_synced(ceiling);
+    fn commit(&mut self, records: Vec<Record>, ceiling: u64) -> Result<(), Error> {
+        let counters = self.counters(ceiling);
+        if self.unsynced.is_empty() {
+            self.engine.commit(&records, &counters)?;
+        } else {
+            let length = self.unsynced.len();
+            self.unsynced.extend(records);
+            if let Err(error) = self.engine.commit(&self.unsynced, &counters) {
+                self.unsynced.truncate(length);
+                return Err(error);
+            }
+        }
+        // Everything published so far is on disk.
+        self.ceiling = ceiling;
+        self.unsynced = Vec::new();
+        self.unsynced_bytes = 0;
+        self.flush_at = None;
+        if !counters.compacted.is_empty() {
+            let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+            // Others may have come since.
+            let synced = |id: &ResourceId, state: &State| {
+                state.resource(*id).is_some_and(|r| counters.compacted.contains_key(&*r.name))
+            };
+            let unsynced = std::mem::take(&mut state.unsynced_compactions);
+            state.unsynced_compactions = unsynced.into_iter().filter(|id| !synced(id, &state)).collect();
+        }
         Ok(())
     }
 
-    /// Everything published so far is on disk.
-    fn mark_synced(&mut self, ceiling: u64) {
-        self.ceiling = ceiling;
-        self.unsynced_resources.clear();
-        self.unsynced.clear();
-        self.unsynced_bytes = 0;
-        self.flush_at = None;
+    fn counters(&self, ceiling: u64) -> Counters {
+        let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
+        let unsynced = state.unsynced_compactions.iter().filter_map(|id| state.resource(*id));
+        let compacted: BTreeMap<String, u64> = unsynced.map(|r| (r.name.to_string(), r.compacted_revision)).collect();
+        Counters { revision: self.revision, ceiling, floor: state.floor, compacted }
+    }
+
+    /// Begins to rewrite an engine that is full of superseded records.
+    fn rewrite_if_large(&mut self) {
+        let size = self.engine.size();
+        if size < MIN_REWRITE_BYTES {
+            return;
+        }
+        let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
+        if size < MIN_REWRITE_BYTES + 3 * state.live_bytes() as u64 {
+            return;
+        }
+        let (records, counters) = state.records();
+        drop(state);
+        self.engine.rewrite(records, Counters { revision: self.revision, ceiling: self.ceiling, ..counters });
     }
 
     /// Flushes unsynced writes and retries a failed disk.
     fn on_timer(&mut self) {
         if self.recover().is_ok()
             && self.flush_at.is_some()
-            && let Err(error) = self.commit(Vec::new(), BTreeMap::new(), self.revision + REVISION_HEADROOM)
+            && let Err(error) = self.commit(Vec::new(), self.revision + REVISION_HEADROOM)
         {
             self.on_commit_failure(&error);
         }
@@ -297,10 +337,10 @@ impl Writer {
     fn close(&mut self) -> Result<(), Error> {
         self.restore_at = Instant::now();
         self.recover()?;
-        if self.unsynced.is_empty() && self.unsynced_resources.is_empty() && self.ceiling == self.revision {
+        if self.unsynced.is_empty() && self.ceiling == self.revision {
             return Ok(());
         }
-        self.commit(Vec::new(), BTreeMap::new(), self.revision).inspect_err(|error| {
+        self.commit(Vec::new(), self.revision).inspect_err(|error| {
             tracing::error!(%error, "failed to write latest changes to disk");
         })
     }
@@ -329,10 +369,9 @@ impl Writer {
         if begun < self.restore_at {
             return Err(Error::RolledBack(why.clone()));
         }
-        let (wanted, ceiling) = (self.published(), self.revision + REVISION_HEADROOM);
-        let changed = self.named(self.changed.iter().map(|(id, at)| (*id, *at)));
-        let counters = Counters { revision: self.revision, ceiling, floor: self.floor, changed };
-        let restored = self.engine.restore(&wanted, &counters);
+        let restored = self.engine.restore();
+        // The counters are written too, which shows that commits work again.
+        let restored = restored.and_then(|()| self.commit(Vec::new(), self.revision + REVISION_HEADROOM));
         self.restore_at = Instant::now() + (begun.elapsed() * 10).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
         if let Err(error) = restored {
             let why = error.to_string();
@@ -340,44 +379,10 @@ impl Writer {
             self.failing = Some(why.clone());
             return Err(Error::RolledBack(why));
         }
-        self.mark_synced(ceiling);
         self.failing = None;
         self.last_logged = None;
         self.shared.health_tx.send_replace(Health::Serving);
         tracing::info!("disk accepts writes again");
         Ok(())
     }
-
-    /// All records of the published state.
-    fn published(&self) -> BTreeMap<String, Bytes> {
-        let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = BTreeMap::new();
-        for (_, resource) in state.each_resource() {
-            let objects = resource.objects.iter();
-            all.extend(objects.map(|(key, object)| (join_key(&resource.name, key), object.bytes.clone())));
-        }
-        all
-    }
-
-    /// Revisions by the names of their resources.
-    fn named(&self, revisions: impl Iterator<Item = (ResourceId, u64)>) -> BTreeMap<String, u64> {
-        let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        revisions.filter_map(|(id, at)| Some((state.resource(id)?.name.to_string(), at))).collect()
-    }
-
-    fn record_of(&self, event: &Event) -> Record {
-        let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        let name = state.resource(event.resource).map_or("", |r| &r.name);
-        let bytes = (!event.deleted).then(|| event.object.bytes.clone());
-        Record { key: join_key(name, &event.object.key), bytes }
-    }
-}
-
-fn encode(key: Key, mut value: Value, revision: u64) -> Object {
-    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
-    }
-    // Stored without spare capacity: objects live long.
-    let bytes = value.to_string().into_bytes().into_boxed_slice().into();
-    Object { key, revision, bytes }
 }

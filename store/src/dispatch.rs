@@ -1,0 +1,90 @@
+//! Who is woken by an event: the watchers of its resource, and of these only those whose scope it touches.
+
+use std::collections::HashMap;
+
+use tokio::sync::watch as tokio_watch;
+
+use super::{Event, Key};
+
+/// The part of a resource that a watcher follows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All objects.
+    All,
+    /// Those of a namespace.
+    Namespace(String),
+    /// One object.
+    Object(Key),
+}
+
+impl Scope {
+    /// Whether an object belongs to it. Keys do not change, so that an object never enters or leaves a scope.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        match self {
+            Self::All => true,
+            Self::Namespace(namespace) => key.namespace == *namespace,
+            Self::Object(one) => key == one,
+        }
+    }
+}
+
+/// The watchers of one scope.
+#[derive(Debug)]
+struct Topic {
+    wake: tokio_watch::Sender<()>,
+    /// The latest event of this scope that has left the history, if it did so since the topic exists.
+    forgotten: u64,
+}
+
+/// The watchers of one resource by their scope.
+#[derive(Debug, Default)]
+pub(crate) struct Dispatcher {
+    topics: HashMap<Scope, Topic>,
+    /// Number of topics at which those without watchers are dropped.
+    sweep_at: usize,
+}
+
+impl Dispatcher {
+    /// Adds a watcher; `compacted` is the compacted revision of the resource.
+    pub(crate) fn subscribe(&mut self, scope: &Scope, compacted: u64) -> tokio_watch::Receiver<()> {
+        if self.topics.len() >= self.sweep_at {
+            self.topics.retain(|_, topic| topic.wake.receiver_count() > 0);
+            self.sweep_at = (self.topics.len() * 2).max(16);
+        }
+        let new = || Topic { wake: tokio_watch::Sender::new(()), forgotten: compacted };
+        self.topics.entry(scope.clone()).or_insert_with(new).wake.subscribe()
+    }
+
+    fn each_scope(key: &Key) -> [Scope; 3] {
+        [Scope::All, Scope::Namespace(key.namespace.clone()), Scope::Object(key.clone())]
+    }
+
+    /// Wakes whom an event concerns.
+    pub(crate) fn wake(&self, event: &Event) {
+        if self.topics.is_empty() {
+            return;
+        }
+        for scope in Self::each_scope(&event.object.key) {
+            if let Some(topic) = self.topics.get(&scope) {
+                topic.wake.send_replace(());
+            }
+        }
+    }
+
+    /// An event has left the history.
+    pub(crate) fn forget(&mut self, event: &Event) {
+        if self.topics.is_empty() {
+            return;
+        }
+        for scope in Self::each_scope(&event.object.key) {
+            if let Some(topic) = self.topics.get_mut(&scope) {
+                topic.forgotten = event.object.revision;
+            }
+        }
+    }
+
+    /// The latest event of a scope that watchers can no longer read.
+    pub(crate) fn forgotten(&self, scope: &Scope) -> Option<u64> {
+        self.topics.get(scope).map(|topic| topic.forgotten)
+    }
+}

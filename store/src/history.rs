@@ -1,0 +1,72 @@
+//! The latest events of one resource. Only what they keep alive beside the objects themselves counts: superseded
+//! states, and the last states of deleted objects.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::Event;
+
+/// Events younger than this are kept unless all histories together are above [`MAX_SUPERSEDED_BYTES`]; upstream's
+/// watch cache grows until it holds as much (`eventFreshDuration`).
+pub(crate) const MIN_AGE: Duration = Duration::from_secs(75);
+/// Events older than this are dropped; the age is that of upstream's compaction.
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(300);
+/// What one history may keep of events older than [`MIN_AGE`].
+pub(crate) const AGED_BYTES: usize = 2 << 20;
+/// What all histories together may keep.
+pub(crate) const MAX_SUPERSEDED_BYTES: usize = 32 << 20;
+/// What an event costs beside its objects, about.
+const EVENT_BYTES: usize = 256;
+
+/// Events in the order of their revisions.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
+}
+
+fn cost(event: &Event) -> usize {
+    let last = if event.deleted { event.object.bytes.len() } else { 0 };
+    EVENT_BYTES + last + event.previous.as_ref().map_or(0, |previous| previous.bytes.len())
+}
+
+impl History {
+    /// What it keeps alive.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn push(&mut self, event: Arc<Event>) {
+        self.bytes += cost(&event);
+        self.events.push_back(event);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Arc<Event>> {
+        let event = self.events.pop_front()?;
+        self.bytes -= cost(&event);
+        if self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to(self.events.len() * 2);
+        }
+        Some(event)
+    }
+
+    /// The oldest event, when its age or the bytes of this history say that it goes.
+    pub(crate) fn pop_aged(&mut self, now: Instant) -> Option<Arc<Event>> {
+        let age = now.saturating_duration_since(self.events.front()?.at);
+        let goes = age > MAX_AGE || (age > MIN_AGE && self.bytes > AGED_BYTES);
+        if goes { self.pop() } else { None }
+    }
+
+    /// The events after a revision.
+    pub(crate) fn after(&self, revision: u64) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
+        let start = self.events.partition_point(|event| event.object.revision <= revision);
+        self.events.range(start..)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Event>> {
+        self.events.iter()
+    }
+}
