@@ -84,7 +84,7 @@ reproducible: ## two builds in two directories, compared byte by byte: two relea
 	scripts/reproducible.sh
 
 .PHONY: bench
-bench: bench-agent bench-api bench-cadvisor bench-node bench-proxy bench-instructions ## all figures of docs/performance.md, measured here
+bench: bench-agent bench-api bench-cadvisor bench-node bench-proxy bench-store bench-instructions ## all figures of docs/performance.md, measured here
 
 .PHONY: bench-agent
 bench-agent: build ## pods beside raw Docker, and the node with 100 of them
@@ -115,6 +115,11 @@ bench-cadvisor: build ## measuring 100 and 500 containers, and the pages of 250 
 bench-proxy: build ## the proxy with 1,000 and 10,000 services
 	scripts/install.sh test
 	scripts/bench-proxy.sh
+
+.PHONY: bench-store
+bench-store: ## the store beside the disk's own speed, and the engines that were compared for it
+	scripts/install.sh build
+	scripts/bench-store.sh
 
 .PHONY: bench-build
 bench-build: ## the time and size of the quick build and of the shipped one, each from nothing; some 20 minutes

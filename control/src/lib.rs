@@ -29,5 +29,5 @@ mod loopback_probe;
 
 pub use windlass_store as store;
 
-pub use control_plane::{Config, ControlPlane, Error, is_data_dir};
+pub use control_plane::{Config, ControlPlane, Error, copy_store, is_data_dir, restore_store};
 pub use loopback_probe::LoopbackProbe;

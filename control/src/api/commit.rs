@@ -44,7 +44,7 @@ impl Api {
             }
         }
         let name = key.name.clone();
-        let write = Write { resource: self.resource_id(resource), key, expected, value };
+        let write = Write { resource: self.resource_id(resource), key, expected, value, guards: Vec::new() };
         match self.store().write(write).await {
             Ok(written) => Ok(Some(written)),
             Err(Error::Conflict) => Ok(None),

@@ -3,12 +3,20 @@
 use std::{fs, path::Path};
 
 use super::Error;
-use crate::{pki, store::Disk};
+use crate::{
+    pki,
+    store::{self, Counters, Log, copy_log, import_redb},
+};
 
 /// Marker of a data directory; its content is the layout version.
 const MARKER_FILE: &str = "windlass-data";
 const LAYOUT_VERSION: &str = "1\n";
-const STORE_FILE: &str = "store.redb";
+/// The directory of the store.
+const STORE_DIR: &str = "store";
+/// The store of earlier versions, which is imported, and its name after that.
+const EARLIER_STORE_FILE: &str = "store.redb";
+const IMPORTED_STORE_FILE: &str = "store.redb.imported";
+
 /// Whether [`ControlPlane::open`] has created the directory.
 #[must_use]
 pub fn is_data_dir(path: &Path) -> bool {
@@ -31,13 +39,15 @@ enum DataDirState {
 fn classify(marked: bool, names: &[String]) -> Result<DataDirState, String> {
     // Temporary files of a start that was killed; the last name is that of earlier versions.
     let begun = ["store.new", ".windlass-data.new", "windlass-data.new"];
-    let has_store = names.iter().any(|name| name == STORE_FILE);
+    let stores = [STORE_DIR, EARLIER_STORE_FILE, IMPORTED_STORE_FILE];
+    let has_store = names.iter().any(|name| name == STORE_DIR || name == EARLIER_STORE_FILE);
     // Present in the root of a separate file system.
-    let other = names.iter().find(|n| *n != "lost+found" && *n != STORE_FILE && !begun.contains(&n.as_str()));
+    let other =
+        names.iter().find(|n| *n != "lost+found" && !stores.contains(&n.as_str()) && !begun.contains(&n.as_str()));
     match (marked, has_store, other) {
         (true, true, _) => Ok(DataDirState::Initialized),
         (true, false, _) => Err(format!(
-            "it holds a cluster whose {STORE_FILE} is missing; nothing was touched; put a copy of the file back, or, to give up the cluster and all that is in it, run windlass down --purge"
+            "it holds a cluster whose {STORE_DIR} is missing; nothing was touched; restore a backup, or, to give up the cluster and all that is in it, run windlass down --purge"
         )),
         (false, _, Some(other)) => Err(format!(
             "it holds {other:?} and is not a data directory of windlass; nothing was touched; choose another one with --data-dir"
@@ -48,12 +58,12 @@ fn classify(marked: bool, names: &[String]) -> Result<DataDirState, String> {
 }
 
 /// Opens the store of an empty or marked directory. Any other directory is left untouched.
-pub(super) fn adopt_data_dir(dir: &Path) -> Result<Disk, Error> {
+pub(super) fn adopt_data_dir(dir: &Path) -> Result<Log, Error> {
     use std::os::unix::fs::DirBuilderExt as _;
     let refuse = |reason: String| Error::DataDir { path: dir.to_owned(), reason };
     let failed = |error: std::io::Error| refuse(error.to_string());
-    let (mark, store) = (dir.join(MARKER_FILE), dir.join(STORE_FILE));
-    let names: Vec<String> = match fs::read_dir(dir) {
+    let (mark, store) = (dir.join(MARKER_FILE), dir.join(STORE_DIR));
+    let mut names: Vec<String> = match fs::read_dir(dir) {
         Ok(entries) => {
             let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
             names.collect::<std::io::Result<_>>().map_err(failed)?
@@ -67,6 +77,8 @@ pub(super) fn adopt_data_dir(dir: &Path) -> Result<Disk, Error> {
         }
         Err(error) => return Err(failed(error)),
     };
+    // A start may have been interrupted before the store was whole.
+    names.retain(|name| name != STORE_DIR || Log::exists(&store));
     let marked = is_data_dir(dir);
     if marked {
         let layout = fs::read_to_string(&mark).map_err(failed)?;
@@ -78,15 +90,73 @@ pub(super) fn adopt_data_dir(dir: &Path) -> Result<Disk, Error> {
             )));
         }
     }
-    let disk = match classify(marked, &names).map_err(refuse)? {
-        DataDirState::Empty => Disk::create(&store)?,
-        DataDirState::Interrupted | DataDirState::Initialized => Disk::open(&store)?,
+    let log = match classify(marked, &names).map_err(refuse)? {
+        DataDirState::Empty => create_store(&store, &[], &Counters { revision: 1, ceiling: 1, ..Counters::default() })?,
+        DataDirState::Interrupted | DataDirState::Initialized => open_store(dir)?,
     };
     if !marked {
         // Written last, so that a marked directory always has its store.
         pki::write_private(&mark, LAYOUT_VERSION)?;
     }
-    Ok(disk)
+    Ok(log)
+}
+
+fn create_store(store: &Path, records: &[store::Record], counters: &Counters) -> Result<Log, Error> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let failed = |error: std::io::Error| Error::DataDir { path: store.to_owned(), reason: error.to_string() };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(store).map_err(failed)?;
+    Ok(Log::create(store, records, counters)?)
+}
+
+/// Opens the store, which is that of an earlier version at the first time: its objects are taken over, and its file is
+/// kept aside.
+fn open_store(dir: &Path) -> Result<Log, Error> {
+    let (store, earlier) = (dir.join(STORE_DIR), dir.join(EARLIER_STORE_FILE));
+    let log = if Log::exists(&store) {
+        Log::open(&store)?
+    } else {
+        let (records, counters) = import_redb(&earlier)?;
+        tracing::info!(objects = records.len(), file = %earlier.display(), "taking over the store of an earlier version");
+        create_store(&store, &records, &counters)?
+    };
+    // Also after a start that was interrupted just here: the log has all of the file.
+    if earlier.exists() {
+        let failed = |error: std::io::Error| Error::DataDir { path: dir.to_owned(), reason: error.to_string() };
+        fs::rename(&earlier, dir.join(IMPORTED_STORE_FILE)).map_err(failed)?;
+        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+    }
+    Ok(log)
+}
+
+/// Copies the store of a data directory, which may be in use, into a new file. Returns the revision of the copy.
+///
+/// # Errors
+/// When it is no data directory, or a disk fails.
+pub fn copy_store(dir: &Path, to: &Path) -> Result<u64, Error> {
+    if !is_data_dir(dir) {
+        let reason = "it is not a data directory of windlass; name it with --data-dir".to_owned();
+        return Err(Error::DataDir { path: dir.to_owned(), reason });
+    }
+    Ok(copy_log(&dir.join(STORE_DIR), to)?)
+}
+
+/// Makes a data directory of a copy of a store, in a directory without one. The next start goes on from there, far above
+/// the copy's revision, so that clients list again.
+///
+/// # Errors
+/// When the directory has a store or is in use, or the copy is damaged; nothing is changed then.
+pub fn restore_store(dir: &Path, copy: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let failed = |error: std::io::Error| Error::DataDir { path: dir.to_owned(), reason: error.to_string() };
+    if dir.join(EARLIER_STORE_FILE).exists() {
+        let reason = format!("it has a store already, {EARLIER_STORE_FILE}; move it away first");
+        return Err(Error::DataDir { path: dir.to_owned(), reason });
+    }
+    let store = dir.join(STORE_DIR);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&store).map_err(failed)?;
+    drop(Log::create_from_copy(&store, copy)?);
+    // Written last, so that a marked directory always has its store.
+    Ok(pki::write_private(&dir.join(MARKER_FILE), LAYOUT_VERSION)?)
 }
 
 #[cfg(test)]
@@ -125,7 +195,7 @@ mod tests {
             [&["windlass-data"][..], &["windlass-data", "pki"], &["windlass-data", "pods", "lost+found", "store.new"]]
         {
             let message = classify(true, &held(names)).unwrap_err();
-            assert!(message.contains("store.redb is missing") && message.contains("down --purge"), "{message}");
+            assert!(message.contains("store is missing") && message.contains("down --purge"), "{message}");
         }
         assert!(classify(false, &held(&["pki"])).unwrap_err().contains("pki"));
         assert!(classify(false, &held(&["pki", "store.redb"])).unwrap_err().contains("pki"));
@@ -139,11 +209,10 @@ mod tests {
         let folder = dir.path().join("data");
         drop(adopt_data_dir(&folder).unwrap());
         fs::create_dir(folder.join("pki")).unwrap();
-        let kept = fs::read(folder.join(STORE_FILE)).unwrap();
-        fs::remove_file(folder.join(STORE_FILE)).unwrap();
+        fs::rename(folder.join(STORE_DIR), folder.join("kept")).unwrap();
         let message = adopt_data_dir(&folder).unwrap_err().to_string();
-        assert!(message.contains("store.redb is missing") && !folder.join(STORE_FILE).exists(), "{message}");
-        fs::write(folder.join(STORE_FILE), kept).unwrap();
+        assert!(message.contains("store is missing") && !folder.join(STORE_DIR).exists(), "{message}");
+        fs::rename(folder.join("kept"), folder.join(STORE_DIR)).unwrap();
         drop(adopt_data_dir(&folder).unwrap());
         // As after an end between the store and the mark, and before the store was whole.
         fs::remove_dir(folder.join("pki")).unwrap();
@@ -154,6 +223,25 @@ mod tests {
         fs::create_dir(&interrupted).unwrap();
         fs::write(interrupted.join("store.new"), "half").unwrap();
         drop(adopt_data_dir(&interrupted).unwrap());
-        assert!(is_data_dir(&interrupted) && !interrupted.join("store.new").exists());
+        assert!(is_data_dir(&interrupted));
+    }
+
+    #[tokio::test]
+    async fn restores_a_copy_into_a_directory_without_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, copy, other) = (dir.path().join("data"), dir.path().join("copy"), dir.path().join("other"));
+        assert!(copy_store(&folder, &copy).is_err());
+        let running = adopt_data_dir(&folder).unwrap();
+        let revision = copy_store(&folder, &copy).unwrap();
+        let message = restore_store(&folder, &copy).unwrap_err().to_string();
+        assert!(message.contains("another process has it open"), "{message}");
+        drop(running);
+        let message = restore_store(&folder, &copy).unwrap_err().to_string();
+        assert!(message.contains("move it away first"), "{message}");
+        fs::write(dir.path().join("half"), b"windlass store\n\x01").unwrap();
+        assert!(restore_store(&other, &dir.path().join("half")).is_err() && !is_data_dir(&other));
+        restore_store(&other, &copy).unwrap();
+        let store = store::Store::open(Box::new(adopt_data_dir(&other).unwrap()), &[]).unwrap();
+        assert!(store.revision() > revision);
     }
 }

@@ -30,7 +30,7 @@ use crate::{
 };
 use certificates::{client_tls, pems, pki_dir};
 use data_dir::adopt_data_dir;
-pub use data_dir::is_data_dir;
+pub use data_dir::{copy_store, is_data_dir, restore_store};
 
 /// Configuration of the control plane.
 #[derive(Debug, Clone)]

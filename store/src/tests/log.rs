@@ -66,6 +66,30 @@ fn directories_that_are_none_of_ours_are_left_alone() {
     Log::open(path).unwrap();
 }
 
+/// Somebody has copied a part of it only.
+#[tokio::test]
+async fn a_log_that_is_shorter_than_it_was_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(Box::new(Log::create(dir.path(), &[], &Counters::default()).unwrap()), &RESOURCES).unwrap();
+    for i in 0..5 {
+        store.write(put(&format!("o{i}"), Expected::Absent, "1")).await.unwrap();
+    }
+    store.close().await.unwrap();
+    drop(store);
+    let path = dir.path().join("log-00000001");
+    let whole = fs::read(&path).unwrap();
+    for length in [whole.len() - 1, whole.len() / 3] {
+        fs::write(&path, &whole[..length]).unwrap();
+        let message = Log::open(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("cut short") && message.contains("left as it is"), "{message}");
+        assert_eq!(fs::read(&path).unwrap(), &whole[..length]);
+    }
+    fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+    assert!(Log::open(dir.path()).is_err());
+    fs::write(&path, &whole).unwrap();
+    Log::open(dir.path()).unwrap();
+}
+
 #[tokio::test]
 async fn a_log_of_superseded_states_is_rewritten_beside_its_writers() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,7 +146,7 @@ async fn a_copy_of_a_store_in_use_is_one_revision_and_restores_to_a_later_one() 
     assert!(copy_log(dir.path(), &copies.path().join("0")).is_err(), "a copy replaces nothing");
     let copy = copies.path().join("4");
     let message = Log::create_from_copy(dir.path(), &copy).unwrap_err().to_string();
-    assert!(message.contains("it has a store already"), "{message}");
+    assert!(message.contains("another process has it open"), "{message}");
     let store_again =
         Store::open(Box::new(Log::create_from_copy(restored.path(), &copy).unwrap()), &RESOURCES).unwrap();
     let (objects, revision) = store_again.list(THINGS, None);

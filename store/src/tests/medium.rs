@@ -142,7 +142,7 @@ impl Platter {
         let platter = Self::new();
         {
             let mut content = platter.content();
-            let inode = *content.names.values().next().unwrap();
+            let inode = content.names["log-00000001"];
             content.inodes[inode] = Inode { kept: bytes.clone(), shown: bytes, unwritten: BTreeSet::new() };
         }
         platter

@@ -282,7 +282,7 @@ fn a_foreign_or_damaged_data_directory_is_untouched() {
     // A truncated store.
     windlass.up();
     windlass.daemon().end(nix::sys::signal::Signal::SIGTERM);
-    let store = walk(&data).into_iter().find(|p| p.extension().is_some_and(|e| e == "redb")).expect("the store's file");
+    let store = walk(&data).into_iter().find(|p| p.to_string_lossy().contains("/store/log-")).expect("the store's log");
     let whole = std::fs::read(&store).unwrap();
     let cut = &whole[..whole.len() / 3];
     std::fs::write(&store, cut).unwrap();

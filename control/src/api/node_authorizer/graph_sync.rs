@@ -73,7 +73,7 @@ impl SyncedGraph {
 fn read(watch: &mut Watch, mut take: impl FnMut(&Event)) -> Result<(), Error> {
     loop {
         match watch.next().now_or_never() {
-            Some(Ok(events)) => events.iter().for_each(&mut take),
+            Some(Ok(events)) => events.iter().for_each(|event| take(event)),
             // The store is closing; the graph stays valid until then.
             None | Some(Err(Error::Closed)) => return Ok(()),
             Some(Err(error)) => return Err(error),

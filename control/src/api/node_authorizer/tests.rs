@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     registry,
-    store::{Key, Memory, Store},
+    store::{Key, Memory},
 };
 
 const ANSWERS: &str = include_str!("../../../tests/node/answers.json");

@@ -30,10 +30,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::{
-    registry::TYPES,
-    store::{Memory, Store},
-};
+use crate::{registry::TYPES, store::Memory};
 
 fn api() -> Api {
     let store = registry::open_store(Box::new(Memory::default())).unwrap();

@@ -5,7 +5,7 @@ use std::{fs::File, io, path::Path};
 
 use super::{
     super::super::Error, CHUNK_BYTES, Counters, Directory as _, Log, LogFile, ReadLog, RealDirectory, SUFFIX_OF_NEW,
-    frame::write_frame, name_of, number_of, read_file,
+    frame::write_frame, lock, name_of, number_of, read_file,
 };
 
 /// Attempts to open the file, which a rewrite may replace in between.
@@ -73,6 +73,7 @@ impl Log {
     /// When the copy is damaged, or the directory has a store or is in use.
     pub fn create_from_copy(directory: &Path, copy: &Path) -> Result<Self, Error> {
         let failed = |reason: String| Error::Disk { path: copy.to_owned(), attempt: "read", reason };
+        let guard = lock(directory)?;
         let file = File::open(copy).map_err(|e| failed(e.to_string()))?;
         let read = read_file(&file, |_, _| {}).map_err(failed)?;
         if read.end != read.length {
@@ -103,6 +104,7 @@ impl Log {
         let failed =
             |e: io::Error| Error::Disk { path: directory.to_owned(), attempt: "restored", reason: e.to_string() };
         written().map_err(failed)?;
+        drop(guard);
         Self::open(directory)
     }
 }

@@ -5,11 +5,13 @@
 //!
 //! What a crash can leave is known: only the last frame may be torn or on no disk, since each is synced before the next
 //! is written. A start cuts off a torn tail, and writes the last frame once more: after a failed sync the kernel shows
-//! what no disk has. A damaged frame before whole ones is no torn tail, and is refused.
+//! what no disk has. A damaged frame before whole ones is no torn tail, and is refused; so is a file that is shorter than
+//! it was at the last start or clean end.
 
 mod backup;
 mod directory;
 mod frame;
+mod length;
 mod rewrite;
 
 use std::{fs::File, io, path::Path};
@@ -132,12 +134,14 @@ impl<D: Directory> Log<D> {
             let name = name_of(number);
             let file = directory.open(&name).map_err(|e| e.to_string())?;
             let read = read_file(&file, |_, _| {}).map_err(|reason| format!("{name}: {reason}"))?;
+            length::check(&directory, number, read.end)?;
             // The previous file, and one that was begun.
             for other in names.iter().filter(|n| n.starts_with(PREFIX_OF_LOGS) && **n != name) {
                 directory.remove(other).map_err(|e| e.to_string())?;
             }
             repair(&file, &read).map_err(|e| format!("its end could not be written once more: {e}"))?;
             directory.sync().map_err(|e| e.to_string())?;
+            length::note(&directory, number, read.end);
             Ok((file, number, read.end))
         };
         let (file, number, end) = opened().map_err(failed)?;
@@ -211,6 +215,9 @@ impl<D: Directory> Engine for Log<D> {
             return Err(self.failed(&error));
         }
         self.end += self.buffer.len() as u64;
+        if counters.ceiling == counters.revision {
+            length::note(&self.directory, self.number, self.end);
+        }
         if self.buffer.capacity() > MAX_KEPT_BUFFER {
             self.buffer = Vec::new();
         }
