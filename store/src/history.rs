@@ -17,7 +17,7 @@ pub(crate) const MAX_AGE: Duration = Duration::from_secs(300);
 /// What one history may keep of events older than [`MIN_AGE`].
 pub(crate) const AGED_BYTES: usize = 2 << 20;
 /// What all histories together may keep.
-pub(crate) const MAX_SUPERSEDED_BYTES: usize = 32 << 20;
+pub(crate) const MAX_SUPERSEDED_BYTES: usize = 24 << 20;
 /// What an event costs beside its objects, about.
 const EVENT_BYTES: usize = 256;
 

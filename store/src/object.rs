@@ -55,7 +55,7 @@ pub(crate) struct Encoded {
 impl Encoded {
     /// Encodes an object; its own `resourceVersion` does not count.
     pub(crate) fn new(value: &Value) -> Self {
-        let mut out = Self { text: Vec::with_capacity(1024), revision_at: 0 };
+        let mut out = Self { text: Vec::with_capacity(4096), revision_at: 0 };
         match value.as_object() {
             None => out.push(value),
             Some(fields) => {
@@ -100,12 +100,12 @@ impl Encoded {
         if at > 0 {
             self.text.push(b',');
         }
-        self.push(&Value::from(name));
+        // A vector takes whatever is written.
+        let _ = serde_json::to_writer(&mut self.text, name);
         self.text.push(b':');
     }
 
     fn push(&mut self, value: &Value) {
-        // A vector takes whatever is written.
         let _ = serde_json::to_writer(&mut self.text, value);
     }
 
