@@ -77,20 +77,20 @@ impl QueueMetrics {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let gauges: Vec<(&str, Gauges)> = queues.iter().map(|(name, observe)| (*name, observe(now))).collect();
         drop(queues);
+        let mut family = |name: &str, help: &str, value: &dyn Fn(&Gauges) -> f64| {
+            page.family(name, help, Kind::Gauge);
+            gauges.iter().for_each(|(queue, gauges)| page.sample(name, &[("name", queue)], value(gauges)));
+        };
         #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-        let families: [(&str, &str, fn(&Gauges) -> f64); 3] = [
-            ("workqueue_depth", "Keys that wait in a work queue.", |g| g.depth as f64),
-            ("workqueue_unfinished_work_seconds", "Time spent so far on keys that are worked on.", |g| {
-                g.unfinished.as_secs_f64()
-            }),
-            ("workqueue_longest_running_processor_seconds", "Time spent so far by the longest worker on a key.", |g| {
-                g.longest.as_secs_f64()
-            }),
-        ];
-        for (family, help, value) in families {
-            page.family(family, help, Kind::Gauge);
-            gauges.iter().for_each(|(name, gauges)| page.sample(family, &[("name", name)], value(gauges)));
-        }
+        family("workqueue_depth", "Keys that wait in a work queue.", &|g| g.depth as f64);
+        family("workqueue_unfinished_work_seconds", "Time spent so far on keys that are worked on.", &|g| {
+            g.unfinished.as_secs_f64()
+        });
+        family(
+            "workqueue_longest_running_processor_seconds",
+            "Time spent so far by the longest worker on a key.",
+            &|g| g.longest.as_secs_f64(),
+        );
     }
 }
 
