@@ -79,12 +79,25 @@ pub(super) fn prepare_for_update(
     let gvk = &resource.gvk;
     let name = info.name.as_deref().unwrap_or("");
     metadata_for_update(info, &mut object, old)?;
-    // An empty list has a meaning, which defaulting drops.
-    let managers = object["metadata"].get("managedFields").cloned();
+    // Owners are those of what the client wrote, before the strategy restores what it may not write.
+    if let Some(manager) = manager {
+        // An empty list has a meaning, which defaulting drops.
+        let managers = object["metadata"].get("managedFields").cloned();
+        schema::default(gvk, &mut object);
+        if let Some(managers) = managers {
+            object["metadata"]["managedFields"] = managers;
+        }
+        manager.update(old, &mut object);
+    }
     let part = subresource_change(info.subresource.as_deref().unwrap_or(""), old, &object);
     let is_partial = part.is_some();
     match part {
-        Some(Ok(part)) => object = part,
+        Some(Ok(mut part)) => {
+            if let Some(managers) = object["metadata"].get("managedFields") {
+                part["metadata"]["managedFields"] = managers.clone();
+            }
+            object = part;
+        }
         Some(Err(why)) => {
             let detail = format!("Forbidden: {why}");
             let field = if info.subresource.as_deref() == Some("ephemeralcontainers") {
@@ -102,12 +115,6 @@ pub(super) fn prepare_for_update(
         patch_allocated_values(&mut object, old);
     }
     schema::default(gvk, &mut object);
-    if let Some(manager) = manager {
-        if let Some(managers) = managers {
-            object["metadata"]["managedFields"] = managers;
-        }
-        manager.update(old, &mut object);
-    }
     admission::admit_update(info, &mut object);
     if !status {
         bump_generation(resource, &mut object, old);

@@ -34,7 +34,10 @@ impl ApiRequest {
         for _ in 0..MAX_WRITE_ATTEMPTS {
             let existing = self.fetch(info)?;
             let old = existing.value();
-            let scale = scale_of(info, &old);
+            let mut scale = scale_of(info, &old);
+            if let Ok(Some(managers)) = to_scale(&managers_of(info), &old["metadata"]["managedFields"]) {
+                scale["metadata"]["managedFields"] = managers;
+            }
             let mut wanted = match &patch {
                 Some(patch) => patch.check(&SCALE, options, patch.apply(&SCALE, &manager, options, &scale)?)?,
                 None => self.read_object(&SCALE, options, body)?,
@@ -77,15 +80,11 @@ fn scale_of(info: &RequestInfo, object: &Value) -> Value {
     let selector = object["spec"]["selector"].as_object().into_iter().flatten();
     let selector: Vec<String> = selector.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or(""))).collect();
     let metadata = &object["metadata"];
-    let mut scale = json!({
+    json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1",
         "metadata": {"name": info.name, "namespace": info.namespace, "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"]},
         "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)},
         "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector.join(",")},
-    });
-    if let Ok(Some(managers)) = to_scale(&managers_of(info), &metadata["managedFields"]) {
-        scale["metadata"]["managedFields"] = managers;
-    }
-    scale
+    })
 }
