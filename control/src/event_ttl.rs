@@ -22,9 +22,9 @@ pub(crate) async fn sweep(store: &Store, client: &kube::Client, shutdown: &Cance
         }
         let now = Timestamp::now();
         let (events, _) = store.list(store.resource("events"), None);
-        for key in events.iter().filter(|event| is_expired(&event.bytes, now)).map(|event| &event.key) {
-            let events: Api<Event> = Api::namespaced(client.clone(), &key.namespace);
-            let _ = events.delete(&key.name, &DeleteParams::default()).await;
+        for event in events.into_iter().filter(|event| is_expired(&event.bytes, now)) {
+            let events: Api<Event> = Api::namespaced(client.clone(), &event.key.namespace);
+            let _ = events.delete(&event.key.name, &DeleteParams::default()).await;
         }
     }
 }

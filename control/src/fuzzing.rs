@@ -1,15 +1,20 @@
 //! Entry points of the fuzzers: decoders and patches without a server.
 
-use std::sync::Arc;
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, LazyLock},
+};
 
 use serde_json::Value;
 use windlass_apimachinery::schema::Schema;
 
 use crate::{
-    kinds::types,
+    apiserver::{self, types::Catalog, validation},
+    control_plane::instance::{ApiConfig, Instance},
+    kinds,
     patch::{self, PatchKind},
-    registry::TYPES,
     schema::{self, ContentType},
+    store::Memory,
 };
 
 /// Decodes a body of any content type and does with it what precedes storing.
@@ -31,8 +36,9 @@ pub fn body(bytes: &[u8]) {
 pub fn patch(text: &[u8]) {
     let Ok(decoded) = schema::decode(text, ContentType::Json) else { return };
     let (current, patch) = (&decoded.value[0], &decoded.value[1]);
-    let resource = TYPES.iter().find(|t| current["kind"] == t.gvk.kind);
-    let schema = resource.map_or_else(|| Arc::new(Schema::any()), |resource| types::of_kind(&resource.gvk));
+    let catalog = catalog();
+    let version = catalog.all().find(|version| current["kind"] == *version.gvk.kind);
+    let schema = version.map_or_else(|| Arc::new(Schema::any()), |version| Arc::clone(version.spec.schema.node()));
     for kind in [PatchKind::Json, PatchKind::Merge, PatchKind::Strategic] {
         let Ok(patched) = patch::apply(kind, &schema, current, patch) else { continue };
         if kind == PatchKind::Merge {
@@ -46,25 +52,43 @@ pub fn patch(text: &[u8]) {
     }
 }
 
+/// The built-in types.
+fn catalog() -> Arc<Catalog> {
+    static CATALOG: LazyLock<Option<Arc<Catalog>>> = LazyLock::new(|| {
+        let store = kinds::open_store(Box::new(Memory::default())).ok()?;
+        let config = ApiConfig {
+            service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
+            node_ports: 30000..=30009,
+            max_token_seconds: None,
+        };
+        Some(Instance::new(&store, &config, None, None).api.catalogs().current())
+    });
+    CATALOG.clone().unwrap_or_default()
+}
+
 fn object(value: Value) {
-    let resource = TYPES.iter().find(|t| value["kind"] == t.gvk.kind && value["apiVersion"] == t.gvk.api_version());
-    let Some(resource) = resource.filter(|_| value["metadata"].is_object()) else { return };
-    let gvk = &resource.gvk;
+    let (group_version, kind) = (value["apiVersion"].clone(), value["kind"].clone());
+    let (group_version, kind) = (group_version.as_str().unwrap_or(""), kind.as_str().unwrap_or(""));
+    let (group, _) = group_version.split_once('/').unwrap_or(("", group_version));
+    let catalog = catalog();
+    let version = catalog.of_kind(group, kind).iter().find(|v| v.gvk.api_version() == group_version);
+    let Some(version) = version.filter(|v| v.id().is_some() && value["metadata"].is_object()) else { return };
+    let schema = &version.spec.schema;
     let mut made = value;
     // The server ignores this field of clients.
     made["metadata"].as_object_mut().and_then(|metadata| metadata.remove("managedFields"));
-    if !schema::unknown_fields(gvk, &made).wrong.is_empty() {
-        schema::drop_invalid_fields(gvk, &mut made);
+    if !schema.check(&made).wrong.is_empty() {
+        schema.drop_invalid_fields(&mut made);
     }
-    schema::default(gvk, &mut made);
-    let _ = schema::validate_create(gvk, &made);
-    let _ = schema::validate_update(gvk, &made, &made);
-    let _ = schema::validate_status(gvk, &made, &made);
+    apiserver::default(version, &mut made);
+    let _ = validation::validate_create(version, &made);
+    let _ = validation::validate_update(version, &made, &made);
+    let _ = validation::validate_status(version, &made, &made);
     let bytes = serde_json::to_vec(&made).unwrap_or_default();
-    if let Err(why) = (resource.try_decode)(&bytes) {
-        panic!("{} cannot be read: {why}: {made}", gvk.kind);
+    if let Err(why) = schema.try_decode(&bytes) {
+        panic!("{kind} cannot be read: {why}: {made}");
     }
     let mut again = made.clone();
-    schema::prune(gvk, &mut again);
+    schema.prune(&mut again);
     assert_eq!(again, made, "what is stored is in the form that is stored");
 }

@@ -1,9 +1,11 @@
 //! The embedded control plane: API server, store, controllers, scheduler.
 //!
 //! Controllers and scheduler are clients of the API and do not know the store; the API does not know Docker or
-//! iptables. Imports `apimachinery`, `kit` and `store` only.
+//! iptables. `apiserver` knows no kind; `kinds` and `plugin` do, and `control_plane` puts them together. Imports `kit`, `store`
+//! and `apimachinery` only.
 
-pub mod api;
+mod apiextensions;
+pub mod apiserver;
 pub mod controllers;
 pub mod kinds;
 pub mod manifests;
@@ -13,9 +15,7 @@ pub mod pki;
 pub mod registry;
 pub mod scheduler;
 pub mod schema;
-pub mod selectable_fields;
 pub mod service_account_tokens;
-pub mod table;
 
 #[cfg(test)]
 extern crate self as windlass_control;
@@ -26,6 +26,7 @@ pub mod fuzzing;
 mod control_plane;
 mod event_ttl;
 mod loopback_probe;
+mod plugin;
 
 pub use windlass_store as store;
 

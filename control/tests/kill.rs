@@ -21,7 +21,7 @@ use kube::{
 };
 use serde_json::json;
 use tokio::task::JoinSet;
-use windlass_control::{ControlPlane, api::UserInfo};
+use windlass_control::{ControlPlane, apiserver::User};
 
 mod config;
 use config::config;
@@ -44,7 +44,7 @@ fn the_api_that_is_killed() {
         let mut out = std::io::stdout();
         writeln!(out, "\nport={}", listener.local_addr().unwrap().port()).unwrap();
         out.flush().unwrap();
-        axum::serve(listener, plane.router().layer(Extension(UserInfo::internal("storm")))).await.unwrap();
+        axum::serve(listener, plane.router().layer(Extension(User::internal("storm")))).await.unwrap();
     });
 }
 

@@ -67,7 +67,7 @@ impl<'w> Windlass<'w> {
             command.args(["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"]);
         }
         // With a line for each API request, for the diagnosis of failed tests.
-        command.env("WINDLASS_LOG", "info,windlass_control::api=debug");
+        command.env("WINDLASS_LOG", "info,windlass_control::apiserver=debug");
         command
     }
 

@@ -256,6 +256,42 @@ fn only_the_source_module_reads_usage_from_cgroups() {
     only_in(&["cadvisor/src/source/"], &files);
 }
 
+/// Kinds are named only where one kind is treated: not in the machinery that serves any type.
+#[test]
+fn the_api_server_knows_no_kind() {
+    let kinds = [
+        "ConfigMap",
+        "CustomResourceDefinition",
+        "EndpointSlice",
+        "Endpoints",
+        "Event",
+        "Lease",
+        "Namespace",
+        "Node",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "Pod",
+        "ReplicationController",
+        "RuntimeClass",
+        "Secret",
+        "Service",
+        "ServiceAccount",
+        "StorageClass",
+    ];
+    let machinery = ["control/src/apiserver/", "store/src/"];
+    let mut files = 0;
+    for (path, code) in shipped().iter().filter(|(path, _)| machinery.iter().any(|dir| path.starts_with(dir))) {
+        files += 1;
+        for folder in ["crate::kinds", "crate::plugin", "crate::control_plane", "crate::controllers"] {
+            assert!(!code.contains(folder), "{path} imports {folder}");
+        }
+        for kind in kinds {
+            assert!(!code.contains(&format!("\"{kind}\"")), "{path} names the kind {kind:?}");
+        }
+    }
+    assert!(files > 45, "only {files} files were found");
+}
+
 /// A module whose documentation says that it is pure does no I/O: time and data are passed to it.
 #[test]
 fn pure_modules_do_no_io() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
+use windlass_control::{ControlPlane, apiserver::User, controllers, manifests, scheduler};
 use windlass_kit::supervise::Supervisor;
 
 use super::{AgentAccess, Node, STUCK_AFTER, build_agent, start_agent, start_proxy, usage};
@@ -41,15 +41,19 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("API server", async move { server.serve(listeners, stop).await });
     tasks.spawn("certificate renewal", plane.clone().renew(token.clone()));
     tasks.spawn("store", plane.clone().watch_store(token.clone()));
+    tasks.spawn("custom resources", plane.clone().serve_custom_resources(token.clone()));
     tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
-    let as_controllers = plane.client(UserInfo::internal("system:kube-controller-manager"));
-    let config = controllers_config(settings, plane.root_ca());
+    let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
+    let config = controllers::Config {
+        served_types: Some(plane.served_types()),
+        ..controllers_config(settings, plane.root_ca())
+    };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));
-    let as_scheduler = plane.client(UserInfo::internal("system:kube-scheduler"));
+    let as_scheduler = plane.client(User::internal("system:kube-scheduler"));
     tasks.spawn("scheduler", scheduler::run(as_scheduler, token.clone()));
-    let as_manifests = plane.client(UserInfo::internal("system:manifests"));
+    let as_manifests = plane.client(User::internal("system:manifests"));
     tasks.spawn("manifests directory", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
-    let client = plane.client(UserInfo::internal("system:windlass"));
+    let client = plane.client(User::internal("system:windlass"));
     Ok(Node { tasks, client, liveness: Some(liveness), plane: Some(plane) })
 }
 
@@ -60,7 +64,7 @@ async fn start_node(
     liveness: &mut Liveness,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
-    let as_node = plane.client(UserInfo::node(&settings.node_name));
+    let as_node = plane.client(User::node(&settings.node_name));
     let client_ca = settings.data_dir.join("pki/ca.crt");
     let access = AgentAccess {
         client: as_node.clone(),
@@ -74,6 +78,6 @@ async fn start_node(
     let rounds = usage::readings(&agent.usage, &settings.node_name, tasks.token());
     start_agent(settings, agent, tasks).await?;
     tasks.spawn("metrics API", plane.clone().follow_usage(rounds, tasks.token()));
-    start_proxy(proxy_config(settings), plane.client(UserInfo::proxy()), liveness, tasks);
+    start_proxy(proxy_config(settings), plane.client(User::proxy()), liveness, tasks);
     Ok(())
 }

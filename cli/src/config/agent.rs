@@ -13,7 +13,7 @@ use windlass_agent::{
 use super::{PodNetwork, Settings, configz, kubelet::duration};
 
 /// The version that the node reports; clients expect one of Kubernetes.
-pub(crate) const NODE_VERSION: &str = windlass_control::api::VERSION;
+pub(crate) const NODE_VERSION: &str = windlass_control::apiserver::VERSION;
 /// The directory of the machine's logs, as upstream's node API serves it.
 const SYSTEM_LOGS: &str = "/var/log";
 

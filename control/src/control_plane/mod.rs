@@ -4,6 +4,7 @@
 mod bootstrap;
 mod certificates;
 mod data_dir;
+pub(crate) mod instance;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -19,18 +20,19 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::{self, ClientIdentity, InProcessListener, ReservedAddresses, ServeError, Tls};
 
 use crate::{
-    api::{Api, ApiConfig, KubeletClient, UserInfo},
-    event_ttl,
+    apiextensions::CustomResources,
+    apiserver::{Api, KubeletClient, User},
+    event_ttl, kinds,
     loopback_probe::LoopbackProbe,
-    metrics::Readings,
+    metrics::{Readings, Usage},
     pki::{self, Lifetimes, Names, Pki},
-    registry,
     service_account_tokens::{self, TokenIssuer},
     store::{self, Store},
 };
 use certificates::{client_tls, pems, pki_dir};
 use data_dir::adopt_data_dir;
 pub use data_dir::{copy_store, is_data_dir, restore_store};
+use instance::{ApiConfig, Instance};
 
 /// Configuration of the control plane.
 #[derive(Debug, Clone)]
@@ -96,6 +98,8 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub struct ControlPlane {
     api: Api,
+    usage: Usage,
+    custom_resources: Arc<CustomResources>,
     store: Store,
     pki: Arc<RwLock<Arc<Pki>>>,
     /// The CA bundle; updated when the CA certificate is renewed.
@@ -117,7 +121,7 @@ impl ControlPlane {
     /// When the directory is foreign or damaged: it is left unchanged then.
     pub async fn open(config: Config) -> Result<Self, Error> {
         // The store first: a foreign or damaged directory must stay untouched.
-        let store = registry::open_store(Box::new(adopt_data_dir(&config.data_dir)?))?;
+        let store = kinds::open_store(Box::new(adopt_data_dir(&config.data_dir)?))?;
         let first = Ipv4Addr::from_bits(config.service_cidr.0.to_bits() + 1);
         let mut addresses = vec![
             IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -146,14 +150,18 @@ impl ControlPlane {
         };
         let kubelet = KubeletClient::new(client_tls(&pki)?);
         let tokens = TokenIssuer::from_pem(&pki.service_accounts.0)?;
-        let api = Api::new(store.clone(), &api_config, Some(kubelet.clone()), Some(tokens));
+        let instance = Instance::new(&store, &api_config, Some(kubelet.clone()), Some(tokens));
+        let api = instance.api;
         api.repair().await;
+        let custom_resources = CustomResources::load(&api);
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let root_ca = watch::Sender::new(pki.ca_pem.clone());
         let pki = Arc::new(RwLock::new(Arc::new(pki)));
         let (names, config) = (Arc::new(names), Arc::new(config));
         let plane = Self {
             api,
+            usage: instance.usage,
+            custom_resources: Arc::new(custom_resources),
             store,
             pki,
             root_ca,
@@ -168,14 +176,14 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// The API; requests must carry a [`UserInfo`] extension.
+    /// The API; requests must carry a [`User`] extension.
     pub fn router(&self) -> Router {
         self.api.router()
     }
 
     /// A client in this process, without sockets, that acts as `user`.
     #[must_use]
-    pub fn client(&self, user: UserInfo) -> Client {
+    pub fn client(&self, user: User) -> Client {
         Client::new(self.router().layer(Extension(user)), "default")
     }
 
@@ -219,7 +227,7 @@ impl ControlPlane {
     ) -> Result<(), Error> {
         loop {
             let readings = Arc::clone(&readings_rx.borrow_and_update());
-            self.api.record_usage(&readings);
+            self.usage.record(&readings);
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 changed = readings_rx.changed() => if changed.is_err() {
@@ -255,9 +263,25 @@ impl ControlPlane {
     /// # Errors
     /// Never; it has the shape of the other tasks.
     pub async fn expire_events(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let client = self.client(UserInfo::internal("system:event-sweeper"));
+        let client = self.client(User::internal("system:event-sweeper"));
         event_ttl::sweep(&self.store, &client, &shutdown).await;
         Ok(())
+    }
+
+    /// Serves what CustomResourceDefinitions define until `shutdown`.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn serve_custom_resources(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let client = self.client(User::internal("system:apiextensions"));
+        self.custom_resources.run(client, shutdown).await;
+        Ok(())
+    }
+
+    /// Changes whenever the API serves other types.
+    #[must_use]
+    pub fn served_types(&self) -> watch::Receiver<u64> {
+        self.api.catalogs().subscribe()
     }
 
     /// A probe of this API over its own socket.

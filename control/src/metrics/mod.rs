@@ -6,7 +6,11 @@ mod api_types;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
@@ -121,6 +125,22 @@ struct ContainerSamples {
     pod: String,
     name: String,
     pair: SamplePair,
+}
+
+/// The samples that recording and reading share.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Usage(Arc<RwLock<SampleWindow>>);
+
+impl Usage {
+    /// Adds a sample.
+    pub(crate) fn record(&self, readings: &Readings) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).record(readings);
+    }
+
+    /// The samples.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, SampleWindow> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The last two readings of the node and of each container of the latest sample.

@@ -1,10 +1,7 @@
-//! Schemas of built-in kinds: what the API machinery does to their objects, defaults, validation and OpenAPI. Pure: values
-//! in, values out; no tokio, files or clocks.
+//! Bodies and OpenAPI documents of built-in kinds. Pure: values in, values out; no tokio, files or clocks.
 
-mod defaults;
 mod openapi;
 mod protobuf;
-mod validate;
 
 use serde_json::Value;
 use windlass_apimachinery::{decode, schema};
@@ -13,9 +10,7 @@ pub use windlass_apimachinery::{
     schema::FieldProblems,
 };
 
-pub use defaults::default;
 pub use openapi::{document as openapi_document, hash as openapi_hash, index as openapi_index};
-pub use validate::{Cause, FieldError, validate_create, validate_finalize, validate_status, validate_update};
 
 use crate::{kinds::types, registry::Gvk};
 

@@ -6,72 +6,90 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use windlass_apimachinery::schema::{ListType, MapType, Schema};
 
 use crate::{
+    apiserver::types::{Catalog, Version},
     kinds::types,
-    registry::{self, ResourceType},
 };
 
 /// The list of documents: `api/v1`, `apis/coordination.k8s.io/v1` …, each with a hash of what it says.
 #[must_use]
-pub fn index(paths: &[String]) -> Value {
-    let all: Map<String, Value> = paths
-        .iter()
-        .map(|path| (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={}", hash_of(path))})))
-        .collect();
-    json!({"paths": all})
+pub fn index(catalog: &Catalog) -> Value {
+    let versions = catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| path_of(&g.name, &v.version)));
+    let entry = |path: String| {
+        let url = format!("/openapi/v3/{path}?hash={}", hash_of(catalog, &path));
+        (path, json!({"serverRelativeURL": url}))
+    };
+    json!({"paths": versions.map(entry).collect::<Map<String, Value>>()})
+}
+
+fn path_of(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
 /// The path of a group and version in the list of documents, and the hash of what its document says.
 #[must_use]
-pub fn hash(group: &str, version: &str) -> (String, String) {
-    let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
-    let hash = hash_of(&path);
+pub fn hash(catalog: &Catalog, group: &str, version: &str) -> (String, String) {
+    let path = path_of(group, version);
+    let hash = hash_of(catalog, &path);
     (path, hash)
 }
 
 /// A document's hash: kubectl keeps what it has read until the hash changes. The document itself is not kept.
-fn hash_of(path: &str) -> String {
-    static HASHES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+fn hash_of(catalog: &Catalog, path: &str) -> String {
+    static HASHES: Mutex<(u64, BTreeMap<String, String>)> = Mutex::new((0, BTreeMap::new()));
     let mut hashes = HASHES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(hash) = hashes.get(path) {
+    if hashes.0 != catalog.generation {
+        *hashes = (catalog.generation, BTreeMap::new());
+    }
+    if let Some(hash) = hashes.1.get(path) {
         return hash.clone();
     }
     let group_version = path.strip_prefix("apis/").or_else(|| path.strip_prefix("api/")).unwrap_or(path);
     let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
     let mut hasher = DefaultHasher::new();
-    document(group, version).to_string().hash(&mut hasher);
+    document(catalog, group, version).to_string().hash(&mut hasher);
     let hash = format!("{:016X}", hasher.finish());
-    hashes.insert(path.to_owned(), hash.clone());
+    hashes.1.insert(path.to_owned(), hash.clone());
     hash
 }
 
 /// The document of one group and version. Made on each request: it is large, and seldom asked for.
 #[must_use]
-pub fn document(group: &str, version: &str) -> Value {
-    let types: Vec<&ResourceType> =
-        registry::all().filter(|t| t.gvk.group == group && t.gvk.version == version).collect();
+pub fn document(catalog: &Catalog, group: &str, version: &str) -> Value {
+    let types = catalog.group_version(group, version).map_or(&[][..], |v| v.resources.as_slice());
     let mut generator = SchemaSettings::openapi3().into_generator();
     let mut roots = Vec::new();
-    for resource in &types {
-        let schema = (resource.schema)(&mut generator);
+    for resource in types {
+        let Some(built_in) = resource.spec.schema.as_built_in() else { continue };
+        let schema = (built_in.schema)(&mut generator);
         let name = schema.as_value()["$ref"].as_str().and_then(|r| r.rsplit('/').next()).unwrap_or("").to_owned();
-        roots.push((*resource, name));
+        roots.push((resource, name));
     }
+    // Metadata of custom resources.
+    let _ = generator.subschema_for::<ObjectMeta>();
     let mut schemas = generator.take_definitions(true);
     for (name, schema) in &mut schemas {
         annotate(name, schema);
+    }
+    for resource in types {
+        if let Some(source) = resource.spec.schema.as_custom() {
+            let name = custom_name(resource);
+            schemas.insert(name.clone(), custom_schema(source));
+            roots.push((resource, name));
+        }
     }
     let mut paths = Map::new();
     for (resource, name) in &roots {
         if let Some(schema) = schemas.get_mut(name).and_then(Value::as_object_mut) {
             schema.insert("x-kubernetes-group-version-kind".to_owned(), json!([gvk(resource)]));
         }
-        let base = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+        let base = format!("/{}", path_of(group, version));
         let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
         let all = format!("{base}{scope}/{}", resource.plural);
         if resource.namespaced {
@@ -88,13 +106,35 @@ pub fn document(group: &str, version: &str) -> Value {
     }
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": crate::api::VERSION},
+        "info": {"title": "Kubernetes", "version": crate::apiserver::VERSION},
         "paths": paths,
         "components": {"schemas": schemas},
     })
 }
 
-fn gvk(resource: &ResourceType) -> Value {
+/// The name of a custom type: the group backwards, version and kind.
+fn custom_name(resource: &Version) -> String {
+    let group: Vec<&str> = resource.gvk.group.rsplit('.').collect();
+    format!("{}.{}.{}", group.join("."), resource.gvk.version, resource.gvk.kind)
+}
+
+/// The schema of a definition with what every object has.
+fn custom_schema(source: &Value) -> Value {
+    let mut schema = source.clone();
+    let Some(fields) = schema.as_object_mut() else { return json!({"type": "object"}) };
+    let properties = fields.entry("properties").or_insert_with(|| json!({}));
+    let metadata = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    for (name, property) in [
+        ("apiVersion", json!({"type": "string", "description": "The group and version of this form of the object."})),
+        ("kind", json!({"type": "string", "description": "The kind of the object."})),
+        ("metadata", json!({"allOf": [{"$ref": metadata}], "default": {}, "description": "Standard object metadata."})),
+    ] {
+        properties[name] = property;
+    }
+    schema
+}
+
+fn gvk(resource: &Version) -> Value {
     json!({"group": resource.gvk.group, "version": resource.gvk.version, "kind": resource.gvk.kind})
 }
 
@@ -176,7 +216,7 @@ fn reference(name: &str) -> Value {
     json!({"schema": {"$ref": format!("#/components/schemas/{name}")}})
 }
 
-fn operation(resource: &ResourceType, name: &str, action: &str, suffix: &str) -> Map<String, Value> {
+fn operation(resource: &Version, name: &str, action: &str, suffix: &str) -> Map<String, Value> {
     let group = if resource.gvk.group.is_empty() { "core".to_owned() } else { resource.gvk.group.replace('.', "_") };
     let mut out = Map::new();
     out.insert("tags".to_owned(), json!([format!("{group}_{}", resource.gvk.version)]));
@@ -190,14 +230,14 @@ fn operation(resource: &ResourceType, name: &str, action: &str, suffix: &str) ->
     out
 }
 
-fn writing(resource: &ResourceType, name: &str, action: &str, suffix: &str) -> Value {
+fn writing(resource: &Version, name: &str, action: &str, suffix: &str) -> Value {
     let mut out = operation(resource, name, action, suffix);
     out.insert("parameters".to_owned(), parameters(&["dryRun", "fieldManager", "fieldValidation"]));
     out.insert("requestBody".to_owned(), json!({"content": {"*/*": reference(name)}}));
     Value::Object(out)
 }
 
-fn patching(resource: &ResourceType, name: &str, suffix: &str) -> Value {
+fn patching(resource: &Version, name: &str, suffix: &str) -> Value {
     let mut out = operation(resource, name, "patch", suffix);
     out.insert("parameters".to_owned(), parameters(&["dryRun", "fieldManager", "fieldValidation", "force"]));
     let content: Map<String, Value> = [
@@ -214,12 +254,12 @@ fn patching(resource: &ResourceType, name: &str, suffix: &str) -> Value {
 }
 
 /// What stands in the path itself.
-fn place(resource: &ResourceType, named: bool) -> Value {
+fn place(resource: &Version, named: bool) -> Value {
     let names = [("name", named), ("namespace", resource.namespaced)];
     names.iter().filter(|(_, there)| *there).map(|(name, _)| parameter(name, "path")).collect()
 }
 
-fn item_path(resource: &ResourceType, name: &str) -> Value {
+fn item_path(resource: &Version, name: &str) -> Value {
     if !resource.verbs.contains(&"create") {
         return json!({"parameters": place(resource, true), "get": operation(resource, name, "get", "")});
     }
@@ -232,7 +272,7 @@ fn item_path(resource: &ResourceType, name: &str) -> Value {
     })
 }
 
-fn status_path(resource: &ResourceType, name: &str) -> Value {
+fn status_path(resource: &Version, name: &str) -> Value {
     json!({
         "parameters": place(resource, true),
         "get": operation(resource, name, "get", "Status"),
@@ -241,7 +281,7 @@ fn status_path(resource: &ResourceType, name: &str) -> Value {
     })
 }
 
-fn collection_path(resource: &ResourceType, name: &str) -> Value {
+fn collection_path(resource: &Version, name: &str) -> Value {
     if !resource.verbs.contains(&"create") {
         return json!({"parameters": place(resource, false), "get": operation(resource, name, "list", "")});
     }

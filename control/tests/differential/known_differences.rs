@@ -75,7 +75,6 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("random: JSON patch*", "*message", "the message says what is wrong with the patch"),
     intended("random: spec*", "*message", "without Go's comparison"),
     intended("review", "/body/metadata", "the answer to a review is not stored, so nobody owns its fields"),
-    to_fix("event of the new group", "*", "events.k8s.io is not served"),
     intended("review", "/body/status/allowed", "nodes may list EndpointSlices"),
     intended("mirror pod of an administrator*", "*", "only nodes make mirror pods"),
 ];

@@ -23,7 +23,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
-use windlass_control::{ControlPlane, api::UserInfo};
+use windlass_control::{ControlPlane, apiserver::User};
 use windlass_tests::{Testbed, client, cluster::assets};
 
 use api_server::{ApiServer, JSON, Step};
@@ -70,8 +70,8 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
         let real = ApiServer { name: "kube-apiserver", clients };
         let embedded = ControlPlane::open(config::config(testbed.dir())).await?;
         let clients = BTreeMap::from([
-            ("admin", embedded.client(UserInfo::internal("admin"))),
-            (NODE, embedded.client(UserInfo::node(NODE))),
+            ("admin", embedded.client(User::internal("admin"))),
+            (NODE, embedded.client(User::node(NODE))),
         ]);
         let ours = ApiServer { name: "windlass", clients };
         for step in fixtures() {

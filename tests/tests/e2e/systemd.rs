@@ -104,7 +104,9 @@ fn systemd_is_notified() {
     fs::write(pods.join("more.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more}\n").expect("a manifest");
     fs::write(
         &file,
-        configuration(&format!("{SETTINGS}log: debug,windlass_control::api=trace\nlogFormat: json\nmaxPods: 17\n")),
+        configuration(&format!(
+            "{SETTINGS}log: debug,windlass_control::apiserver=trace\nlogFormat: json\nmaxPods: 17\n"
+        )),
     )
     .expect("the settings");
     let output = windlass.try_run("reload", &[]).expect("it is told");

@@ -7,7 +7,10 @@ use std::sync::{Arc, LazyLock};
 
 use windlass_apimachinery::schema::{Schema, TypeIndex};
 
-use crate::registry::Gvk;
+use crate::{
+    apiserver::types::TypeSchema,
+    registry::{self, Gvk},
+};
 
 macro_rules! table {
     ($package:literal, $file:literal) => {
@@ -60,6 +63,17 @@ pub fn of_kind(gvk: &Gvk) -> Arc<Schema> {
     schema(&format!("{package}/{}.{}", gvk.version, gvk.kind))
 }
 
+/// The schema of a built-in kind.
+///
+/// # Panics
+/// When it is not among the built-in types: the definitions of all kinds are made by tests.
+#[must_use]
+pub fn built_in(api_version: &str, kind: &str) -> TypeSchema {
+    let of = registry::of_kind(api_version, kind);
+    let of = of.unwrap_or_else(|| panic!("{api_version} {kind} is not among the built-in types"));
+    TypeSchema::built_in(of, of_kind(&of.gvk))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,7 +90,7 @@ mod tests {
 
     #[test]
     fn every_served_kind_has_a_type() {
-        for resource in crate::registry::all() {
+        for resource in registry::stored() {
             let schema = of_kind(&resource.gvk);
             assert!(schema.property("metadata").is_some(), "{:?}", resource.gvk);
         }

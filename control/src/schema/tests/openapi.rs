@@ -1,10 +1,12 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::apiserver::tests::api;
 
 #[test]
 fn openapi_documents_have_what_kubectl_needs() {
-    let document = openapi_document("", "v1");
+    let catalog = api().catalogs().current();
+    let document = openapi_document(&catalog, "", "v1");
     let patch = &document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
     assert_eq!(patch["x-kubernetes-group-version-kind"]["kind"], "Pod");
     assert!(patch["parameters"].as_array().unwrap().iter().any(|p| p["name"] == "fieldValidation"));
@@ -54,12 +56,11 @@ fn openapi_documents_have_what_kubectl_needs() {
         );
         assert_eq!(property["x-kubernetes-list-map-keys"], keys, "{name}.{field}");
     }
-    let paths = ["api/v1".to_owned(), "apis/discovery.k8s.io/v1".to_owned()];
-    let index = openapi_index(&paths);
+    let index = openapi_index(&catalog);
     assert!(index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap().starts_with("/openapi/v3/api/v1?hash="));
-    assert_eq!(index, openapi_index(&paths));
+    assert_eq!(index, openapi_index(&catalog));
     assert!(
-        openapi_document("discovery.k8s.io", "v1")["paths"]["/apis/discovery.k8s.io/v1/endpointslices"]["get"]
+        openapi_document(&catalog, "discovery.k8s.io", "v1")["paths"]["/apis/discovery.k8s.io/v1/endpointslices"]["get"]
             .is_object()
     );
 }
@@ -76,8 +77,10 @@ fn every_reference_of_a_document_is_in_it() {
             _ => {}
         }
     }
-    for (group, version) in crate::registry::group_versions() {
-        let document = openapi_document(group, version);
+    let catalog = api().catalogs().current();
+    let versions = catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| (&g.name, &v.version)));
+    for (group, version) in versions {
+        let document = openapi_document(&catalog, group, version);
         let mut found = Vec::new();
         references(&document, &mut found);
         assert!(!found.is_empty());

@@ -1,0 +1,134 @@
+//! The resource that a CustomResourceDefinition defines. Pure.
+
+use serde_json::Value;
+use windlass_apimachinery::selectors::SelectableField;
+
+use super::columns;
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::{ScalePaths, Subresource},
+        types::{Conversion, Definition, Name, Resource, TypeSchema, VersionSpec, compare_versions},
+    },
+    kinds::{apiextensions::custom_resource_definition::storage_version, shared::conditions, types},
+};
+
+fn text(value: &Value, field: &str) -> Name {
+    value[field].as_str().unwrap_or("").to_owned().into()
+}
+
+/// The names in a list.
+fn names(value: &Value, field: &str) -> Vec<Name> {
+    let all = value[field].as_array().into_iter().flatten();
+    all.filter_map(Value::as_str).map(|name| name.to_owned().into()).collect()
+}
+
+/// Whether a definition is served: its names are accepted, or were.
+pub(super) fn is_served(definition: &Value) -> bool {
+    conditions::is_true(definition, "NamesAccepted") || conditions::is_true(definition, "Established")
+}
+
+/// What of a definition decides how it is served: another fingerprint needs another entry in the catalog.
+pub(super) fn fingerprint(definition: &Value) -> String {
+    let metadata = &definition["metadata"];
+    let terminating = !metadata["deletionTimestamp"].is_null();
+    let names = &definition["status"]["acceptedNames"];
+    format!("{} {} {terminating} {names}", metadata["uid"], metadata["generation"])
+}
+
+/// The resource of a definition, under its accepted names.
+pub(super) fn resource_of(definition: &Value) -> Definition {
+    let spec = &definition["spec"];
+    let accepted = &definition["status"]["acceptedNames"];
+    let group = text(spec, "group");
+    let mut resource = Resource::new(group.clone(), text(accepted, "plural"), text(accepted, "kind"), CustomResource);
+    resource.list_kind = text(accepted, "listKind");
+    resource.singular = text(accepted, "singular");
+    resource.short_names = names(accepted, "shortNames");
+    resource.categories = names(accepted, "categories");
+    resource.namespaced = spec["scope"] == "Namespaced";
+    resource.allow_unconditional_update = false;
+    resource.generation = true;
+    resource.terminating = !definition["metadata"]["deletionTimestamp"].is_null();
+    let served: Vec<&Value> =
+        spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true).collect();
+    let kind = resource.kind.clone();
+    let object_meta = types::schema("meta/v1.ObjectMeta");
+    let versions = served.iter().map(|version| {
+        let mut one = VersionSpec::new(
+            text(version, "name"),
+            TypeSchema::custom(kind.clone(), &version["schema"]["openAPIV3Schema"], &object_meta),
+        );
+        one.table = columns::table(version);
+        one.selectable = selectable(version);
+        one.subresources = subresources(&version["subresources"]);
+        one.conversion = Conversion::Rename;
+        one.deprecation_warning = deprecation(&group, &kind, version, &served);
+        one
+    });
+    let versions = versions.collect();
+    Definition::of(resource, versions, storage_version(definition))
+}
+
+fn selectable(version: &Value) -> Vec<SelectableField> {
+    let fields = version["selectableFields"].as_array().into_iter().flatten();
+    let paths = fields.filter_map(|field| field["jsonPath"].as_str()?.strip_prefix('.'));
+    paths.map(|path| SelectableField { label: path.to_owned().into(), ..SelectableField::path("") }).collect()
+}
+
+fn subresources(subresources: &Value) -> Vec<Subresource> {
+    let mut all = Vec::new();
+    if subresources["status"].is_object() {
+        all.push(Subresource::status());
+    }
+    let scale = &subresources["scale"];
+    if scale.is_object() {
+        let path = |field: &str| scale[field].as_str().unwrap_or("").to_owned();
+        all.push(Subresource::scale(ScalePaths {
+            spec_replicas: path("specReplicasPath"),
+            status_replicas: path("statusReplicasPath"),
+            selector: Some(path("labelSelectorPath")).filter(|path| !path.is_empty()),
+        }));
+    }
+    all
+}
+
+/// The warning of a deprecated version: its own text, or which newer version to use.
+fn deprecation(group: &str, kind: &str, version: &Value, served: &[&Value]) -> Option<String> {
+    if version["deprecated"] != true {
+        return None;
+    }
+    if let Some(warning) = version["deprecationWarning"].as_str() {
+        return Some(warning.to_owned());
+    }
+    let name = version["name"].as_str().unwrap_or("");
+    let mut newer: Vec<&str> = served
+        .iter()
+        .filter(|other| other["deprecated"] != true)
+        .filter_map(|other| other["name"].as_str())
+        .filter(|other| compare_versions(other, name).is_lt())
+        .collect();
+    newer.sort_by(|a, b| compare_versions(a, b));
+    let hint = newer.first().map(|best| format!("; use {group}/{best} {kind}")).unwrap_or_default();
+    Some(format!("{group}/{name} {kind} is deprecated{hint}"))
+}
+
+/// The strategy of custom resources: upstream's defaults, whatever their names are.
+#[derive(Debug)]
+struct CustomResource;
+
+impl Strategy for CustomResource {
+    /// A finalizer without a domain may be another controller's.
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let finalizers = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        let before = old.map(finalizers).unwrap_or_default();
+        let added = finalizers(new).into_iter().filter(|finalizer| !before.contains(finalizer));
+        let plain = added.filter_map(|finalizer| finalizer.as_str().filter(|f| !f.contains('/')).map(str::to_owned));
+        let warning = |finalizer: String| {
+            format!(
+                "metadata.finalizers: {finalizer:?}: prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"
+            )
+        };
+        plain.filter(|f| !matches!(f.as_str(), "orphan" | "foregroundDeletion")).map(warning).collect()
+    }
+}

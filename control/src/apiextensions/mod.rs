@@ -1,0 +1,15 @@
+//! Serves what CustomResourceDefinitions define: names and conditions (`naming`), the resource of a definition
+//! (`definition`), its columns (`columns`), and the end of its objects (`cleanup`).
+//!
+//! Writes through the API like every client; only the catalog is changed directly.
+
+mod cleanup;
+mod columns;
+mod definition;
+mod naming;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use watch::CustomResources;

@@ -1,0 +1,154 @@
+//! Which names of a definition are accepted, and its conditions, as upstream's naming and establishing controllers decide
+//! them. Pure; the time is a value.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::kinds::shared::conditions;
+
+fn text<'a>(names: &'a Value, field: &str) -> &'a str {
+    names[field].as_str().unwrap_or("")
+}
+
+fn short_names(names: &Value) -> Vec<&str> {
+    names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// The names that the other definitions of a group use.
+#[derive(Debug, Default)]
+struct Used<'a> {
+    resources: BTreeSet<&'a str>,
+    kinds: BTreeSet<&'a str>,
+}
+
+impl<'a> Used<'a> {
+    fn by(others: &'a [Value]) -> Self {
+        let mut used = Self::default();
+        for other in others {
+            let names = &other["status"]["acceptedNames"];
+            used.resources.extend([text(names, "plural"), text(names, "singular")]);
+            used.resources.extend(short_names(names));
+            used.kinds.extend([text(names, "kind"), text(names, "listKind")]);
+        }
+        used.resources.remove("");
+        used.kinds.remove("");
+        used
+    }
+}
+
+/// Whether a name may be used: it is accepted already, or nobody else has it.
+fn conflict(requested: &str, accepted: &str, used: &BTreeSet<&str>) -> Option<String> {
+    (requested != accepted && used.contains(requested)).then(|| format!("{requested:?} is already in use"))
+}
+
+/// The definition with its accepted names and the conditions `NamesAccepted` and `Established`; `others` are the other
+/// definitions of its group.
+pub(super) fn named(definition: &Value, others: &[Value], now: &str) -> Value {
+    let used = Used::by(others);
+    let requested = &definition["spec"]["names"];
+    let before = &definition["status"]["acceptedNames"];
+    let mut accepted = if before.is_object() { before.clone() } else { json!({}) };
+    let mut problem: Option<(&str, String)> = None;
+    let singles = [
+        ("plural", "PluralConflict", &used.resources),
+        ("singular", "SingularConflict", &used.resources),
+        ("shortNames", "ShortNamesConflict", &used.resources),
+        ("kind", "KindConflict", &used.kinds),
+        ("listKind", "ListKindConflict", &used.kinds),
+    ];
+    for (field, reason, used) in singles {
+        let found = if field == "shortNames" {
+            let known = short_names(before);
+            let wrong: Vec<String> = short_names(requested)
+                .into_iter()
+                .filter(|name| !known.contains(name))
+                .filter_map(|name| conflict(name, "", used))
+                .collect();
+            match wrong.as_slice() {
+                [] => None,
+                [one] => Some(one.clone()),
+                many => Some(format!("[{}]", many.join(", "))),
+            }
+        } else {
+            conflict(text(requested, field), text(before, field), used)
+        };
+        match found {
+            Some(why) => problem = Some((reason, why)),
+            None => copy(&mut accepted, requested, field),
+        }
+    }
+    copy(&mut accepted, requested, "categories");
+    let mut named = definition.clone();
+    if !named["status"].is_object() {
+        named["status"] = json!({});
+    }
+    named["status"]["acceptedNames"] = accepted;
+    match &problem {
+        Some((reason, why)) => conditions::set(&mut named, "NamesAccepted", "False", reason, why, now),
+        None => conditions::set(&mut named, "NamesAccepted", "True", "NoConflicts", "no conflicts found", now),
+    }
+    // Never goes back once it is true.
+    if !conditions::is_true(&named, "Established") {
+        let (reason, why) = match problem {
+            Some(_) => ("NotAccepted", "not all names are accepted"),
+            None => ("Installing", "the initial names have been accepted"),
+        };
+        conditions::set(&mut named, "Established", "False", reason, why, now);
+    }
+    approve(&mut named, now);
+    named
+}
+
+fn copy(accepted: &mut Value, requested: &Value, field: &str) {
+    match requested.get(field) {
+        Some(value) => accepted[field] = value.clone(),
+        None => drop(accepted.as_object_mut().map(|names| names.remove(field))),
+    }
+}
+
+/// Sets whether the group, if it is one of Kubernetes' own, says who has approved it.
+fn approve(definition: &mut Value, now: &str) {
+    const ANNOTATION: &str = "api-approved.kubernetes.io";
+    let group = definition["spec"]["group"].as_str().unwrap_or("");
+    let protected = ["k8s.io", "kubernetes.io"]
+        .iter()
+        .any(|domain| group == *domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')));
+    if !protected {
+        return;
+    }
+    let value = definition["metadata"]["annotations"][ANNOTATION].as_str().unwrap_or("").to_owned();
+    let (status, reason, why) = if value.is_empty() {
+        (
+            "False",
+            "MissingAnnotation",
+            format!(
+                "protected groups must have approval annotation {ANNOTATION:?}, see https://github.com/kubernetes/enhancements/pull/1111"
+            ),
+        )
+    } else if value.starts_with("unapproved") {
+        ("False", "UnapprovedAnnotation", format!("not approved: {value:?}"))
+    } else if value.starts_with("http://") || value.starts_with("https://") {
+        ("True", "ApprovedAnnotation", format!("approved in {value}"))
+    } else {
+        (
+            "False",
+            "InvalidAnnotation",
+            format!(
+                "protected groups must have approval annotation {ANNOTATION:?} with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111"
+            ),
+        )
+    };
+    conditions::set(definition, "KubernetesAPIApprovalPolicyConformant", status, reason, &why, now);
+}
+
+/// The definition with the condition `Established`, if its names are accepted and it has not been established.
+pub(super) fn established(definition: &Value, now: &str) -> Option<Value> {
+    let due = conditions::is_true(definition, "NamesAccepted") && !conditions::is_true(definition, "Established");
+    due.then(|| {
+        let mut established = definition.clone();
+        let why = "the initial names have been accepted";
+        conditions::set(&mut established, "Established", "True", "InitialNamesAccepted", why, now);
+        established
+    })
+}

@@ -1,0 +1,91 @@
+//! Authentication: whom a request comes from, by its connection, its client certificate or a token.
+
+use std::fmt;
+
+use axum::http::{Extensions, HeaderMap, header};
+use windlass_kit::serve::{self, Caller, ClientIdentity};
+
+use super::{Api, error::ApiError, user::User};
+
+/// Knows users by their tokens.
+pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
+    /// The user of a token for one of the audiences; the server's own audience if there are none.
+    fn authenticate(&self, token: &str, audiences: &[&str]) -> Option<Authenticated>;
+}
+
+/// The user of a token, and the requested audiences that the token is for.
+#[derive(Debug, Clone)]
+pub struct Authenticated {
+    /// The user.
+    pub user: User,
+    /// The audiences.
+    pub audiences: Vec<String>,
+}
+
+/// How a request was authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Credentials {
+    /// The caller is a component of this process.
+    InProcess,
+    /// A client certificate.
+    Certificate,
+    /// A token, or nothing.
+    Other,
+}
+
+/// WebSocket subprotocol with a token, for browsers, which cannot set headers.
+pub(crate) const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+pub(crate) fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let all = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|v| v.to_str().ok());
+    all.flat_map(|v| v.split(',')).map(str::trim).filter(|p| !p.is_empty())
+}
+
+/// The token among a client's WebSocket subprotocols.
+pub(crate) fn protocol_token(headers: &HeaderMap) -> Option<String> {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    let protocol_token = protocols(headers).find_map(|p| p.strip_prefix(TOKEN_PROTOCOL))?;
+    String::from_utf8(URL_SAFE_NO_PAD.decode(protocol_token).ok()?).ok()
+}
+
+impl Api {
+    /// The user of a request: a component of this process, the subject of a client certificate, the user of a token, or
+    /// anonymous.
+    ///
+    /// # Errors
+    /// When the request has a token that nobody knows.
+    pub(super) fn authenticate(
+        &self,
+        extensions: &Extensions,
+        headers: &HeaderMap,
+    ) -> Result<(User, Credentials), ApiError> {
+        if let Some(user) = extensions.get::<User>() {
+            return Ok((user.clone().authenticated(), Credentials::InProcess));
+        }
+        if let Some(peer) = extensions.get::<ClientIdentity>() {
+            let user = User { name: peer.name.clone(), groups: peer.groups.clone(), ..User::default() };
+            if !user.is_anonymous() {
+                return Ok((user.authenticated(), Credentials::Certificate));
+            }
+        }
+        let websocket_token = protocol_token(headers);
+        let Some(token) = serve::bearer(headers).or(websocket_token.as_deref()) else {
+            return Ok((User::anonymous(), Credentials::Other));
+        };
+        let caller = extensions.get::<Caller>();
+        let Some(known) = self.authenticate_token(token.trim(), &[]) else {
+            let client = caller.and_then(Caller::address).map(|address| address.ip().to_string());
+            tracing::warn!(client, "unauthenticated request: token is invalid or has expired");
+            return Err(ApiError::unauthorized());
+        };
+        if let Some(caller) = caller {
+            caller.authenticated();
+        }
+        Ok((known.user.authenticated(), Credentials::Other))
+    }
+
+    /// The user of a token.
+    pub(crate) fn authenticate_token(&self, token: &str, audiences: &[&str]) -> Option<Authenticated> {
+        self.inner.token_authenticators.iter().find_map(|one| one.authenticate(token, audiences))
+    }
+}

@@ -1,0 +1,190 @@
+//! Authorization: a chain of authorizers decides on requests and on access reviews alike.
+
+use std::{fmt, sync::Arc};
+
+use super::{error::ApiError, user::User};
+
+/// What a user wants to do. All is taken from the request, before anything is looked up.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Attributes<'a> {
+    /// The verb; in lower case the method of a request that is about no resource.
+    pub verb: &'a str,
+    /// Whether the request is about a resource.
+    pub is_resource: bool,
+    /// The path of a request that is about no resource.
+    pub path: &'a str,
+    /// The API group.
+    pub group: &'a str,
+    /// The version.
+    pub version: &'a str,
+    /// The plural name.
+    pub resource: &'a str,
+    /// The subresource, or empty.
+    pub subresource: &'a str,
+    /// The namespace; empty for all and for cluster-scoped resources.
+    pub namespace: &'a str,
+    /// The name; empty for all.
+    pub name: &'a str,
+    /// The field selector, as the query has it.
+    pub field_selector: &'a str,
+}
+
+impl Attributes<'_> {
+    /// The value that the field selector requires of a field.
+    #[must_use]
+    pub fn selected(&self, field: &str) -> Option<&str> {
+        exact(self.field_selector, field)
+    }
+}
+
+/// The value that a selector requires of a field, if it can be parsed. Pure.
+pub(super) fn exact<'a>(selector: &'a str, field: &str) -> Option<&'a str> {
+    let mut found = None;
+    for part in selector.split(',').filter(|part| !part.is_empty()) {
+        if part.contains("!=") {
+            continue;
+        }
+        let (name, value) = part.split_once("==").or_else(|| part.split_once('='))?;
+        if name == field && found.is_none() {
+            found = Some(value);
+        }
+    }
+    found
+}
+
+/// An authorizer's decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// The request is allowed, whatever others think.
+    Allow,
+    /// The request is denied, whatever others think, with the reason.
+    Deny(String),
+    /// Others decide; the reason is told if nobody allows.
+    NoOpinion(String),
+}
+
+/// Decides what users may do. Synchronous: it decides by what it knows.
+pub trait Authorizer: Send + Sync + fmt::Debug {
+    /// Decides on one request.
+    fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
+}
+
+/// Asks several authorizers in turn.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Union(Vec<Arc<dyn Authorizer>>);
+
+impl Union {
+    /// The authorizers in the order in which they are asked.
+    pub(crate) fn new(all: Vec<Arc<dyn Authorizer>>) -> Self {
+        Self(all)
+    }
+
+    /// Whether the user may.
+    ///
+    /// # Errors
+    /// Why not; often empty.
+    pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), String> {
+        let mut reasons = Vec::new();
+        for authorizer in &self.0 {
+            match authorizer.decide(user, attributes) {
+                Decision::Allow => return Ok(()),
+                Decision::Deny(why) => return Err(why),
+                Decision::NoOpinion(why) => reasons.extend((!why.is_empty()).then_some(why)),
+            }
+        }
+        Err(reasons.join("\n"))
+    }
+}
+
+/// Allows everything to the members of groups.
+#[derive(Debug)]
+pub struct PrivilegedGroups(pub Vec<&'static str>);
+
+impl Authorizer for PrivilegedGroups {
+    fn decide(&self, user: &User, _: &Attributes<'_>) -> Decision {
+        if self.0.iter().any(|group| user.is_in(group)) { Decision::Allow } else { Decision::NoOpinion(String::new()) }
+    }
+}
+
+/// The error of a request that is not authorized, as upstream's.
+pub(super) fn forbidden(user: &User, attributes: &Attributes<'_>, why: &str) -> ApiError {
+    let Attributes { verb, group, resource, subresource, namespace, name, .. } = *attributes;
+    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    if !attributes.is_resource {
+        let message = format!("forbidden: User {:?} cannot {verb} path {:?}{why}", user.name, attributes.path);
+        return ApiError::new(403, "Forbidden", message);
+    }
+    let place = if namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {namespace:?}")
+    };
+    let full = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
+    let message = format!("User {:?} cannot {verb} resource \"{full}\" in API group {group:?} {place}{why}", user.name);
+    let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+    let subject = if name.is_empty() { qualified } else { format!("{qualified} {name:?}") };
+    ApiError::new(403, "Forbidden", format!("{subject} is forbidden: {message}")).of_resource(group, resource, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Fixed(Decision);
+
+    impl Authorizer for Fixed {
+        fn decide(&self, _: &User, _: &Attributes<'_>) -> Decision {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn the_first_opinion_counts() {
+        let (allow, deny) = (Decision::Allow, Decision::Deny("no".to_owned()));
+        let none = |why: &str| Decision::NoOpinion(why.to_owned());
+        for (decisions, decided) in [
+            (vec![], Err(String::new())),
+            (vec![none(""), allow.clone(), deny.clone()], Ok(())),
+            (vec![none("a"), deny, allow], Err("no".to_owned())),
+            (vec![none("a"), none(""), none("b")], Err("a\nb".to_owned())),
+        ] {
+            let union = Union::new(decisions.into_iter().map(|d| Arc::new(Fixed(d)) as Arc<dyn Authorizer>).collect());
+            assert_eq!(union.authorize(&User::anonymous(), &Attributes::default()), decided);
+        }
+    }
+
+    #[test]
+    fn messages_are_upstreams() {
+        let user = User { name: "eve".to_owned(), ..User::default() };
+        let resource = Attributes {
+            verb: "get",
+            is_resource: true,
+            group: "apps",
+            resource: "x",
+            namespace: "n",
+            name: "a",
+            ..Attributes::default()
+        };
+        assert_eq!(
+            forbidden(&user, &resource, "why").to_string(),
+            "x.apps \"a\" is forbidden: User \"eve\" cannot get resource \"x\" in API group \"apps\" in the namespace \"n\": why"
+        );
+        let path = Attributes { verb: "get", path: "/debug", ..Attributes::default() };
+        assert_eq!(forbidden(&user, &path, "").to_string(), "forbidden: User \"eve\" cannot get path \"/debug\"");
+    }
+
+    #[test]
+    fn required_values_of_fields() {
+        for (selector, found) in [
+            ("spec.nodeName=n", Some("n")),
+            ("a=b,spec.nodeName==n", Some("n")),
+            ("spec.nodeName!=n", None),
+            ("nonsense", None),
+            ("spec.nodeName=n,nonsense", None),
+            ("", None),
+        ] {
+            assert_eq!(exact(selector, "spec.nodeName"), found, "{selector}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The filters that every request passes, in this order: authentication, the audit hook, impersonation, the class of its
+//! limits, authorization. They know the request's [`RequestInfo`] alone; what is served is looked up behind them.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    http::{HeaderMap, Method, Uri, header},
+    response::{IntoResponse as _, Response},
+};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::upgrade::OnUpgrade;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::serve::BodyError;
+
+use super::{
+    Api, audit,
+    authentication::Credentials,
+    authorization::forbidden,
+    error::ApiError,
+    health,
+    limits::Class,
+    negotiation::Accept,
+    request_info::{self, RequestInfo, RequestOptions},
+    target::Target,
+    user::User,
+};
+use crate::store::Store;
+
+/// The response of a handler.
+pub(crate) type ApiResult = Result<Response, ApiError>;
+
+/// One request.
+#[derive(Debug)]
+pub struct ApiRequest {
+    pub(crate) api: Api,
+    /// Whom the request acts as.
+    pub(crate) user: User,
+    pub(super) credentials: Credentials,
+    pub(super) class: Class,
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) accept: Accept,
+    pub(crate) content_type: String,
+    pub(crate) headers: HeaderMap,
+    /// The client's connection, for the handler that upgrades it.
+    upgrade: Mutex<Option<OnUpgrade>>,
+}
+
+pub(crate) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> String {
+    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned()
+}
+
+/// Passes a request through the filters to its handler.
+pub(super) async fn handle(api: Api, request: Request) -> Response {
+    let started = Instant::now();
+    let (mut parts, body) = request.into_parts();
+    let (info, options) = match read(&parts.uri, &parts.method) {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
+    let (caller, credentials) = match api.authenticate(&parts.extensions, &parts.headers) {
+        Ok(known) => known,
+        Err(error) => return error.into_response(),
+    };
+    let sinks = api.inner.audit_sinks.clone();
+    let (impersonated, response) = match api.impersonate(&caller, &mut parts.headers) {
+        Err(error) => (None, error.into_response()),
+        Ok(impersonated) => {
+            let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
+            let request = ApiRequest {
+                class: Class::of(&caller, credentials),
+                user: impersonated.clone().unwrap_or_else(|| caller.clone()),
+                credentials,
+                accept: Accept::read(&parts.headers),
+                content_type: header_text(&parts.headers, header::CONTENT_TYPE),
+                method: parts.method,
+                uri: parts.uri,
+                headers: parts.headers,
+                upgrade,
+                api,
+            };
+            let response = request.respond(&info, &options, body).await;
+            (impersonated, response.unwrap_or_else(|error| error.into_response()))
+        }
+    };
+    audit::record(&sinks, (&caller, impersonated.as_ref()), &info, response.status().as_u16());
+    // Bodies and queries may hold secrets and are not logged.
+    tracing::debug!(
+        user = caller.name,
+        verb = info.verb,
+        path = info.path,
+        status = response.status().as_u16(),
+        microseconds = started.elapsed().as_micros(),
+        "handled request"
+    );
+    response
+}
+
+/// The request info and the options of a request.
+fn read(uri: &Uri, method: &Method) -> Result<(RequestInfo, RequestOptions), ApiError> {
+    let (segments, watch) = request_info::segments(uri.path())
+        .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
+    let mut options = RequestOptions::parse(uri)?;
+    options.watch |= watch;
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let info = RequestInfo::parse(&segments, method, &options);
+    Ok((info, options))
+}
+
+impl ApiRequest {
+    /// Authorizes the request and hands it to its handler.
+    async fn respond(&self, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
+        let path = info.path.trim_start_matches('/');
+        // Health is open to everybody.
+        if let Some(answer) = self.health(path) {
+            return Ok(answer);
+        }
+        if self.user.is_anonymous() && path != "version" {
+            return Err(ApiError::unauthorized());
+        }
+        self.authorize(info, options)?;
+        self.dispatch(info, options, body).await
+    }
+
+    /// Refuses a request that the user is not authorized for.
+    pub(super) fn authorize(&self, info: &RequestInfo, options: &RequestOptions) -> Result<(), ApiError> {
+        let attributes = info.attributes(options);
+        let decided = self.api.authorizer().authorize(&self.user, &attributes);
+        decided.map_err(|why| forbidden(&self.user, &attributes, &why))
+    }
+
+    /// Refuses a request that does more than its verb says, such as an update that creates.
+    pub(super) fn authorize_create(&self, target: &Target) -> Result<(), ApiError> {
+        let attributes = target.attributes("create");
+        let decided = self.api.authorizer().authorize(&self.user, &attributes);
+        decided.map_err(|why| forbidden(&self.user, &attributes, &why))
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> &Store {
+        self.api.store()
+    }
+
+    /// Whether the caller was authenticated by a client certificate.
+    pub(crate) fn is_by_certificate(&self) -> bool {
+        self.credentials == Credentials::Certificate
+    }
+
+    /// The client's connection, once.
+    pub(crate) fn take_upgrade(&self) -> Option<OnUpgrade> {
+        self.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends upgraded connections.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.api.inner.closing
+    }
+
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// When it is too large or does not arrive.
+    pub(super) async fn body(&self, body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
+        let collected = Limited::new(body, max_bytes).collect().await;
+        collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                return ApiError::new(
+                    413,
+                    "RequestEntityTooLarge",
+                    format!("Request entity too large: limit is {max_bytes}"),
+                );
+            }
+            match BodyError::of(error.as_ref()) {
+                Some(BodyError::Timeout) => ApiError::new(408, "Timeout", BodyError::Timeout.to_string()),
+                Some(BodyError::Busy) => ApiError::too_many_requests(),
+                None => ApiError::bad_request(format!("the body could not be read: {error}")),
+            }
+        })
+    }
+
+    /// Serves the health endpoints.
+    fn health(&self, path: &str) -> Option<Response> {
+        let (base, check) = path.split_once('/').map_or((path, None), |(b, c)| (b, Some(c)));
+        let verbose = self.uri.query().is_some_and(|q| q.contains("verbose"));
+        health::answer(base, check, verbose, &self.store().health())
+    }
+}

@@ -1,0 +1,273 @@
+//! `delete` and `deletecollection`: grace, finalizers, preconditions.
+
+use axum::{body::Bytes, http::StatusCode};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::{
+    admission::{Operation, Warnings},
+    chain::{ApiRequest, ApiResult},
+    error::ApiError,
+    pipeline::{Draft, Mutated, Mutation, Scope},
+    read::Selectors,
+    request_info::RequestOptions,
+    target::Target,
+    types::{GcPolicy, TypeSchema, Version},
+    validation::{Cause, FieldError},
+};
+use crate::schema::ContentType;
+
+/// How a deletion treats dependents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PropagationPolicy {
+    Orphan,
+    Background,
+    Foreground,
+}
+
+/// The options of a deletion, from body and query.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DeleteOptions {
+    grace: Option<i64>,
+    policy: Option<PropagationPolicy>,
+    uid: String,
+    pub(crate) revision: String,
+    pub(crate) dry_run: bool,
+}
+
+impl DeleteOptions {
+    pub(crate) fn read(schema: &TypeSchema, options: &RequestOptions, body: &Bytes) -> Result<Self, ApiError> {
+        let value = if body.is_empty() {
+            Value::Null
+        } else {
+            let unreadable = |why: String| ApiError::bad_request(format!("the delete options cannot be read: {why}"));
+            let value = crate::schema::decode(body, ContentType::Json).map_err(unreadable)?.value;
+            let kind = value["kind"].as_str().unwrap_or("");
+            if !matches!(kind, "" | "DeleteOptions") {
+                return Err(unreadable(format!("they are of kind {kind:?} and not DeleteOptions")));
+            }
+            let problems = schema.check(&value);
+            if !problems.wrong.is_empty() {
+                return Err(unreadable(problems.wrong.join(", ")));
+            }
+            value
+        };
+        let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
+        let mut policy = text(&value["propagationPolicy"]);
+        if policy.is_empty() {
+            options.get("propagationPolicy").unwrap_or("").clone_into(&mut policy);
+        }
+        let orphan =
+            value["orphanDependents"].as_bool().or_else(|| options.get("orphanDependents").map(|o| o == "true"));
+        let invalid = |cause: Cause, detail: String| {
+            let error = FieldError { field: "propagationPolicy".to_owned(), cause, detail };
+            Err(ApiError::invalid_options("DeleteOptions", &[error]))
+        };
+        let policy = match (policy.as_str(), orphan) {
+            ("", None) => None,
+            ("", Some(true)) | ("Orphan", None) => Some(PropagationPolicy::Orphan),
+            ("", Some(false)) | ("Background", None) => Some(PropagationPolicy::Background),
+            ("Foreground", None) => Some(PropagationPolicy::Foreground),
+            ("Orphan" | "Background" | "Foreground", Some(_)) => {
+                let why = "orphanDependents and deletionPropagation cannot be both set";
+                return invalid(Cause::Invalid, format!("Invalid value: {policy:?}: {why}"));
+            }
+            _ => {
+                let why = "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
+                return invalid(Cause::NotSupported, format!("Unsupported value: {policy:?}: {why}"));
+            }
+        };
+        let in_query = options
+            .get("gracePeriodSeconds")
+            .map(|g| g.parse::<i64>().map_err(|_| ApiError::bad_request("gracePeriodSeconds must be a number")));
+        let grace = value["gracePeriodSeconds"].as_i64().or(in_query.transpose()?);
+        let dry_run = value["dryRun"].as_array().cloned().unwrap_or_default();
+        if dry_run.iter().any(|stage| stage != "All") {
+            let detail = format!("Unsupported value: {}: supported values: \"All\"", value["dryRun"]);
+            let error = FieldError { field: "dryRun".to_owned(), cause: Cause::NotSupported, detail };
+            return Err(ApiError::invalid_options("DeleteOptions", &[error]));
+        }
+        Ok(Self {
+            // A negative grace period means one second, as for the spec's own.
+            grace: grace.map(|grace| if grace < 0 { 1 } else { grace }),
+            policy,
+            uid: text(&value["preconditions"]["uid"]),
+            revision: text(&value["preconditions"]["resourceVersion"]),
+            dry_run: options.dry_run || !dry_run.is_empty(),
+        })
+    }
+
+    pub(crate) fn check(&self, version: &Version, name: &str, object: &Value) -> Result<(), ApiError> {
+        let is = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
+        for (what, wanted, is, hint) in [
+            ("UID", &self.uid, is("uid"), "The object might have been deleted and then recreated"),
+            ("ResourceVersion", &self.revision, is("resourceVersion"), "The object might have been modified"),
+        ] {
+            if !wanted.is_empty() && *wanted != is {
+                let why = format!(
+                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({is}). {hint}"
+                );
+                return Err(ApiError::precondition(version, name, &why));
+            }
+        }
+        Ok(())
+    }
+}
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+fn is_non_empty(list: &Value) -> bool {
+    list.as_array().is_some_and(|l| !l.is_empty())
+}
+
+/// Whether a terminating object can be removed: no finalizers and no grace period are left.
+pub(super) fn is_finalized(version: &Version, object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    let graceful = metadata["deletionGracePeriodSeconds"].as_i64().is_some_and(|grace| grace > 0);
+    !metadata["deletionTimestamp"].is_null()
+        && !is_non_empty(&metadata["finalizers"])
+        && !graceful
+        && version.strategy.is_finalized(object)
+}
+
+/// The garbage collector's finalizer for a propagation policy; an earlier deletion's policy goes before the default of
+/// the type.
+fn gc_finalizer(version: &Version, finalizers: &[Value], policy: Option<PropagationPolicy>) -> Option<&'static str> {
+    match (version.gc, policy) {
+        (GcPolicy::Unsupported, _) | (_, Some(PropagationPolicy::Background)) => None,
+        (_, Some(PropagationPolicy::Orphan)) => Some(ORPHAN),
+        (_, Some(PropagationPolicy::Foreground)) => Some(FOREGROUND),
+        (default, None) => {
+            let earlier = finalizers.iter().find_map(|f| [ORPHAN, FOREGROUND].into_iter().find(|name| f == name));
+            earlier.or_else(|| (default == GcPolicy::Orphan).then_some(ORPHAN))
+        }
+    }
+}
+
+/// Sets deletion timestamp, grace period and finalizers, as upstream's `BeforeDelete`. A pending deletion may only be
+/// shortened, counted from its first request. Pure.
+fn set_deletion_timestamp(version: &Version, object: &mut Value, options: &DeleteOptions, now: Timestamp) {
+    let graceful = version.strategy.grace_period(object, options.grace);
+    let metadata = &object["metadata"];
+    let begun = metadata["deletionTimestamp"].as_str().map(|at| at.parse::<Timestamp>().unwrap_or(now));
+    let pending = metadata["deletionGracePeriodSeconds"].as_i64().filter(|grace| *grace != 0);
+    match (begun, pending, graceful) {
+        (Some(end), Some(pending), Some(_)) => {
+            let pending = pending.max(1);
+            match options.grace {
+                Some(grace) if grace < pending => set_deletion(object, saturating_add(end, grace - pending), grace),
+                // A pending deletion stays as it is: neither its end nor its propagation policy changes.
+                _ => return,
+            }
+        }
+        (None, _, graceful) => {
+            let grace = graceful.unwrap_or(0);
+            set_deletion(object, saturating_add(now, grace), grace);
+            bump_generation(object);
+        }
+        (Some(_), ..) => {}
+    }
+    let mut finalizers: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let wanted = gc_finalizer(version, &finalizers, options.policy);
+    let before = finalizers.clone();
+    finalizers.retain(|f| (f != ORPHAN && f != FOREGROUND) || wanted.is_some_and(|w| f == w));
+    if let Some(wanted) = wanted.filter(|wanted| !finalizers.iter().any(|f| f == wanted)) {
+        finalizers.push(json!(wanted));
+    }
+    if finalizers != before {
+        object["metadata"]["finalizers"] = Value::Array(finalizers);
+    }
+    version.strategy.begin_deletion(object);
+}
+
+fn saturating_add(at: Timestamp, seconds: i64) -> Timestamp {
+    let bound = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(bound)
+}
+
+fn set_deletion(object: &mut Value, at: Timestamp, grace: i64) {
+    let at = Timestamp::from_second(at.as_second()).unwrap_or(at);
+    object["metadata"]["deletionTimestamp"] = json!(at.to_string());
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+}
+
+/// A deletion counts as a change of the spec.
+fn bump_generation(object: &mut Value) {
+    if let Some(generation) = object["metadata"]["generation"].as_i64() {
+        object["metadata"]["generation"] = json!(generation + 1);
+    }
+}
+
+impl ApiRequest {
+    pub(super) async fn delete(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let delete_options = DeleteOptions::read(self.api.delete_options_schema(), options, body)?;
+        let version = &target.version;
+        match self.remove(target, &delete_options).await? {
+            Mutated::Deleted(object) if version.returns_deleted => {
+                Ok(self.accept.object(StatusCode::OK, version, object, ""))
+            }
+            Mutated::Deleted(object) => {
+                let uid = object["metadata"]["uid"].clone();
+                let mut details = json!({"name": target.name(), "kind": version.plural, "uid": uid});
+                if !version.gvk.group.is_empty() {
+                    details["group"] = json!(version.gvk.group);
+                }
+                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+                Ok(self.accept.write(StatusCode::OK, &status))
+            }
+            Mutated::Stored(object) => Ok(self.accept.object(StatusCode::OK, version, object, "")),
+        }
+    }
+
+    /// Deletes an object, or begins its deletion.
+    pub(crate) async fn remove(&self, target: &Target, options: &DeleteOptions) -> Result<Mutated, ApiError> {
+        let version = &target.version;
+        let make = |old: Option<&Value>| {
+            let old = old.unwrap_or(&Value::Null);
+            options.check(version, target.name(), old)?;
+            let mut object = old.clone();
+            set_deletion_timestamp(version, &mut object, options, Timestamp::now());
+            Ok(if is_finalized(version, &object) { Draft::Remove(object) } else { Draft::Write(object) })
+        };
+        let mutation = Mutation {
+            target,
+            operation: Operation::Delete,
+            scope: Scope::Object,
+            dry_run: options.dry_run,
+            warnings: &Warnings::default(),
+            manager: None,
+            make: &make,
+        };
+        self.mutate(mutation).await
+    }
+
+    pub(super) async fn delete_collection(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let delete_options = DeleteOptions::read(self.api.delete_options_schema(), options, body)?;
+        let selectors = Selectors::read(target, options)?;
+        let version = &target.version;
+        let (items, revision) = self.store().list(target.id()?, target.namespace.as_deref());
+        let mut deleted = Vec::new();
+        for object in items {
+            let value = version.decode(&object);
+            if !selectors.is_empty() && !selectors.matches(&value) {
+                continue;
+            }
+            let key = object.key.clone();
+            let one = Target {
+                namespace: (!key.namespace.is_empty()).then_some(key.namespace),
+                name: Some(key.name),
+                ..target.clone()
+            };
+            match self.remove(&one, &delete_options).await {
+                // As upstream: the objects as they were before.
+                Ok(_) => deleted.push(value),
+                // Deleted concurrently.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let list = json!({"kind": version.list_kind, "apiVersion": version.gvk.api_version(), "metadata": {"resourceVersion": revision.to_string()}, "items": deleted});
+        Ok(self.accept.write(StatusCode::OK, &list))
+    }
+}

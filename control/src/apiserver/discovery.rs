@@ -1,0 +1,208 @@
+//! Discovery: groups, resources, version, OpenAPI documents.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use serde_json::{Value, json};
+
+use super::{
+    VERSION,
+    chain::{ApiResult, header_text},
+    error::ApiError,
+    negotiation::Accept,
+    request_info::{RequestInfo, RequestOptions},
+    subresource::Subresource,
+    types::{Catalog, Group, GroupVersion, Version},
+};
+use crate::schema;
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Serves discovery paths; `None` for all others.
+pub(super) fn answer(
+    catalog: &Catalog,
+    info: &RequestInfo,
+    method: &Method,
+    headers: &HeaderMap,
+    options: &RequestOptions,
+) -> Option<ApiResult> {
+    if method != Method::GET {
+        return None;
+    }
+    let accept = Accept::read(headers);
+    let json = |value: &Value| Some(Ok(accept.write(StatusCode::OK, value)));
+    let wants_aggregated = header_text(headers, header::ACCEPT).contains("as=APIGroupDiscoveryList");
+    let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
+    match segments[..] {
+        [""] => json(&json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]})),
+        ["version"] => json(&version()),
+        ["api"] if wants_aggregated => Some(aggregated(catalog, headers, true)),
+        ["apis"] if wants_aggregated => Some(aggregated(catalog, headers, false)),
+        ["api"] => json(&json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+        ["apis"] => {
+            let groups: Vec<Value> = catalog.groups.iter().filter(|g| !g.name.is_empty()).map(group).collect();
+            json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["apis", wanted] => match catalog.group(wanted).filter(|_| !wanted.is_empty()) {
+            Some(found) => {
+                let mut value = group(found);
+                value["kind"] = json!("APIGroup");
+                value["apiVersion"] = json!("v1");
+                json(&value)
+            }
+            None => Some(Err(ApiError::unknown_path())),
+        },
+        ["api", version] => resources(catalog, "", version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
+        ["apis", group, version] => resources(catalog, group, version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
+        ["openapi", "v3"] => json(&schema::openapi_index(catalog)),
+        ["openapi", "v3", "api", version] => Some(document(catalog, "", version, accept, options)),
+        ["openapi", "v3", "apis", group, version] => Some(document(catalog, group, version, accept, options)),
+        ["openapi", "v2"] if header_text(headers, header::ACCEPT).contains("protobuf") => Some(Ok(empty_v2())),
+        ["openapi", "v2"] => {
+            let empty = json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": VERSION}, "paths": {}});
+            json(&empty)
+        }
+        _ => None,
+    }
+}
+
+fn version() -> Value {
+    json!({
+        "major": "1", "minor": "36", "gitVersion": VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, go_arch()),
+    })
+}
+
+/// Go's names of architectures.
+fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn group(group: &Group) -> Value {
+    let of = |v: &GroupVersion| json!({"groupVersion": format!("{}/{}", group.name, v.version), "version": v.version});
+    let versions: Vec<Value> = group.versions.iter().map(of).collect();
+    json!({"name": group.name, "preferredVersion": versions.first(), "versions": versions})
+}
+
+/// The kind of a subresource's bodies.
+fn response_kind(version: &Version, subresource: &Subresource) -> Value {
+    let kind = subresource.kind.as_ref().unwrap_or(&version.gvk);
+    json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
+}
+
+fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
+    let mut list = Vec::new();
+    for t in &catalog.group_version(group, version)?.resources {
+        let mut entry = json!({"name": t.plural, "singularName": t.singular, "namespaced": t.namespaced, "kind": t.gvk.kind, "verbs": t.discovered_verbs()});
+        if !t.short_names.is_empty() {
+            entry["shortNames"] = json!(t.short_names);
+        }
+        if !t.categories.is_empty() {
+            entry["categories"] = json!(t.categories);
+        }
+        list.push(entry);
+        for subresource in &t.spec.subresources {
+            let kind = response_kind(t, subresource);
+            let mut entry = json!({"name": format!("{}/{}", t.plural, subresource.name), "singularName": "", "namespaced": t.namespaced, "kind": kind["kind"], "verbs": subresource.verbs});
+            if kind["group"] != *t.gvk.group {
+                entry["group"] = kind["group"].clone();
+                entry["version"] = kind["version"].clone();
+            }
+            list.push(entry);
+        }
+    }
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
+}
+
+/// The aggregated discovery document, which clients cache by its ETag.
+fn aggregated(catalog: &Catalog, headers: &HeaderMap, core: bool) -> ApiResult {
+    let groups = catalog.groups.iter().filter(|group| group.name.is_empty() == core);
+    let items: Vec<Value> = groups.map(aggregated_group).collect();
+    let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
+    let text = list.to_string();
+    // Of the document itself: a restarted server gives the same tag for the same types.
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let tag = format!("\"{:016X}\"", hasher.finish());
+    if header_text(headers, header::IF_NONE_MATCH) == tag {
+        return Ok(tagged(StatusCode::NOT_MODIFIED.into_response(), &tag));
+    }
+    let mut response = (StatusCode::OK, Body::from(text)).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
+    Ok(tagged(response, &tag))
+}
+
+fn aggregated_group(group: &Group) -> Value {
+    let version = |v: &GroupVersion| {
+        let resources: Vec<Value> = v.resources.iter().map(|t| aggregated_resource(t)).collect();
+        json!({"version": v.version, "resources": resources, "freshness": "Current"})
+    };
+    let versions: Vec<Value> = group.versions.iter().map(version).collect();
+    json!({"metadata": {"name": group.name, "creationTimestamp": null}, "versions": versions})
+}
+
+fn aggregated_resource(t: &Version) -> Value {
+    let mut entry = json!({
+        "resource": t.plural, "responseKind": {"group": t.gvk.group, "version": t.gvk.version, "kind": t.gvk.kind},
+        "scope": if t.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": t.singular, "verbs": t.discovered_verbs(),
+    });
+    for (key, list) in [("shortNames", &t.short_names), ("categories", &t.categories)] {
+        if !list.is_empty() {
+            entry[key] = json!(list);
+        }
+    }
+    let subresource =
+        |s: &Subresource| json!({"subresource": s.name, "responseKind": response_kind(t, s), "verbs": s.verbs});
+    if !t.spec.subresources.is_empty() {
+        entry["subresources"] = t.spec.subresources.iter().map(subresource).collect();
+    }
+    entry
+}
+
+fn tagged(mut response: Response, tag: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(tag) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+/// OpenAPI v2 without any definition: clients look here for kinds that v3 does not have, and must find none.
+fn empty_v2() -> Response {
+    const KIND: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    // Field 1, the version of the format.
+    let body: &'static [u8] = b"\x0a\x032.0";
+    let mut response = (StatusCode::OK, Body::from(body)).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(KIND));
+    response
+}
+
+fn document(catalog: &Catalog, group: &str, version: &str, accept: Accept, options: &RequestOptions) -> ApiResult {
+    if catalog.group_version(group, version).is_none() {
+        return Err(ApiError::unknown_path());
+    }
+    if let Some(requested) = options.get("hash").filter(|hash| !hash.is_empty()) {
+        let (path, hash) = schema::openapi_hash(catalog, group, version);
+        if requested != hash {
+            // The document of that hash is outdated; the current one must not be cached under it.
+            let place = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}"));
+            let place = place.map_err(ApiError::internal)?;
+            return Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response());
+        }
+    }
+    let mut response = accept.write(StatusCode::OK, &schema::openapi_document(catalog, group, version));
+    if options.get("hash").is_some() {
+        let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
+        response.headers_mut().insert(header::CACHE_CONTROL, forever);
+    }
+    Ok(response)
+}

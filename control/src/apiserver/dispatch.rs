@@ -1,0 +1,114 @@
+//! Finds the handler of an authorized request: discovery, or a resource of the catalog and its subresources.
+
+use axum::{
+    body::{Body, Bytes},
+    http::Method,
+};
+use windlass_kit::serve::LongRunning;
+
+use super::{
+    chain::{ApiRequest, ApiResult},
+    discovery,
+    error::ApiError,
+    request_info::{RequestInfo, RequestOptions},
+    subresource::Serves,
+    target::Target,
+};
+
+/// The largest body of most requests.
+const MAX_BODY_BYTES: usize = 3 << 20;
+
+impl ApiRequest {
+    pub(super) async fn dispatch(&self, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
+        let catalog = self.api.catalogs().current();
+        if !info.is_resource {
+            let answer = discovery::answer(&catalog, info, &self.method, &self.headers, options);
+            return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
+        }
+        let target = Target::resolve(&catalog, info).ok_or_else(ApiError::unknown_path)?;
+        drop(catalog);
+        let mut response = self.serve(&target, info, options, body).await?;
+        if let Some(warning) = &target.version.spec.deprecation_warning {
+            super::decode::warn(&mut response, warning);
+        }
+        Ok(response)
+    }
+
+    async fn serve(&self, target: &Target, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
+        let verb = info.verb.as_str();
+        if !allows(target, verb, &self.method) {
+            return Err(target.method_not_allowed(&self.method));
+        }
+        let custom = match target.served().map(|subresource| &subresource.serves) {
+            Some(Serves::Custom(handler)) => Some(handler),
+            _ => None,
+        };
+        // Since Kubernetes 1.35 a GET that upgrades a connection needs more than the right to get.
+        if verb == "get" && custom.is_some_and(|handler| handler.connects()) {
+            self.authorize_create(target)?;
+        }
+        let long_running = verb == "watch" || custom.is_some_and(|handler| handler.is_long_running());
+        if !self.accept.is_acceptable && (verb == "watch" || !long_running) {
+            return Err(ApiError::not_acceptable());
+        }
+        if matches!(verb, "list" | "watch" | "deletecollection") {
+            options.validate_list_options()?;
+        }
+        if let Some(limits) = target.version.as_virtual().and_then(|handler| handler.body_limits()) {
+            let _permit = self.api.inner.limits.acquire_review(self.class, &self.user)?;
+            let body = tokio::time::timeout(limits.timeout, self.body(body, limits.max_bytes)).await;
+            let body = body.map_err(|_| ApiError::new(408, "Timeout", "the body did not come in time"))??;
+            return self.route(target, verb, options, &body).await;
+        }
+        // Read before the in-flight limit applies: a slow body must not block others.
+        let body = if self.method == Method::GET { Bytes::new() } else { self.body(body, MAX_BODY_BYTES).await? };
+        // Long-running requests are not counted.
+        if long_running {
+            let mut answer = self.route(target, verb, options, &body).await?;
+            answer.extensions_mut().insert(LongRunning);
+            return Ok(answer);
+        }
+        let _permit = self.api.inner.limits.acquire(self.class, &self.method)?;
+        self.route(target, verb, options, &body).await
+    }
+
+    async fn route(&self, target: &Target, verb: &str, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        if let Some(handler) = target.version.as_virtual() {
+            return handler.handle(self, target, options, body).await;
+        }
+        let Some(subresource) = target.served() else {
+            return match verb {
+                "get" => self.get(target),
+                "list" => self.list(target, options),
+                "watch" => self.watch(target, options),
+                "create" => self.create(target, options, body).await,
+                "update" => self.update(target, options, body).await,
+                "patch" => self.patch(target, options, body).await,
+                "delete" => self.delete(target, options, body).await,
+                "deletecollection" => self.delete_collection(target, options, body).await,
+                _ => Err(target.method_not_allowed(&self.method)),
+            };
+        };
+        match (&subresource.serves, verb) {
+            (Serves::Custom(handler), _) => handler.handle(self, target, options, body).await,
+            (Serves::Scale(paths), "get") => self.get_scale(target, paths),
+            (Serves::Scale(paths), _) => self.scale(target, paths, options, body).await,
+            (Serves::Status | Serves::Part(_), "get") => self.get(target),
+            (Serves::Status | Serves::Part(_), "update") => self.update(target, options, body).await,
+            (Serves::Status | Serves::Part(_), "patch") => self.patch(target, options, body).await,
+            _ => Err(target.method_not_allowed(&self.method)),
+        }
+    }
+}
+
+/// Whether a target has a verb, and the method fits its path.
+fn allows(target: &Target, verb: &str, method: &Method) -> bool {
+    match target.served() {
+        Some(subresource) => subresource.verbs.contains(&verb),
+        None if verb == "watch" => target.version.verbs.contains(&verb),
+        // Only collections are posted to.
+        None if method == Method::POST && (target.name.is_some() || target.version.terminating) => false,
+        None if matches!(verb, "update" | "patch") && target.name.is_none() => false,
+        None => target.version.verbs.contains(&verb),
+    }
+}

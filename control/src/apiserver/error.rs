@@ -1,0 +1,250 @@
+//! API errors, as `Status` objects.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    types::Resource,
+    validation::{Cause, FieldError},
+};
+use crate::store;
+
+/// An API error.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    pub(crate) code: u16,
+    reason: &'static str,
+    message: String,
+    details: Value,
+    retry_after: Option<u32>,
+    /// The token with which an expired list may continue, inconsistently.
+    continue_: Option<String>,
+}
+
+impl ApiError {
+    pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
+    }
+
+    pub(crate) fn about(self, resource: &Resource, name: &str) -> Self {
+        self.of_resource(&resource.group, &resource.plural, name)
+    }
+
+    /// Names the resource and object that the error is about.
+    pub(crate) fn of_resource(mut self, group: &str, plural: &str, name: &str) -> Self {
+        self.details = json!({"name": name, "group": group, "kind": plural});
+        self
+    }
+
+    pub(crate) fn with_cause(mut self, reason: &str, message: &str, field: &str) -> Self {
+        if !self.details.is_object() {
+            self.details = json!({});
+        }
+        self.details["causes"] = json!([{"reason": reason, "message": message, "field": field}]);
+        self
+    }
+
+    pub(crate) fn with_causes(mut self, causes: Vec<Value>) -> Self {
+        self.details = json!({"causes": causes});
+        self
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    pub(crate) fn unknown_path() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource")
+    }
+
+    pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
+        Self::new(404, "NotFound", format!("{} {name:?} not found", resource.group_resource())).about(resource, name)
+    }
+
+    /// An object of another resource than the request's is not found.
+    pub(crate) fn not_found_in(group: &str, plural: &str, name: &str) -> Self {
+        let resource = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+        Self::new(404, "NotFound", format!("{resource} {name:?} not found")).of_resource(group, plural, name)
+    }
+
+    pub(crate) fn already_exists(resource: &Resource, name: &str) -> Self {
+        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.group_resource()))
+            .about(resource, name)
+    }
+
+    /// The name belongs to an object that is being deleted.
+    pub(crate) fn still_exists(resource: &Resource, name: &str) -> Self {
+        let error = Self::already_exists(resource, name);
+        Self { message: format!("object is being deleted: {}", error.message), ..error }
+    }
+
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.code == 404
+    }
+
+    pub(crate) fn is_already_exists(&self) -> bool {
+        self.reason == "AlreadyExists"
+    }
+
+    /// A failed precondition of a deletion.
+    pub(crate) fn precondition(resource: &Resource, name: &str, why: &str) -> Self {
+        let kind = resource.group_kind();
+        let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
+        let mut error = Self::new(409, "Conflict", message).about(resource, name);
+        error.details["kind"] = json!(resource.kind);
+        error
+    }
+
+    pub(crate) fn not_acceptable() -> Self {
+        Self::new(406, "NotAcceptable", "only the following media types are accepted: application/json")
+    }
+
+    /// Invalid options; `kind` is the kind of the options.
+    pub(crate) fn invalid_options(kind: &str, errors: &[FieldError]) -> Self {
+        let error = Self::of_fields(&format!("{kind}.meta.k8s.io"), "", errors);
+        let causes = error.details["causes"].clone();
+        Self { details: json!({"group": "meta.k8s.io", "kind": kind, "causes": causes}), ..error }
+    }
+
+    pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        Self::conflict_in(&resource.group, &resource.plural, name, why)
+    }
+
+    /// A conflict with an object of another resource than the request's.
+    pub(crate) fn conflict_in(group: &str, plural: &str, name: &str, why: &str) -> Self {
+        let resource = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {why}");
+        Self::new(409, "Conflict", message).of_resource(group, plural, name)
+    }
+
+    /// A conflict through a subresource.
+    pub(crate) fn conflict_of(resource: &Resource, subresource: &str, name: &str, why: &str) -> Self {
+        let message =
+            format!("Operation cannot be fulfilled on {}/{subresource} {name:?}: {why}", resource.group_resource());
+        let mut error = Self::new(409, "Conflict", message).about(resource, name);
+        error.details["kind"] = json!(format!("{}/{subresource}", resource.plural));
+        error
+    }
+
+    pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
+        Self::conflict(
+            resource,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    pub(crate) fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+        Self::new(403, "Forbidden", format!("{} {name:?} is forbidden: {why}", resource.group_resource()))
+            .about(resource, name)
+    }
+
+    pub(crate) fn too_many_requests() -> Self {
+        let message = "The server has received too many requests and has asked us to try again later";
+        Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", message) }
+    }
+
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    /// A page of a list whose revision was compacted.
+    pub(crate) fn expired_continue_token(token: String) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+        Self { continue_: Some(token), ..Self::expired(message) }
+    }
+
+    pub(crate) fn too_large_version(asked: u64, current: u64) -> Self {
+        let message = format!("Too large resource version: {asked}, current: {current}");
+        let mut error = Self { retry_after: Some(1), ..Self::new(504, "Timeout", message) };
+        error = error.with_cause("ResourceVersionTooLarge", "Too large resource version", "");
+        error.details["retryAfterSeconds"] = json!(1);
+        error
+    }
+
+    pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
+        let error = Self::of_fields(&resource.group_kind(), name, errors);
+        let causes = error.details["causes"].clone();
+        let details = json!({"name": name, "group": resource.group, "kind": resource.kind, "causes": causes});
+        Self { details, ..error }
+    }
+
+    fn of_fields(kind: &str, name: &str, errors: &[FieldError]) -> Self {
+        let line =
+            |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
+        let text = match errors {
+            [one] => line(one),
+            many => format!("[{}]", many.iter().map(line).collect::<Vec<_>>().join(", ")),
+        };
+        let causes: Vec<Value> =
+            errors.iter().map(|e| json!({"reason": e.cause.as_str(), "message": e.detail, "field": e.field})).collect();
+        let error = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {text}"));
+        Self { details: json!({"causes": causes}), ..error }
+    }
+
+    pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
+        Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
+    }
+
+    /// The error of a failed write.
+    pub(crate) fn write(resource: &Resource, name: &str, error: &store::Error) -> Self {
+        match error {
+            store::Error::Allocation(refusal) => {
+                let (field, detail) = (refusal.field.clone(), refusal.detail.clone());
+                Self::invalid(resource, name, &[FieldError { field, cause: Cause::Invalid, detail }])
+            }
+            other => Self::store(other),
+        }
+    }
+
+    pub(crate) fn store(error: &store::Error) -> Self {
+        match error {
+            store::Error::TooOld { .. } => Self::expired(error.to_string()),
+            store::Error::Closed => Self::new(503, "ServiceUnavailable", error.to_string()),
+            other => Self::internal(other),
+        }
+    }
+
+    /// The `Status` object.
+    pub(crate) fn status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if let Some(fields) = status.as_object_mut().filter(|_| self.reason.is_empty()) {
+            fields.remove("reason");
+        }
+        if let Some(details) = self.details.as_object() {
+            // Upstream omits empty fields: the core group's name, and the name of a collection.
+            let present = details.iter().filter(|(_, value)| *value != "");
+            status["details"] = present.map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into();
+        }
+        if let Some(token) = &self.continue_ {
+            status["metadata"]["continue"] = json!(token);
+        }
+        if let Some(seconds) = self.retry_after {
+            status["details"]["retryAfterSeconds"] = json!(seconds);
+        }
+        status
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response =
+            (code, [(header::CONTENT_TYPE, "application/json")], self.status().to_string()).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,174 @@
+//! Field managers: records in each write which manager owns which fields, and merges what is applied.
+//!
+//! Who owns what is decided in `windlass_apimachinery::managed_fields`; here a request becomes its arguments. Pure, except
+//! for the clock. Upstream: `apiserver/pkg/endpoints/handlers/{create,update,patch}.go`.
+
+use std::sync::Arc;
+
+use axum::http::header;
+use serde_json::{Value, json};
+use windlass_apimachinery::{
+    managed_fields::{ApplyError, FieldSet, OneVersion, Request, Type, apply, update},
+    schema::Schema,
+};
+
+use super::{
+    authentication::Credentials,
+    chain::{ApiRequest, header_text},
+    error::ApiError,
+    generate::now,
+    request_info::RequestOptions,
+    target::Target,
+    types::{Gvk, TypeSchema, Version},
+    validation::{Cause, FieldError},
+};
+
+/// Bytes of a manager's name.
+const MAX_MANAGER_BYTES: usize = 128;
+
+/// The manager that a request acts as, and the path that it writes by.
+#[derive(Debug)]
+pub(crate) struct FieldManager {
+    name: String,
+    api_version: String,
+    subresource: String,
+    schema: Arc<Schema>,
+    object_meta: Arc<Schema>,
+    reset: FieldSet,
+    now: String,
+}
+
+impl FieldManager {
+    /// The manager of a request to a resource or to one of its subresources that has the resource's type.
+    pub(super) fn new(request: &ApiRequest, target: &Target, options: &RequestOptions) -> Self {
+        let version = &target.version;
+        let reset = reset_fields(version, target.subresource());
+        Self::of_type(request, options, (&version.gvk, &version.spec.schema), target.subresource(), reset)
+    }
+
+    /// The manager of a request to a subresource with a type of its own.
+    pub(super) fn of_type(
+        request: &ApiRequest,
+        options: &RequestOptions,
+        (gvk, schema): (&Gvk, &TypeSchema),
+        subresource: &str,
+        reset: FieldSet,
+    ) -> Self {
+        Self {
+            name: manager_name(request, options),
+            api_version: gvk.api_version(),
+            subresource: subresource.to_owned(),
+            schema: Arc::clone(schema.node()),
+            object_meta: Arc::clone(request.api.object_meta()),
+            reset,
+            now: now(),
+        }
+    }
+
+    fn request(&self) -> Request<'_> {
+        Request {
+            ty: Type::new(&self.schema, &self.object_meta),
+            api_version: &self.api_version,
+            subresource: &self.subresource,
+            reset: &self.reset,
+            versions: &OneVersion,
+            manager: &self.name,
+            now: &self.now,
+        }
+    }
+
+    /// Records the owners of `new`, which is made of `old`; null before a creation. Both are canonical and have defaults.
+    pub(super) fn update(&self, old: &Value, new: &mut Value) {
+        let empty = json!({});
+        update(&self.request(), if old.is_null() { &empty } else { old }, new);
+    }
+
+    /// The object that an apply makes of `old`; null before a creation.
+    ///
+    /// # Errors
+    /// 409 for conflicts with other managers, 500 for what does not fit the type.
+    pub(super) fn apply(&self, old: &Value, applied: &Value, force: bool) -> Result<Value, ApiError> {
+        let empty = json!({});
+        let old = if old.is_null() { &empty } else { old };
+        apply(&self.request(), old, applied, force).map_err(|error| match error {
+            ApplyError::Conflicts(conflicts) => {
+                let causes = conflicts.0.iter().map(|conflict| {
+                    json!({"reason": "FieldManagerConflict", "message": conflict.message(),
+                           "field": conflict.path.to_string()})
+                });
+                ApiError::new(409, "Conflict", conflicts.to_string()).with_causes(causes.collect())
+            }
+            ApplyError::ManagedFields => ApiError::bad_request(error.to_string()),
+            ApplyError::Patch { .. } | ApplyError::Live { .. } | ApplyError::Managers(_) => {
+                ApiError::new(500, "", error.to_string())
+            }
+        })
+    }
+}
+
+/// Validates `fieldManager` and `force`.
+///
+/// # Errors
+/// All that is invalid, as of the options of the verb.
+pub(super) fn validate_options(kind: &str, options: &RequestOptions, is_apply: bool) -> Result<(), ApiError> {
+    let manager = options.get("fieldManager").unwrap_or("");
+    let mut errors = Vec::new();
+    let mut refuse = |field: &str, cause, detail: String| {
+        errors.push(FieldError { field: field.to_owned(), cause, detail });
+    };
+    if is_apply && manager.is_empty() {
+        refuse("fieldManager", Cause::Required, "Required value: is required for apply patch".to_owned());
+    }
+    if !is_apply && options.get("force").is_some_and(|force| force == "true") && kind == "PatchOptions" {
+        refuse("force", Cause::Forbidden, "Forbidden: may not be specified for non-apply patch".to_owned());
+    }
+    if manager.len() > MAX_MANAGER_BYTES {
+        let detail = format!("Too long: may not be more than {MAX_MANAGER_BYTES} bytes");
+        refuse("fieldManager", Cause::TooLong, detail);
+    }
+    if let Some((at, odd)) = manager.char_indices().find(|(_, c)| !is_printable(*c)) {
+        let code = u32::from(odd);
+        let detail = format!("Invalid value: {manager:?}: invalid character U+{code:04X} (at position {at})");
+        refuse("fieldManager", Cause::Invalid, detail);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options(kind, &errors)) }
+}
+
+fn is_printable(c: char) -> bool {
+    c == ' ' || !(c.is_control() || c.is_whitespace())
+}
+
+/// The parameter `fieldManager`, or the first part of the User-Agent. Components of this process have the names that their
+/// counterparts have upstream.
+fn manager_name(request: &ApiRequest, options: &RequestOptions) -> String {
+    if let Some(manager) = options.get("fieldManager").filter(|manager| !manager.is_empty()) {
+        return manager.to_owned();
+    }
+    let agent = header_text(&request.headers, header::USER_AGENT);
+    if agent.is_empty() && request.credentials == Credentials::InProcess {
+        let user = &request.user;
+        return if user.as_node().is_some() {
+            "kubelet".to_owned()
+        } else {
+            user.name.rsplit(':').next().unwrap_or("").to_owned()
+        };
+    }
+    let mut out = String::new();
+    for c in agent.split('/').next().unwrap_or("").chars().filter(|c| is_printable(*c)) {
+        if out.len() + c.len_utf8() > MAX_MANAGER_BYTES {
+            break;
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// The fields that a path does not write; their values and owners stay.
+fn reset_fields(version: &Version, subresource: &str) -> FieldSet {
+    let paths = version.strategy.reset_fields(subresource).unwrap_or(match subresource {
+        "status" => &["spec"],
+        "" | "finalize" if version.has_status() => &["status"],
+        _ => &[],
+    });
+    FieldSet::of_names(paths.iter().copied())
+}

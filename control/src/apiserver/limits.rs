@@ -1,0 +1,95 @@
+//! Limits of requests in flight. Components of this process and nodes have shares of their own, so that controllers,
+//! scheduler and heartbeats continue whatever other clients do.
+
+use axum::http::Method;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::{
+    authentication::Credentials,
+    error::ApiError,
+    user::{NODES_GROUP, User},
+};
+
+/// Upstream's limits (`--max-requests-inflight`, `--max-mutating-requests-inflight`).
+const MAX_REQUESTS_IN_FLIGHT: usize = 400;
+pub(super) const MAX_MUTATING_REQUESTS_IN_FLIGHT: usize = 200;
+/// Limits of components of this process and of nodes.
+const MAX_SYSTEM_REQUESTS_IN_FLIGHT: usize = 200;
+const MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT: usize = 100;
+/// Limit of requests to resources that every authenticated caller may write, such as reviews.
+pub(super) const MAX_REVIEWS_IN_FLIGHT: usize = 64;
+
+/// Limits of one class of callers.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) reads: Semaphore,
+    pub(super) writes: Semaphore,
+}
+
+impl InFlight {
+    fn new(reads: usize, writes: usize) -> Self {
+        Self { reads: Semaphore::new(reads), writes: Semaphore::new(writes) }
+    }
+}
+
+/// The limits of all classes.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) shared: InFlight,
+    system: InFlight,
+    reviews: Semaphore,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            shared: InFlight::new(MAX_REQUESTS_IN_FLIGHT, MAX_MUTATING_REQUESTS_IN_FLIGHT),
+            system: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
+            reviews: Semaphore::new(MAX_REVIEWS_IN_FLIGHT),
+        }
+    }
+}
+
+/// The class of a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// A component of this process, or a node.
+    System,
+    /// Everybody else.
+    Shared,
+}
+
+impl Class {
+    /// The class of a request; taken from its own credentials, whomever it impersonates.
+    pub(super) fn of(user: &User, credentials: Credentials) -> Self {
+        let system = credentials == Credentials::InProcess || user.is_in(NODES_GROUP);
+        if system { Self::System } else { Self::Shared }
+    }
+}
+
+impl Limits {
+    /// A place among the requests in flight.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(super) fn acquire(&self, class: Class, method: &Method) -> Result<SemaphorePermit<'_>, ApiError> {
+        let all = match class {
+            Class::System => &self.system,
+            Class::Shared => &self.shared,
+        };
+        let limit = if method == Method::GET { &all.reads } else { &all.writes };
+        limit.try_acquire().map_err(|_| ApiError::too_many_requests())
+    }
+
+    /// A place among the reviews. Components of this process, nodes and administrators are not limited: other requests
+    /// depend on their reviews.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(super) fn acquire_review(&self, class: Class, user: &User) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        if class == Class::System || user.is_in(crate::pki::MASTERS_GROUP) {
+            return Ok(None);
+        }
+        self.reviews.try_acquire().map(Some).map_err(|_| ApiError::too_many_requests())
+    }
+}

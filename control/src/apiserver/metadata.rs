@@ -1,0 +1,175 @@
+//! Type and object metadata: which fields the server decides, and which ones clients may not change. Pure, except for
+//! the clock and random numbers.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    error::ApiError,
+    generate::{generated_name, new_uid, now},
+    target::Target,
+    types::{Gvk, Resource, Version},
+    validation::{Cause, FieldError},
+};
+
+/// Sets `kind` and `apiVersion`. Clients may leave them out, but not send other values.
+///
+/// # Errors
+/// When the object has another kind or version.
+pub(crate) fn set_type_meta(gvk: &Gvk, object: &mut Value) -> Result<(), String> {
+    let Some(fields) = object.as_object_mut() else { return Err("it is no JSON object".to_owned()) };
+    for (field, wanted) in [("kind", gvk.kind.to_string()), ("apiVersion", gvk.api_version())] {
+        match fields.get(field) {
+            Some(Value::String(given)) if *given == wanted => {}
+            Some(Value::String(given)) if !given.is_empty() => {
+                return Err(format!(
+                    "the {field} in the data ({given}) does not match the expected {field} ({wanted})"
+                ));
+            }
+            None | Some(Value::Null | Value::String(_)) => drop(fields.insert(field.to_owned(), json!(wanted))),
+            Some(_) => return Err(format!("the {field} in the data is no text; expected {wanted}")),
+        }
+    }
+    Ok(())
+}
+
+fn metadata_of(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
+    let fields = object.as_object_mut().ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))?;
+    fields
+        .entry("metadata")
+        .or_insert_with(|| json!({}))
+        .as_object_mut()
+        .ok_or_else(|| ApiError::bad_request("metadata must be a JSON object"))
+}
+
+/// Fills in the system fields of a new object and removes those that clients may not set.
+pub(super) fn metadata_for_create(target: &Target, object: &mut Value) -> Result<(), ApiError> {
+    let resource = &target.version;
+    let metadata = metadata_of(object)?;
+    if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
+        metadata.remove(field);
+    }
+    ensure_namespace(target, metadata)?;
+    metadata.insert("uid".to_owned(), json!(new_uid()?));
+    metadata.insert("creationTimestamp".to_owned(), json!(now()));
+    if resource.generation {
+        metadata.insert("generation".to_owned(), json!(1));
+    } else {
+        metadata.remove("generation");
+    }
+    Ok(())
+}
+
+/// Generates the name of a new object that asks for one, unless a plugin has given it one.
+pub(super) fn ensure_name(object: &mut Value) -> Result<(), ApiError> {
+    let metadata = metadata_of(object)?;
+    let named = metadata.get("name").and_then(Value::as_str).is_some_and(|n| !n.is_empty());
+    if let (false, Some(base)) = (named, metadata.get("generateName").and_then(Value::as_str).filter(|b| !b.is_empty()))
+    {
+        let name = generated_name(base)?;
+        metadata.insert("name".to_owned(), json!(name));
+    }
+    Ok(())
+}
+
+fn ensure_namespace(target: &Target, metadata: &mut Map<String, Value>) -> Result<(), ApiError> {
+    let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
+    match &target.namespace {
+        Some(namespace) if given.is_empty() => drop(metadata.insert("namespace".to_owned(), json!(namespace))),
+        Some(namespace) if given != namespace => {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        Some(_) => {}
+        None if !target.version.namespaced => drop(metadata.remove("namespace")),
+        None => return Err(ApiError::bad_request("an object of this kind needs a namespace in its path")),
+    }
+    Ok(())
+}
+
+/// Restores the system fields of a changed object, whatever the client sent.
+pub(super) fn metadata_for_update(target: &Target, object: &mut Value, old: &Value) -> Result<(), ApiError> {
+    let metadata = metadata_of(object)?;
+    ensure_namespace(target, metadata)?;
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
+        "resourceVersion",
+    ] {
+        match old["metadata"].get(field) {
+            Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
+            None => drop(metadata.remove(field)),
+        }
+    }
+    metadata.remove("selfLink");
+    check_name(target, object)
+}
+
+/// Refuses an object whose name differs from the name in the path.
+pub(crate) fn check_name(target: &Target, object: &Value) -> Result<(), ApiError> {
+    let (name, wanted) = (object["metadata"]["name"].as_str().unwrap_or(""), target.name());
+    if name == wanted {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(if name.is_empty() {
+        format!("the name of the object ({wanted} based on URL) was undeterminable: name must be provided")
+    } else {
+        format!("the name of the object ({name}) does not match the name on the URL ({wanted})")
+    }))
+}
+
+/// New finalizers may not be added once an object is being deleted.
+pub(super) fn check_finalizers(resource: &Resource, object: &Value, old: &Value) -> Result<(), ApiError> {
+    if old["metadata"]["deletionTimestamp"].is_null() {
+        return Ok(());
+    }
+    let set = |o: &Value| -> BTreeSet<String> {
+        o["metadata"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|f| f.as_str().map(str::to_owned))
+            .collect()
+    };
+    let added: Vec<String> = set(object).difference(&set(old)).cloned().collect();
+    if added.is_empty() {
+        return Ok(());
+    }
+    let name = old["metadata"]["name"].as_str().unwrap_or("");
+    let error = FieldError {
+        field: "metadata.finalizers".to_owned(),
+        cause: Cause::Forbidden,
+        detail: format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            added.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+        ),
+    };
+    Err(ApiError::invalid(resource, name, &[error]))
+}
+
+/// Everything but metadata, and the status if it is written by itself.
+fn spec_of(version: &Version, object: &Value) -> Map<String, Value> {
+    let fields = object.as_object().into_iter().flatten();
+    fields
+        .filter(|(k, _)| *k != "metadata" && !(version.has_status() && *k == "status"))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect()
+}
+
+/// Increments the generation when the spec has changed.
+pub(super) fn bump_generation(version: &Version, object: &mut Value, old: &Value) {
+    let spec_of = |object: &Value| spec_of(version, &version.spec.schema.canonical(object));
+    if version.generation && spec_of(object) != spec_of(old) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(1) + 1;
+        object["metadata"]["generation"] = json!(generation);
+    }
+}

@@ -1,0 +1,189 @@
+//! The Kubernetes API over the store: one set of handlers for all types of the catalog.
+//!
+//! A request passes the filters of `chain` (authentication, audit, impersonation, limits, authorization), which know
+//! nothing but its `request_info`, and then health, discovery or the handler of a resource; every write goes through
+//! `pipeline`. Knows no kind: what one kind does differs in its `Strategy`, its subresources and in admission plugins,
+//! which stand in `kinds` and `plugin` and are not imported here.
+
+mod admission;
+mod audit;
+mod authentication;
+mod authorization;
+mod chain;
+mod commit;
+mod decode;
+mod delete;
+mod discovery;
+mod dispatch;
+mod error;
+mod field_manager;
+pub(crate) mod generate;
+mod health;
+mod impersonation;
+mod kubelet_client;
+mod limits;
+mod metadata;
+mod negotiation;
+mod pipeline;
+mod preconditions;
+mod read;
+mod repair;
+pub(crate) mod request_info;
+mod scale;
+mod strategy;
+pub mod subresource;
+mod target;
+pub mod types;
+mod user;
+pub(crate) mod validation;
+mod virtual_resource;
+mod watch;
+mod write;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::sync::Arc;
+
+use axum::{Router, body::Body, extract::State, http::Request, response::Response};
+use tokio_util::sync::CancellationToken;
+use windlass_apimachinery::schema::Schema;
+
+pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation, Warnings};
+pub use audit::{AuditEvent, AuditSink};
+#[cfg(test)]
+pub(crate) use authentication::protocol_token;
+pub use authentication::{Authenticated, TokenAuthenticator};
+pub(crate) use authentication::{TOKEN_PROTOCOL, protocols};
+pub use authorization::{Attributes, Authorizer, Decision, PrivilegedGroups};
+pub use chain::ApiRequest;
+pub(crate) use chain::{ApiResult, header_text};
+pub(crate) use decode::read_json;
+pub(crate) use delete::DeleteOptions;
+pub use error::ApiError;
+pub use kubelet_client::KubeletClient;
+pub(crate) use negotiation::{Representation, metadata_of, table};
+pub(crate) use pipeline::{Draft, Mutation, Scope, default};
+pub(crate) use read::Selectors;
+pub use request_info::RequestOptions;
+pub use strategy::Strategy;
+pub use target::Target;
+pub use user::User;
+pub use validation::{Cause, Errors, FieldError};
+pub use virtual_resource::{BodyLimits, VirtualResource};
+
+use crate::store::Store;
+use limits::Limits;
+use types::{Catalogs, Definition, TypeSchema};
+
+/// The version that clients see; `+windlass` marks the build.
+pub const VERSION: &str = "v1.36.2+windlass";
+
+/// What an API server is made of.
+#[derive(Debug)]
+pub struct Components {
+    /// The type of `metadata`.
+    pub object_meta: Arc<Schema>,
+    /// The type of the options of deletions.
+    pub delete_options: TypeSchema,
+    /// The type of the `scale` subresource.
+    pub scale: TypeSchema,
+    /// The built-in resources, in the order of discovery.
+    pub definitions: Vec<Definition>,
+    /// Authorizers, in the order in which they are asked.
+    pub authorizers: Vec<Arc<dyn Authorizer>>,
+    /// Admission plugins, in their order.
+    pub admission: Vec<Arc<dyn AdmissionPlugin>>,
+    /// Authenticators of tokens.
+    pub token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
+    /// Receivers of audit events.
+    pub audit_sinks: Vec<Arc<dyn AuditSink>>,
+}
+
+/// The API server, apart from its sockets.
+#[derive(Debug, Clone)]
+pub struct Api {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    object_meta: Arc<Schema>,
+    delete_options: TypeSchema,
+    scale: TypeSchema,
+    catalogs: Catalogs,
+    authorizer: authorization::Union,
+    admission: admission::Chain,
+    token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
+    audit_sinks: Vec<Arc<dyn AuditSink>>,
+    limits: Limits,
+    /// Closes upgraded connections.
+    closing: CancellationToken,
+}
+
+impl Api {
+    /// An API over `store`.
+    #[must_use]
+    pub fn new(store: Store, components: Components) -> Self {
+        let inner = Inner {
+            catalogs: Catalogs::new(&store, components.definitions),
+            store,
+            object_meta: components.object_meta,
+            delete_options: components.delete_options,
+            scale: components.scale,
+            authorizer: authorization::Union::new(components.authorizers),
+            admission: admission::Chain::new(components.admission),
+            token_authenticators: components.token_authenticators,
+            audit_sinks: components.audit_sinks,
+            limits: Limits::default(),
+            closing: CancellationToken::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A router whose requests carry a [`User`] extension, or that of a client certificate, or a token; without any of
+    /// them they are anonymous.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(handle).with_state(self.clone())
+    }
+
+    /// Closes upgraded connections, which outlive their requests.
+    pub fn close(&self) {
+        self.inner.closing.cancel();
+    }
+
+    /// What is served, as it changes.
+    #[must_use]
+    pub fn catalogs(&self) -> &Catalogs {
+        &self.inner.catalogs
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    fn object_meta(&self) -> &Arc<Schema> {
+        &self.inner.object_meta
+    }
+
+    pub(crate) fn delete_options_schema(&self) -> &TypeSchema {
+        &self.inner.delete_options
+    }
+
+    fn scale_schema(&self) -> &TypeSchema {
+        &self.inner.scale
+    }
+
+    pub(crate) fn authorizer(&self) -> &authorization::Union {
+        &self.inner.authorizer
+    }
+
+    pub(crate) fn admission(&self) -> &admission::Chain {
+        &self.inner.admission
+    }
+}
+
+async fn handle(State(api): State<Api>, request: Request<Body>) -> Response {
+    chain::handle(api, request).await
+}

@@ -1,0 +1,346 @@
+//! The write pipeline: every write of the API is a [`Mutation`] and passes the same stages.
+//!
+//! read → make → default → mutating admission → prepare → validating admission → validate → commit; after a conflict with
+//! another write again from the start, as upstream's guaranteed update.
+
+use serde_json::Value;
+use windlass_apimachinery::managed_fields::keep_times;
+
+use super::{
+    admission::{AdmissionAttributes, Operation, Warnings},
+    chain::ApiRequest,
+    commit::MAX_WRITE_ATTEMPTS,
+    delete::is_finalized,
+    error::ApiError,
+    field_manager::FieldManager,
+    metadata::{self, check_finalizers, metadata_for_update},
+    request_info::RequestOptions,
+    subresource::{Part, keep_field},
+    target::Target,
+    types::Version,
+    validation::{self, FieldError},
+};
+use crate::store::{Expected, Object};
+
+/// Attempts to find a free generated name.
+const MAX_NAME_ATTEMPTS: usize = 8;
+
+/// What a mutation makes of the stored object.
+#[derive(Debug)]
+pub(crate) enum Draft {
+    /// The object to store.
+    Write(Value),
+    /// The object is deleted; its last state.
+    Remove(Value),
+}
+
+/// Which part of an object a mutation reaches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scope<'a> {
+    /// The object itself.
+    Object,
+    /// Its status.
+    Status,
+    /// The part of a subresource.
+    Part(&'a dyn Part),
+    /// What the server itself decides, such as the node of a binding: the strategy is not asked.
+    Server,
+}
+
+/// Makes the new object of the stored one, which is absent for a creation.
+pub(crate) type Make<'a> = dyn Fn(Option<&Value>) -> Result<Draft, ApiError> + Send + Sync + 'a;
+
+/// A write.
+pub(crate) struct Mutation<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) operation: Operation,
+    pub(crate) scope: Scope<'a>,
+    /// Nothing is stored.
+    pub(crate) dry_run: bool,
+    pub(crate) warnings: &'a Warnings,
+    /// Who owns what the write sets; `None` where the object has its owners already.
+    pub(crate) manager: Option<&'a FieldManager>,
+    pub(crate) make: &'a Make<'a>,
+}
+
+/// How a mutation ended.
+#[derive(Debug)]
+pub(crate) enum Mutated {
+    /// The object as it is stored now.
+    Stored(Value),
+    /// The object was deleted; its last state.
+    Deleted(Value),
+}
+
+impl Mutated {
+    pub(crate) fn into_object(self) -> Value {
+        match self {
+            Self::Stored(object) | Self::Deleted(object) => object,
+        }
+    }
+}
+
+impl Mutation<'_> {
+    fn attributes<'b>(&'b self, request: &'b ApiRequest, old: Option<&'b Value>) -> AdmissionAttributes<'b> {
+        AdmissionAttributes {
+            user: &request.user,
+            operation: self.operation,
+            target: self.target,
+            old,
+            dry_run: self.dry_run,
+            warnings: self.warnings,
+        }
+    }
+}
+
+impl ApiRequest {
+    /// Performs a write.
+    ///
+    /// # Errors
+    /// The refusal of the stage that refuses; nothing is stored then.
+    pub(crate) async fn mutate(&self, mutation: Mutation<'_>) -> Result<Mutated, ApiError> {
+        if mutation.operation == Operation::Create {
+            return self.create_object(&mutation).await;
+        }
+        let target = mutation.target;
+        for _ in 0..MAX_WRITE_ATTEMPTS {
+            let Some(existing) = self.find(target)? else {
+                // What may never be deleted is refused whether it exists or not.
+                if mutation.operation == Operation::Delete {
+                    self.api.admission().admit(&mutation.attributes(self, None), &mut Value::Null).await?;
+                }
+                return Err(ApiError::not_found(&target.version, target.name()));
+            };
+            let old = target.version.decode(&existing);
+            let draft = (mutation.make)(Some(&old))?;
+            let done = match mutation.operation {
+                Operation::Delete => self.delete_object(&mutation, draft, &old, &existing).await?,
+                _ => self.update_object(&mutation, draft, &old, &existing).await?,
+            };
+            if let Some(done) = done {
+                return Ok(done);
+            }
+        }
+        Err(ApiError::modified(&target.version, target.name()))
+    }
+
+    /// Creates an object. A generated name that is taken is generated again.
+    async fn create_object(&self, mutation: &Mutation<'_>) -> Result<Mutated, ApiError> {
+        let target = mutation.target;
+        let version = &target.version;
+        let (Draft::Write(drafted) | Draft::Remove(drafted)) = (mutation.make)(None)?;
+        let generated = drafted["metadata"]["name"].as_str().is_none_or(str::is_empty);
+        for attempt in 1.. {
+            let mut object = drafted.clone();
+            let attributes = mutation.attributes(self, None);
+            metadata::metadata_for_create(target, &mut object)?;
+            default(version, &mut object);
+            if let Some(manager) = mutation.manager {
+                manager.update(&Value::Null, &mut object);
+            }
+            prepare_for_create(version, &mut object);
+            default(version, &mut object);
+            self.api.admission().admit(&attributes, &mut object).await?;
+            metadata::ensure_name(&mut object)?;
+            default(version, &mut object);
+            version.strategy.complete_create(&mut object);
+            self.api.admission().validate(&attributes, &object).await?;
+            let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+            refuse(version, &name, &validation::validate_create(version, &object))?;
+            version.strategy.warnings(&object, None).into_iter().for_each(|w| mutation.warnings.add(w));
+            let mut key = target.key();
+            key.name.clone_from(&name);
+            let existing = self.store().get(target.id()?, &key);
+            if existing.is_none() {
+                if mutation.dry_run {
+                    self.api.dry_run(version, &mut object)?;
+                    return Ok(Mutated::Stored(object));
+                }
+                let guards = self.api.admission().guards(&attributes);
+                let created = self.api.commit(version, key.clone(), Expected::Absent, Some(object), guards).await?;
+                if let Some(created) = created {
+                    return Ok(Mutated::Stored(version.decode(&created)));
+                }
+                // What a plugin relies on has changed since: it says so now.
+                if self.store().get(target.id()?, &key).is_none() && attempt < MAX_NAME_ATTEMPTS {
+                    continue;
+                }
+            }
+            if !generated || attempt == MAX_NAME_ATTEMPTS {
+                if existing.is_some_and(|object| !object.value()["metadata"]["deletionTimestamp"].is_null()) {
+                    return Err(ApiError::still_exists(version, &name));
+                }
+                return Err(ApiError::already_exists(version, &name));
+            }
+        }
+        Err(ApiError::internal("no name was free"))
+    }
+
+    /// Validates and stores an update of `old`. `None` on a conflict with another write.
+    async fn update_object(
+        &self,
+        mutation: &Mutation<'_>,
+        draft: Draft,
+        old: &Value,
+        existing: &Object,
+    ) -> Result<Option<Mutated>, ApiError> {
+        let target = mutation.target;
+        let version = &target.version;
+        let (Draft::Write(mut object) | Draft::Remove(mut object)) = draft;
+        if !matches!(mutation.scope, Scope::Server) {
+            let attributes = mutation.attributes(self, Some(old));
+            // An empty list has a meaning, which defaulting drops.
+            let managers = object["metadata"].get("managedFields").cloned();
+            default(version, &mut object);
+            self.api.admission().admit(&attributes, &mut object).await?;
+            object = prepare_for_update(target, mutation.scope, object, old)?;
+            default(version, &mut object);
+            if let Some(manager) = mutation.manager {
+                if let Some(managers) = managers {
+                    object["metadata"]["managedFields"] = managers;
+                }
+                manager.update(old, &mut object);
+            }
+            self.api.admission().validate(&attributes, &object).await?;
+            if !matches!(mutation.scope, Scope::Status) {
+                metadata::bump_generation(version, &mut object, old);
+            }
+            refuse(version, target.name(), &validate_update(version, mutation.scope, &object, old))?;
+            check_finalizers(version, &object, old)?;
+            version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
+        }
+        keep_times(old, &mut object);
+        if version.spec.schema.same(&object, old) {
+            return Ok(Some(Mutated::Stored(old.clone())));
+        }
+        if mutation.dry_run {
+            self.api.dry_run(version, &mut object)?;
+            return Ok(Some(Mutated::Stored(object)));
+        }
+        // An update that removes the last finalizer of a terminating object deletes it.
+        let finalized = is_finalized(version, &object);
+        let value = if finalized { None } else { Some(object.clone()) };
+        let written =
+            self.api.commit(version, target.key(), Expected::Revision(existing.revision), value, Vec::new()).await?;
+        Ok(written.map(|written| match finalized {
+            true => Mutated::Deleted(object),
+            false => Mutated::Stored(version.decode(&written)),
+        }))
+    }
+
+    /// Stores or completes a deletion. `None` on a conflict with another write.
+    async fn delete_object(
+        &self,
+        mutation: &Mutation<'_>,
+        draft: Draft,
+        old: &Value,
+        existing: &Object,
+    ) -> Result<Option<Mutated>, ApiError> {
+        let target = mutation.target;
+        let attributes = mutation.attributes(self, Some(old));
+        let mut nothing = Value::Null;
+        self.api.admission().admit(&attributes, &mut nothing).await?;
+        self.api.admission().validate(&attributes, &nothing).await?;
+        let (object, value) = match draft {
+            Draft::Remove(object) => (object, None),
+            Draft::Write(object) => (object.clone(), Some(object)),
+        };
+        let removes = value.is_none();
+        let done = |object| if removes { Mutated::Deleted(object) } else { Mutated::Stored(object) };
+        if mutation.dry_run || value.as_ref() == Some(old) {
+            return Ok(Some(done(object)));
+        }
+        let expected = Expected::Revision(existing.revision);
+        let written = self.api.commit(&target.version, target.key(), expected, value, Vec::new()).await?;
+        Ok(written.map(|written| done(if removes { object } else { target.version.decode(&written) })))
+    }
+}
+
+fn refuse(version: &Version, name: &str, errors: &[FieldError]) -> Result<(), ApiError> {
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(version, name, errors)) }
+}
+
+/// Removes fields that the type does not have, and fills in defaults.
+pub(crate) fn default(version: &Version, object: &mut Value) {
+    version.spec.schema.prune(object);
+    if let Some(fields) = object.as_object_mut() {
+        version.strategy.default(fields);
+    }
+}
+
+/// Resets the status of a new object and sets what only the server writes.
+fn prepare_for_create(version: &Version, object: &mut Value) {
+    if version.has_status() && !version.strategy.keeps_status_on_create() {
+        object.as_object_mut().map(|fields| fields.remove("status"));
+    }
+    version.strategy.prepare_for_create(object);
+}
+
+/// The object with the fields of `old` that the path does not reach.
+fn prepare_for_update(target: &Target, scope: Scope<'_>, mut object: Value, old: &Value) -> Result<Value, ApiError> {
+    let version = &target.version;
+    metadata_for_update(target, &mut object, old)?;
+    match scope {
+        Scope::Part(part) => {
+            object = part.apply(object, old).map_err(|error| ApiError::invalid(version, target.name(), &[error]))?;
+        }
+        Scope::Status => {
+            let others = old.as_object().into_iter().flatten().map(|(field, _)| field.clone());
+            let own = object.as_object().into_iter().flatten().map(|(field, _)| field.clone());
+            let fields: std::collections::BTreeSet<String> = others.chain(own).collect();
+            for field in fields.iter().filter(|f| !matches!(f.as_str(), "metadata" | "status")) {
+                keep_field(&mut object, old, field);
+            }
+            version.strategy.prepare_status_update(&mut object, old);
+        }
+        Scope::Object | Scope::Server => {
+            if version.has_status() {
+                keep_field(&mut object, old, "status");
+            }
+            version.strategy.prepare_for_update(&mut object, old);
+        }
+    }
+    Ok(object)
+}
+
+fn validate_update(version: &Version, scope: Scope<'_>, new: &Value, old: &Value) -> Vec<FieldError> {
+    match scope {
+        Scope::Status => validation::validate_status(version, new, old),
+        Scope::Part(part) => validation::validate_part(version, part, new, old),
+        Scope::Object | Scope::Server => validation::validate_update(version, new, old),
+    }
+}
+
+impl ApiRequest {
+    /// Runs admission on what is posted to a subresource; `parent` is its object.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(crate) async fn admit_posted(
+        &self,
+        target: &Target,
+        options: &RequestOptions,
+        posted: &Value,
+        parent: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        self.admit(target, Operation::Create, options.dry_run, posted, parent).await
+    }
+
+    /// Runs admission on what is not stored itself.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(crate) async fn admit(
+        &self,
+        target: &Target,
+        operation: Operation,
+        dry_run: bool,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let warnings = Warnings::default();
+        let attributes = AdmissionAttributes { user: &self.user, operation, target, old, dry_run, warnings: &warnings };
+        self.api.admission().admit(&attributes, &mut object.clone()).await?;
+        self.api.admission().validate(&attributes, object).await
+    }
+}

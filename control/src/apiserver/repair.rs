@@ -1,0 +1,72 @@
+//! Repairs objects that earlier versions stored and that clients cannot decode: one of them makes every list of its
+//! type fail.
+
+use super::{Api, metadata, types::Version};
+use crate::store::{Expected, Object};
+
+impl Api {
+    /// Checks all stored objects and repairs those that cannot be decoded as their type. The names of removed fields
+    /// are logged, their values are not.
+    pub async fn repair(&self) {
+        for version in self.catalogs().current().all().filter(|version| version.is_served_as_stored()) {
+            let Some(id) = version.id() else { continue };
+            for object in self.store().list(id, None).0 {
+                if let Err(why) = version.spec.schema.try_decode(&object.bytes) {
+                    self.repair_one(version, &object, &why.to_string()).await;
+                }
+            }
+        }
+    }
+
+    async fn repair_one(&self, version: &Version, object: &Object, why: &str) {
+        let key = object.key.clone();
+        let (kind, namespace, name) = (version.group_resource(), key.namespace.clone(), key.name.clone());
+        let repaired = repaired(version, object);
+        let removed = repaired.as_ref().map(|(_, removed)| removed.join(", ")).unwrap_or_default();
+        let stored = match repaired {
+            Ok((value, _)) => {
+                let expected = Expected::Revision(object.revision);
+                self.commit(version, key, expected, Some(value), Vec::new()).await.map_err(|e| e.to_string())
+            }
+            Err(what) => Err(what),
+        };
+        match stored {
+            Ok(_) => tracing::warn!(
+                kind,
+                namespace,
+                name,
+                why,
+                removed,
+                "stored object could not be decoded as its type; repaired by removing invalid fields"
+            ),
+            Err(error) => tracing::error!(
+                kind,
+                namespace,
+                name,
+                why,
+                error,
+                "stored object cannot be decoded as its type and could not be repaired; lists of its type fail until it is deleted"
+            ),
+        }
+    }
+}
+
+/// The object without the fields that its type cannot hold, and the paths of these fields. Pure.
+fn repaired(version: &Version, object: &Object) -> Result<(serde_json::Value, Vec<String>), String> {
+    let mut value: serde_json::Value = serde_json::from_slice(&object.bytes).map_err(|e| e.to_string())?;
+    let fields = value.as_object_mut().ok_or("it is no JSON object")?;
+    for field in ["kind", "apiVersion"] {
+        fields.remove(field);
+    }
+    metadata::set_type_meta(&version.gvk, &mut value)?;
+    let removed = version.spec.schema.drop_invalid_fields(&mut value);
+    version.spec.schema.prune(&mut value);
+    if !value["metadata"].is_object() {
+        value["metadata"] = serde_json::json!({});
+    }
+    value["metadata"]["name"] = object.key.name.clone().into();
+    if version.namespaced {
+        value["metadata"]["namespace"] = object.key.namespace.clone().into();
+    }
+    Ok((value, removed))
+}

@@ -1,0 +1,323 @@
+//! Request info: what a request is about, and the options of its query. Pure.
+
+use axum::{
+    extract::Query,
+    http::{Method, Uri},
+};
+
+use windlass_kit::percent;
+
+use super::{
+    authorization::{Attributes, exact},
+    error::ApiError,
+    validation::{Cause, FieldError},
+};
+
+/// The segments of a path, and whether it is a deprecated watch path: `api/v1/watch/pods`. Escapes are decoded before
+/// the path is split, as upstream does.
+pub(crate) fn segments(path: &str) -> Option<(Vec<String>, bool)> {
+    let path = percent::decoded(path)?;
+    let mut segments: Vec<String> = path.trim_matches('/').split('/').map(str::to_owned).collect();
+    let at = match segments.first().map(String::as_str) {
+        Some("api") => 2,
+        Some("apis") => 3,
+        _ => return Some((segments, false)),
+    };
+    let watch = segments.get(at).is_some_and(|segment| segment == "watch") && segments.len() > at + 1;
+    if watch {
+        segments.remove(at);
+    }
+    Some((segments, watch))
+}
+
+/// What a request is about, by its path, method and query alone: nothing is looked up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RequestInfo {
+    /// The verb; in lower case the method of a request that is about no resource.
+    pub(crate) verb: String,
+    /// The path, decoded.
+    pub(crate) path: String,
+    pub(crate) is_resource: bool,
+    /// Empty for the core group.
+    pub(crate) group: String,
+    pub(crate) version: String,
+    /// Empty for cluster-scoped objects and for lists of all namespaces.
+    pub(crate) namespace: String,
+    pub(crate) resource: String,
+    pub(crate) subresource: String,
+    /// Of a list or watch the name that its field selector requires.
+    pub(crate) name: String,
+    /// The name in the path.
+    pub(crate) path_name: String,
+    /// The segments behind the subresource.
+    pub(crate) rest: Vec<String>,
+}
+
+impl RequestInfo {
+    /// Reads a path such as `api/v1/namespaces/x/pods/y/status`, as upstream's `RequestInfoFactory`.
+    pub(crate) fn parse(segments: &[&str], method: &Method, options: &RequestOptions) -> Self {
+        let path = format!("/{}", segments.join("/"));
+        let mut info = Self { verb: method.as_str().to_lowercase(), path, ..Self::default() };
+        let (group, version, mut parts) = match segments {
+            ["api", version, parts @ ..] if !parts.is_empty() => ("", *version, parts),
+            ["apis", group, version, parts @ ..] if !parts.is_empty() => (*group, *version, parts),
+            _ => return info,
+        };
+        info.is_resource = true;
+        (info.group, info.version) = (group.to_owned(), version.to_owned());
+        if let ["namespaces", namespace, rest @ ..] = parts {
+            (*namespace).clone_into(&mut info.namespace);
+            // Subresources of namespaces are not resources in a namespace.
+            if !rest.is_empty() && !(group.is_empty() && matches!(rest, ["status" | "finalize"])) {
+                parts = rest;
+            }
+        }
+        let text = |at: usize| parts.get(at).map(|part| (*part).to_owned()).unwrap_or_default();
+        (info.resource, info.path_name, info.subresource) = (text(0), text(1), text(2));
+        info.rest = parts.iter().skip(3).map(|part| (*part).to_owned()).collect();
+        info.name.clone_from(&info.path_name);
+        info.verb = verb_of(method, !info.name.is_empty(), options.watch).to_owned();
+        if info.name.is_empty() && matches!(info.verb.as_str(), "list" | "watch") {
+            let name = exact(&options.fields, "metadata.name").filter(|name| is_path_segment(name));
+            info.name = name.unwrap_or_default().to_owned();
+        }
+        info
+    }
+
+    /// What is authorized.
+    pub(crate) fn attributes<'a>(&'a self, options: &'a RequestOptions) -> Attributes<'a> {
+        Attributes {
+            verb: &self.verb,
+            is_resource: self.is_resource,
+            path: &self.path,
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+            field_selector: &options.fields,
+        }
+    }
+}
+
+/// The verb of a request for a resource.
+fn verb_of(method: &Method, named: bool, watch: bool) -> &'static str {
+    match (method.as_str(), named) {
+        ("GET" | "HEAD", _) if watch => "watch",
+        ("GET" | "HEAD", true) => "get",
+        ("GET" | "HEAD", false) => "list",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", true) => "delete",
+        ("DELETE", false) => "deletecollection",
+        _ => "",
+    }
+}
+
+/// Whether a name is valid as a path segment.
+fn is_path_segment(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '%'])
+}
+
+/// How unknown and duplicate fields are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// The options in a request's query.
+#[derive(Debug, Clone)]
+pub struct RequestOptions {
+    pub(crate) watch: bool,
+    pub(crate) labels: String,
+    pub(crate) fields: String,
+    pub(crate) resource_version: String,
+    pub(crate) resource_version_match: String,
+    pub(crate) send_initial_events: bool,
+    pub(crate) bookmarks: bool,
+    pub(crate) timeout: Option<u64>,
+    pub(crate) limit: usize,
+    pub(crate) continue_: String,
+    pub(crate) dry_run: bool,
+    pub(crate) field_validation: FieldValidation,
+    pub(crate) include_object: String,
+    pub(crate) all: Vec<(String, String)>,
+}
+
+impl RequestOptions {
+    pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
+        let Query(all) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|e| ApiError::bad_request(format!("the query cannot be read: {e}")))?;
+        let get = |key: &str| all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+        let truth = |key: &str| matches!(get(key), Some("true" | "1"));
+        let number = |key: &str| -> Result<Option<u64>, ApiError> {
+            get(key)
+                .filter(|v| !v.is_empty())
+                .map(|v| v.parse().map_err(|_| ApiError::bad_request(format!("{key} must be a number, not {v:?}"))))
+                .transpose()
+        };
+        let dry_run = match get("dryRun") {
+            None | Some("") => false,
+            Some("All") => true,
+            Some(other) => {
+                return Err(ApiError::new(
+                    422,
+                    "Invalid",
+                    format!("dryRun: Unsupported value: {other:?}: supported values: \"All\""),
+                ));
+            }
+        };
+        let field_validation = match get("fieldValidation") {
+            None | Some("" | "Warn") => FieldValidation::Warn,
+            Some("Strict") => FieldValidation::Strict,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some(other) => {
+                return Err(ApiError::new(
+                    422,
+                    "Invalid",
+                    format!(
+                        "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+                    ),
+                ));
+            }
+        };
+        let text = |key: &str| get(key).unwrap_or("").to_owned();
+        let options = Self {
+            watch: truth("watch"),
+            labels: text("labelSelector"),
+            fields: text("fieldSelector"),
+            resource_version: text("resourceVersion"),
+            resource_version_match: text("resourceVersionMatch"),
+            send_initial_events: truth("sendInitialEvents"),
+            bookmarks: truth("allowWatchBookmarks"),
+            timeout: number("timeoutSeconds")?,
+            limit: number("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            continue_: text("continue"),
+            dry_run,
+            field_validation,
+            include_object: text("includeObject"),
+            all,
+        };
+        Ok(options)
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// Validates the options of a list or watch, with upstream's messages.
+    ///
+    /// # Errors
+    /// All invalid options together.
+    pub(crate) fn validate_list_options(&self) -> Result<(), ApiError> {
+        const FIELD: &str = "resourceVersionMatch";
+        let (wanted, initial) = (self.resource_version_match.as_str(), self.get("sendInitialEvents").is_some());
+        let mut errors = Vec::new();
+        let mut forbid = |field: &str, why: &str| {
+            let (cause, detail) = (Cause::Forbidden, format!("Forbidden: {why}"));
+            errors.push(FieldError { field: field.to_owned(), cause, detail });
+        };
+        if self.watch {
+            if initial && wanted != "NotOlderThan" {
+                forbid(FIELD, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+            }
+            if !wanted.is_empty() && !initial {
+                forbid(FIELD, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+            }
+        } else {
+            if !wanted.is_empty() && self.resource_version.is_empty() {
+                forbid(FIELD, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+            }
+            if wanted == "Exact" && self.resource_version == "0" {
+                forbid(FIELD, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+            }
+            if initial {
+                forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
+            }
+        }
+        if !wanted.is_empty() && !self.continue_.is_empty() {
+            forbid(FIELD, "resourceVersionMatch is forbidden when continue is provided");
+        }
+        let supported = if self.watch { "\"NotOlderThan\"" } else { "\"Exact\", \"NotOlderThan\", \"\"" };
+        if !(wanted.is_empty() || wanted == "NotOlderThan" || (wanted == "Exact" && !self.watch)) {
+            let detail = format!("Unsupported value: {wanted:?}: supported values: {supported}");
+            errors.push(FieldError { field: FIELD.to_owned(), cause: Cause::NotSupported, detail });
+        }
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options("ListOptions", &errors)) }
+    }
+
+    /// The requested revision; `None` for any, which an empty value and 0 mean.
+    pub(crate) fn revision(&self) -> Result<Option<u64>, ApiError> {
+        match self.resource_version.as_str() {
+            "" | "0" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| {
+                ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion is not a number"))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(method: &str, uri: &str) -> RequestInfo {
+        let uri: Uri = uri.parse().unwrap();
+        let (segments, watch) = segments(uri.path()).unwrap();
+        let mut options = RequestOptions::parse(&uri).unwrap();
+        options.watch |= watch;
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        RequestInfo::parse(&segments, &method.parse().unwrap(), &options)
+    }
+
+    #[test]
+    fn paths_of_resources() {
+        for (method, uri, expected) in [
+            ("GET", "/api/v1/namespaces", "list ///namespaces//"),
+            ("GET", "/api/v1/namespaces/n", "get /n//namespaces/n/"),
+            ("PUT", "/api/v1/namespaces/n/finalize", "update /n//namespaces/n/finalize"),
+            ("GET", "/api/v1/namespaces/n/pods", "list /n//pods//"),
+            ("POST", "/api/v1/namespaces/n/pods", "create /n//pods//"),
+            ("DELETE", "/api/v1/namespaces/n/pods", "deletecollection /n//pods//"),
+            ("PATCH", "/api/v1/namespaces/n/pods/p/status", "patch /n//pods/p/status"),
+            ("GET", "/api/v1/watch/namespaces/n/pods", "watch /n//pods//"),
+            ("GET", "/apis/apps.example/v1/namespaces/n/finalize", "list /n/apps.example/finalize//"),
+            ("GET", "/apis/a.b/v2/things?watch=1", "watch //a.b/things//"),
+        ] {
+            let info = parse(method, uri);
+            let found = format!(
+                "{} /{}/{}/{}/{}/{}",
+                info.verb, info.namespace, info.group, info.resource, info.name, info.subresource
+            );
+            assert_eq!(found, expected, "{method} {uri}");
+        }
+        for uri in ["/api", "/api/v1", "/apis", "/apis/a.b", "/apis/a.b/v1", "/version", "/openapi/v3/api/v1"] {
+            let info = parse("GET", uri);
+            assert!(!info.is_resource && info.verb == "get" && info.path == uri, "{uri}");
+        }
+        assert_eq!(parse("GET", "/api/v1/nodes/n/proxy/a/b").rest, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_list_of_one_name_is_about_that_object() {
+        let about = |path: &str, query: &str| parse("GET", &format!("/{path}?{query}")).name;
+        let secrets = "api/v1/namespaces/d/secrets";
+        assert_eq!(about(secrets, "fieldSelector=metadata.name%3Dx"), "x");
+        assert_eq!(about(secrets, "watch=1&fieldSelector=type%3DOpaque,metadata.name%3Dx"), "x");
+        for selector in [
+            "metadata.name!%3Dx",
+            "metadata.name%3D",
+            "metadata.name%3Da%2Fb",
+            "metadata.name%3D..",
+            "type%3DOpaque",
+            "nonsense",
+        ] {
+            assert_eq!(about(secrets, &format!("fieldSelector={selector}")), "", "{selector}");
+        }
+        assert_eq!(about("api/v1/namespaces/d/secrets/y", "fieldSelector=metadata.name%3Dx"), "y");
+    }
+}

@@ -1,0 +1,129 @@
+//! `scale`: the number of replicas of any resource that has one, as an object of its own.
+
+use axum::{body::Bytes, http::StatusCode};
+use serde_json::{Value, json};
+use windlass_apimachinery::managed_fields::{FieldSet, ScaleManagers, to_parent, to_scale};
+
+use super::{
+    admission::Warnings,
+    chain::{ApiRequest, ApiResult},
+    decode::PatchType,
+    error::ApiError,
+    field_manager::FieldManager,
+    metadata,
+    preconditions::check_preconditions,
+    request_info::RequestOptions,
+    subresource::ScalePaths,
+    target::Target,
+    types::Gvk,
+    validation::{Cause, FieldError},
+};
+
+const SCALE: Gvk = Gvk::of("autoscaling", "v1", "Scale");
+
+impl ApiRequest {
+    pub(super) fn get_scale(&self, target: &Target, paths: &ScalePaths) -> ApiResult {
+        Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &self.read(target)?)))
+    }
+
+    pub(super) async fn scale(
+        &self,
+        target: &Target,
+        paths: &ScalePaths,
+        options: &RequestOptions,
+        body: &Bytes,
+    ) -> ApiResult {
+        let schema = self.api.scale_schema();
+        let manager = FieldManager::of_type(self, options, (&SCALE, schema), "scale", FieldSet::default());
+        let patch = if self.method == "PATCH" { Some(self.read_patch(options, body)?) } else { None };
+        let make = |old: &Value| {
+            let scale = scale_of(target, paths, old);
+            let mut wanted = match &patch {
+                Some(patch) => {
+                    patch.check((&SCALE, schema), options, patch.apply(schema, &manager, options, &scale)?)?
+                }
+                None => self.read_as((&SCALE, schema), options, body)?,
+            };
+            if patch.as_ref().is_none_or(|patch| patch.kind != PatchType::Apply) {
+                manager.update(&scale, &mut wanted.value);
+            }
+            metadata::check_name(target, &wanted.value)?;
+            check_preconditions(target, &wanted.value, old)?;
+            let replicas = wanted.value["spec"]["replicas"].as_i64().unwrap_or(0);
+            if replicas < 0 {
+                let error = FieldError {
+                    field: "spec.replicas".to_owned(),
+                    cause: Cause::Invalid,
+                    detail: format!("Invalid value: {replicas}: must be greater than or equal to 0"),
+                };
+                return Err(ApiError::invalid(&target.version, target.name(), &[error]));
+            }
+            let mut object = old.clone();
+            set(&mut object, &paths.spec_replicas, json!(replicas));
+            let managers = &wanted.value["metadata"]["managedFields"];
+            let replicas = segments(&paths.spec_replicas);
+            // Managed fields that cannot be read stay as they are.
+            if let Ok(managers) =
+                to_parent(&managers_of(target, &replicas), &old["metadata"]["managedFields"], managers)
+            {
+                object["metadata"]["managedFields"] = managers.unwrap_or_default();
+            }
+            Ok(object)
+        };
+        let changed = self.modify(&target.whole(), options, (&Warnings::default(), None), &make).await?;
+        Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &changed)))
+    }
+}
+
+/// The value at a path such as `.spec.replicas`.
+fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
+    path.trim_start_matches('.').split('.').fold(object, |value, key| &value[key])
+}
+
+/// Sets the value at a path; what stands in its way and is no object is replaced.
+fn set(object: &mut Value, path: &str, value: Value) {
+    let mut place = object;
+    for key in path.trim_start_matches('.').split('.') {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = &mut place[key];
+    }
+    *place = value;
+}
+
+/// The Scale of an object. Pure.
+fn scale_of(target: &Target, paths: &ScalePaths, object: &Value) -> Value {
+    let selector = match paths.selector.as_deref().map_or(&Value::Null, |path| at(object, path)) {
+        Value::String(text) => text.clone(),
+        Value::Object(labels) => {
+            let pairs: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or(""))).collect();
+            pairs.join(",")
+        }
+        _ => String::new(),
+    };
+    let metadata = &object["metadata"];
+    let mut scale = json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1",
+        "metadata": {"name": target.name, "namespace": target.namespace, "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"]},
+        "spec": {"replicas": at(object, &paths.spec_replicas).as_i64().unwrap_or(0)},
+        "status": {"replicas": at(object, &paths.status_replicas).as_i64().unwrap_or(0), "selector": selector},
+    });
+    if let Ok(Some(managers)) =
+        to_scale(&managers_of(target, &segments(&paths.spec_replicas)), &metadata["managedFields"])
+    {
+        scale["metadata"]["managedFields"] = managers;
+    }
+    scale
+}
+
+/// The segments of a path such as `.spec.replicas`.
+fn segments(path: &str) -> Vec<&str> {
+    path.trim_start_matches('.').split('.').collect()
+}
+
+/// Where the resource has its replicas.
+fn managers_of<'a>(target: &Target, replicas: &'a [&'a str]) -> ScaleManagers<'a> {
+    ScaleManagers { api_version: target.version.gvk.api_version(), replicas }
+}

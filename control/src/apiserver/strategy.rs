@@ -1,0 +1,85 @@
+//! Strategies: what a resource does at create, update and delete, as upstream's `rest.RESTCreateStrategy` and its
+//! relatives. The default of each method is what most resources do, custom ones among them.
+
+use std::{fmt, sync::Arc};
+
+use serde_json::{Map, Value};
+
+use super::validation::{Errors, names};
+use crate::store::{AllocationError, Allocator};
+
+/// The behaviour of one resource. Pure: objects in, objects and errors out; only timestamps are taken from the clock.
+pub trait Strategy: Send + Sync + fmt::Debug {
+    /// Fills in defaults that the schema does not state.
+    fn default(&self, _object: &mut Map<String, Value>) {}
+
+    /// Sets the fields of a new object that only the server writes. The status is already reset.
+    fn prepare_for_create(&self, _object: &mut Value) {}
+
+    /// Whether a new object keeps the status that it is sent with.
+    fn keeps_status_on_create(&self) -> bool {
+        false
+    }
+
+    /// Sets what follows from the rest of a new object, after admission.
+    fn complete_create(&self, _object: &mut Value) {}
+
+    /// Restores what an update of the object itself does not change. The status is already restored.
+    fn prepare_for_update(&self, _object: &mut Value, _old: &Value) {}
+
+    /// Restores what an update of the status does not change. All but metadata and status are already restored.
+    fn prepare_status_update(&self, _object: &mut Value, _old: &Value) {}
+
+    /// The fields that a path does not write, for server-side apply (upstream: `GetResetFields`); `None` for the usual ones:
+    /// the status, or through `/status` the spec.
+    fn reset_fields(&self, _subresource: &str) -> Option<&'static [&'static str]> {
+        None
+    }
+
+    /// What is wrong with a name.
+    fn validate_name(&self, name: &str) -> Option<String> {
+        names::subdomain(name)
+    }
+
+    /// Validates an object, which has its defaults.
+    fn validate(&self, _object: &Value, _errors: &mut Errors) {}
+
+    /// Validates what has changed. Both objects are in their canonical form: clients write empty values in several
+    /// ways, which is no change.
+    fn validate_update(&self, _new: &Value, _old: &Value, _errors: &mut Errors) {}
+
+    /// Validates a change through `/status`. Both objects are in their canonical form.
+    fn validate_status(&self, _new: &Value, _old: &Value, _errors: &mut Errors) {}
+
+    /// Warnings for the client that writes an object.
+    fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The seconds that a graceful deletion takes, with the period that the client requests; `None` if deletions of
+    /// this resource are not graceful.
+    fn grace_period(&self, _object: &Value, _requested: Option<i64>) -> Option<i64> {
+        None
+    }
+
+    /// Changes an object whose deletion begins.
+    fn begin_deletion(&self, _object: &mut Value) {}
+
+    /// Whether nothing but `metadata.finalizers` and the grace period delays a deletion.
+    fn is_finalized(&self, _object: &Value) -> bool {
+        true
+    }
+
+    /// What allocates unique values for the objects of the resource, in the order of the writes.
+    fn allocator(&self) -> Option<Arc<dyn Allocator>> {
+        None
+    }
+
+    /// Fills in what a write would allocate, without allocating it.
+    ///
+    /// # Errors
+    /// When a requested value cannot be allocated.
+    fn dry_run(&self, _object: &mut Value) -> Result<(), AllocationError> {
+        Ok(())
+    }
+}

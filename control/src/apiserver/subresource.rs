@@ -1,0 +1,139 @@
+//! Subresources as values: what a version serves below its objects.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use axum::body::Bytes;
+use serde_json::Value;
+
+use super::{
+    ApiRequest, ApiResult,
+    request_info::RequestOptions,
+    target::Target,
+    types::{Gvk, Name},
+    validation::{Errors, FieldError},
+};
+
+/// A subresource.
+#[derive(Debug, Clone)]
+pub struct Subresource {
+    /// The name, as in paths.
+    pub name: Name,
+    /// The kind of its bodies; `None` for the kind of the object.
+    pub kind: Option<Gvk>,
+    /// The verbs of discovery.
+    pub verbs: Vec<&'static str>,
+    /// How it is served.
+    pub serves: Serves,
+}
+
+/// How a subresource is served.
+#[derive(Debug, Clone)]
+pub enum Serves {
+    /// The object, of which only the status changes.
+    Status,
+    /// The object, of which only a part changes.
+    Part(Arc<dyn Part>),
+    /// The number of replicas as an `autoscaling/v1` Scale.
+    Scale(ScalePaths),
+    /// By a handler of its own.
+    Custom(Arc<dyn SubresourceHandler>),
+}
+
+impl Subresource {
+    /// `status`.
+    #[must_use]
+    pub fn status() -> Self {
+        Self::of_object("status", &["get", "patch", "update"], Serves::Status)
+    }
+
+    /// `scale`.
+    #[must_use]
+    pub fn scale(paths: ScalePaths) -> Self {
+        let kind = Gvk::of("autoscaling", "v1", "Scale");
+        Self::of_kind("scale", kind, &["get", "patch", "update"], Serves::Scale(paths))
+    }
+
+    /// A subresource whose bodies are the object.
+    #[must_use]
+    pub fn of_object(name: &'static str, verbs: &[&'static str], serves: Serves) -> Self {
+        Self { name: name.into(), kind: None, verbs: verbs.to_vec(), serves }
+    }
+
+    /// A subresource whose bodies have a kind of their own.
+    #[must_use]
+    pub fn of_kind(name: &'static str, kind: Gvk, verbs: &[&'static str], serves: Serves) -> Self {
+        Self { name: name.into(), kind: Some(kind), verbs: verbs.to_vec(), serves }
+    }
+
+    /// Whether it upgrades connections.
+    #[must_use]
+    pub fn connects(&self) -> bool {
+        matches!(&self.serves, Serves::Custom(handler) if handler.connects())
+    }
+}
+
+/// An error of one field, or a value.
+pub type FieldResult<T> = Result<T, FieldError>;
+
+/// A subresource that changes one part of the object.
+pub trait Part: Send + Sync + fmt::Debug {
+    /// The object with the part of `new`.
+    ///
+    /// # Errors
+    /// When the part may not be changed so.
+    fn apply(&self, new: Value, old: &Value) -> FieldResult<Value>;
+
+    /// Validates the changed object beside its metadata; `None` where the whole object is validated as a new one.
+    fn validate(&self, _new: &Value, _old: &Value, _errors: &mut Errors) -> bool {
+        false
+    }
+}
+
+/// A subresource with a handler of its own.
+#[async_trait]
+pub trait SubresourceHandler: Send + Sync + fmt::Debug {
+    /// Whether it upgrades connections: a GET needs the right to create as well.
+    fn connects(&self) -> bool {
+        false
+    }
+
+    /// Whether its responses may last: they are not limited, and of any media type.
+    fn is_long_running(&self) -> bool {
+        self.connects()
+    }
+
+    /// Handles a request that is authorized.
+    async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult;
+}
+
+/// Where a resource keeps what a Scale shows; paths are those of CustomResourceDefinitions, such as `.spec.replicas`.
+#[derive(Debug, Clone)]
+pub struct ScalePaths {
+    /// The wanted number.
+    pub spec_replicas: String,
+    /// The observed number.
+    pub status_replicas: String,
+    /// The selector: a text, a map of labels, or a LabelSelector.
+    pub selector: Option<String>,
+}
+
+impl ScalePaths {
+    /// The paths of built-in controllers.
+    #[must_use]
+    pub fn built_in() -> Self {
+        Self {
+            spec_replicas: ".spec.replicas".to_owned(),
+            status_replicas: ".status.replicas".to_owned(),
+            selector: Some(".spec.selector".to_owned()),
+        }
+    }
+}
+
+/// Sets a field of `object` to its value in `old`.
+pub(crate) fn keep_field(object: &mut Value, old: &Value, field: &str) {
+    match old.get(field) {
+        Some(value) => object[field] = value.clone(),
+        None => drop(object.as_object_mut().map(|fields| fields.remove(field))),
+    }
+}

@@ -1,0 +1,110 @@
+//! The target of a request: the version of a resource that is served at its path, and the object or subresource.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+
+use super::{
+    authorization::Attributes,
+    error::ApiError,
+    request_info::RequestInfo,
+    subresource::Subresource,
+    types::{Catalog, Version},
+};
+use crate::store::{Key, ResourceId};
+
+/// What a request reads or writes.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The version of the resource.
+    pub(crate) version: Arc<Version>,
+    /// `None` for cluster-scoped objects and for lists of all namespaces.
+    pub(crate) namespace: Option<String>,
+    /// The object's name; `None` for collections.
+    pub(crate) name: Option<String>,
+    /// The name of the subresource.
+    pub(crate) subresource: Option<String>,
+}
+
+impl Target {
+    /// The target of a request, if it is served.
+    pub(super) fn resolve(catalog: &Catalog, info: &RequestInfo) -> Option<Self> {
+        let version = catalog.find(&info.group, &info.version, &info.resource)?;
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (name, subresource) = (some(&info.path_name), some(&info.subresource));
+        // The namespace of a namespace is itself.
+        let namespace = if version.namespaced { some(&info.namespace) } else { None };
+        let misplaced = !version.namespaced && !info.namespace.is_empty() && info.namespace != info.path_name;
+        let unknown = subresource.as_ref().is_some_and(|name| version.subresource(name).is_none());
+        let homeless = version.namespaced && namespace.is_none() && name.is_some();
+        if misplaced || unknown || homeless || !info.rest.is_empty() {
+            return None;
+        }
+        Some(Self { version: Arc::clone(version), namespace, name, subresource })
+    }
+
+    /// The name of the object, empty for collections.
+    pub(crate) fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or("")
+    }
+
+    /// The name of the subresource, or empty.
+    pub(crate) fn subresource(&self) -> &str {
+        self.subresource.as_deref().unwrap_or("")
+    }
+
+    /// The served subresource.
+    pub(crate) fn served(&self) -> Option<&Subresource> {
+        self.version.subresource(self.subresource.as_deref()?)
+    }
+
+    /// The object itself.
+    pub(crate) fn whole(&self) -> Self {
+        Self { subresource: None, ..self.clone() }
+    }
+
+    /// The object's key in the store.
+    pub(crate) fn key(&self) -> Key {
+        Key { namespace: self.namespace.clone().unwrap_or_default(), name: self.name.clone().unwrap_or_default() }
+    }
+
+    /// The id of the resource in the store.
+    ///
+    /// # Errors
+    /// When its objects are not stored.
+    pub(crate) fn id(&self) -> Result<ResourceId, ApiError> {
+        self.version.id().ok_or_else(|| ApiError::internal(format!("{} are not stored", self.version.group_resource())))
+    }
+
+    /// Whether this is the resource of a group and plural name.
+    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
+        self.version.group == group && self.version.plural == plural
+    }
+
+    pub(crate) fn method_not_allowed(&self, method: &Method) -> ApiError {
+        let verb = method.as_str().to_lowercase();
+        if self.version.terminating && method == Method::POST {
+            let message = "create not allowed while custom resource definition is terminating";
+            return ApiError::new(405, "MethodNotAllowed", message);
+        }
+        let message = format!("{verb} is not supported on resources of kind {:?}", self.version.group_resource());
+        ApiError::new(405, "MethodNotAllowed", message)
+    }
+}
+
+impl Target {
+    /// What is authorized when a request does `verb` to the target.
+    pub(super) fn attributes<'a>(&'a self, verb: &'a str) -> Attributes<'a> {
+        Attributes {
+            verb,
+            is_resource: true,
+            group: &self.version.gvk.group,
+            version: &self.version.gvk.version,
+            resource: &self.version.plural,
+            subresource: self.subresource(),
+            namespace: self.namespace.as_deref().unwrap_or(""),
+            name: self.name(),
+            ..Attributes::default()
+        }
+    }
+}

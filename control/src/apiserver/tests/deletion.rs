@@ -1,0 +1,149 @@
+//! Grace, finalizers and policies of deletions that come twice.
+
+use super::*;
+
+async fn bound_pod(api: &Api, name: &str) -> String {
+    call(api, "POST", PODS, pod(name)).await;
+    let path = format!("{PODS}/{name}");
+    let binding = json!({"metadata": {"name": name}, "target": {"name": "a"}});
+    assert_eq!(call(api, "POST", &format!("{path}/binding"), binding).await.code, 201);
+    path
+}
+
+fn end(object: &Value) -> jiff::Timestamp {
+    object["metadata"]["deletionTimestamp"].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_pending_deletion_is_only_shortened_from_its_start() {
+    let api = with_namespace().await;
+    let path = bound_pod(&api, "p").await;
+    let first = call(&api, "DELETE", &path, json!({"gracePeriodSeconds": 60})).await.body;
+    assert_eq!(first["metadata"]["generation"], 2);
+    for again in [Value::Null, json!({"gracePeriodSeconds": 90, "propagationPolicy": "Foreground"})] {
+        let same = call(&api, "DELETE", &path, again.clone()).await.body;
+        assert_eq!(same, first, "{again}");
+    }
+    let shorter = call(&api, "DELETE", &path, json!({"gracePeriodSeconds": 20})).await.body;
+    assert_eq!(end(&first).as_second() - end(&shorter).as_second(), 40);
+    assert_eq!(
+        (&shorter["metadata"]["deletionGracePeriodSeconds"], &shorter["metadata"]["generation"]),
+        (&json!(20), &json!(2))
+    );
+    // It is over, but whoever runs it has not yet said that all is unmounted.
+    call(&api, "PATCH", &format!("{path}/status"), json!({"status": {"phase": "Succeeded"}})).await;
+    let late = call(&api, "DELETE", &path, Value::Null).await.body;
+    assert_eq!(late["metadata"]["deletionGracePeriodSeconds"], 20);
+    let collection = call(&api, "DELETE", PODS, Value::Null).await;
+    assert_eq!((collection.code, call(&api, "GET", &path, Value::Null).await.code), (200, 200));
+    let negative = call(&api, "DELETE", &path, json!({"gracePeriodSeconds": -5})).await.body;
+    assert_eq!(negative["metadata"]["deletionGracePeriodSeconds"], 1);
+    call(&api, "DELETE", &path, json!({"gracePeriodSeconds": 0})).await;
+    assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
+}
+
+#[tokio::test]
+async fn a_repeated_deletion_keeps_the_propagation_policy() {
+    let api = with_namespace().await;
+    let rcs = "/api/v1/namespaces/n/replicationcontrollers";
+    let rc = |name: &str| {
+        let mut rc = super::templates::object(&version("ReplicationController"), name);
+        rc["metadata"]["finalizers"] = json!(["a/b"]);
+        rc
+    };
+    for (first, second, wanted) in [
+        (json!({"propagationPolicy": "Foreground"}), Value::Null, json!(["a/b", "foregroundDeletion"])),
+        (Value::Null, Value::Null, json!(["a/b", "orphan"])),
+        (json!({"orphanDependents": false}), Value::Null, json!(["a/b", "orphan"])),
+        (json!({"propagationPolicy": "Foreground"}), json!({"propagationPolicy": "Background"}), json!(["a/b"])),
+        (
+            json!({"propagationPolicy": "Orphan"}),
+            json!({"propagationPolicy": "Foreground"}),
+            json!(["a/b", "foregroundDeletion"]),
+        ),
+    ] {
+        let path = format!("{rcs}/r");
+        assert_eq!(call(&api, "POST", rcs, rc("r")).await.code, 201);
+        call(&api, "DELETE", &path, first.clone()).await;
+        let after = call(&api, "DELETE", &path, second.clone()).await.body;
+        assert_eq!(after["metadata"]["finalizers"], wanted, "{first} {second}");
+        call(&api, "PATCH", &path, json!({"metadata": {"finalizers": null}})).await;
+        assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
+    }
+    // Events have no dependents, whatever is asked.
+    let events = "/api/v1/namespaces/n/events";
+    call(&api, "POST", events, super::templates::object(&version("Event"), "e")).await;
+    call(&api, "DELETE", &format!("{events}/e"), json!({"propagationPolicy": "Foreground"})).await;
+    assert_eq!(call(&api, "GET", &format!("{events}/e"), Value::Null).await.code, 404);
+}
+
+#[tokio::test]
+async fn options_of_deletions_are_checked() {
+    let api = with_namespace().await;
+    let path = bound_pod(&api, "p").await;
+    for (options, code, words) in [
+        (json!({"preconditions": {"uid": "x"}}), 409, "The object might have been deleted and then recreated"),
+        (json!({"preconditions": {"resourceVersion": "1"}}), 409, "The object might have been modified"),
+        (json!({"propagationPolicy": "Orphan", "orphanDependents": true}), 422, "cannot be both set"),
+        (json!({"propagationPolicy": "Weird"}), 422, "Unsupported value: \"Weird\""),
+        (json!({"dryRun": ["x"]}), 422, "Unsupported value: [\"x\"]"),
+        (json!({"gracePeriodSeconds": "x"}), 400, "cannot be read"),
+    ] {
+        let reply = call(&api, "DELETE", &path, options.clone()).await;
+        assert_eq!(reply.code, code, "{options}: {}", reply.body);
+        assert!(reply.body["message"].as_str().unwrap().contains(words), "{options}: {}", reply.body);
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_keeps_its_finalizer() {
+    let api = api();
+    let all = "/api/v1/namespaces";
+    for (name, given, wanted) in [
+        ("a", json!([]), json!(["kubernetes"])),
+        ("b", json!(["x.y/z"]), json!(["x.y/z", "kubernetes"])),
+        ("c", Value::Null, json!(["kubernetes"])),
+    ] {
+        let made = call(&api, "POST", all, json!({"metadata": {"name": name}, "spec": {"finalizers": given}})).await;
+        assert_eq!(made.body["spec"]["finalizers"], wanted, "{}", made.body);
+    }
+    let path = format!("{all}/a");
+    for finalizers in [json!([]), json!(["a/b"]), Value::Null] {
+        let patched = call(&api, "PATCH", &path, json!({"spec": {"finalizers": finalizers}})).await;
+        assert_eq!((patched.code, &patched.body["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
+        let put =
+            call(&api, "PUT", &path, json!({"metadata": {"name": "a"}, "spec": {"finalizers": finalizers}})).await;
+        assert_eq!((put.code, &put.body["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
+        let status = json!({"spec": {"finalizers": finalizers}, "metadata": {"labels": {"q": "1"}}});
+        let status = call(&api, "PATCH", &format!("{path}/status"), status).await;
+        assert_eq!((status.code, &status.body["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
+    }
+    assert_eq!(
+        call(&api, "POST", all, json!({"metadata": {"name": "d"}, "spec": {"finalizers": ["zz"]}})).await.code,
+        422
+    );
+    let finalize = format!("{path}/finalize");
+    let with = |metadata: Value, finalizers: Value| json!({"metadata": metadata, "spec": {"finalizers": finalizers}});
+    for (body, code) in [
+        (with(json!({"name": "a"}), json!(["bad"])), 422),
+        (with(json!({"name": "a"}), json!([7])), 400),
+        (with(json!({"name": "a", "uid": "x"}), json!([])), 409),
+        (with(json!({"name": "a", "resourceVersion": "1"}), json!([])), 409),
+        (with(json!({"name": "b"}), json!([])), 400),
+    ] {
+        assert_eq!(call(&api, "PUT", &finalize, body.clone()).await.code, code, "{body}");
+    }
+    let held = call(&api, "DELETE", &path, Value::Null).await.body;
+    assert_eq!(
+        (&held["status"]["phase"], &held["spec"]["finalizers"]),
+        (&json!("Terminating"), &json!(["kubernetes"]))
+    );
+    let done = call(&api, "PUT", &finalize, with(json!({"name": "a"}), json!(["x.y/z"]))).await.body;
+    assert_ne!(
+        done["metadata"]["resourceVersion"], held["metadata"]["resourceVersion"],
+        "the answer is what was written"
+    );
+    call(&api, "PUT", &finalize, with(json!({"name": "a"}), json!([]))).await;
+    assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
+    assert_eq!(call(&api, "DELETE", all, Value::Null).await.code, 405, "not all namespaces at once");
+}

@@ -1,0 +1,98 @@
+//! What clients may take of the server, beside one another.
+
+use windlass_kit::serve::ClientIdentity;
+
+use super::*;
+
+/// A body that is begun and never ends.
+fn endless() -> Body {
+    let begun = futures::stream::iter([Ok::<_, std::convert::Infallible>("{")]);
+    Body::from_stream(begun.chain(futures::stream::pending()))
+}
+
+/// A request from outside of this process, by the holder of a certificate.
+fn from_outside(groups: &[&str], method: &str, path: &str, body: Body) -> Request<Body> {
+    let peer = ClientIdentity { name: "eve".to_owned(), groups: groups.iter().map(|g| (*g).to_owned()).collect() };
+    let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
+    request.extension(peer).body(body).unwrap()
+}
+
+async fn code(api: &Api, request: Request<Body>) -> u16 {
+    api.router().oneshot(request).await.unwrap().status().as_u16()
+}
+
+const ADMIN: &[&str] = &["system:masters"];
+const TENANT: &[&str] = &["tenants"];
+
+#[tokio::test(start_paused = true)]
+async fn rights_to_reviews_are_decided_before_anything_is_read() {
+    let api = api();
+    for (path, expected) in [
+        ("/apis/authentication.k8s.io/v1/tokenreviews", 403),
+        ("/apis/authorization.k8s.io/v1/subjectaccessreviews", 403),
+        // Decided before it is known that there is no such resource.
+        ("/apis/authorization.k8s.io/v1/others", 403),
+    ] {
+        let begun = tokio::time::Instant::now();
+        assert_eq!(code(&api, from_outside(TENANT, "POST", path, endless())).await, expected, "{path}");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "{path}");
+    }
+    // What everybody may ask is short and comes in time.
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    assert_eq!(code(&api, from_outside(TENANT, "POST", path, endless())).await, 408);
+    let long = Body::from(format!("{{\"x\":{:?}}}", "x".repeat(64 << 10)));
+    assert_eq!(code(&api, from_outside(TENANT, "POST", path, long)).await, 413);
+    assert_eq!(code(&api, from_outside(TENANT, "POST", path, Body::from("{}"))).await, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_reviews_block_neither_components_nor_administrators() {
+    let api = api();
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    for _ in 0..MAX_REVIEWS_IN_FLIGHT {
+        let (api, request) = (api.clone(), from_outside(TENANT, "POST", path, endless()));
+        tokio::spawn(async move { code(&api, request).await });
+    }
+    // Until all of them wait for the rest of their bodies.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(code(&api, from_outside(TENANT, "POST", path, Body::from("{}"))).await, 429);
+    assert_eq!(code(&api, from_outside(ADMIN, "POST", path, Body::from("{}"))).await, 201);
+    assert_eq!(call(&api, "POST", path, json!({})).await.code, 201);
+    tokio::time::sleep(Duration::from_secs(5) + Duration::from_secs(1)).await;
+    assert_eq!(code(&api, from_outside(TENANT, "POST", path, Body::from("{}"))).await, 201);
+}
+
+#[tokio::test]
+async fn slow_bodies_block_nobody() {
+    let api = with_namespace().await;
+    for _ in 0..MAX_MUTATING_REQUESTS_IN_FLIGHT + 1 {
+        let (api, request) = (api.clone(), from_outside(ADMIN, "POST", MAPS, endless()));
+        tokio::spawn(async move { code(&api, request).await });
+    }
+    // Until all of them wait for the rest of their bodies.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let request = from_outside(ADMIN, "POST", MAPS, Body::from(map("m").to_string()));
+    assert_eq!(code(&api, request).await, 201);
+}
+
+#[tokio::test]
+async fn parts_of_this_process_and_nodes_have_their_own_share() {
+    let api = with_namespace().await;
+    let shared = &api.inner.limits.shared;
+    let (_reads, _writes) = (shared.reads.try_acquire_many(400).unwrap(), shared.writes.try_acquire_many(200).unwrap());
+    assert_eq!(code(&api, from_outside(ADMIN, "GET", MAPS, Body::empty())).await, 429);
+    assert_eq!(code(&api, from_outside(ADMIN, "POST", MAPS, Body::from(map("a").to_string()))).await, 429);
+    assert_eq!(call(&api, "POST", MAPS, map("a")).await.code, 201);
+    let node = ClientIdentity { name: "system:node:n1".to_owned(), groups: vec![NODES_GROUP.to_owned()] };
+    let mut request = from_outside(&[], "GET", "/api/v1/services", Body::empty());
+    request.extensions_mut().insert(node);
+    assert_eq!(code(&api, request).await, 200);
+}
+
+#[tokio::test]
+async fn the_log_of_a_pod_without_a_node_is_empty() {
+    let api = with_namespace().await;
+    assert_eq!(call(&api, "POST", PODS, pod("p")).await.code, 201);
+    assert_eq!(call(&api, "GET", &format!("{PODS}/p/log"), Value::Null).await.code, 204);
+    assert_eq!(call(&api, "GET", &format!("{PODS}/p/log?container=x"), Value::Null).await.code, 400);
+}

@@ -1,0 +1,126 @@
+//! What lists can be asked for, and that their pages are of one revision.
+
+use super::*;
+
+fn names(body: &Value) -> Vec<&str> {
+    body["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn all_pages_are_of_the_first_ones_revision() {
+    let api = with_namespace().await;
+    for name in ["b", "c", "d", "e"] {
+        call(&api, "POST", MAPS, map(name)).await;
+    }
+    let first = call(&api, "GET", &format!("{MAPS}?limit=2"), Value::Null).await.body;
+    assert_eq!(names(&first), ["b", "c"]);
+    // One goes, one comes, one changes: the list that was begun knows nothing of it.
+    call(&api, "DELETE", &format!("{MAPS}/d"), Value::Null).await;
+    call(&api, "POST", MAPS, map("cc")).await;
+    call(&api, "PATCH", &format!("{MAPS}/e"), json!({"data": {"a": "changed"}})).await;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let second = call(&api, "GET", &format!("{MAPS}?limit=2&continue={token}"), Value::Null).await.body;
+    assert_eq!(names(&second), ["d", "e"]);
+    assert_eq!(second["items"][1]["data"]["a"], "b");
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let exact = format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact");
+    assert_eq!(names(&call(&api, "GET", &exact, Value::Null).await.body), ["b", "c", "d", "e"]);
+    let newer = format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=NotOlderThan");
+    assert_eq!(names(&call(&api, "GET", &newer, Value::Null).await.body), ["b", "c", "cc", "e"]);
+}
+
+#[tokio::test]
+async fn a_page_that_comes_too_late_may_go_on_in_the_present() {
+    let memory = Memory::default();
+    let settings = || ApiConfig {
+        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
+        node_ports: 30000..=30009,
+        max_token_seconds: None,
+    };
+    let open = || Api::new(&kinds::open_store(Box::new(memory.clone())).unwrap(), &settings(), None, None);
+    let api = open();
+    call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    for name in ["b", "c", "d"] {
+        call(&api, "POST", MAPS, map(name)).await;
+    }
+    let first = call(&api, "GET", &format!("{MAPS}?limit=1"), Value::Null).await.body;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    call(&api, "DELETE", &format!("{MAPS}/c"), Value::Null).await;
+    memory.compact();
+    let api = open();
+    let late = call(&api, "GET", &format!("{MAPS}?limit=1&continue={token}"), Value::Null).await;
+    assert_eq!((late.code, late.body["reason"].as_str()), (410, Some("Expired")), "{}", late.body);
+    let fresh = late.body["metadata"]["continue"].as_str().unwrap();
+    let rest = call(&api, "GET", &format!("{MAPS}?continue={fresh}"), Value::Null).await;
+    assert_eq!(names(&rest.body), ["d"]);
+    let exact = format!("{MAPS}?resourceVersion=2&resourceVersionMatch=Exact");
+    assert_eq!(call(&api, "GET", &exact, Value::Null).await.code, 410);
+}
+
+#[tokio::test]
+async fn options_that_cannot_be_are_refused() {
+    let api = with_namespace().await;
+    call(&api, "POST", MAPS, map("m")).await;
+    for (query, code) in [
+        ("resourceVersionMatch=Exact", 422),
+        ("resourceVersionMatch=Exact&resourceVersion=0", 422),
+        ("resourceVersionMatch=Bad&resourceVersion=1", 422),
+        ("resourceVersionMatch=NotOlderThan&resourceVersion=1", 200),
+        ("sendInitialEvents=true", 422),
+        ("watch=1&resourceVersionMatch=NotOlderThan&resourceVersion=1", 422),
+        ("watch=1&sendInitialEvents=true&resourceVersionMatch=Exact", 422),
+        ("continue=abc&resourceVersionMatch=Exact&resourceVersion=1", 422),
+        ("continue=abc", 400),
+        ("resourceVersionMatch=Exact&resourceVersion=99999", 504),
+        ("resourceVersion=abc", 400),
+    ] {
+        let reply = call(&api, "GET", &format!("{MAPS}?{query}"), Value::Null).await;
+        assert_eq!(reply.code, code, "{query}: {}", reply.body);
+    }
+}
+
+#[tokio::test]
+async fn paths_are_read_as_upstream_does() {
+    let api = with_namespace().await;
+    call(&api, "POST", MAPS, map("m")).await;
+    for path in ["/api/v1/namespaces/n/configmaps/%6d", "/api/v1/namespaces/%6E/configmaps%2fm"] {
+        let got = call(&api, "GET", path, Value::Null).await;
+        assert_eq!((got.code, &got.body["metadata"]["name"]), (200, &json!("m")), "{path}");
+    }
+    assert_eq!(call(&api, "GET", "/api/v1/namespaces/n/configmaps/%ff", Value::Null).await.code, 400);
+    for (path, events) in [
+        ("/api/v1/watch/namespaces/n/configmaps", 1),
+        ("/api/v1/watch/configmaps", 1),
+        ("/api/v1/watch/namespaces/n/configmaps/m", 1),
+        ("/api/v1/watch/namespaces/n/configmaps/other", 0),
+    ] {
+        let uri = format!("{path}?timeoutSeconds=1");
+        let request = Request::builder().uri(uri).extension(User::internal("t")).body(Body::empty()).unwrap();
+        let bytes = api.router().oneshot(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(String::from_utf8_lossy(&bytes).lines().count(), events, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn only_what_can_be_written_is_promised() {
+    let api = with_namespace().await;
+    let user = User::internal("t");
+    for (accept, code) in [
+        ("application/json", 200),
+        ("", 200),
+        ("*/*", 200),
+        ("application/vnd.kubernetes.protobuf,application/json", 200),
+        ("application/vnd.kubernetes.protobuf", 406),
+        ("text/plain", 406),
+        ("application/json;as=Foo;v=v1;g=meta.k8s.io", 406),
+    ] {
+        assert_eq!(send(&api, &user, "GET", MAPS, "", accept, "").await.code, code, "{accept}");
+    }
+    let list = send(&api, &user, "GET", "/openapi/v3", "", "*/*", "").await.body;
+    let current = list["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
+    assert_eq!(send(&api, &user, "GET", &current, "", "*/*", "").await.code, 200);
+    let request = Request::builder().uri("/openapi/v3/api/v1?hash=OLD").extension(user).body(Body::empty()).unwrap();
+    let moved = api.router().oneshot(request).await.unwrap();
+    assert_eq!((moved.status().as_u16(), moved.headers()["location"].to_str().unwrap()), (301, current.as_str()));
+}

@@ -1,0 +1,72 @@
+//! Tokens that are asked for: how long they live, and what they may be bound to.
+
+use super::*;
+
+/// An API that signs tokens, with one account and a pod of another one.
+async fn signing(max_token_seconds: Option<i64>) -> Api {
+    let tokens = TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    let api = api_with(Some(tokens), max_token_seconds);
+    for (path, body) in [
+        ("/api/v1/namespaces", json!({"metadata": {"name": "n"}})),
+        ("/api/v1/namespaces/n/serviceaccounts", json!({"metadata": {"name": "a"}})),
+        (PODS, pod("p")),
+    ] {
+        let made = call(&api, "POST", path, body).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
+    api
+}
+
+async fn token(api: &Api, spec: Value) -> Reply {
+    call(api, "POST", "/api/v1/namespaces/n/serviceaccounts/a/token", json!({"spec": spec})).await
+}
+
+/// How long an answer says that its token lives, and how long the token itself does.
+fn lives(reply: &Reply) -> (i64, i64) {
+    use base64::Engine as _;
+    let token = reply.body["status"]["token"].as_str().unwrap();
+    let claims = token.split('.').nth(1).unwrap();
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    let life = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
+    (reply.body["spec"]["expirationSeconds"].as_i64().unwrap(), life)
+}
+
+#[tokio::test]
+async fn a_token_has_the_requested_lifetime_up_to_the_maximum() {
+    let (free, bounded) = (signing(None).await, signing(Some(7200)).await);
+    for (asked, alone, most) in [(600, 600, 600), (7200, 7200, 7200), (7201, 7201, 7200), (1_i64 << 32, 1 << 32, 7200)]
+    {
+        assert_eq!(lives(&token(&free, json!({"expirationSeconds": asked})).await), (alone, alone));
+        assert_eq!(lives(&token(&bounded, json!({"expirationSeconds": asked})).await), (most, most));
+    }
+    assert_eq!(lives(&token(&bounded, json!({})).await), (3600, 3600));
+    for (asked, words) in [(599, "less than 10 minutes"), ((1_i64 << 32) + 1, "larger than 2^32 seconds")] {
+        let refused = token(&bounded, json!({"expirationSeconds": asked})).await;
+        assert_eq!(refused.code, 422, "{}", refused.body);
+        assert!(refused.body["message"].as_str().unwrap().contains(words), "{}", refused.body);
+    }
+}
+
+#[tokio::test]
+async fn a_bound_token_needs_an_existing_object_of_the_account() {
+    let api = signing(None).await;
+    let bound = |kind: &str, name: &str, uid: &str| json!({"boundObjectRef": {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}});
+    for (spec, code, words) in [
+        (bound("Pod", "p", ""), 400, "to pod running with different serviceaccount name"),
+        (bound("Pod", "gone", ""), 404, "pods \"gone\" not found"),
+        (bound("Secret", "gone", ""), 404, "secrets \"gone\" not found"),
+        (bound("ConfigMap", "m", ""), 400, "cannot bind token to object of kind \"ConfigMap\""),
+    ] {
+        let refused = token(&api, spec).await;
+        assert_eq!(refused.code, code, "{}", refused.body);
+        assert!(refused.body["message"].as_str().unwrap().contains(words), "{}", refused.body);
+    }
+    let own = json!({"metadata": {"name": "own"}, "spec": {"serviceAccountName": "a", "containers": [{"name": "c", "image": "i"}]}});
+    let made = call(&api, "POST", PODS, own).await;
+    let uid = made.body["metadata"]["uid"].as_str().unwrap().to_owned();
+    assert_eq!(token(&api, bound("Pod", "own", &uid)).await.code, 201);
+    let other = token(&api, bound("Pod", "own", "00000000-0000-4000-8000-000000000000")).await;
+    assert_eq!(other.code, 409, "{}", other.body);
+    assert!(other.body["message"].as_str().unwrap().contains("does not match the UID in record"), "{}", other.body);
+}

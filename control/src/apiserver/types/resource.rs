@@ -1,0 +1,209 @@
+//! A resource: a name in a group, and how its objects behave in every version.
+
+use std::{fmt, sync::Arc};
+
+use super::{Conversion, Gvk, Name, Version, VersionSpec, gvk};
+use crate::{
+    apiserver::{Strategy, virtual_resource::VirtualResource},
+    store::{RelaxedDurability, ResourceId, ResourceOptions, Store},
+};
+
+/// The garbage collection policy of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GcPolicy {
+    /// Dependents are deleted in the background.
+    Background,
+    /// Dependents are orphaned.
+    Orphan,
+    /// The resource never has dependents.
+    Unsupported,
+}
+
+/// Where the objects of a resource come from.
+#[derive(Debug, Clone)]
+pub enum Storage {
+    /// The store, under the name of this group resource; two resources may share one, as events do.
+    Store {
+        /// The group resource in the store: `leases.coordination.k8s.io`.
+        name: Name,
+        /// The `apiVersion` of the stored objects.
+        api_version: String,
+    },
+    /// They are computed on request, or only answered to.
+    Virtual(Arc<dyn VirtualResource>),
+}
+
+/// A resource in a group.
+pub struct Resource {
+    /// The API group, empty for the core group.
+    pub group: Name,
+    /// The kind of its objects.
+    pub kind: Name,
+    /// The kind of its lists.
+    pub list_kind: Name,
+    /// The plural name, as in paths.
+    pub plural: Name,
+    /// The singular name.
+    pub singular: Name,
+    /// Short names for kubectl.
+    pub short_names: Vec<Name>,
+    /// Categories, such as `all` of `kubectl get all`.
+    pub categories: Vec<Name>,
+    /// Whether the objects have a namespace.
+    pub namespaced: bool,
+    /// The verbs of discovery.
+    pub verbs: Vec<&'static str>,
+    /// Where the objects come from; filled in by [`Definition`] for stored resources.
+    pub storage: Storage,
+    /// The id in the store; `None` for virtual resources, and before the resource is installed.
+    pub(in crate::apiserver) id: Option<ResourceId>,
+    /// Whether a PUT creates a missing object.
+    pub create_on_update: bool,
+    /// Whether a PUT without a resource version is allowed.
+    pub allow_unconditional_update: bool,
+    /// The garbage collection policy of a deletion without one.
+    pub gc: GcPolicy,
+    /// Whether an immediate deletion returns the object instead of a `Status`.
+    pub returns_deleted: bool,
+    /// Whether `metadata.generation` counts changes of the spec.
+    pub generation: bool,
+    /// Which writes may reach the disk a few seconds later: those that nothing depends on and that recur anyway.
+    pub relaxed_durability: RelaxedDurability,
+    /// Whether the resource itself is going: nothing is created any more.
+    pub terminating: bool,
+    /// What the resource does at create, update and delete.
+    pub strategy: Arc<dyn Strategy>,
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resource").field("name", &self.group_resource()).finish_non_exhaustive()
+    }
+}
+
+impl Resource {
+    /// A namespaced, stored resource with upstream's usual behaviour.
+    #[must_use]
+    pub fn new(
+        group: impl Into<Name>,
+        plural: impl Into<Name>,
+        kind: impl Into<Name>,
+        strategy: impl Strategy + 'static,
+    ) -> Self {
+        let (group, plural, kind) = (group.into(), plural.into(), kind.into());
+        let name = group_resource(&group, &plural);
+        Self {
+            list_kind: format!("{kind}List").into(),
+            singular: kind.to_lowercase().into(),
+            group,
+            kind,
+            plural,
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            namespaced: true,
+            verbs: vec!["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+            storage: Storage::Store { name: name.into(), api_version: String::new() },
+            id: None,
+            create_on_update: false,
+            allow_unconditional_update: true,
+            gc: GcPolicy::Background,
+            returns_deleted: false,
+            generation: false,
+            relaxed_durability: RelaxedDurability::Never,
+            terminating: false,
+            strategy: Arc::new(strategy),
+        }
+    }
+
+    /// The group resource, as in errors: `leases.coordination.k8s.io`.
+    #[must_use]
+    pub fn group_resource(&self) -> String {
+        group_resource(&self.group, &self.plural)
+    }
+
+    /// The verbs that discovery shows.
+    #[must_use]
+    pub fn discovered_verbs(&self) -> Vec<&'static str> {
+        let shown = |verb: &&'static str| !self.terminating || !matches!(*verb, "create" | "patch" | "update");
+        self.verbs.iter().copied().filter(shown).collect()
+    }
+
+    /// The group kind, as in validation errors: `Lease.coordination.k8s.io`.
+    #[must_use]
+    pub fn group_kind(&self) -> String {
+        group_resource(&self.group, &self.kind)
+    }
+
+    /// The id in the store; `None` for virtual resources.
+    #[must_use]
+    pub fn id(&self) -> Option<ResourceId> {
+        self.id
+    }
+
+    /// The handler of a virtual resource.
+    pub(crate) fn as_virtual(&self) -> Option<&Arc<dyn VirtualResource>> {
+        match &self.storage {
+            Storage::Virtual(handler) => Some(handler),
+            Storage::Store { .. } => None,
+        }
+    }
+}
+
+fn group_resource(group: &str, name: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+/// A resource and its served versions, before it is installed.
+#[derive(Debug)]
+pub struct Definition {
+    /// The resource.
+    pub resource: Resource,
+    /// The served versions, the preferred one first.
+    pub versions: Vec<VersionSpec>,
+}
+
+impl Definition {
+    /// A resource of one version, which is stored as it is served.
+    #[must_use]
+    pub fn single(resource: Resource, version: VersionSpec) -> Self {
+        let stored = version.name.clone();
+        Self::of(resource, vec![version], &stored)
+    }
+
+    /// A resource with several versions, one of which is stored.
+    #[must_use]
+    pub fn of(mut resource: Resource, versions: Vec<VersionSpec>, stored: &str) -> Self {
+        if let Storage::Store { api_version, .. } = &mut resource.storage
+            && api_version.is_empty()
+        {
+            *api_version = gvk::api_version(&resource.group, stored);
+        }
+        Self { resource, versions }
+    }
+
+    /// Registers the resource in the store and gives its versions.
+    pub(in crate::apiserver) fn install(self, store: &Store) -> Vec<Arc<Version>> {
+        let Self { mut resource, versions } = self;
+        if let Storage::Store { name, .. } = &resource.storage {
+            let options = ResourceOptions { relaxed_durability: resource.relaxed_durability.clone() };
+            let id = store.register(name, options);
+            if let Some(allocator) = resource.strategy.allocator() {
+                store.set_allocator(id, allocator);
+            }
+            resource.id = Some(id);
+        }
+        let resource = Arc::new(resource);
+        let version = |spec: VersionSpec| {
+            let gvk = Gvk { group: resource.group.clone(), version: spec.name.clone(), kind: resource.kind.clone() };
+            Arc::new(Version { resource: Arc::clone(&resource), gvk, spec })
+        };
+        versions.into_iter().map(version).collect()
+    }
+}
+
+impl Resource {
+    /// Whether objects of this version are stored in its own form.
+    pub(super) fn stores(&self, conversion: Conversion) -> bool {
+        matches!((&self.storage, conversion), (Storage::Store { .. }, Conversion::None))
+    }
+}

@@ -1,0 +1,135 @@
+//! The fields of a version's objects. Pure.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use windlass_apimachinery::{
+    field::FieldError,
+    schema::{self, FieldProblems, Schema, structural},
+};
+
+use super::Name;
+use crate::registry::BuiltInType;
+
+/// Where a schema comes from.
+#[derive(Debug, Clone)]
+enum Origin {
+    /// A type that is known when the program is built.
+    BuiltIn(&'static BuiltInType),
+    /// The `openAPIV3Schema` of a CustomResourceDefinition.
+    Custom(Arc<Value>),
+}
+
+/// The schema of a version.
+#[derive(Debug, Clone)]
+pub struct TypeSchema {
+    kind: Name,
+    node: Arc<Schema>,
+    origin: Origin,
+}
+
+impl TypeSchema {
+    /// The schema of a built-in type.
+    #[must_use]
+    pub fn built_in(of: &'static BuiltInType, node: Arc<Schema>) -> Self {
+        Self { kind: of.gvk.kind.into(), node, origin: Origin::BuiltIn(of) }
+    }
+
+    /// The schema of a custom resource: `source` is the `openAPIV3Schema` of its version, `object_meta` the type of
+    /// `metadata`.
+    #[must_use]
+    pub fn custom(kind: Name, source: &Value, object_meta: &Arc<Schema>) -> Self {
+        let node = Arc::new(structural::read(source, object_meta));
+        Self { kind, node, origin: Origin::Custom(Arc::new(source.clone())) }
+    }
+
+    /// The description of the type.
+    #[must_use]
+    pub fn node(&self) -> &Arc<Schema> {
+        &self.node
+    }
+
+    /// The built-in type, if it is one.
+    #[must_use]
+    pub fn as_built_in(&self) -> Option<&'static BuiltInType> {
+        match &self.origin {
+            Origin::BuiltIn(of) => Some(of),
+            Origin::Custom(_) => None,
+        }
+    }
+
+    /// The `openAPIV3Schema` of a custom resource.
+    #[must_use]
+    pub fn as_custom(&self) -> Option<&Value> {
+        match &self.origin {
+            Origin::BuiltIn(_) => None,
+            Origin::Custom(source) => Some(source),
+        }
+    }
+
+    /// Whether the type is known when the program is built.
+    #[must_use]
+    pub fn is_built_in(&self) -> bool {
+        matches!(self.origin, Origin::BuiltIn(_))
+    }
+
+    /// Fields that the type does not have, and values of the wrong type.
+    #[must_use]
+    pub fn check(&self, value: &Value) -> FieldProblems {
+        let mut problems = schema::check(&self.node, value, &self.kind);
+        // Upstream decodes custom objects without types: they are refused by validation.
+        if !self.is_built_in() {
+            problems.wrong.clear();
+        }
+        problems
+    }
+
+    /// Brings an object to its stored form. Of built-in types unknown fields and omitted empty values are removed,
+    /// quantities and times are canonical; custom objects are pruned and get the defaults of the schema.
+    pub fn prune(&self, value: &mut Value) {
+        if self.is_built_in() {
+            schema::canonicalize(&self.node, value);
+        } else {
+            schema::prune(&self.node, value);
+            schema::default(&self.node, value);
+        }
+    }
+
+    /// The form in which equal objects have equal values.
+    #[must_use]
+    pub fn canonical(&self, value: &Value) -> Value {
+        if self.is_built_in() { schema::canonical(&self.node, value) } else { value.clone() }
+    }
+
+    /// Whether two objects are equal to the type.
+    #[must_use]
+    pub fn same(&self, one: &Value, other: &Value) -> bool {
+        one == other || self.canonical(one) == self.canonical(other)
+    }
+
+    /// Removes fields that the type cannot decode and returns their paths.
+    pub fn drop_invalid_fields(&self, value: &mut Value) -> Vec<String> {
+        if self.is_built_in() { schema::drop_invalid_fields(&self.node, value) } else { Vec::new() }
+    }
+
+    /// Validates an object by the rules of the schema; built-in types have none.
+    #[must_use]
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        if self.is_built_in() { Vec::new() } else { schema::validate(&self.node, object, old) }
+    }
+
+    /// Decodes an object as the type that clients use.
+    ///
+    /// # Errors
+    /// Why they could not decode it.
+    pub fn try_decode(&self, bytes: &[u8]) -> Result<(), serde_json::Error> {
+        self.as_built_in().map_or(Ok(()), |of| (of.try_decode)(bytes))
+    }
+
+    /// Prunes a stored object and fills in defaults, where the schema may have changed since it was written.
+    pub fn complete_stored(&self, value: &mut Value) {
+        if !self.is_built_in() {
+            self.prune(value);
+        }
+    }
+}

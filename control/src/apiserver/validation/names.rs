@@ -1,0 +1,93 @@
+//! Names, labels, addresses: each check gives upstream's words for what is wrong, or nothing.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::errors::Errors;
+pub(crate) use windlass_apimachinery::names::{label, label_value, qualified, subdomain};
+
+const KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+const ENV: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
+const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
+fn no_more_than(bytes: usize) -> String {
+    format!("must be no more than {bytes} bytes")
+}
+
+/// A key in a ConfigMap or Secret.
+pub(crate) fn config_key(text: &str) -> Option<String> {
+    if text.len() > 253 {
+        return Some(no_more_than(253));
+    }
+    let fine = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    match text {
+        "." => Some("must not be '.'".to_owned()),
+        ".." => Some("must not be '..'".to_owned()),
+        dots if dots.starts_with("..") => Some("must not start with '..'".to_owned()),
+        _ => (!fine).then(|| KEY.to_owned()),
+    }
+}
+
+/// The name of an environment variable.
+pub(crate) fn variable(text: &str) -> Option<String> {
+    (!text.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=')).then(|| ENV.to_owned())
+}
+
+/// The name of a port, as IANA has them.
+pub(crate) fn port_name(text: &str) -> Option<String> {
+    let why = if text.len() > 15 {
+        "must be no more than 15 characters"
+    } else if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    } else if !text.bytes().any(|b| b.is_ascii_lowercase()) {
+        "must contain at least one letter (a-z)"
+    } else if text.contains("--") {
+        "must not contain consecutive hyphens"
+    } else if text.starts_with('-') || text.ends_with('-') {
+        "must not begin or end with a hyphen"
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
+}
+
+/// An IP address.
+pub(crate) fn ip(text: &str) -> Option<String> {
+    text.parse::<IpAddr>().is_err().then(|| IP.to_owned())
+}
+
+/// A port from 1 to 65535.
+pub(crate) fn is_port(value: &Value) -> bool {
+    matches!(value.as_i64(), Some(1..=65535))
+}
+
+/// A port by number or by name.
+pub(crate) fn port_or_name(field: &str, value: &Value, errors: &mut Errors) {
+    match value {
+        Value::String(name) => errors.unless(field, name, port_name(name)),
+        Value::Null => errors.required(field, ""),
+        number if !is_port(number) => errors.invalid(field, number, super::errors::PORT),
+        _ => {}
+    }
+}
+
+/// A map of labels.
+pub(crate) fn labels(map: &Value, field: &str, errors: &mut Errors) {
+    for (key, value) in map.as_object().into_iter().flatten() {
+        errors.unless(field, key, qualified(key));
+        let value = value.as_str().unwrap_or_default();
+        errors.unless(field, value, label_value(value));
+    }
+}
+
+const DNS_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+
+/// A label of a DNS name that begins with a letter.
+pub(crate) fn dns_1035_label(text: &str) -> Option<String> {
+    if text.len() > 63 {
+        return Some(no_more_than(63));
+    }
+    let good = label(text).is_none() && text.starts_with(|c: char| c.is_ascii_lowercase());
+    (!good).then(|| DNS_1035.to_owned())
+}

@@ -1,0 +1,270 @@
+//! `watch`: initial events and changes, as a stream of JSON objects.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use futures::{FutureExt as _, stream};
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    Api,
+    chain::{ApiRequest, ApiResult},
+    error::ApiError,
+    generate::random_u32,
+    negotiation::{Representation, metadata_of, table},
+    read::Selectors,
+    request_info::RequestOptions,
+    target::Target,
+    types::Version,
+};
+use crate::store;
+
+/// Interval of bookmarks.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// As upstream, a watch without a timeout ends after a random time of 30 to 60 minutes, so that watches that began
+/// together do not all reconnect together.
+const MIN_TIMEOUT_SECONDS: u32 = 1800;
+/// Maximum timeout, within the range of the clock.
+const MAX_TIMEOUT_SECONDS: u64 = 365 * 86_400;
+
+struct WatchStream {
+    api: Api,
+    /// Changes of the catalog: the watch ends with its resource.
+    generation: watch::Receiver<u64>,
+    watch: store::Watch,
+    version: Arc<Version>,
+    namespace: Option<String>,
+    selectors: Selectors,
+    representation: Representation,
+    include: String,
+    bookmarks: bool,
+    ends_at: Instant,
+    next_bookmark: Instant,
+    ready: VecDeque<Bytes>,
+    columns_sent: bool,
+    ended: bool,
+}
+
+impl ApiRequest {
+    pub(super) fn watch(&self, target: &Target, options: &RequestOptions) -> ApiResult {
+        let selectors = Selectors::read(target, options)?;
+        let resource = target.id()?;
+        let (requested, current) = (options.revision()?, self.store().revision());
+        if let Some(requested) = requested.filter(|requested| *requested > current) {
+            return Err(ApiError::too_large_version(requested, current));
+        }
+        let initial = options.send_initial_events || requested.is_none();
+        let (items, after) = if initial {
+            let (items, at) = self.store().list(resource, target.namespace.as_deref());
+            (items, at)
+        } else {
+            (Vec::new(), requested.unwrap_or(current))
+        };
+        let watch = self.store().watch(resource, after).map_err(|e| ApiError::store(&e))?;
+        let now = Instant::now();
+        let mut stream = WatchStream {
+            generation: self.api.catalogs().subscribe(),
+            api: self.api.clone(),
+            watch,
+            version: Arc::clone(&target.version),
+            namespace: target.namespace.clone(),
+            selectors,
+            representation: self.accept.representation,
+            include: options.include_object.clone(),
+            bookmarks: options.bookmarks,
+            ends_at: now + watch_timeout(options.timeout, random_u32()),
+            next_bookmark: now + BOOKMARK_INTERVAL,
+            ready: VecDeque::new(),
+            columns_sent: false,
+            ended: false,
+        };
+        for object in items {
+            let value = stream.version.decode(&object);
+            if stream.selectors.matches(&value) {
+                stream.push("ADDED", value);
+            }
+        }
+        if options.send_initial_events && options.bookmarks {
+            stream.bookmark(after, true);
+        }
+        Ok(response(stream))
+    }
+}
+
+/// The timeout of a watch: the requested one, else a random one.
+fn watch_timeout(requested: Option<u64>, random: u32) -> Duration {
+    let requested = requested.filter(|seconds| *seconds > 0).map(|seconds| seconds.min(MAX_TIMEOUT_SECONDS));
+    Duration::from_secs(requested.unwrap_or_else(|| u64::from(MIN_TIMEOUT_SECONDS + random % MIN_TIMEOUT_SECONDS)))
+}
+
+fn response(stream: WatchStream) -> Response {
+    let stream = stream::unfold(stream, |mut stream| async move {
+        let bytes = stream.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(bytes), stream))
+    });
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], Body::from_stream(stream)).into_response()
+}
+
+impl WatchStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(bytes) = self.take_ready() {
+                return Some(bytes);
+            }
+            if self.ended {
+                return None;
+            }
+            let wake = if self.bookmarks { self.ends_at.min(self.next_bookmark) } else { self.ends_at };
+            let next = tokio::select! {
+                next = tokio::time::timeout_at(wake, self.watch.next()) => next,
+                Ok(()) = self.generation.changed() => {
+                    self.follow_catalog();
+                    continue;
+                }
+            };
+            match next {
+                Ok(Ok(changes)) => changes.into_iter().for_each(|c| self.on_change(&c)),
+                Ok(Err(store::Error::Closed)) => return None,
+                Ok(Err(error)) => {
+                    self.send("ERROR", &ApiError::store(&error).status());
+                    self.ended = true;
+                }
+                Err(_) => {
+                    let now = Instant::now();
+                    if self.bookmarks {
+                        self.bookmark(self.watch.revision(), false);
+                        self.next_bookmark = now + BOOKMARK_INTERVAL;
+                    }
+                    self.ended = now >= self.ends_at;
+                }
+            }
+        }
+    }
+
+    /// Goes on with the resource as it is served now, or ends with it after its last events.
+    fn follow_catalog(&mut self) {
+        let gvk = &self.version.gvk;
+        let catalog = self.api.catalogs().current();
+        match catalog.find(&gvk.group, &gvk.version, &self.version.plural) {
+            Some(version) => self.version = Arc::clone(version),
+            None => {
+                if let Some(Ok(events)) = self.watch.next().now_or_never() {
+                    events.iter().for_each(|event| self.on_change(event));
+                }
+                self.ended = true;
+            }
+        }
+    }
+
+    /// All pending events as one chunk.
+    fn take_ready(&mut self) -> Option<Bytes> {
+        if self.ready.len() <= 1 {
+            return self.ready.pop_front();
+        }
+        let mut all = Vec::with_capacity(self.ready.iter().map(Bytes::len).sum());
+        self.ready.drain(..).for_each(|b| all.extend_from_slice(&b));
+        Some(all.into())
+    }
+
+    /// An object that begins to match the selectors is `ADDED` for this watcher, one that ceases to match is `DELETED`.
+    fn on_change(&mut self, change: &store::Event) {
+        if self.namespace.as_ref().is_some_and(|n| *n != change.object.key.namespace) {
+            return;
+        }
+        if self.selectors.is_empty()
+            && self.representation == Representation::Object
+            && self.version.is_served_as_stored()
+        {
+            let kind = match (change.deleted, &change.previous) {
+                (true, _) => "DELETED",
+                (false, None) => "ADDED",
+                (false, Some(_)) => "MODIFIED",
+            };
+            return self.send_bytes(kind, &change.object.bytes);
+        }
+        let object = self.version.decode(&change.object);
+        let before = change.previous.as_ref().map(|previous| self.version.decode(previous));
+        let matched = before.as_ref().is_some_and(|b| self.selectors.matches(b));
+        let matches = !change.deleted && self.selectors.matches(&object);
+        match (matched, matches) {
+            (false, true) => self.push("ADDED", object),
+            (true, true) => self.push("MODIFIED", object),
+            (true, false) => {
+                // The last matching state, with the revision of the change.
+                let mut last = before.unwrap_or(object);
+                last["metadata"]["resourceVersion"] = json!(change.object.revision.to_string());
+                self.push("DELETED", last);
+            }
+            (false, false) => {}
+        }
+    }
+
+    fn push(&mut self, kind: &str, object: Value) {
+        let object_shown = match self.representation {
+            Representation::Object => object,
+            Representation::Metadata => metadata_of(&object),
+            Representation::Table => {
+                let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                table(&self.version, &[object], &self.include, metadata, columns)
+            }
+        };
+        self.send(kind, &object_shown);
+    }
+
+    fn bookmark(&mut self, revision: u64, initial_end: bool) {
+        let gvk = &self.version.gvk;
+        let mut object = json!({"kind": gvk.kind, "apiVersion": gvk.api_version(), "metadata": {"resourceVersion": revision.to_string()}});
+        if initial_end {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        match self.representation {
+            Representation::Object => self.send("BOOKMARK", &object),
+            Representation::Metadata => self.send("BOOKMARK", &metadata_of(&object)),
+            Representation::Table => {
+                let metadata = object["metadata"].clone();
+                let row = json!({"cells": [], "object": metadata_of(&object)});
+                let object_shown = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": [row]});
+                self.send("BOOKMARK", &object_shown);
+            }
+        }
+    }
+
+    fn send(&mut self, kind: &str, object: &Value) {
+        let bytes = serde_json::to_vec(object).unwrap_or_default();
+        self.send_bytes(kind, &bytes);
+    }
+
+    fn send_bytes(&mut self, kind: &str, object: &[u8]) {
+        let mut out = Vec::with_capacity(object.len() + 40);
+        out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
+        out.extend_from_slice(object);
+        out.extend_from_slice(b"}\n");
+        self.ready.push_back(out.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_times_out_as_requested_or_after_30_to_60_minutes() {
+        for (requested, random, seconds) in [
+            (Some(7), 900, 7),
+            (None, 0, 1800),
+            (None, 1799, 3599),
+            (None, 1800, 1800),
+            (Some(0), 5, 1805),
+            (Some(u64::MAX), 5, MAX_TIMEOUT_SECONDS),
+            (Some(0), u32::MAX, u64::from(1800 + u32::MAX % 1800)),
+        ] {
+            assert_eq!(watch_timeout(requested, random), Duration::from_secs(seconds), "{requested:?} {random}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! `create`, `update` and `patch`.
+
+use axum::{body::Bytes, http::StatusCode, response::Response};
+use serde_json::Value;
+
+use super::{
+    admission::{Operation, Warnings},
+    chain::{ApiRequest, ApiResult},
+    commit::MAX_WRITE_ATTEMPTS,
+    decode::{PatchBody, PatchType, Read, with_warnings},
+    error::ApiError,
+    field_manager::{self, FieldManager},
+    metadata,
+    pipeline::{Draft, Mutation, Scope},
+    preconditions::{check_identity, check_preconditions, check_uid, check_version},
+    request_info::RequestOptions,
+    subresource::Serves,
+    target::Target,
+    validation::{Cause, FieldError},
+};
+use crate::patch::PatchKind;
+
+/// The part of the object that a target reaches.
+fn scope_of(target: &Target) -> Scope<'_> {
+    match target.served().map(|subresource| &subresource.serves) {
+        Some(Serves::Status) => Scope::Status,
+        Some(Serves::Part(part)) => Scope::Part(part.as_ref()),
+        _ => Scope::Object,
+    }
+}
+
+impl ApiRequest {
+    pub(super) async fn create(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        field_manager::validate_options("CreateOptions", options, false)?;
+        let Read { value, warnings } = self.read_object(&target.version, options, body)?;
+        let manager = FieldManager::new(self, target, options);
+        let collected = Warnings::default();
+        warnings.into_iter().for_each(|warning| collected.add(warning));
+        let created = self.insert(target, options, &value, (&collected, Some(&manager))).await?;
+        Ok(self.written(StatusCode::CREATED, target, options, created, &collected))
+    }
+
+    /// Creates an object under the name in the path, for `update` and apply: the caller needs the right to create as
+    /// well.
+    async fn create_named(
+        &self,
+        target: &Target,
+        options: &RequestOptions,
+        mut value: Value,
+        recorded: (&Warnings, Option<&FieldManager>),
+    ) -> Result<Value, ApiError> {
+        self.authorize_create(target)?;
+        check_uid(target, &value, &Value::Null)?;
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        self.insert(target, options, &value, recorded).await
+    }
+
+    /// Creates an object.
+    pub(crate) async fn insert(
+        &self,
+        target: &Target,
+        options: &RequestOptions,
+        value: &Value,
+        (warnings, manager): (&Warnings, Option<&FieldManager>),
+    ) -> Result<Value, ApiError> {
+        let make = |_: Option<&Value>| Ok(Draft::Write(value.clone()));
+        let mutation = Mutation {
+            target,
+            operation: Operation::Create,
+            scope: Scope::Object,
+            dry_run: options.dry_run,
+            warnings,
+            manager,
+            make: &make,
+        };
+        self.mutate(mutation).await.map(super::pipeline::Mutated::into_object)
+    }
+
+    /// Updates an object, or the part of it that the target reaches.
+    pub(super) async fn modify(
+        &self,
+        target: &Target,
+        options: &RequestOptions,
+        (warnings, manager): (&Warnings, Option<&FieldManager>),
+        make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
+    ) -> Result<Value, ApiError> {
+        let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null)).map(Draft::Write);
+        let mutation = Mutation {
+            target,
+            operation: Operation::Update,
+            scope: scope_of(target),
+            dry_run: options.dry_run,
+            warnings,
+            manager,
+            make: &make,
+        };
+        self.mutate(mutation).await.map(super::pipeline::Mutated::into_object)
+    }
+
+    pub(super) async fn update(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let version = &target.version;
+        field_manager::validate_options("UpdateOptions", options, false)?;
+        let manager = FieldManager::new(self, target, options);
+        let Read { value, warnings } = self.read_object(version, options, body)?;
+        metadata::check_name(target, &value)?;
+        let collected = Warnings::default();
+        warnings.into_iter().for_each(|warning| collected.add(warning));
+        let requested = value["metadata"]["resourceVersion"].as_str().filter(|v| !matches!(*v, "" | "0"));
+        let creates = version.create_on_update && target.subresource.is_none();
+        for _ in 0..MAX_WRITE_ATTEMPTS {
+            if creates && self.find(target)?.is_none() {
+                match self.create_named(target, options, value.clone(), (&collected, Some(&manager))).await {
+                    // Created concurrently by another client.
+                    Err(error) if error.is_already_exists() => continue,
+                    created => return Ok(self.written(StatusCode::CREATED, target, options, created?, &collected)),
+                }
+            }
+            let make = |old: &Value| {
+                if requested.is_none() && !version.allow_unconditional_update {
+                    return Err(unconditional(target));
+                }
+                check_preconditions(target, &value, old)?;
+                Ok(value.clone())
+            };
+            match self.modify(target, options, (&collected, Some(&manager)), &make).await {
+                // Deleted concurrently.
+                Err(error) if creates && error.is_not_found() => {}
+                object => return Ok(self.written(StatusCode::OK, target, options, object?, &collected)),
+            }
+        }
+        Err(ApiError::modified(version, target.name()))
+    }
+
+    pub(super) async fn patch(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let version = &target.version;
+        let patch = self.read_patch(options, body)?;
+        if patch.kind == PatchType::Patch(PatchKind::Strategic) && !version.spec.schema.is_built_in() {
+            return Err(super::decode::unsupported_patch());
+        }
+        let manager = FieldManager::new(self, target, options);
+        let applies = patch.kind == PatchType::Apply;
+        if applies {
+            check_applied(target, &patch)?;
+        }
+        let collected = Warnings::default();
+        let creates = applies && target.subresource.is_none();
+        for _ in 0..MAX_WRITE_ATTEMPTS {
+            if creates && self.find(target)?.is_none() {
+                let value = patch.apply(&version.spec.schema, &manager, options, &Value::Null)?;
+                let Read { value, warnings } = patch.check((&version.gvk, &version.spec.schema), options, value)?;
+                warnings.into_iter().for_each(|warning| collected.add(warning));
+                match self.create_named(target, options, value, (&collected, None)).await {
+                    Err(error) if error.is_already_exists() => continue,
+                    created => return Ok(self.written(StatusCode::CREATED, target, options, created?, &collected)),
+                }
+            }
+            let make = |old: &Value| {
+                let value = patch.apply(&version.spec.schema, &manager, options, old)?;
+                let Read { value, warnings } = patch.check((&version.gvk, &version.spec.schema), options, value)?;
+                warnings.into_iter().for_each(|warning| collected.add(warning));
+                check_identity(target, &value, old)?;
+                check_version(target, &value, old)?;
+                Ok(value)
+            };
+            match self.modify(target, options, (&collected, Some(&manager).filter(|_| !applies)), &make).await {
+                Err(error) if creates && error.is_not_found() => {}
+                object => return Ok(self.written(StatusCode::OK, target, options, object?, &collected)),
+            }
+        }
+        Err(ApiError::modified(version, target.name()))
+    }
+
+    fn written(
+        &self,
+        code: StatusCode,
+        target: &Target,
+        options: &RequestOptions,
+        object: Value,
+        warnings: &Warnings,
+    ) -> Response {
+        let response = self.accept.object(code, &target.version, object, &options.include_object);
+        with_warnings(response, &warnings.take())
+    }
+}
+
+/// An applied configuration names its type and its object.
+fn check_applied(target: &Target, patch: &PatchBody) -> Result<(), ApiError> {
+    let gvk = &target.version.gvk;
+    let text = |field: &str| patch.patch[field].as_str().unwrap_or("").to_owned();
+    let (kind, version) = (text("kind"), text("apiVersion"));
+    if kind != gvk.kind || version != gvk.api_version() {
+        let (group, version) = version.split_once('/').unwrap_or(("", version.as_str()));
+        return Err(ApiError::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
+    }
+    metadata::check_name(target, &patch.patch)
+}
+
+/// The error of an update without a resource version, where one is required.
+fn unconditional(target: &Target) -> ApiError {
+    let error = FieldError {
+        field: "metadata.resourceVersion".to_owned(),
+        cause: Cause::Invalid,
+        detail: format!("Invalid value: {}: must be specified for an update", target.version.unset_resource_version()),
+    };
+    ApiError::invalid(&target.version, target.name(), &[error])
+}

@@ -1,0 +1,96 @@
+//! Puts the API server together: kinds, plugins, authorizers.
+
+use std::{net::Ipv4Addr, ops::RangeInclusive, sync::Arc};
+
+use crate::{
+    apiserver::{Api, Authorizer, Components, KubeletClient, PrivilegedGroups, TokenAuthenticator},
+    kinds::{self, Environment, core::service::ServiceAllocator, types},
+    metrics::Usage,
+    pki::MASTERS_GROUP,
+    plugin::{
+        admission,
+        authenticator::ServiceAccountTokens,
+        authorizer::{DefaultRoles, NodeAuthorizer},
+    },
+    service_account_tokens::TokenIssuer,
+    store::Store,
+};
+
+/// Configuration of the API server.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiConfig {
+    /// First address and prefix length of the service CIDR.
+    pub(crate) service_cidr: (Ipv4Addr, u8),
+    /// The node port range.
+    pub(crate) node_ports: RangeInclusive<u16>,
+    /// Maximum lifetime of service account tokens, in seconds.
+    pub(crate) max_token_seconds: Option<i64>,
+}
+
+/// The API server, and what its kinds share with others.
+#[derive(Debug, Clone)]
+pub(crate) struct Instance {
+    pub(crate) api: Api,
+    /// The usage that `metrics.k8s.io` shows.
+    pub(crate) usage: Usage,
+    /// The cluster IPs and node ports.
+    #[cfg(test)]
+    pub(crate) allocator: Arc<ServiceAllocator>,
+}
+
+impl Instance {
+    /// An API over `store`. Without a `kubelet` client there are no logs, without `tokens` service accounts cannot
+    /// authenticate.
+    pub(crate) fn new(
+        store: &Store,
+        config: &ApiConfig,
+        kubelet: Option<KubeletClient>,
+        tokens: Option<TokenIssuer>,
+    ) -> Self {
+        let tokens = tokens.map(Arc::new);
+        let usage = Usage::default();
+        let allocator = Arc::new(ServiceAllocator::new(config.service_cidr, config.node_ports.clone(), store));
+        let environment = Environment {
+            store: store.clone(),
+            allocator: Arc::clone(&allocator),
+            kubelet,
+            tokens: tokens.clone(),
+            max_token_seconds: config.max_token_seconds,
+            usage: usage.clone(),
+        };
+        let authorizers: Vec<Arc<dyn Authorizer>> = vec![
+            Arc::new(PrivilegedGroups(vec![MASTERS_GROUP])),
+            Arc::new(NodeAuthorizer::new(store.clone())),
+            Arc::new(DefaultRoles),
+        ];
+        let authenticator = tokens.map(|tokens| {
+            Arc::new(ServiceAccountTokens { store: store.clone(), tokens }) as Arc<dyn TokenAuthenticator>
+        });
+        let components = Components {
+            object_meta: types::schema("meta/v1.ObjectMeta"),
+            delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
+            scale: types::built_in("autoscaling/v1", "Scale"),
+            definitions: kinds::definitions(&environment),
+            authorizers,
+            admission: admission::plugins(store),
+            token_authenticators: authenticator.into_iter().collect(),
+            audit_sinks: Vec::new(),
+        };
+        Self {
+            api: Api::new(store.clone(), components),
+            usage,
+            #[cfg(test)]
+            allocator,
+        }
+    }
+}
+
+/// Tests call it like the API server itself.
+#[cfg(test)]
+impl std::ops::Deref for Instance {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}

@@ -1,0 +1,47 @@
+//! ConfigMap. Pure.
+
+use serde_json::{Value, json};
+
+use crate::{
+    apiserver::{
+        Strategy,
+        types::{Definition, Resource, VersionSpec},
+        validation::errors::Errors,
+    },
+    kinds::{
+        shared::{
+            cells, data,
+            tables::{AGE, count, named},
+        },
+        types,
+    },
+};
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("", "configmaps", "ConfigMap", ConfigMap);
+    resource.short_names = vec!["cm".into()];
+    let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ConfigMap"));
+    v1.table = named(vec![count("Data", "Number of keys."), AGE], |object, age| {
+        vec![json!(cells::keys(object, &["data", "binaryData"])), json!(age)]
+    });
+    Definition::single(resource, v1)
+}
+
+#[derive(Debug)]
+struct ConfigMap;
+
+impl Strategy for ConfigMap {
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        data::validate_keys(object, &["data", "binaryData"], errors);
+        for (key, _) in object["binaryData"].as_object().into_iter().flatten() {
+            if object["data"].get(key).is_some() {
+                errors.invalid_text(format!("binaryData[{key}]"), key, "duplicate of key present in data");
+            }
+        }
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        data::validate_immutable(new, old, errors);
+    }
+}

@@ -1,0 +1,83 @@
+//! PersistentVolume. Pure.
+
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::{child, set};
+
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::Subresource,
+        types::{Definition, Resource, VersionSpec},
+    },
+    kinds::{
+        shared::{
+            cells::{self, or_unset, text},
+            set_phase,
+            tables::{AGE, column, named, wide},
+        },
+        types,
+    },
+};
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("", "persistentvolumes", "PersistentVolume", PersistentVolume);
+    resource.short_names = vec!["pv".into()];
+    resource.namespaced = false;
+    resource.returns_deleted = true;
+    let mut v1 = VersionSpec::new("v1", types::built_in("v1", "PersistentVolume"));
+    v1.subresources = vec![Subresource::status()];
+    let columns = vec![
+        column("Capacity", "How much it holds."),
+        column("Access Modes", "How it can be mounted."),
+        column("Reclaim Policy", "What becomes of it when its claim is gone."),
+        column("Status", "Whether it is bound."),
+        column("Claim", "The claim it is bound to."),
+        column("StorageClass", "Its class."),
+        column("VolumeAttributesClass", "Its class of attributes."),
+        column("Reason", "Why it is as it is."),
+        AGE,
+        wide("VolumeMode", "Files, or a raw device."),
+    ];
+    v1.table = named(columns, cells_of);
+    Definition::single(resource, v1)
+}
+
+fn cells_of(object: &Value, age: &str) -> Vec<Value> {
+    let (spec, claim) = (&object["spec"], &object["spec"]["claimRef"]);
+    let holder = format!("{}/{}", text(&claim["namespace"]), text(&claim["name"]));
+    vec![
+        spec["capacity"]["storage"].clone(),
+        json!(cells::access_modes(&spec["accessModes"])),
+        spec["persistentVolumeReclaimPolicy"].clone(),
+        json!(cells::phase(object)),
+        json!(if claim.is_object() { holder } else { String::new() }),
+        json!(text(&spec["storageClassName"])),
+        json!(or_unset(&spec["volumeAttributesClassName"])),
+        json!(text(&object["status"]["reason"])),
+        json!(age),
+        spec["volumeMode"].clone(),
+    ]
+}
+
+#[derive(Debug)]
+struct PersistentVolume;
+
+impl Strategy for PersistentVolume {
+    fn default(&self, object: &mut Map<String, Value>) {
+        let spec = child(object, "spec");
+        set(spec, "persistentVolumeReclaimPolicy", json!("Retain"));
+        set(spec, "volumeMode", json!("Filesystem"));
+        if let Some(source) = spec.get_mut("hostPath").and_then(Value::as_object_mut) {
+            set(source, "type", json!(""));
+        }
+        if let Some(claim) = spec.get_mut("claimRef").and_then(Value::as_object_mut) {
+            set(claim, "kind", json!("PersistentVolumeClaim"));
+            set(claim, "apiVersion", json!("v1"));
+        }
+    }
+
+    fn prepare_for_create(&self, object: &mut Value) {
+        set_phase(object, "Pending");
+    }
+}

@@ -1,0 +1,74 @@
+//! PersistentVolumeClaim. Pure.
+
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::{child, set};
+
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::Subresource,
+        types::{Definition, Resource, VersionSpec},
+        validation::errors::Errors,
+    },
+    kinds::{
+        shared::{
+            cells::{self, or_unset, text},
+            set_phase,
+            tables::{AGE, column, named, wide},
+            validate_amounts,
+        },
+        types,
+    },
+};
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("", "persistentvolumeclaims", "PersistentVolumeClaim", PersistentVolumeClaim);
+    resource.short_names = vec!["pvc".into()];
+    resource.returns_deleted = true;
+    let mut v1 = VersionSpec::new("v1", types::built_in("v1", "PersistentVolumeClaim"));
+    v1.subresources = vec![Subresource::status()];
+    let columns = vec![
+        column("Status", "Whether it is bound."),
+        column("Volume", "The volume it is bound to."),
+        column("Capacity", "How much that holds."),
+        column("Access Modes", "How it can be mounted."),
+        column("StorageClass", "Its class."),
+        column("VolumeAttributesClass", "Its class of attributes."),
+        AGE,
+        wide("VolumeMode", "Files, or a raw device."),
+    ];
+    v1.table = named(columns, cells_of);
+    Definition::single(resource, v1)
+}
+
+fn cells_of(object: &Value, age: &str) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    vec![
+        json!(cells::phase(object)),
+        json!(text(&spec["volumeName"])),
+        json!(text(&status["capacity"]["storage"])),
+        json!(cells::access_modes(&status["accessModes"])),
+        json!(text(&spec["storageClassName"])),
+        json!(or_unset(&spec["volumeAttributesClassName"])),
+        json!(age),
+        spec["volumeMode"].clone(),
+    ]
+}
+
+#[derive(Debug)]
+struct PersistentVolumeClaim;
+
+impl Strategy for PersistentVolumeClaim {
+    fn default(&self, object: &mut Map<String, Value>) {
+        set(child(object, "spec"), "volumeMode", json!("Filesystem"));
+    }
+
+    fn prepare_for_create(&self, object: &mut Value) {
+        set_phase(object, "Pending");
+    }
+
+    fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
+        validate_amounts(&new["status"], "capacity", errors);
+    }
+}

@@ -1,0 +1,157 @@
+//! Pod, with its subresources, one file for each.
+
+mod binding;
+mod connect;
+mod container;
+mod ephemeral_containers;
+mod eviction;
+mod log;
+mod qos;
+mod resize;
+mod status;
+mod table;
+mod validation;
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::pod;
+
+use windlass_apimachinery::selectors::SelectableField;
+
+use crate::{
+    apiserver::{
+        KubeletClient, Strategy,
+        generate::now,
+        subresource::{Serves, Subresource},
+        types::{Definition, Gvk, Resource, VersionSpec},
+        validation::errors::Errors,
+    },
+    kinds::{
+        shared::{
+            pod_template, set_phase,
+            tables::{AGE, column, wide},
+        },
+        types,
+    },
+};
+
+/// The resource. Without a kubelet client there are no logs and no connections to containers.
+pub(crate) fn definition(kubelet: Option<KubeletClient>) -> Definition {
+    let mut resource = Resource::new("", "pods", "Pod", Pod);
+    resource.short_names = vec!["po".into()];
+    resource.categories = vec!["all".into()];
+    resource.returns_deleted = true;
+    resource.generation = true;
+    let mut v1 = VersionSpec::new("v1", types::built_in("v1", "Pod"));
+    v1.selectable = [
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    ]
+    .map(SelectableField::path)
+    .to_vec();
+    v1.selectable.push(SelectableField::with_absent("spec.hostNetwork", "false"));
+    // The first of several, as upstream compares lists of addresses.
+    v1.selectable.push(SelectableField::at("status.podIPs", &[Cow::Borrowed("status.podIPs.0.ip")]));
+    v1.subresources = subresources(kubelet);
+    v1.table = table::table(vec![
+        column("Ready", "Containers that are ready, of all."),
+        column("Status", "What the pod is doing."),
+        column("Restarts", "How often containers were started again."),
+        AGE,
+        wide("IP", "The pod's address."),
+        wide("Node", "Where it runs."),
+        wide("Nominated Node", "Where it may run soon."),
+        wide("Readiness Gates", "Conditions that it waits for."),
+    ]);
+    Definition::single(resource, v1)
+}
+
+fn subresources(kubelet: Option<KubeletClient>) -> Vec<Subresource> {
+    let connect = |name: &'static str, kind: &'static str, kubelet: &Option<KubeletClient>| {
+        let handler = connect::Connect { subresource: name, kubelet: kubelet.clone() };
+        Subresource::of_kind(name, Gvk::of("", "v1", kind), &["create", "get"], Serves::Custom(Arc::new(handler)))
+    };
+    let custom = |name, kind, handler| Subresource::of_kind(name, kind, &["create"], handler);
+    vec![
+        connect("attach", "PodAttachOptions", &kubelet),
+        custom("binding", Gvk::of("", "v1", "Binding"), Serves::Custom(Arc::new(binding::Bind))),
+        Subresource::of_object(
+            "ephemeralcontainers",
+            &["get", "patch", "update"],
+            Serves::Part(Arc::new(ephemeral_containers::EphemeralContainers)),
+        ),
+        custom("eviction", Gvk::of("policy", "v1", "Eviction"), Serves::Custom(Arc::new(eviction::Evict))),
+        connect("exec", "PodExecOptions", &kubelet),
+        Subresource::of_object("log", &["get"], Serves::Custom(Arc::new(log::Log { kubelet: kubelet.clone() }))),
+        connect("portforward", "PodPortForwardOptions", &kubelet),
+        Subresource::of_object("resize", &["get", "patch", "update"], Serves::Part(Arc::new(resize::Resize))),
+        Subresource::status(),
+    ]
+}
+
+#[derive(Debug)]
+struct Pod;
+
+impl Strategy for Pod {
+    fn default(&self, object: &mut Map<String, Value>) {
+        pod(object);
+    }
+
+    fn prepare_for_create(&self, object: &mut Value) {
+        set_phase(object, "Pending");
+    }
+
+    /// Sets the QoS class and the scheduling condition of a new pod, which admission may have changed.
+    fn complete_create(&self, object: &mut Value) {
+        // An invalid spec is refused by validation.
+        if let Ok(class) = qos::qos_class(&object["spec"]) {
+            object["status"]["qosClass"] = json!(class.name());
+        }
+        if object["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+            object["status"]["conditions"] = json!([{
+                "type": "PodScheduled", "status": "False", "lastTransitionTime": now(), "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }]);
+        }
+    }
+
+    fn prepare_status_update(&self, object: &mut Value, old: &Value) {
+        status::reset_fields(object, old);
+    }
+
+    fn reset_fields(&self, subresource: &str) -> Option<&'static [&'static str]> {
+        match subresource {
+            "status" => Some(&["spec", "metadata.deletionTimestamp", "metadata.ownerReferences"]),
+            _ => None,
+        }
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        pod_template::validate_spec(&object["spec"], "spec", false, errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        validation::validate_update(&new["spec"], &old["spec"], errors);
+    }
+
+    fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        status::validate(new, old, errors);
+    }
+
+    /// Upstream's rule: the requested grace period, else the spec's; zero for unscheduled and terminal pods.
+    fn grace_period(&self, pod: &Value, requested: Option<i64>) -> Option<i64> {
+        let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let unscheduled = pod["spec"]["nodeName"].as_str().is_none_or(str::is_empty);
+        if finished || unscheduled {
+            return Some(0);
+        }
+        let grace = requested.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
+        Some(if grace < 0 { 1 } else { grace })
+    }
+}

@@ -1,0 +1,134 @@
+//! ReplicationController. Pure.
+
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::{child, pod_spec, set};
+
+use windlass_apimachinery::selectors::SelectableField;
+
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::{ScalePaths, Subresource},
+        types::{Definition, GcPolicy, Resource, VersionSpec},
+        validation::{errors::Errors, names},
+    },
+    kinds::{
+        shared::{
+            cells::{joined, map_of, or_none, text},
+            pod_template, set_status,
+            tables::{AGE, count, named, wide},
+        },
+        types,
+    },
+};
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("", "replicationcontrollers", "ReplicationController", ReplicationController);
+    resource.short_names = vec!["rc".into()];
+    resource.categories = vec!["all".into()];
+    resource.gc = GcPolicy::Orphan;
+    resource.generation = true;
+    let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ReplicationController"));
+    v1.selectable = vec![SelectableField::with_absent("status.replicas", "0")];
+    v1.subresources = vec![Subresource::scale(ScalePaths::built_in()), Subresource::status()];
+    let columns = vec![
+        count("Desired", "Pods that are wanted."),
+        count("Current", "Pods that there are."),
+        count("Ready", "Pods that are ready."),
+        AGE,
+        wide("Containers", "Names of the template's containers."),
+        wide("Images", "Images of the template's containers."),
+        wide("Selector", "Labels of its pods."),
+    ];
+    v1.table = named(columns, cells_of);
+    Definition::single(resource, v1)
+}
+
+fn cells_of(object: &Value, age: &str) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let containers = spec["template"]["spec"]["containers"].as_array();
+    let all = |key: &str| joined(containers.into_iter().flatten().map(|c| text(&c[key]).to_owned()));
+    let number = |v: &Value| json!(v.as_i64().unwrap_or(0));
+    vec![
+        number(&spec["replicas"]),
+        number(&status["replicas"]),
+        number(&status["readyReplicas"]),
+        json!(age),
+        json!(all("name")),
+        json!(all("image")),
+        json!(or_none(map_of(&spec["selector"]))),
+    ]
+}
+
+#[derive(Debug)]
+struct ReplicationController;
+
+impl Strategy for ReplicationController {
+    fn default(&self, object: &mut Map<String, Value>) {
+        let template = object.get("spec").and_then(|s| s.get("template")).cloned().unwrap_or_default();
+        let labels = template["metadata"]["labels"].clone();
+        let spec = child(object, "spec");
+        set(spec, "replicas", json!(1));
+        if spec.get("selector").is_none_or(|s| s.as_object().is_none_or(Map::is_empty)) && labels.is_object() {
+            spec.insert("selector".to_owned(), labels.clone());
+        }
+        if let Some(template) = spec.get_mut("template").and_then(Value::as_object_mut) {
+            set(template, "metadata", json!({}));
+            pod_spec(child(template, "spec"));
+        }
+        let metadata = child(object, "metadata");
+        if metadata.get("labels").is_none_or(|l| l.as_object().is_none_or(Map::is_empty)) && labels.is_object() {
+            metadata.insert("labels".to_owned(), labels);
+        }
+    }
+
+    fn prepare_for_create(&self, object: &mut Value) {
+        set_status(object, json!({"replicas": 0}));
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let spec = &object["spec"];
+        errors.at_least_0("spec.replicas", &spec["replicas"]);
+        errors.at_least_0("spec.minReadySeconds", &spec["minReadySeconds"]);
+        let selector = &spec["selector"];
+        if selector.as_object().is_none_or(Map::is_empty) {
+            errors.required("spec.selector", "");
+        }
+        let template = &spec["template"];
+        if !template.is_object() {
+            return errors.required("spec.template", "");
+        }
+        let labels = &template["metadata"]["labels"];
+        if selector.as_object().into_iter().flatten().any(|(key, value)| labels.get(key) != Some(value)) {
+            let carried = if labels.is_null() { Value::Object(Map::new()) } else { labels.clone() };
+            errors.invalid("spec.template.metadata.labels", &carried, "`selector` does not match template `labels`");
+        }
+        names::labels(labels, "spec.template.labels", errors);
+        pod_template::validate_spec(&template["spec"], "spec.template.spec", true, errors);
+        errors.one_of("spec.template.spec.restartPolicy", &template["spec"]["restartPolicy"], &["Always"]);
+        if !template["spec"]["activeDeadlineSeconds"].is_null() {
+            errors.forbidden(
+                "spec.template.spec.activeDeadlineSeconds",
+                "activeDeadlineSeconds in ReplicationController is not Supported",
+            );
+        }
+    }
+
+    fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
+        let status = &new["status"];
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        for field in ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"] {
+            errors.at_least_0(format!("status.{field}"), &status[field]);
+        }
+        for field in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
+            if count(field) > count("replicas") {
+                errors.invalid(format!("status.{field}"), &status[field], "cannot be greater than status.replicas");
+            }
+        }
+        if count("availableReplicas") > count("readyReplicas") {
+            let field = "availableReplicas";
+            errors.invalid(format!("status.{field}"), &status[field], "cannot be greater than readyReplicas");
+        }
+    }
+}

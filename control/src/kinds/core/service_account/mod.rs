@@ -1,0 +1,34 @@
+//! ServiceAccount, and the tokens that are requested for it.
+
+mod token_request;
+
+use std::sync::Arc;
+
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::{Serves, Subresource},
+        types::{Definition, Gvk, Resource, VersionSpec},
+    },
+    kinds::types,
+    service_account_tokens::TokenIssuer,
+};
+use token_request::TokenRequest;
+pub(crate) use token_request::uid_mismatch;
+
+/// The resource. Without an issuer no tokens are given, `max_token_seconds` is their maximum lifetime.
+pub(crate) fn definition(tokens: Option<Arc<TokenIssuer>>, max_token_seconds: Option<i64>) -> Definition {
+    let mut resource = Resource::new("", "serviceaccounts", "ServiceAccount", ServiceAccount);
+    resource.short_names = vec!["sa".into()];
+    resource.returns_deleted = true;
+    let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ServiceAccount"));
+    let handler = Serves::Custom(Arc::new(TokenRequest { tokens, max_token_seconds }));
+    let kind = Gvk::of("authentication.k8s.io", "v1", "TokenRequest");
+    v1.subresources = vec![Subresource::of_kind("token", kind, &["create"], handler)];
+    Definition::single(resource, v1)
+}
+
+#[derive(Debug)]
+struct ServiceAccount;
+
+impl Strategy for ServiceAccount {}

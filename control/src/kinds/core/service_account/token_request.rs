@@ -1,0 +1,134 @@
+//! `serviceaccounts/token`: a token for an account, bound to a pod or secret where the request names one.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::{body::Bytes, http::StatusCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    apiserver::{
+        ApiError, ApiRequest, ApiResult, Target,
+        generate::{new_uid, now},
+        read_json,
+        request_info::RequestOptions,
+        subresource::SubresourceHandler,
+        validation::{Cause, FieldError},
+    },
+    service_account_tokens::{ISSUER, TokenIssuer},
+    store::Key,
+};
+
+/// Upstream's minimum.
+const MIN_EXPIRATION_SECONDS: i64 = 600;
+
+/// Upstream's maximum.
+const MAX_EXPIRATION_SECONDS: i64 = 1 << 32;
+
+/// Gives tokens.
+#[derive(Debug)]
+pub(super) struct TokenRequest {
+    pub(super) tokens: Option<Arc<TokenIssuer>>,
+    /// Maximum lifetime, in seconds.
+    pub(super) max_token_seconds: Option<i64>,
+}
+
+#[async_trait]
+impl SubresourceHandler for TokenRequest {
+    async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let tokens = self.tokens.as_ref();
+        let tokens = tokens.ok_or_else(|| ApiError::internal("this server has no key for tokens"))?;
+        let account = request.read(target)?;
+        let mut wanted = read_json(body)?;
+        let namespace = target.namespace.clone().unwrap_or_default();
+        let name = target.name.clone().unwrap_or_default();
+        let seconds = wanted["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
+        let wrong = match seconds {
+            ..MIN_EXPIRATION_SECONDS => Some("may not specify a duration less than 10 minutes"),
+            MIN_EXPIRATION_SECONDS..=MAX_EXPIRATION_SECONDS => None,
+            _ => Some("may not specify a duration larger than 2^32 seconds"),
+        };
+        if let Some(why) = wrong {
+            let error = FieldError {
+                field: "spec.expirationSeconds".to_owned(),
+                cause: Cause::Invalid,
+                detail: format!("Invalid value: {seconds}: {why}"),
+            };
+            return Err(ApiError::invalid(&target.version, &name, &[error]));
+        }
+        request.admit_posted(target, options, &wanted, Some(&account)).await?;
+        let bound = bound_object(request, target, &wanted["spec"])?;
+        // As upstream: a longer lifetime is cut to the maximum, which the response states.
+        let seconds = self.max_token_seconds.map_or(seconds, |max| seconds.min(max));
+        let audiences = match wanted["spec"]["audiences"].as_array() {
+            Some(all) if !all.is_empty() => json!(all),
+            _ => json!([ISSUER]),
+        };
+        let issued = Timestamp::now().as_second();
+        let mut private =
+            json!({"namespace": namespace, "serviceaccount": {"name": name, "uid": account["metadata"]["uid"]}});
+        if let Some((kind, reference)) = bound {
+            private[kind] = reference;
+        }
+        let claims = json!({
+            "iss": ISSUER, "sub": format!("system:serviceaccount:{namespace}:{name}"), "aud": audiences,
+            "iat": issued, "nbf": issued, "exp": issued + seconds, "jti": new_uid()?, "kubernetes.io": private,
+        });
+        let token = if options.dry_run {
+            String::new()
+        } else {
+            tokens.sign(&claims).map_err(|e| ApiError::internal(e.to_string()))?
+        };
+        let end = Timestamp::from_second(issued + seconds).map_err(|e| ApiError::internal(e.to_string()))?;
+        if !wanted.is_object() {
+            wanted = json!({});
+        }
+        wanted["kind"] = json!("TokenRequest");
+        wanted["apiVersion"] = json!("authentication.k8s.io/v1");
+        wanted["metadata"] = json!({"name": name, "namespace": namespace, "creationTimestamp": now()});
+        wanted["spec"]["audiences"] = audiences;
+        wanted["spec"]["expirationSeconds"] = json!(seconds);
+        wanted["status"] = json!({"token": token, "expirationTimestamp": end.to_string()});
+        Ok(request.accept.write(StatusCode::CREATED, &wanted))
+    }
+}
+
+/// The object that a token is bound to, which must exist.
+fn bound_object(
+    request: &ApiRequest,
+    target: &Target,
+    spec: &Value,
+) -> Result<Option<(&'static str, Value)>, ApiError> {
+    let (namespace, account) = (target.namespace.as_deref().unwrap_or(""), target.name());
+    let reference = &spec["boundObjectRef"];
+    let name = reference["name"].as_str().unwrap_or("");
+    let (plural, word) = match reference["kind"].as_str() {
+        Some("Pod") => ("pods", "pod"),
+        Some("Secret") => ("secrets", "secret"),
+        None => return Ok(None),
+        Some(other) => {
+            return Err(ApiError::bad_request(format!("cannot bind token to object of kind {other:?}")));
+        }
+    };
+    let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+    let object = request.store().get(request.store().resource(plural), &key);
+    let object = object.ok_or_else(|| ApiError::not_found_in("", plural, name))?.value();
+    if word == "pod" && object["spec"]["serviceAccountName"].as_str().unwrap_or("") != account {
+        return Err(ApiError::bad_request(format!(
+            "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+        )));
+    }
+    let uid = &object["metadata"]["uid"];
+    if let Some(wanted) = reference["uid"].as_str().filter(|wanted| !wanted.is_empty() && uid != wanted) {
+        return Err(ApiError::conflict_in("", plural, name, &uid_mismatch(wanted)));
+    }
+    Ok(Some((word, json!({"name": name, "uid": uid}))))
+}
+
+/// The error of a bound object that was recreated.
+pub(crate) fn uid_mismatch(wanted: &str) -> String {
+    format!(
+        "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have been deleted and then recreated"
+    )
+}

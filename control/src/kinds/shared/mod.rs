@@ -1,0 +1,36 @@
+//! What several kinds have in common. May not import a kind.
+
+pub(crate) mod cells;
+pub(crate) mod conditions;
+pub(crate) mod data;
+pub(crate) mod endpoints;
+pub(crate) mod pod_template;
+pub(crate) mod reviews;
+pub(crate) mod tables;
+
+use serde_json::{Value, json};
+use windlass_kit::quantity::Quantity;
+
+use crate::apiserver::validation::errors::{AT_LEAST_0, Errors};
+
+/// Refuses negative amounts of resources in a status.
+pub(crate) fn validate_amounts(status: &Value, field: &str, errors: &mut Errors) {
+    for (resource, amount) in status[field].as_object().into_iter().flatten() {
+        let parsed = amount.as_str().and_then(|text| text.parse::<Quantity>().ok());
+        if parsed.is_some_and(Quantity::is_negative) {
+            errors.invalid(format!("status.{field}.{resource}"), amount, AT_LEAST_0);
+        }
+    }
+}
+
+/// Sets the status of a new object.
+pub(crate) fn set_status(object: &mut Value, status: Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert("status".to_owned(), status);
+    }
+}
+
+/// Replaces the status of a new object by a phase.
+pub(crate) fn set_phase(object: &mut Value, phase: &str) {
+    set_status(object, json!({"phase": phase}));
+}

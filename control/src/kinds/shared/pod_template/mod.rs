@@ -1,0 +1,110 @@
+//! The spec of a pod, in the pod itself or in the template of a controller.
+
+mod container;
+mod volume;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::apiserver::validation::{
+    errors::{Errors, list, text},
+    names,
+};
+use container::Pod;
+
+/// Validates a pod's spec; `template` says that it stands in a controller, which has checked the restart policy.
+pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &mut Errors) {
+    if !template {
+        errors.one_of(format!("{path}.restartPolicy"), &spec["restartPolicy"], &["Always", "OnFailure", "Never"]);
+    }
+    let volumes = volume::all(spec, path, errors);
+    let host_network = spec["hostNetwork"] == true;
+    let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+    let mut pod = Pod { volumes, host_network, grace, names: BTreeSet::new(), host_ports: BTreeSet::new() };
+    if list(spec, "containers").next().is_none() {
+        errors.required(format!("{path}.containers"), "");
+    }
+    for (key, init) in [("containers", false), ("initContainers", true)] {
+        for (at, each) in list(spec, key) {
+            container::container(each, &format!("{path}.{key}[{at}]"), init, &mut pod, errors);
+        }
+        // Only containers that run at the same time compete for ports.
+        pod.host_ports.clear();
+    }
+    if template && list(spec, "ephemeralContainers").next().is_some() {
+        errors.forbidden(format!("{path}.ephemeralContainers"), "ephemeral containers not allowed in pod template");
+    }
+    errors.one_of(
+        format!("{path}.dnsPolicy"),
+        &spec["dnsPolicy"],
+        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
+    );
+    if spec["dnsPolicy"] == "None" && list(&spec["dnsConfig"], "nameservers").next().is_none() {
+        errors.required(
+            format!("{path}.dnsConfig.nameservers"),
+            "must provide at least one DNS nameserver when `dnsPolicy` is None",
+        );
+    }
+    errors.at_least_0(format!("{path}.terminationGracePeriodSeconds"), &spec["terminationGracePeriodSeconds"]);
+    let deadline = &spec["activeDeadlineSeconds"];
+    if deadline.as_i64().is_some_and(|n| !(1..=i64::from(i32::MAX)).contains(&n)) {
+        errors.invalid(
+            format!("{path}.activeDeadlineSeconds"),
+            deadline,
+            "must be between 1 and 2147483647, inclusive",
+        );
+    }
+    names::labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), errors);
+    for (key, check) in [
+        ("serviceAccountName", names::subdomain as fn(&str) -> Option<String>),
+        ("nodeName", names::subdomain),
+        ("hostname", names::label),
+        ("subdomain", names::label),
+    ] {
+        if !text(spec, key).is_empty() {
+            errors.unless(format!("{path}.{key}"), text(spec, key), check(text(spec, key)));
+        }
+    }
+    for (at, alias) in list(spec, "hostAliases") {
+        errors.unless(format!("{path}.hostAliases[{at}].ip"), text(alias, "ip"), names::ip(text(alias, "ip")));
+    }
+    let context = &spec["securityContext"];
+    container::ids(context, &format!("{path}.securityContext"), &["runAsUser", "runAsGroup", "fsGroup"], errors);
+    for (at, group) in list(context, "supplementalGroups") {
+        container::id(group, format!("{path}.securityContext.supplementalGroups[{at}]"), errors);
+    }
+    tolerations(spec, path, errors);
+}
+
+fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
+    for (at, toleration) in list(spec, "tolerations") {
+        let here = format!("{path}.tolerations[{at}]");
+        let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
+        if !key.is_empty() {
+            errors.unless(format!("{here}.key"), key, names::qualified(key));
+        } else if operator != "Exists" {
+            errors.invalid_text(
+                format!("{here}.operator"),
+                operator,
+                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
+            );
+        }
+        errors.optional_one_of(format!("{here}.operator"), &toleration["operator"], &["Equal", "Exists"]);
+        if operator == "Exists" && !text(toleration, "value").is_empty() {
+            errors.invalid(format!("{here}.operator"), toleration, "value must be empty when `operator` is 'Exists'");
+        }
+        errors.optional_one_of(
+            format!("{here}.effect"),
+            &toleration["effect"],
+            &["NoSchedule", "PreferNoSchedule", "NoExecute"],
+        );
+        if toleration["tolerationSeconds"].is_number() && text(toleration, "effect") != "NoExecute" {
+            errors.invalid(
+                format!("{here}.effect"),
+                &toleration["effect"],
+                "effect must be 'NoExecute' when `tolerationSeconds` is set",
+            );
+        }
+    }
+}

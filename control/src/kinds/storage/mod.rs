@@ -1,0 +1,3 @@
+//! Kinds of the group `storage.k8s.io`.
+
+pub(crate) mod storage_class;

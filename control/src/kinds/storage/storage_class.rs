@@ -1,0 +1,62 @@
+//! StorageClass. Pure; the time is a value.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::set;
+
+use crate::{
+    apiserver::{
+        Strategy,
+        types::{Definition, Resource, Table, VersionSpec},
+    },
+    kinds::{
+        shared::{
+            cells::{age, text},
+            tables::{AGE, NAME, column},
+        },
+        types,
+    },
+};
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("storage.k8s.io", "storageclasses", "StorageClass", StorageClass);
+    resource.short_names = vec!["sc".into()];
+    resource.namespaced = false;
+    resource.returns_deleted = true;
+    let mut v1 = VersionSpec::new("v1", types::built_in("storage.k8s.io/v1", "StorageClass"));
+    let columns = vec![
+        NAME,
+        column("Provisioner", "Who makes its volumes."),
+        column("ReclaimPolicy", "What becomes of them when their claims are gone."),
+        column("VolumeBindingMode", "When claims are bound."),
+        column("AllowVolumeExpansion", "Whether they can grow."),
+        AGE,
+    ];
+    v1.table = Table { columns, row: Box::new(row) };
+    Definition::single(resource, v1)
+}
+
+fn row(object: &Value, now: Timestamp) -> Vec<Value> {
+    let name = text(&object["metadata"]["name"]);
+    let default = object["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true";
+    let shown = if default { format!("{name} (default)") } else { name.to_owned() };
+    vec![
+        json!(shown),
+        object["provisioner"].clone(),
+        object["reclaimPolicy"].clone(),
+        object["volumeBindingMode"].clone(),
+        json!(object["allowVolumeExpansion"].as_bool().unwrap_or(false).to_string()),
+        json!(age(text(&object["metadata"]["creationTimestamp"]), now)),
+    ]
+}
+
+#[derive(Debug)]
+struct StorageClass;
+
+impl Strategy for StorageClass {
+    fn default(&self, object: &mut Map<String, Value>) {
+        set(object, "reclaimPolicy", json!("Delete"));
+        set(object, "volumeBindingMode", json!("Immediate"));
+    }
+}

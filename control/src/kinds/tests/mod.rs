@@ -1,0 +1,38 @@
+//! Defaults, validation and tables of the built-in kinds, by the words of upstream.
+
+mod defaults;
+mod rules;
+mod tables;
+mod validation;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{
+    apiserver::{self, tests::version, types::Version, validation as checks},
+    schema::FieldProblems,
+};
+
+fn gvk(kind: &str) -> Arc<Version> {
+    version(kind)
+}
+
+fn defaulted(kind: &str, mut value: Value) -> Value {
+    apiserver::default(&version(kind), &mut value);
+    value
+}
+
+fn validate_update(version: Arc<Version>, new: &Value, old: &Value) -> Vec<checks::FieldError> {
+    checks::validate_update(&version, new, old)
+}
+
+fn unknown_fields(version: Arc<Version>, value: &Value) -> FieldProblems {
+    version.spec.schema.check(value)
+}
+
+fn errors(kind: &str, value: Value) -> Vec<String> {
+    let value = defaulted(kind, value);
+    let errors = checks::validate_create(&version(kind), &value);
+    errors.into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
+}

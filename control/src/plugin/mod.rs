@@ -1,0 +1,8 @@
+//! What is plugged into the API server and knows kinds or users of the system: admission plugins, authenticators and
+//! authorizers, one file for each of upstream's.
+//!
+//! Imports `apiserver` and the store, never a handler.
+
+pub(crate) mod admission;
+pub(crate) mod authenticator;
+pub(crate) mod authorizer;
