@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Gvk,
+    Gvk, LIST,
     definitions::{Definitions, GVK, gvk_value, reference},
     names,
 };
@@ -44,7 +44,7 @@ impl Custom<'_> {
             "required": ["items"],
             "properties": {
                 "items": {"description": format!("List of {}.", self.plural), "type": "array", "items": item},
-                "metadata": described(definitions.describe("core/v1.PodList", "metadata"), json!({"allOf": [list_meta]})),
+                "metadata": described(definitions.describe(LIST, "metadata"), json!({"allOf": [list_meta]})),
             },
         }));
         add_type_meta(&mut list, definitions);

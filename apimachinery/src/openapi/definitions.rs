@@ -114,8 +114,7 @@ impl<'a> Definitions<'a> {
         let mut properties = Map::new();
         let mut required = Vec::new();
         for (name, property) in &object.properties {
-            let holder = holder_of(of, object, name);
-            properties.insert((**name).to_owned(), self.property(&holder, name, property));
+            properties.insert((**name).to_owned(), self.property(of, name, property));
             if property.required {
                 required.push(Value::from(&**name));
             }
@@ -234,14 +233,6 @@ pub(super) fn beside_reference(mut schema: Map<String, Value>) -> Map<String, Va
         schema.insert("allOf".to_owned(), json!([{"$ref": reference}]));
     }
     schema
-}
-
-/// The type that declares a field: the inlined one, whose descriptions hold. That of `apiVersion` and `kind` is the type
-/// itself, as in the published documents.
-fn holder_of(of: &str, object: &Object, field: &str) -> String {
-    let inlined = object.inline.iter().filter(|inline| inline.number.is_some());
-    let mut holders = inlined.filter(|inline| inline.of.definition().property(field).is_some());
-    holders.next().map_or_else(|| of.to_owned(), |inline| inline.of.name().to_owned())
 }
 
 /// What a field is that Go's type always has.

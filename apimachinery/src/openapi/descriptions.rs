@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+/// The type whose descriptions hold for the lists that have none.
+pub const LIST: &str = "core/v1.PodList";
+
 /// Descriptions of types and of their fields.
 ///
 /// Read from a text: a line `TYPE<tab>DESCRIPTION` for each type, followed by a line `<tab>FIELD<tab>DESCRIPTION` for each
@@ -41,10 +44,11 @@ impl<'a> Descriptions<'a> {
         self.types.get(name).map(|(description, _)| *description).filter(|text| !text.is_empty()).map(unescaped)
     }
 
-    /// The description of a type's field.
+    /// The description of a type's field; the fields of all lists are described at [`LIST`].
     #[must_use]
     pub fn of_field(&self, name: &str, field: &str) -> Option<String> {
-        self.types.get(name)?.1.get(field).copied().map(unescaped)
+        let described = self.types.get(name).or_else(|| self.types.get(LIST).filter(|_| name.ends_with("List")));
+        described?.1.get(field).copied().map(unescaped)
     }
 }
 

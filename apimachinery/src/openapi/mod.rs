@@ -20,7 +20,7 @@ mod resource;
 mod v2;
 pub mod v2_protobuf;
 
-pub use descriptions::Descriptions;
+pub use descriptions::{Descriptions, LIST};
 pub use document::Documents;
 pub use resource::{GroupVersion, Gvk, Model, Resource, Subresource, SubresourceKind};
 

@@ -4,10 +4,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{
-    Error, MAX_DEPTH, Problem, scalars,
+    Error, Problem, scalars,
     wire::{Payload, Reader},
 };
-use crate::schema::{Kind, Member, Object, Presence, Property, Schema};
+use crate::{
+    MAX_DEPTH,
+    schema::{Kind, Member, Object, Presence, Property, Schema},
+};
 
 /// Reads the message of an object, without `apiVersion` and `kind`. Fields that the schema does not name are skipped, as Go
 /// does; the last of several values of a field holds, and messages of one field are merged.

@@ -4,10 +4,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{
-    Error, MAX_DEPTH, Problem, field_set, scalars,
+    Error, Problem, field_set, scalars,
     wire::{write_bytes_field, write_fixed64_field, write_nested, write_varint_field},
 };
-use crate::schema::{Kind, Member, Object, Presence, Schema};
+use crate::{
+    MAX_DEPTH,
+    schema::{Kind, Member, Object, Presence, Schema},
+};
 
 /// Whether a type has a protobuf representation; those of custom resources and tables have none.
 #[must_use]
@@ -156,9 +159,9 @@ fn content(out: &mut Vec<u8>, schema: &Schema, value: Option<&Value>, depth: usi
             written.ok_or_else(|| wrong(value))?;
         }
         (Kind::Duration, value) => {
-            let duration = value.map_or(Some(0), |value| value.as_str().and_then(crate::duration::parse));
-            let duration = duration.ok_or_else(|| wrong(value.unwrap_or(&Value::Null)))?;
-            write_varint_field(out, 1, duration.cast_unsigned());
+            let parsed = value.map_or(Some(0), |value| value.as_str().and_then(crate::duration::parse));
+            let nanoseconds = parsed.ok_or_else(|| wrong(value.unwrap_or(&Value::Null)))?;
+            write_varint_field(out, 1, nanoseconds.cast_unsigned());
         }
         (Kind::FieldsV1, Some(value)) => {
             let mut raw = Vec::new();

@@ -43,7 +43,7 @@ pub enum Problem {
     #[error("the raw value is not JSON")]
     Json,
     /// Too many objects and lists are inside one another.
-    #[error("more than {MAX} objects and lists are nested", MAX = super::MAX_DEPTH)]
+    #[error("more than {MAX} objects and lists are nested", MAX = crate::MAX_DEPTH)]
     TooDeep,
     /// The message has more values than an object can sensibly have.
     #[error("the message has too many values")]

@@ -2,7 +2,8 @@
 //! code gives for the same object.
 //!
 //! [`encode`] and [`decode`] are for the message of one type, without `apiVersion` and `kind`, which are not on its wire;
-//! [`envelope`] adds them and frames watch events. Pure; imports nothing but [`crate::schema`]. No input panics.
+//! [`envelope`] adds them and frames watch events. Pure; imports nothing but [`crate::schema`] and [`crate::duration`]. No
+//! input panics.
 //!
 //! Upstream: `k8s.io/apimachinery/pkg/runtime/serializer/protobuf` and the `generated.pb.go` of each API package.
 
@@ -20,10 +21,6 @@ pub use error::{Error, Problem};
 
 #[cfg(doc)]
 use crate::schema::Schema;
-
-/// How many JSON objects and lists may be nested in what is encoded or decoded. Less than serde_json reads, so that the
-/// JSON of whatever was decoded can be read again, also inside a list.
-const MAX_DEPTH: usize = 100;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use crate::{
     testing::TYPES,
 };
 
-const WORDS: &str = "core/v1.Pod\tA pod.\n\tspec\tWhat it should be.\n\tkind\tIts kind.\ncore/v1.Container\tline\\nnext \\\\n\n\tname\tIts name.\n";
+const WORDS: &str = "core/v1.Pod\tA pod.\n\tspec\tWhat it should be.\n\tkind\tIts kind.\ncore/v1.PodList\tPods.\n\titems\tThe pods.\ncore/v1.EphemeralContainer\tE.\n\tname\tIts own.\ncore/v1.Container\tline\\nnext \\\\n\n\tname\tIts name.\n";
 
 fn schemas() -> Value {
     let descriptions = Descriptions::new(WORDS);
@@ -55,8 +55,11 @@ fn descriptions_stand_beside_references() {
     assert_eq!(pod["properties"]["spec"], expected);
     let container = &schemas["io.k8s.api.core.v1.Container"];
     assert_eq!(container["description"], "line\nnext \\n");
-    // An inlined type's field is described there.
-    assert_eq!(schemas["io.k8s.api.core.v1.EphemeralContainer"]["properties"]["name"]["type"], "string");
+    // A field of an inlined type is one of the type itself.
+    assert_eq!(schemas["io.k8s.api.core.v1.EphemeralContainer"]["properties"]["name"]["description"], "Its own.");
+    let descriptions = Descriptions::new(WORDS);
+    assert_eq!(descriptions.of_field("apps/v1.DeploymentList", "items").as_deref(), Some("The pods."));
+    assert_eq!(descriptions.of_field("apps/v1.Deployment", "items"), None);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    protobuf::{decode, encode, is_on_wire},
-    schema::{Kind, Schema},
+    protobuf::{decode, decode_compact, encode, is_on_wire},
+    schema::{Kind, Schema, same},
     testing::{TYPES, schema},
 };
 
@@ -128,5 +128,13 @@ proptest! {
         prop_assert!(is_within(&value, &decoded), "{name}\n{value:#}\n{decoded:#}");
         let again = decode(&schema, &encode(&schema, &decoded).unwrap()).unwrap();
         prop_assert_eq!(again, decoded, "{}", name);
+    }
+    #[test]
+    fn what_is_read_is_equal_to_what_was_written(of in any::<prop::sample::Index>(), seed: u64) {
+        let name = *of.get(type_names());
+        let schema = schema(name);
+        let value = arbitrary(&schema, &mut Random(seed), 0);
+        let again = decode_compact(&schema, &encode(&schema, &value).unwrap()).unwrap();
+        prop_assert!(same(&schema, &value, &again), "{name}\n{value:#}\n{again:#}");
     }
 }
