@@ -189,18 +189,20 @@ impl ApiRequest {
         let (Draft::Write(mut object) | Draft::Remove(mut object)) = draft;
         if !matches!(mutation.scope, Scope::Server) {
             let attributes = mutation.attributes(self, Some(old));
+            metadata_for_update(target, &mut object, old)?;
             // An empty list has a meaning, which defaulting drops.
             let managers = object["metadata"].get("managedFields").cloned();
             default(version, &mut object);
-            self.api.admission().admit(&attributes, &mut object).await?;
-            object = prepare_for_update(target, mutation.scope, object, old)?;
-            default(version, &mut object);
+            // Owners are those of what the client wrote, before the strategy restores what it may not write.
             if let Some(manager) = mutation.manager {
                 if let Some(managers) = managers {
                     object["metadata"]["managedFields"] = managers;
                 }
                 manager.update(old, &mut object);
             }
+            self.api.admission().admit(&attributes, &mut object).await?;
+            object = prepare_for_update(target, mutation.scope, object, old)?;
+            default(version, &mut object);
             self.api.admission().validate(&attributes, &object).await?;
             if !matches!(mutation.scope, Scope::Status) {
                 metadata::bump_generation(version, &mut object, old);
@@ -279,10 +281,13 @@ fn prepare_for_create(version: &Version, object: &mut Value) {
 /// The object with the fields of `old` that the path does not reach.
 fn prepare_for_update(target: &Target, scope: Scope<'_>, mut object: Value, old: &Value) -> Result<Value, ApiError> {
     let version = &target.version;
-    metadata_for_update(target, &mut object, old)?;
     match scope {
         Scope::Part(part) => {
+            let managers = object["metadata"].get("managedFields").cloned();
             object = part.apply(object, old).map_err(|error| ApiError::invalid(version, target.name(), &[error]))?;
+            if let Some(managers) = managers {
+                object["metadata"]["managedFields"] = managers;
+            }
         }
         Scope::Status => {
             let others = old.as_object().into_iter().flatten().map(|(field, _)| field.clone());

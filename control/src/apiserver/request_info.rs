@@ -68,7 +68,8 @@ impl RequestInfo {
         if let ["namespaces", namespace, rest @ ..] = parts {
             (*namespace).clone_into(&mut info.namespace);
             // Subresources of namespaces are not resources in a namespace.
-            if !rest.is_empty() && !(group.is_empty() && matches!(rest, ["status" | "finalize"])) {
+            let of_namespace = group.is_empty() && matches!(rest, ["status" | "finalize"]);
+            if !rest.is_empty() && !of_namespace {
                 parts = rest;
             }
         }

@@ -37,7 +37,12 @@ impl ApiRequest {
         let manager = FieldManager::of_type(self, options, (&SCALE, schema), "scale", FieldSet::default());
         let patch = if self.method == "PATCH" { Some(self.read_patch(options, body)?) } else { None };
         let make = |old: &Value| {
-            let scale = scale_of(target, paths, old);
+            let mut scale = scale_of(target, paths, old);
+            let replicas = segments(&paths.spec_replicas);
+            let owners = managers_of(target, &replicas);
+            if let Ok(Some(managers)) = to_scale(&owners, &old["metadata"]["managedFields"]) {
+                scale["metadata"]["managedFields"] = managers;
+            }
             let mut wanted = match &patch {
                 Some(patch) => {
                     patch.check((&SCALE, schema), options, patch.apply(schema, &manager, options, &scale)?)?
@@ -49,23 +54,20 @@ impl ApiRequest {
             }
             metadata::check_name(target, &wanted.value)?;
             check_preconditions(target, &wanted.value, old)?;
-            let replicas = wanted.value["spec"]["replicas"].as_i64().unwrap_or(0);
-            if replicas < 0 {
+            let count = wanted.value["spec"]["replicas"].as_i64().unwrap_or(0);
+            if count < 0 {
                 let error = FieldError {
                     field: "spec.replicas".to_owned(),
                     cause: Cause::Invalid,
-                    detail: format!("Invalid value: {replicas}: must be greater than or equal to 0"),
+                    detail: format!("Invalid value: {count}: must be greater than or equal to 0"),
                 };
                 return Err(ApiError::invalid(&target.version, target.name(), &[error]));
             }
             let mut object = old.clone();
-            set(&mut object, &paths.spec_replicas, json!(replicas));
+            set(&mut object, &paths.spec_replicas, json!(count));
             let managers = &wanted.value["metadata"]["managedFields"];
-            let replicas = segments(&paths.spec_replicas);
             // Managed fields that cannot be read stay as they are.
-            if let Ok(managers) =
-                to_parent(&managers_of(target, &replicas), &old["metadata"]["managedFields"], managers)
-            {
+            if let Ok(managers) = to_parent(&owners, &old["metadata"]["managedFields"], managers) {
                 object["metadata"]["managedFields"] = managers.unwrap_or_default();
             }
             Ok(object)
@@ -103,19 +105,13 @@ fn scale_of(target: &Target, paths: &ScalePaths, object: &Value) -> Value {
         _ => String::new(),
     };
     let metadata = &object["metadata"];
-    let mut scale = json!({
+    json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1",
         "metadata": {"name": target.name, "namespace": target.namespace, "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"]},
         "spec": {"replicas": at(object, &paths.spec_replicas).as_i64().unwrap_or(0)},
         "status": {"replicas": at(object, &paths.status_replicas).as_i64().unwrap_or(0), "selector": selector},
-    });
-    if let Ok(Some(managers)) =
-        to_scale(&managers_of(target, &segments(&paths.spec_replicas)), &metadata["managedFields"])
-    {
-        scale["metadata"]["managedFields"] = managers;
-    }
-    scale
+    })
 }
 
 /// The segments of a path such as `.spec.replicas`.

@@ -248,7 +248,7 @@ fn validate_approval(object: &Value, errors: &mut Errors) {
     let field = format!("metadata.annotations[{ANNOTATION}]");
     if value.is_empty() {
         errors.required(field, "protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111");
-    } else if !value.starts_with("unapproved") && !(value.starts_with("https://") || value.starts_with("http://")) {
+    } else if !["unapproved", "https://", "http://"].iter().any(|start| value.starts_with(start)) {
         let why = "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111";
         errors.invalid_text(field, value, why);
     }
