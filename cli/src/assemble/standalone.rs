@@ -46,6 +46,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
     let config = controllers::Config {
         served_types: Some(plane.served_types()),
+        metrics: plane.metrics(),
         ..controllers_config(settings, plane.root_ca())
     };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));

@@ -10,6 +10,7 @@ use super::{
     chain::{ApiRequest, ApiResult},
     discovery,
     error::ApiError,
+    metrics_page,
     request_info::{RequestInfo, RequestOptions},
     subresource::Serves,
     target::Target,
@@ -21,6 +22,9 @@ const MAX_BODY_BYTES: usize = 3 << 20;
 impl ApiRequest {
     pub(super) async fn dispatch(&self, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
         let catalog = self.api.catalogs().current();
+        if info.path == metrics_page::PATH {
+            return self.metrics_page();
+        }
         if !info.is_resource {
             let answer = discovery::answer(&catalog, info, &self.method, &self.headers, options);
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));

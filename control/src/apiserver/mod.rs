@@ -23,6 +23,7 @@ mod impersonation;
 mod kubelet_client;
 mod limits;
 mod metadata;
+mod metrics_page;
 mod negotiation;
 mod pipeline;
 mod preconditions;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use axum::{Router, body::Body, extract::State, http::Request, response::Response};
 use tokio_util::sync::CancellationToken;
 use windlass_apimachinery::schema::Schema;
+use windlass_kit::metrics::Registry;
 
 pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation, Warnings};
 pub use audit::{AuditEvent, AuditSink};
@@ -118,6 +120,7 @@ struct Inner {
     token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     audit_sinks: Vec<Arc<dyn AuditSink>>,
     limits: Limits,
+    metrics: Registry,
     /// Closes upgraded connections.
     closing: CancellationToken,
 }
@@ -137,6 +140,7 @@ impl Api {
             token_authenticators: components.token_authenticators,
             audit_sinks: components.audit_sinks,
             limits: Limits::default(),
+            metrics: Registry::default(),
             closing: CancellationToken::new(),
         };
         Self { inner: Arc::new(inner) }
@@ -146,6 +150,12 @@ impl Api {
     /// them they are anonymous.
     pub fn router(&self) -> Router {
         Router::new().fallback(handle).with_state(self.clone())
+    }
+
+    /// What `/metrics` shows: parts of this process register with it.
+    #[must_use]
+    pub fn metrics(&self) -> &Registry {
+        &self.inner.metrics
     }
 
     /// Closes upgraded connections, which outlive their requests.

@@ -284,6 +284,12 @@ impl ControlPlane {
         self.api.catalogs().subscribe()
     }
 
+    /// What `/metrics` of the API shows.
+    #[must_use]
+    pub fn metrics(&self) -> windlass_kit::metrics::Registry {
+        self.api.metrics().clone()
+    }
+
     /// A probe of this API over its own socket.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ mod impersonation;
 mod limits;
 mod lists;
 mod metrics;
+mod metrics_page;
 mod replay;
 mod representations;
 mod services;
