@@ -6,14 +6,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io::{BufRead as _, BufReader, Write as _},
-    path::Path,
-    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use axum::Extension;
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -21,63 +17,16 @@ use kube::{
 };
 use serde_json::json;
 use tokio::task::JoinSet;
-use windlass_control::{ControlPlane, apiserver::User};
 
+mod api_process;
 mod config;
-use config::config;
+use api_process::Life;
 
-const FOLDER: &str = "WINDLASS_KILL_FOLDER";
 const TIMES: usize = 100;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout, for slow machines too.
 const LEAST: usize = 20;
 const TEXT: &str = "text";
-
-#[test]
-#[ignore = "what the other test starts and kills"]
-fn the_api_that_is_killed() {
-    let Some(folder) = std::env::var_os(FOLDER) else { panic!("{FOLDER} is not set") };
-    let folder = Path::new(&folder);
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
-        let plane = ControlPlane::open(config(folder)).await.unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut out = std::io::stdout();
-        writeln!(out, "\nport={}", listener.local_addr().unwrap().port()).unwrap();
-        out.flush().unwrap();
-        axum::serve(listener, plane.router().layer(Extension(User::internal("storm")))).await.unwrap();
-    });
-}
-
-/// The API as a process, and a client of it.
-struct Life {
-    child: Child,
-    client: Client,
-}
-
-impl Life {
-    fn begin(folder: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("the path of this program"))
-            .args(["--ignored", "--exact", "the_api_that_is_killed", "--nocapture"])
-            .env(FOLDER, folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process of this program");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let port = lines.find_map(|line| line.expect("a line").strip_prefix("port=").map(str::to_owned));
-        let port = port.expect("the API does not start; its words stand above");
-        let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
-        Self { child, client: Client::try_from(kube::Config::new(url)).expect("a client") }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().expect("a process that runs");
-        self.child.wait().expect("its end");
-    }
-
-    fn api(&self, kind: Kind) -> Api<DynamicObject> {
-        api(&self.client, kind)
-    }
-}
 
 /// The written objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -197,7 +146,8 @@ impl Writer {
 
     /// After a kill the state must be the acknowledged one, or the last requested one.
     async fn check(&mut self, life: &Life) {
-        let found = life.api(self.kind).get_opt(&self.name).await.expect("an API that lives").map(|o| text_of(&o));
+        let found =
+            api(&life.client, self.kind).get_opt(&self.name).await.expect("an API that lives").map(|o| text_of(&o));
         if matches!(self.kind, Kind::Map | Kind::Leader) {
             let may = self.asked.as_ref() == Some(&found);
             assert!(found == self.sure || may, "{self:?} is {found:?}");
@@ -274,7 +224,7 @@ impl Follower {
 
     /// After a kill, before anything else: resumes the watch, and the cache must become equal to the state.
     async fn resume(&mut self, life: &Life, kind: Kind, given: &Given) {
-        let api = life.api(kind);
+        let api = api(&life.client, kind);
         let mark = match api.get_opt("mark").await.expect("an API that lives") {
             Some(mark) => {
                 api.replace("mark", &PostParams::default(), &mark_again(mark)).await.expect("an API that lives")
@@ -310,9 +260,9 @@ async fn nothing_answered_is_lost_and_no_revision_comes_twice_over_kills() {
     let mut followers: Vec<(Kind, Follower)> = KINDS.iter().map(|kind| (*kind, Follower::default())).collect();
     let mut kills = 0;
     while kills < asked.unwrap_or(TIMES) && (asked.is_some() || kills < LEAST || begun.elapsed() < DEFAULT_TIMEOUT) {
-        let life = Life::begin(dir.path());
+        let mut life = Life::begin(dir.path());
         let last = given.last();
-        let list = life.api(Kind::Map).list(&ListParams::default()).await.unwrap();
+        let list = api(&life.client, Kind::Map).list(&ListParams::default()).await.unwrap();
         let now: u64 = list.metadata.resource_version.unwrap().parse().unwrap();
         assert!(now > last, "revisions went back from {last} to {now}");
         for writer in &mut writers {

@@ -150,7 +150,7 @@ pub(crate) async fn delivery(
         let (server, handshakes, all_begun) = (server.clone(), Arc::clone(&handshakes), Arc::clone(&all_begun));
         tasks.spawn(async move {
             let permit = handshakes.acquire().await?;
-            let started = Box::pin(super::watchers::begin(&server, number, &format!("resourceVersion={from}"))).await;
+            let started = begin(&server, number, &format!("resourceVersion={from}")).await;
             drop(permit);
             all_begun.wait().await;
             let Begun::Watching(watch) = started? else { anyhow::bail!("a new watch was refused") };
