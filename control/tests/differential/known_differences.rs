@@ -77,6 +77,18 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("random: JSON patch*", "*message", "the message says what is wrong with the patch"),
     intended("random: spec*", "*message", "without Go's comparison"),
     intended("review", "/body/metadata", "the answer to a review is not stored, so nobody owns its fields"),
+    to_fix(
+        "lease: its version is taken away",
+        "*",
+        "a patch that empties the resource version of a type without unconditional updates is stored; upstream answers 422",
+    ),
+    to_fix(
+        "generation of a config map",
+        "/body/metadata/generation",
+        "a type without generations keeps the one that a client sends at upstream",
+    ),
+    to_fix("random: update lease*", "/body/details/kind", "upstream names the resource here, not the kind"),
+    to_fix("random: update lease*", "/body/message", "the same"),
     intended("review", "/body/status/allowed", "nodes may list EndpointSlices"),
     intended("mirror pod of an administrator*", "*", "only nodes make mirror pods"),
 ];

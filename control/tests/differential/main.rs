@@ -95,6 +95,8 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
 /// The result of a comparison.
 #[derive(Default)]
 struct Report {
+    /// The request whose answers are compared.
+    request: String,
     asked: usize,
     /// Zero values that only the real server writes.
     empty: usize,
@@ -146,7 +148,8 @@ impl Report {
         let shown = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
         let Difference { at, real, ours } = difference;
         self.unknown.push(format!(
-            "{name}: {at}\n    kube-apiserver: {}\n    windlass:       {}",
+            "{name}: {at}\n    after:          {}\n    kube-apiserver: {}\n    windlass:       {}",
+            self.request,
             shown(real),
             shown(ours)
         ));
@@ -179,12 +182,17 @@ impl Report {
 }
 
 /// The types that are watched while a sequence runs, and the request that ends the watch.
-fn watches() -> [(&'static str, String, Step); 2] {
+fn watches() -> Vec<(&'static str, String, Step)> {
     let last = |path: &str, body: Value| step("last", "admin", "POST", path, JSON, body);
-    [
+    let mut all = vec![
         ("pods", within("pods"), last(&within("pods"), pod("last", json!({})))),
         ("nodes", "/api/v1/nodes".to_owned(), last("/api/v1/nodes", json!({"metadata": {"name": "last"}}))),
-    ]
+    ];
+    for (number, (kind, path)) in random::others::paths().into_iter().enumerate() {
+        let step = last(&path, random::others::object(number, "last"));
+        all.push((kind, path, step));
+    }
+    all
 }
 
 /// Sends all steps to both servers, and compares responses and watch events of each step.
@@ -196,6 +204,7 @@ async fn run_steps(real: &ApiServer, ours: &ApiServer, steps: &[Step], report: &
         revisions.push([vec![real.now(&path).await?], vec![ours.now(&path).await?]]);
     }
     for step in steps {
+        report.request = format!("{} {} {} {}", step.method, step.path, step.kind, step.body);
         report.compare(&step.name, &real.ask(step).await?, &ours.ask(step).await?);
         for (all, (_, path, _)) in revisions.iter_mut().zip(watches()) {
             for (all, side) in all.iter_mut().zip(sides) {
@@ -209,7 +218,14 @@ async fn run_steps(real: &ApiServer, ours: &ApiServer, steps: &[Step], report: &
             side.ask(&last).await?;
             let events = side.watched(&path, all[0], "last").await?;
             by_side.push(by_step(events, all)?);
-            let gone = step("last", "admin", "DELETE", &format!("{path}/last?gracePeriodSeconds=0"), JSON, Value::Null);
+            let gone = step(
+                "last",
+                "admin",
+                "DELETE",
+                &format!("{path}/last?gracePeriodSeconds=0&propagationPolicy=Background"),
+                JSON,
+                Value::Null,
+            );
             side.ask(&gone).await?;
         }
         for (index, step) in steps.iter().enumerate() {

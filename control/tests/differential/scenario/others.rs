@@ -16,6 +16,7 @@ pub(super) fn steps() -> Vec<Step> {
     };
     let config = within("configmaps");
     vec![
+        post("generation of a config map", &config, json!({"metadata": {"name": "generation", "generation": 7}})),
         post("namespace of leases", "/api/v1/namespaces", json!({"metadata": {"name": "kube-node-lease"}})),
         step("lease", NODE, "POST", leases, JSON, lease.clone()),
         step("lease again", NODE, "POST", leases, JSON, lease),
@@ -36,6 +37,14 @@ pub(super) fn steps() -> Vec<Step> {
             &format!("{leases}/n0"),
             MERGE,
             json!({"spec": {"leaseDurationSeconds": 0}}),
+        ),
+        step(
+            "lease: its version is taken away",
+            "admin",
+            "PATCH",
+            &format!("{leases}/n0"),
+            MERGE,
+            json!({"metadata": {"resourceVersion": ""}}),
         ),
         step("event", NODE, "POST", &within("events"), JSON, event("e", 1)),
         step(

@@ -1,5 +1,7 @@
 //! Random request sequences from a seed. They use few names, so that requests meet the objects of earlier ones.
 
+pub(crate) mod others;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -34,6 +36,9 @@ pub(crate) fn next(rng: &mut Rng, number: usize) -> Step {
     let who = *rng.of(&["admin", "admin", NODE]);
     let called = |what: &str| format!("random: {what} #{number}");
     let status = format!("{path}/status");
+    if rng.below(5) < 2 {
+        return others::next(rng, number);
+    }
     match rng.below(12) {
         0..3 => step(&called("create"), "admin", "POST", &within("pods"), JSON, pod(name, spec(rng))),
         3 => step(
@@ -49,7 +54,8 @@ pub(crate) fn next(rng: &mut Rng, number: usize) -> Step {
         6..8 => step(&called("status"), who, "PATCH", &status, STRATEGIC, json!({"status": state(rng)})),
         8 => step(&called("status merged"), who, "PATCH", &status, MERGE, json!({"status": state(rng)})),
         9 => {
-            let grace = *rng.of(&["", "?gracePeriodSeconds=0", "?gracePeriodSeconds=9", "?gracePeriodSeconds=3600"]);
+            // A shorter time than that of the spec is not over before the sequence is.
+            let grace = *rng.of(&["", "?gracePeriodSeconds=0", "?gracePeriodSeconds=29", "?gracePeriodSeconds=3600"]);
             step(&called("delete"), who, "DELETE", &format!("{path}{grace}"), JSON, Value::Null)
         }
         10 => {
