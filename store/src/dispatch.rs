@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tokio::sync::watch as tokio_watch;
 
-use super::{Event, Key};
+use super::{Event, Index, Key, index::values_of};
 
 /// The part of a resource that a watcher follows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,15 +15,22 @@ pub enum Scope {
     Namespace(String),
     /// One object.
     Object(Key),
+    /// Those whose indexed field, by its number in the options of the resource, has a value.
+    Index(usize, String),
 }
 
 impl Scope {
-    /// Whether an object belongs to it. Keys do not change, so that an object never enters or leaves a scope.
-    pub(crate) fn has(&self, key: &Key) -> bool {
+    /// Whether an event is about it: the object belongs to it, or did before.
+    pub(crate) fn has(&self, event: &Event, indexes: &[Index]) -> bool {
+        let key = &event.object.key;
         match self {
             Self::All => true,
             Self::Namespace(namespace) => key.namespace == *namespace,
             Self::Object(one) => key == one,
+            Self::Index(at, value) => {
+                let previous = event.previous.iter();
+                previous.chain([&event.object]).any(|object| object.has_index_value(indexes, *at, value))
+            }
         }
     }
 }
@@ -55,16 +62,23 @@ impl Dispatcher {
         self.topics.entry(scope.clone()).or_insert_with(new).wake.subscribe()
     }
 
-    fn each_scope(key: &Key) -> [Scope; 3] {
-        [Scope::All, Scope::Namespace(key.namespace.clone()), Scope::Object(key.clone())]
+    fn each_scope(event: &Event, indexes: &[Index]) -> Vec<Scope> {
+        let key = &event.object.key;
+        let mut scopes = vec![Scope::All, Scope::Namespace(key.namespace.clone()), Scope::Object(key.clone())];
+        for object in event.previous.iter().chain([&event.object]).filter(|_| !indexes.is_empty()) {
+            let values = object.index_values.get_or_init(|| values_of(indexes, &object.bytes));
+            let of = values.iter().enumerate().map(|(at, value)| Scope::Index(at, value.to_string()));
+            scopes.extend(of);
+        }
+        scopes
     }
 
     /// Wakes whom an event concerns.
-    pub(crate) fn wake(&self, event: &Event) {
+    pub(crate) fn wake(&self, event: &Event, indexes: &[Index]) {
         if self.topics.is_empty() {
             return;
         }
-        for scope in Self::each_scope(&event.object.key) {
+        for scope in Self::each_scope(event, indexes) {
             if let Some(topic) = self.topics.get(&scope) {
                 topic.wake.send_replace(());
             }
@@ -72,11 +86,11 @@ impl Dispatcher {
     }
 
     /// An event has left the history.
-    pub(crate) fn forget(&mut self, event: &Event) {
+    pub(crate) fn forget(&mut self, event: &Event, indexes: &[Index]) {
         if self.topics.is_empty() {
             return;
         }
-        for scope in Self::each_scope(&event.object.key) {
+        for scope in Self::each_scope(event, indexes) {
             if let Some(topic) = self.topics.get_mut(&scope) {
                 topic.forgotten = event.object.revision;
             }

@@ -12,6 +12,7 @@ mod dispatch;
 mod engine;
 mod guard;
 mod history;
+mod index;
 mod object;
 mod object_map;
 mod snapshot;
@@ -38,6 +39,7 @@ pub use engine::{
     Counters, Directory, Engine, Fault, Log, LogFile, Memory, RealDirectory, Record, copy_log, import_redb,
 };
 pub use guard::{Condition, Guard};
+pub use index::{Extract, Index};
 pub use object::{Key, Object};
 pub use snapshot::Snapshot;
 pub use watch::{Event, Watch};
@@ -55,6 +57,8 @@ pub struct ResourceId(u32);
 pub struct ResourceOptions {
     /// Which of its writes are acknowledged early.
     pub relaxed_durability: RelaxedDurability,
+    /// Fields by which watchers may follow a part of it. A later registration without indexes keeps them.
+    pub indexes: Vec<Index>,
 }
 
 /// The precondition of a write.
@@ -292,7 +296,10 @@ impl Store {
         let content = match value {
             None => Content::Deleted,
             Some(value) if allocates => Content::Value(value),
-            Some(value) => Content::Encoded(Encoded::new(&value)),
+            Some(value) => {
+                let indexes = self.state().resource(resource).map(|r| r.options.indexes.clone()).unwrap_or_default();
+                Content::Encoded(Encoded::new(&value).with_indexes(&indexes))
+            }
         };
         let (reply, reply_rx) = oneshot::channel();
         let write = writer::Prepared { resource, key, expected, content, guards };
@@ -341,6 +348,13 @@ impl Store {
         let wake = topic.ok_or(Error::Closed)?;
         drop(state);
         Ok(Watch::new(self.clone(), resource, scope, after, wake))
+    }
+
+    /// The scope of an indexed field that must have one value, if one of the fields of the resource is such.
+    pub fn index_scope<'a>(&self, resource: ResourceId, exact: impl Fn(&str) -> Option<&'a str>) -> Option<Scope> {
+        let state = self.state();
+        let indexes = state.resource(resource)?.options.indexes.iter().enumerate();
+        indexes.into_iter().find_map(|(at, index)| Some(Scope::Index(at, exact(&index.field)?.to_owned())))
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {

@@ -1,7 +1,11 @@
 //! Objects and their keys, as they lie in memory.
 
+use std::sync::OnceLock;
+
 use bytes::Bytes;
 use serde_json::Value;
+
+use super::index::{Index, Values, values_of};
 
 /// The key of an object: its namespace (empty for cluster scope) and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +28,8 @@ pub struct Object {
     pub bytes: Bytes,
     /// Where the digits of the `resourceVersion` begin in `bytes`; 0 for an object without metadata.
     pub(crate) revision_at: u32,
+    /// Its indexed fields, when somebody has asked for them.
+    pub(crate) index_values: OnceLock<Values>,
 }
 
 impl Object {
@@ -36,12 +42,19 @@ impl Object {
         serde_json::from_slice(&self.bytes).expect("the store keeps only JSON that it has written itself")
     }
 
+    /// Whether an indexed field has a value.
+    pub(crate) fn has_index_value(&self, indexes: &[Index], at: usize, value: &str) -> bool {
+        let values = self.index_values.get_or_init(|| values_of(indexes, &self.bytes));
+        values.get(at).is_some_and(|own| **own == *value)
+    }
+
     /// The same object at another revision.
     pub(crate) fn at_revision(&self, revision: u64) -> Self {
         let at = self.revision_at as usize;
         let end = if at == 0 { 0 } else { at + self.revision.to_string().len() };
         let bytes = splice(&self.bytes[..at], revision, &self.bytes[end..], at > 0);
-        Self { key: self.key.clone(), revision, bytes, revision_at: self.revision_at }
+        let (key, index_values) = (self.key.clone(), self.index_values.clone());
+        Self { key, revision, bytes, revision_at: self.revision_at, index_values }
     }
 }
 
@@ -50,12 +63,13 @@ impl Object {
 pub(crate) struct Encoded {
     text: Vec<u8>,
     revision_at: usize,
+    index_values: OnceLock<Values>,
 }
 
 impl Encoded {
     /// Encodes an object; its own `resourceVersion` does not count.
     pub(crate) fn new(value: &Value) -> Self {
-        let mut out = Self { text: Vec::with_capacity(4096), revision_at: 0 };
+        let mut out = Self { text: Vec::with_capacity(4096), revision_at: 0, index_values: OnceLock::new() };
         match value.as_object() {
             None => out.push(value),
             Some(fields) => {
@@ -71,6 +85,14 @@ impl Encoded {
             }
         }
         out
+    }
+
+    /// Reads the indexed fields.
+    pub(crate) fn with_indexes(self, indexes: &[Index]) -> Self {
+        if !indexes.is_empty() {
+            let _ = self.index_values.set(values_of(indexes, &self.text));
+        }
+        self
     }
 
     fn metadata(&mut self, metadata: &serde_json::Map<String, Value>) {
@@ -113,7 +135,8 @@ impl Encoded {
     pub(crate) fn finish(&self, key: Key, revision: u64) -> Object {
         let (before, after) = self.text.split_at(self.revision_at);
         let bytes = splice(before, revision, after, self.revision_at > 0);
-        Object { key, revision, bytes, revision_at: u32::try_from(self.revision_at).unwrap_or(0) }
+        let revision_at = u32::try_from(self.revision_at).unwrap_or(0);
+        Object { key, revision, bytes, revision_at, index_values: self.index_values.clone() }
     }
 }
 

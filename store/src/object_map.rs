@@ -98,7 +98,7 @@ mod tests {
 
     fn object(n: u32, revision: u64) -> Arc<Object> {
         let key = Key { namespace: format!("n{}", n % 3), name: format!("{:04}", n / 3) };
-        Arc::new(Object { key, revision, bytes: bytes::Bytes::new(), revision_at: 0 })
+        Arc::new(Object { key, revision, bytes: bytes::Bytes::new(), revision_at: 0, index_values: Default::default() })
     }
 
     fn listed<'a>(objects: impl Iterator<Item = &'a Arc<Object>>) -> Vec<(Key, u64)> {

@@ -156,7 +156,13 @@ impl State {
             }
         }
         if let Some(resource) = self.resource_mut(id) {
-            resource.options = options;
+            // A later registration without indexes keeps them.
+            let indexes = if options.indexes.is_empty() {
+                std::mem::take(&mut resource.options.indexes)
+            } else {
+                options.indexes
+            };
+            resource.options = ResourceOptions { indexes, ..options };
         }
         id
     }
@@ -239,7 +245,7 @@ impl ResourceState {
     /// An event has left the history.
     fn forget(&mut self, event: &Event) {
         self.compacted_revision = self.compacted_revision.max(event.object.revision);
-        self.dispatcher.forget(event);
+        self.dispatcher.forget(event, &self.options.indexes);
     }
 }
 

@@ -102,7 +102,7 @@ impl Watch {
         let state = self.store.state();
         let resource = state.resource(self.resource);
         let unread = resource.is_some_and(|r| {
-            r.history.after(self.after).any(|event| self.scope.has(&event.object.key))
+            r.history.after(self.after).any(|event| self.scope.has(event, &r.options.indexes))
                 || r.dispatcher.forgotten(&self.scope).is_some_and(|forgotten| forgotten > self.after)
         });
         if unread { self.after } else { self.after.max(state.revision) }
@@ -144,7 +144,7 @@ impl Watch {
         let mut found = Vec::new();
         for event in resource.history.after(self.after) {
             self.after = event.object.revision;
-            if self.scope.has(&event.object.key) {
+            if self.scope.has(event, &resource.options.indexes) {
                 found.push(Arc::clone(event));
                 if found.len() == self.batch {
                     return Ok(found);

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod agent;
+mod backup;
 mod bundle;
 mod check;
 mod config;
@@ -62,6 +63,10 @@ enum Command {
     Check(check::Args),
     /// Write an archive for troubleshooting, without secrets
     Bundle(bundle::Args),
+    /// Write all objects and certificates of a cluster of its own to an archive, while it runs
+    Backup(backup::BackupArgs),
+    /// Make a data directory of such an archive
+    Restore(backup::RestoreArgs),
     /// Check, show or explain the settings
     Config(config::Args),
     /// Print a shell completion script
@@ -128,6 +133,8 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload => reload::run(&settings),
         Command::Status(args) => status::run(&args, &settings),
         Command::Bundle(args) => bundle::run(&args, &settings),
+        Command::Backup(args) => backup::backup(&args, &settings),
+        Command::Restore(args) => backup::restore(&args, &settings),
         Command::Check(args) => check::run(&args, &settings),
         Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),

@@ -44,6 +44,11 @@ impl Selectors {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// The value that a field must have, if the selector says one.
+    pub(super) fn exact_field(&self, field: &str) -> Option<&str> {
+        self.fields.exact(field)
+    }
+
     pub(crate) fn matches(&self, object: &Value) -> bool {
         self.labels.matches(object) && self.fields.matches(object)
     }

@@ -22,7 +22,7 @@ use super::{
     target::Target,
     types::Version,
 };
-use crate::store;
+use crate::store::{self, Scope};
 
 /// Interval of bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -32,11 +32,21 @@ const MIN_TIMEOUT_SECONDS: u32 = 1800;
 /// Maximum timeout, within the range of the clock.
 const MAX_TIMEOUT_SECONDS: u64 = 365 * 86_400;
 
+/// Size of the chunks in which initial and pending events are sent: one task must not stop others for a whole list, and
+/// no list is in memory a second time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The form of events whose objects are as stored.
+const STORED_BYTES: u64 = 0;
+
 struct WatchStream {
     api: Api,
     /// Changes of the catalog: the watch ends with its resource.
     generation: watch::Receiver<u64>,
     watch: store::Watch,
+    /// Objects of the initial list that were not sent yet.
+    initial: std::vec::IntoIter<Arc<store::Object>>,
+    /// The revision of the bookmark that ends the initial events.
+    initial_bookmark: Option<u64>,
     version: Arc<Version>,
     namespace: Option<String>,
     selectors: Selectors,
@@ -65,12 +75,23 @@ impl ApiRequest {
         } else {
             (Vec::new(), requested.unwrap_or(current))
         };
-        let watch = self.store().watch(resource, after).map_err(|e| ApiError::store(&e))?;
+        let indexed = || self.store().index_scope(resource, |field| selectors.exact_field(field));
+        // One object: kubelets watch each ConfigMap and Secret so.
+        let named = target.name.as_deref().or_else(|| selectors.exact_field("metadata.name"));
+        let is_one = target.namespace.is_some() || !target.version.namespaced;
+        let scope = match (&target.namespace, named.filter(|_| is_one)) {
+            (_, Some(name)) => Scope::Object(store::Key { name: name.to_owned(), ..target.key() }),
+            (Some(namespace), None) => indexed().unwrap_or_else(|| Scope::Namespace(namespace.clone())),
+            (None, None) => indexed().unwrap_or(Scope::All),
+        };
+        let watch = self.store().watch_scope(resource, scope, after).map_err(|e| ApiError::store(&e))?;
         let now = Instant::now();
-        let mut stream = WatchStream {
+        let stream = WatchStream {
             generation: self.api.catalogs().subscribe(),
             api: self.api.clone(),
             watch,
+            initial: items.into_iter(),
+            initial_bookmark: (options.send_initial_events && options.bookmarks).then_some(after),
             version: Arc::clone(&target.version),
             namespace: target.namespace.clone(),
             selectors,
@@ -83,15 +104,6 @@ impl ApiRequest {
             columns_sent: false,
             ended: false,
         };
-        for object in items {
-            let value = stream.version.decode(&object);
-            if stream.selectors.matches(&value) {
-                stream.push("ADDED", value);
-            }
-        }
-        if options.send_initial_events && options.bookmarks {
-            stream.bookmark(after, true);
-        }
         Ok(response(stream))
     }
 }
@@ -115,6 +127,9 @@ impl WatchStream {
         loop {
             if let Some(bytes) = self.take_ready() {
                 return Some(bytes);
+            }
+            if self.push_initial() {
+                continue;
             }
             if self.ended {
                 return None;
@@ -161,14 +176,50 @@ impl WatchStream {
         }
     }
 
-    /// All pending events as one chunk.
-    fn take_ready(&mut self) -> Option<Bytes> {
-        if self.ready.len() <= 1 {
-            return self.ready.pop_front();
+    /// Encodes some initial events, or the bookmark after them; false when all were sent.
+    fn push_initial(&mut self) -> bool {
+        let mut bytes = 0;
+        while bytes < CHUNK_BYTES
+            && let Some(object) = self.initial.next()
+        {
+            bytes += object.bytes.len();
+            if self.shows_stored_bytes() {
+                self.ready.push_back(encode_event("ADDED", &object.bytes));
+                continue;
+            }
+            let value = self.version.decode(&object);
+            if self.selectors.matches(&value) {
+                self.push("ADDED", value);
+            }
         }
-        let mut all = Vec::with_capacity(self.ready.iter().map(Bytes::len).sum());
-        self.ready.drain(..).for_each(|b| all.extend_from_slice(&b));
-        Some(all.into())
+        if bytes == 0
+            && let Some(revision) = self.initial_bookmark.take()
+        {
+            self.bookmark(revision, true);
+            return true;
+        }
+        bytes > 0
+    }
+
+    /// Pending events as one chunk of limited size. A large event is not copied: all watchers share it.
+    fn take_ready(&mut self) -> Option<Bytes> {
+        let first = self.ready.pop_front()?;
+        let fits = |size: usize, ready: &VecDeque<Bytes>| ready.front().is_some_and(|b| size + b.len() <= CHUNK_BYTES);
+        if !fits(first.len(), &self.ready) {
+            return Some(first);
+        }
+        let mut chunk = first.to_vec();
+        while fits(chunk.len(), &self.ready)
+            && let Some(next) = self.ready.pop_front()
+        {
+            chunk.extend_from_slice(&next);
+        }
+        Some(chunk.into())
+    }
+
+    /// Whether events are the stored objects as they are, for whoever watches.
+    fn shows_stored_bytes(&self) -> bool {
+        self.selectors.is_empty() && self.representation == Representation::Object && self.version.is_served_as_stored()
     }
 
     /// An object that begins to match the selectors is `ADDED` for this watcher, one that ceases to match is `DELETED`.
@@ -176,16 +227,15 @@ impl WatchStream {
         if self.namespace.as_ref().is_some_and(|n| *n != change.object.key.namespace) {
             return;
         }
-        if self.selectors.is_empty()
-            && self.representation == Representation::Object
-            && self.version.is_served_as_stored()
-        {
+        if self.shows_stored_bytes() {
+            // Such a watcher sees an event as one type only, so that there is one form.
             let kind = match (change.deleted, &change.previous) {
                 (true, _) => "DELETED",
                 (false, None) => "ADDED",
                 (false, Some(_)) => "MODIFIED",
             };
-            return self.send_bytes(kind, &change.object.bytes);
+            let frame = change.frame(STORED_BYTES, || encode_event(kind, &change.object.bytes));
+            return self.ready.push_back(frame);
         }
         let object = self.version.decode(&change.object);
         let before = change.previous.as_ref().map(|previous| self.version.decode(previous));
@@ -237,16 +287,16 @@ impl WatchStream {
 
     fn send(&mut self, kind: &str, object: &Value) {
         let bytes = serde_json::to_vec(object).unwrap_or_default();
-        self.send_bytes(kind, &bytes);
+        self.ready.push_back(encode_event(kind, &bytes));
     }
+}
 
-    fn send_bytes(&mut self, kind: &str, object: &[u8]) {
-        let mut out = Vec::with_capacity(object.len() + 40);
-        out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
-        out.extend_from_slice(object);
-        out.extend_from_slice(b"}\n");
-        self.ready.push_back(out.into());
-    }
+fn encode_event(kind: &str, object: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(object.len() + 40);
+    out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+    out.into()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::{
     apiserver::{KubeletClient, types::Definition},
     metrics::Usage,
     service_account_tokens::TokenIssuer,
-    store::{self, Engine, ResourceOptions, Store},
+    store::{self, Engine, Index, ResourceOptions, Store},
 };
 use core::service::ServiceAllocator;
 
@@ -46,14 +46,37 @@ pub(crate) struct Environment {
     pub(crate) usage: Usage,
 }
 
-/// Opens a store with the resources whose writes may reach the disk later; others are registered when they are served.
+/// Each node watches its own pods, so that a written pod must not be decoded for each node.
+fn pods_by_node() -> Index {
+    #[derive(serde::Deserialize)]
+    struct Pod {
+        spec: Option<Spec>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Spec {
+        #[serde(rename = "nodeName")]
+        node_name: Option<String>,
+    }
+    let extract = |object: &[u8]| {
+        let pod = serde_json::from_slice::<Pod>(object).ok();
+        pod.and_then(|pod| pod.spec?.node_name).unwrap_or_default()
+    };
+    Index { field: "spec.nodeName".into(), extract: Arc::new(extract) }
+}
+
+/// Opens a store with the resources whose writes may reach the disk later, and with indexes; others are registered when
+/// they are served.
 ///
 /// # Errors
 /// When the engine cannot be read.
 pub(crate) fn open_store(engine: Box<dyn Engine>) -> Result<Store, store::Error> {
-    let of = |name, relaxed_durability| (name, ResourceOptions { relaxed_durability });
-    let resources =
-        [of("events", core::event::DURABILITY), of("leases.coordination.k8s.io", coordination::lease::DURABILITY)];
+    let of = |name, relaxed_durability| (name, ResourceOptions { relaxed_durability, ..ResourceOptions::default() });
+    let pods = ResourceOptions { indexes: vec![pods_by_node()], ..ResourceOptions::default() };
+    let resources = [
+        of("events", core::event::DURABILITY),
+        of("leases.coordination.k8s.io", coordination::lease::DURABILITY),
+        ("pods", pods),
+    ];
     Store::open(engine, &resources)
 }
 

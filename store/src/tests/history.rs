@@ -1,5 +1,7 @@
 //! What watchers and lists can still ask for.
 
+use std::sync::Mutex;
+
 use super::{
     super::{
         history::{AGED_BYTES, MAX_AGE, MAX_SUPERSEDED_BYTES, MIN_AGE},
@@ -123,6 +125,42 @@ async fn writes_wake_only_whom_they_concern() {
     store.write(put("a", Expected::Absent, "1")).await.unwrap();
     let woken: Vec<bool> = watches.iter().map(Watch::is_woken).collect();
     assert_eq!(woken, [true, false, true, false, true, false]);
+}
+
+/// An object enters and leaves what a field selects; whoever follows that sees both.
+#[tokio::test]
+async fn watchers_of_an_indexed_field_are_told_of_what_enters_and_leaves_it() {
+    let memory = Memory::default();
+    let read = Arc::new(Mutex::new(0));
+    let options = || {
+        let read = Arc::clone(&read);
+        let extract: Extract = Arc::new(move |bytes: &[u8]| {
+            *read.lock().unwrap() += 1;
+            serde_json::from_slice::<Value>(bytes).unwrap()["text"].as_str().unwrap().to_owned()
+        });
+        ResourceOptions { indexes: vec![Index { field: "text".into(), extract }], ..ResourceOptions::default() }
+    };
+    let store = Store::open(Box::new(memory.clone()), &[("things", options())]).unwrap();
+    let start = store.revision();
+    let watch = |store: &Store, value: &str, after: u64| {
+        store.watch_scope(THINGS, Scope::Index(0, value.to_owned()), after).unwrap()
+    };
+    let (mut one, mut two, three) = (watch(&store, "1", start), watch(&store, "2", start), watch(&store, "3", start));
+    let first = store.write(put("a", Expected::Absent, "1")).await.unwrap();
+    assert_eq!([&one, &two, &three].map(Watch::is_woken), [true, false, false]);
+    assert_eq!(one.next().await.unwrap().len(), 1);
+    let second = store.write(put("a", Expected::Revision(first.revision), "2")).await.unwrap();
+    assert_eq!([&one, &two, &three].map(Watch::is_woken), [true, true, false]);
+    let last = store.write(delete("a", second.revision)).await.unwrap();
+    assert_eq!(*read.lock().unwrap(), 2, "each state is decoded once, however many watch");
+    let revisions = |events: Vec<Arc<Event>>| events.iter().map(|e| e.object.revision).collect::<Vec<_>>();
+    assert_eq!(revisions(one.next().await.unwrap()), [second.revision]);
+    assert_eq!(revisions(two.next().await.unwrap()), [second.revision, last.revision]);
+    assert_eq!((one.revision(), three.revision()), (store.revision(), store.revision()));
+    store.close().await.unwrap();
+    // Of events that were loaded, too.
+    let store = Store::open(Box::new(memory), &[("things", options())]).unwrap();
+    assert_eq!(revisions(watch(&store, "2", start).next().await.unwrap()), [second.revision, last.revision]);
 }
 
 #[tokio::test]

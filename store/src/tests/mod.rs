@@ -17,8 +17,8 @@ const THINGS: ResourceId = ResourceId(0);
 /// A resource whose writes are on disk later.
 const BEATS: ResourceId = ResourceId(1);
 const RESOURCES: [(&str, ResourceOptions); 2] = [
-    ("things", ResourceOptions { relaxed_durability: RelaxedDurability::Never }),
-    ("beats", ResourceOptions { relaxed_durability: RelaxedDurability::Always }),
+    ("things", ResourceOptions { relaxed_durability: RelaxedDurability::Never, indexes: Vec::new() }),
+    ("beats", ResourceOptions { relaxed_durability: RelaxedDurability::Always, indexes: Vec::new() }),
 ];
 
 fn key(name: &str) -> Key {

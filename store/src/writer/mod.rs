@@ -254,7 +254,7 @@ impl Writer {
             let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
             for Accepted { event, .. } in &accepted {
                 if let Some(resource) = state.resource(event.resource) {
-                    resource.dispatcher.wake(event);
+                    resource.dispatcher.wake(event, &resource.options.indexes);
                 }
             }
         }

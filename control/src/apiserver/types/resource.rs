@@ -185,7 +185,8 @@ impl Definition {
     pub(in crate::apiserver) fn install(self, store: &Store) -> Vec<Arc<Version>> {
         let Self { mut resource, versions } = self;
         if let Storage::Store { name, .. } = &resource.storage {
-            let options = ResourceOptions { relaxed_durability: resource.relaxed_durability };
+            let options =
+                ResourceOptions { relaxed_durability: resource.relaxed_durability, ..ResourceOptions::default() };
             let id = store.register(name, options);
             if let Some(allocator) = resource.strategy.allocator() {
                 store.set_allocator(id, allocator);

@@ -4,7 +4,7 @@
 //! has the counters and the records. Numbers are little-endian, texts have their length before them. So a commit is
 //! there as a whole or not at all.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         };
         let key = Key { namespace: self.text()?.to_owned(), name: self.text()?.to_owned() };
         let bytes = Bytes::copy_from_slice(self.bytes()?);
-        let object = Arc::new(Object { key, revision, bytes, revision_at });
+        let object = Arc::new(Object { key, revision, bytes, revision_at, index_values: OnceLock::new() });
         Some(Record { resource, object, deleted, unix_seconds })
     }
 }
