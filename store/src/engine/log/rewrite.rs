@@ -12,12 +12,15 @@ use super::{
 /// Records of a frame, about, in bytes.
 const FRAME_BYTES: usize = 1 << 20;
 
+/// A file and where it ends.
+type Written<F> = (F, u64);
+
 #[derive(Debug)]
 pub(super) struct Rewrite<D: Directory> {
     /// End of the old file when it began.
     from: u64,
     /// `None` when no thread could be started.
-    thread: Option<JoinHandle<io::Result<(D::File, u64)>>>,
+    thread: Option<JoinHandle<io::Result<Written<D::File>>>>,
 }
 
 impl<D: Directory> Rewrite<D> {
