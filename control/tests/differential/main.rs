@@ -14,6 +14,7 @@ mod config;
 mod known_differences;
 mod normalize;
 mod random;
+mod random_applies;
 mod scenario;
 
 use std::{
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         trial("normalize::patterns_match_with_wildcards", normalize::patterns_match_with_wildcards),
         trial("fixed_scenario_is_answered_alike", fixed_scenario).with_ignored_flag(skipped),
         trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
+        trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -286,6 +288,23 @@ fn random_sequences() {
     if std::env::var_os(SEED).is_none() {
         report.assert_all_seen(is_random);
     }
+}
+
+fn random_applies() {
+    let mut report = Report::default();
+    for seed in seeds() {
+        with_both_servers(async |real, ours| {
+            let mut rng = Rng::new(seed);
+            let steps: Vec<Step> = (0..RANDOM_STEPS).map(|number| random_applies::next(&mut rng, number)).collect();
+            let before = report.unknown.len();
+            run_steps(real, ours, &steps, &mut report).await?;
+            if report.unknown.len() > before {
+                report.unknown.insert(before, format!("seed {seed}:"));
+            }
+            Ok(())
+        });
+    }
+    report.print();
 }
 
 /// The requested seed, or the fixed ones.

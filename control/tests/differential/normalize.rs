@@ -20,6 +20,7 @@ pub(crate) fn normalize(value: &Value) -> Value {
                 .filter(|(key, _)| !matches!(key.as_str(), "resourceVersion" | "continue"))
                 .map(|(key, value)| match key.as_str() {
                     "managedFields" => (key.clone(), managers(normalize(value))),
+                    "causes" => (key.clone(), conflicts(normalize(value))),
                     // Field sets have uids in their keys.
                     _ => (blanked(key), normalize(value)),
                 })
@@ -40,6 +41,16 @@ fn managers(mut entries: Value) -> Value {
         });
     }
     entries
+}
+
+/// Conflicts in the order of their managers and fields: upstream's have none. Other causes keep their order.
+fn conflicts(mut causes: Value) -> Value {
+    if let Some(causes) = causes.as_array_mut()
+        && causes.iter().all(|cause| cause["reason"] == "FieldManagerConflict")
+    {
+        causes.sort_by_key(Value::to_string);
+    }
+    causes
 }
 
 /// Replaces the digits of uids and times by zeros in a text. The format stays: times with and without fractions differ.
