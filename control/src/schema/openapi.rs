@@ -240,15 +240,14 @@ fn writing(resource: &Version, name: &str, action: &str, suffix: &str) -> Value 
 fn patching(resource: &Version, name: &str, suffix: &str) -> Value {
     let mut out = operation(resource, name, "patch", suffix);
     out.insert("parameters".to_owned(), parameters(&["dryRun", "fieldManager", "fieldValidation", "force"]));
-    let content: Map<String, Value> = [
-        "application/apply-patch+yaml",
-        "application/json-patch+json",
-        "application/merge-patch+json",
-        "application/strategic-merge-patch+json",
-    ]
-    .iter()
-    .map(|t| ((*t).to_owned(), json!({"schema": {"type": "object"}})))
-    .collect();
+    // Custom resources have no strategic merge: kubectl merges them by JSON merge patch when it is not listed here.
+    let strategic = resource.spec.schema.as_built_in().map(|_| "application/strategic-merge-patch+json");
+    let content: Map<String, Value> =
+        ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"]
+            .iter()
+            .chain(&strategic)
+            .map(|t| ((*t).to_owned(), json!({"schema": {"type": "object"}})))
+            .collect();
     out.insert("requestBody".to_owned(), json!({"content": content}));
     Value::Object(out)
 }

@@ -86,15 +86,12 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         assert!(!printed.contains("gitVersion"), "{pod}: {printed}");
     }
 
-    // Impersonation is rejected with a message, instead of being ignored.
-    for args in [
-        &["--as=nobody", "delete", "pod", "host"][..],
-        &["--as=nobody", "--as-group=system:masters", "get", "pods"],
-        &["--as=nobody", "auth", "can-i", "delete", "pods"],
-    ] {
-        let refused = kubectl.output(args, "");
-        assert!(!refused.ok && refused.err.contains("impersonation is not supported"), "{args:?}: {}", refused.err);
-    }
+    // Who may impersonate has the rights of the other, and no more.
+    let refused = kubectl.output(&["--as=nobody", "delete", "pod", "host"], "");
+    assert!(!refused.ok && refused.err.contains("User \"nobody\" cannot delete resource \"pods\""), "{}", refused.err);
+    let may = kubectl.output(&["--as=nobody", "auth", "can-i", "delete", "pods"], "");
+    assert!(!may.ok && may.out.trim() == "no", "{may:?}");
+    assert!(kubectl.run(&["--as=nobody", "--as-group=system:masters", "get", "pods"]).contains("host"));
     eventually(DEFAULT_TIMEOUT, "nothing was deleted", || kubectl.ready_pods("test=client", 2));
 
     // The node's credentials give access only to objects that its pods reference.
@@ -114,6 +111,7 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         (&["taint", "node", "node", "a=b:NoSchedule"], "", "is not allowed to modify taints"),
         (&["create", "token", "default"], "", "node requested token not bound to a pod"),
         (&["delete", "node", "node"], "", "cannot delete resource \"nodes\""),
+        (&["--as=admin", "get", "pods"], "", "cannot impersonate resource \"users\""),
     ] {
         let (done, printed) = as_node(args, stdin);
         assert!(!done && printed.contains(words), "{args:?}: {printed}");
