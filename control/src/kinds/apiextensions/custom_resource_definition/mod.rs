@@ -93,8 +93,7 @@ impl Strategy for CustomResourceDefinition {
 
     fn prepare_for_create(&self, object: &mut Value) {
         let stored = storage_version(object).to_owned();
-        object["status"] =
-            json!({"conditions": [], "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": [stored]});
+        object["status"] = json!({"storedVersions": [stored]});
     }
 
     /// A new storage version is added to those that objects are stored in.
