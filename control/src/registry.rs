@@ -1,7 +1,5 @@
 //! The Go types of built-in kinds, by which their objects are described and decoded.
 
-use schemars::{Schema, SchemaGenerator};
-
 use k8s_openapi::{
     api::{
         authentication::v1 as authentication, authorization::v1 as authorization, autoscaling::v1 as autoscaling,
@@ -11,8 +9,6 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions,
     apimachinery::pkg::apis::meta::v1 as meta,
 };
-
-use crate::metrics::{NodeMetrics, PodMetrics};
 
 /// Group (empty for core), version and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,8 +34,6 @@ impl Gvk {
 pub struct BuiltInType {
     /// Group, version and kind.
     pub gvk: Gvk,
-    /// Generates the schema.
-    pub schema: fn(&mut SchemaGenerator) -> Schema,
     /// Decodes bytes as the type that clients use.
     pub try_decode: fn(&[u8]) -> Result<(), serde_json::Error>,
     /// Whether objects of it are stored.
@@ -50,7 +44,6 @@ macro_rules! built_in {
     ($group:literal, $version:literal, $kind:ident, $type:ty, $stored:literal) => {
         BuiltInType {
             gvk: Gvk { group: $group, version: $version, kind: stringify!($kind) },
-            schema: |generator| generator.subschema_for::<$type>(),
             try_decode: |bytes| windlass_kit::json::from_slice::<$type>(bytes).map(drop),
             stored: $stored,
         }
@@ -87,14 +80,12 @@ pub static TYPES: &[BuiltInType] = &[
     built_in!("authentication.k8s.io", "v1", TokenReview, authentication::TokenReview, false),
     BuiltInType {
         gvk: Gvk { group: "metrics.k8s.io", version: "v1beta1", kind: "NodeMetrics" },
-        schema: |generator| generator.subschema_for::<NodeMetrics>(),
         // Computed, never decoded.
         try_decode: |_| Ok(()),
         stored: false,
     },
     BuiltInType {
         gvk: Gvk { group: "metrics.k8s.io", version: "v1beta1", kind: "PodMetrics" },
-        schema: |generator| generator.subschema_for::<PodMetrics>(),
         try_decode: |_| Ok(()),
         stored: false,
     },

@@ -85,7 +85,7 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 api,
             };
             let response = request.respond(&info, &options, body).await;
-            (impersonated, response.unwrap_or_else(|error| error.into_response()))
+            (impersonated, response.unwrap_or_else(|error| request.accept.error(error)))
         }
     };
     audit::record(&sinks, (&caller, impersonated.as_ref()), &info, response.status().as_u16());

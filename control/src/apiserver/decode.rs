@@ -2,6 +2,7 @@
 
 use axum::{body::Bytes, http::HeaderValue, response::Response};
 use serde_json::Value;
+use windlass_apimachinery::protobuf::envelope;
 
 use super::{
     chain::ApiRequest,
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::{
     patch::{self, PatchKind},
-    schema::{self, ContentType},
+    schema::{self, ContentType, Decoded},
 };
 
 /// A decoded object and the warnings about its fields.
@@ -95,11 +96,15 @@ impl PatchBody {
 }
 
 impl ApiRequest {
-    fn content_type(&self) -> Result<ContentType, ApiError> {
+    /// Decodes a body as its content type says. Custom resources have no protobuf form.
+    fn decode(&self, schema: &TypeSchema, body: &Bytes) -> Result<Result<Decoded, String>, ApiError> {
         match self.content_type.split(';').next().unwrap_or("").trim() {
-            // kubectl sends protobuf for objects that it creates itself; the decoder detects it by the bytes.
-            "" | "application/json" | "application/vnd.kubernetes.protobuf" => Ok(ContentType::Json),
-            "application/yaml" => Ok(ContentType::Yaml),
+            "" | "application/json" => Ok(schema::decode(body, ContentType::Json)),
+            "application/yaml" => Ok(schema::decode(body, ContentType::Yaml)),
+            envelope::MEDIA_TYPE if schema.is_built_in() => Ok(schema::decode_protobuf(body)),
+            _ if schema.is_built_in() => {
+                Err(unsupported("application/json, application/yaml, application/vnd.kubernetes.protobuf"))
+            }
             _ => Err(unsupported("application/json, application/yaml")),
         }
     }
@@ -124,7 +129,7 @@ impl ApiRequest {
         let unrecognized = |why: String| {
             ApiError::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", gvk.kind))
         };
-        let decoded = schema::decode(body, self.content_type()?).map_err(unrecognized)?;
+        let decoded = self.decode(schema, body)?.map_err(unrecognized)?;
         let mut value = decoded.value;
         if !value.is_object() {
             return Err(unrecognized("it is no JSON object".to_owned()));

@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
+use windlass_apimachinery::openapi::v2_protobuf;
 
 use super::{
     VERSION,
@@ -38,7 +39,9 @@ pub(super) fn answer(
     let wants_aggregated = header_text(headers, header::ACCEPT).contains("as=APIGroupDiscoveryList");
     let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     match segments[..] {
-        [""] => json(&json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]})),
+        [""] => json(
+            &json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
+        ),
         ["version"] => json(&version()),
         ["api"] if wants_aggregated => Some(aggregated(catalog, headers, true)),
         ["apis"] if wants_aggregated => Some(aggregated(catalog, headers, false)),
@@ -59,13 +62,11 @@ pub(super) fn answer(
         ["api", version] => resources(catalog, "", version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
         ["apis", group, version] => resources(catalog, group, version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
         ["openapi", "v3"] => json(&schema::openapi_index(catalog)),
-        ["openapi", "v3", "api", version] => Some(document(catalog, "", version, accept, options)),
-        ["openapi", "v3", "apis", group, version] => Some(document(catalog, group, version, accept, options)),
-        ["openapi", "v2"] if header_text(headers, header::ACCEPT).contains("protobuf") => Some(Ok(empty_v2())),
-        ["openapi", "v2"] => {
-            let empty = json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": VERSION}, "paths": {}});
-            json(&empty)
+        ["openapi", "v3", "api", version] => Some(document(catalog, ("", version), headers, accept, options)),
+        ["openapi", "v3", "apis", group, version] => {
+            Some(document(catalog, (group, version), headers, accept, options))
         }
+        ["openapi", "v2"] => Some(Ok(document_v2(catalog, headers, accept))),
         _ => None,
     }
 }
@@ -176,22 +177,44 @@ fn tagged(mut response: Response, tag: &str) -> Response {
     response
 }
 
-/// OpenAPI v2 without any definition: clients look here for kinds that v3 does not have, and must find none.
-fn empty_v2() -> Response {
-    const KIND: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-    // Field 1, the version of the format.
-    let body: &'static [u8] = b"\x0a\x032.0";
-    let mut response = (StatusCode::OK, Body::from(body)).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(KIND));
-    response
+/// OpenAPI version 2 in protobuf: what client-go asks for, and what it is answered.
+const OPENAPI_V2_PROTOBUF: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
+
+fn document_v2(catalog: &Catalog, headers: &HeaderMap, accept: Accept) -> Response {
+    let asked = header_text(headers, header::ACCEPT);
+    let as_protobuf = OPENAPI_V2_PROTOBUF.iter().any(|kind| asked.contains(kind));
+    if !as_protobuf && !accept.is_acceptable {
+        return StatusCode::NOT_ACCEPTABLE.into_response();
+    }
+    let tag = format!("\"{}\"", schema::openapi_hash_v2(catalog));
+    if header_text(headers, header::IF_NONE_MATCH) == tag {
+        return tagged(StatusCode::NOT_MODIFIED.into_response(), &tag);
+    }
+    let document = schema::openapi_document_v2(catalog);
+    let response = if as_protobuf {
+        accept.encoded(StatusCode::OK, OPENAPI_V2_PROTOBUF[1], v2_protobuf::encode(&document).into())
+    } else {
+        accept.encoded(StatusCode::OK, "application/json", document.to_string().into())
+    };
+    tagged(response, &tag)
 }
 
-fn document(catalog: &Catalog, group: &str, version: &str, accept: Accept, options: &RequestOptions) -> ApiResult {
+fn document(
+    catalog: &Catalog,
+    (group, version): (&str, &str),
+    headers: &HeaderMap,
+    accept: Accept,
+    options: &RequestOptions,
+) -> ApiResult {
     if catalog.group_version(group, version).is_none() {
         return Err(ApiError::unknown_path());
     }
+    let (path, hash) = schema::openapi_hash(catalog, group, version);
+    let tag = format!("\"{hash}\"");
     if let Some(requested) = options.get("hash").filter(|hash| !hash.is_empty()) {
-        let (path, hash) = schema::openapi_hash(catalog, group, version);
         if requested != hash {
             // The document of that hash is outdated; the current one must not be cached under it.
             let place = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}"));
@@ -199,10 +222,14 @@ fn document(catalog: &Catalog, group: &str, version: &str, accept: Accept, optio
             return Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response());
         }
     }
-    let mut response = accept.write(StatusCode::OK, &schema::openapi_document(catalog, group, version));
+    let mut response = if header_text(headers, header::IF_NONE_MATCH) == tag {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        accept.write(StatusCode::OK, &schema::openapi_document(catalog, group, version))
+    };
     if options.get("hash").is_some() {
         let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
         response.headers_mut().insert(header::CACHE_CONTROL, forever);
     }
-    Ok(response)
+    Ok(tagged(response, &tag))
 }

@@ -52,8 +52,10 @@ impl ApiRequest {
             self.authorize_create(target)?;
         }
         let long_running = verb == "watch" || custom.is_some_and(|handler| handler.is_long_running());
-        if !self.accept.is_acceptable && (verb == "watch" || !long_running) {
-            return Err(ApiError::not_acceptable());
+        let has_protobuf = target.version.spec.schema.is_built_in();
+        let accept = if has_protobuf { self.accept } else { self.accept.without_protobuf() };
+        if !accept.is_acceptable && (verb == "watch" || !long_running) {
+            return Err(ApiError::not_acceptable(has_protobuf));
         }
         if matches!(verb, "list" | "watch" | "deletecollection") {
             options.validate_list_options()?;

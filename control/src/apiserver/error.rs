@@ -103,8 +103,12 @@ impl ApiError {
         error
     }
 
-    pub(crate) fn not_acceptable() -> Self {
-        Self::new(406, "NotAcceptable", "only the following media types are accepted: application/json")
+    /// None of the accepted media types can be served; objects of a built-in type have a protobuf form too.
+    pub(crate) fn not_acceptable(with_protobuf: bool) -> Self {
+        let protobuf = if with_protobuf { ", application/vnd.kubernetes.protobuf" } else { "" };
+        let message =
+            format!("only the following media types are accepted: application/json, application/yaml{protobuf}");
+        Self::new(406, "NotAcceptable", message)
     }
 
     /// Invalid options; `kind` is the kind of the options.

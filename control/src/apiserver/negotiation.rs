@@ -1,4 +1,8 @@
-//! Content negotiation: object, metadata alone or table; compressed when large.
+//! Content negotiation: object, metadata alone or table; JSON, YAML or protobuf; compressed when large.
+//!
+//! Handlers answer in JSON. What the client accepts is made from it here, at the end: [`Accept::bytes`].
+//!
+//! Upstream: `k8s.io/apiserver/pkg/endpoints/handlers/negotiation`.
 
 use std::io::Write as _;
 
@@ -9,8 +13,10 @@ use axum::{
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use windlass_apimachinery::protobuf::envelope;
 
-use super::{chain::header_text, types::Version};
+use super::{chain::header_text, error::ApiError, types::Version};
+use crate::schema::transcoding::{self, Encoding};
 
 /// Responses above this size are compressed if the client accepts gzip; upstream's limit.
 const GZIP_THRESHOLD_BYTES: usize = 128 << 10;
@@ -23,36 +29,42 @@ pub(crate) enum Representation {
     Metadata,
 }
 
+/// What a client accepts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Accept {
     pub(crate) representation: Representation,
+    pub(crate) encoding: Encoding,
     /// Whether one of the accepted media types can be served.
     pub(crate) is_acceptable: bool,
+    /// The first choice that is not protobuf, for what has no protobuf form.
+    otherwise: Option<(Representation, Encoding)>,
     gzip: bool,
 }
 
 impl Accept {
     pub(crate) fn read(headers: &HeaderMap) -> Self {
         let accept = header_text(headers, header::ACCEPT);
-        let mut representation = Representation::Object;
-        let mut is_acceptable = accept.trim().is_empty();
-        for part in accept.split(',') {
-            let wanted = part.split(';').find_map(|p| p.trim().strip_prefix("as="));
-            match wanted {
-                Some("Table") if part.contains("v=v1") && !part.contains("v1beta1") => {
-                    representation = Representation::Table
-                }
-                Some("PartialObjectMetadata" | "PartialObjectMetadataList") => {
-                    representation = Representation::Metadata
-                }
-                None if part.contains("json") || part.contains("*/*") || part.contains("application/*") => {}
-                // Other media types are not served; a later one in the header may be.
-                _ => continue,
-            }
-            is_acceptable = true;
-            break;
+        let choices = choices(&accept);
+        let first = choices.first().copied();
+        let (representation, encoding) = first.unwrap_or((Representation::Object, Encoding::Json));
+        Self {
+            representation,
+            encoding,
+            is_acceptable: first.is_some(),
+            otherwise: choices.into_iter().find(|(_, encoding)| *encoding != Encoding::Protobuf),
+            gzip: header_text(headers, header::ACCEPT_ENCODING).contains("gzip"),
         }
-        Self { representation, is_acceptable, gzip: header_text(headers, header::ACCEPT_ENCODING).contains("gzip") }
+    }
+
+    /// What is left for objects of a type that has no protobuf form, as custom resources have none. Their metadata has.
+    pub(crate) fn without_protobuf(self) -> Self {
+        if self.encoding != Encoding::Protobuf || self.representation == Representation::Metadata {
+            return self;
+        }
+        match self.otherwise {
+            Some((representation, encoding)) => Self { representation, encoding, ..self },
+            None => Self { encoding: Encoding::Json, is_acceptable: false, ..self },
+        }
     }
 
     /// One object.
@@ -73,7 +85,36 @@ impl Accept {
         self.bytes(code, serde_json::to_vec(body).unwrap_or_default().into())
     }
 
-    pub(crate) fn bytes(self, code: StatusCode, bytes: Bytes) -> Response {
+    /// JSON, in the encoding that the client accepts.
+    pub(crate) fn bytes(self, code: StatusCode, json: Bytes) -> Response {
+        match transcoding::transcode(self.encoding, &json) {
+            Ok(None) => self.encoded(code, self.encoding.media_type(), json),
+            Ok(Some(bytes)) => self.encoded(code, self.encoding.media_type(), bytes),
+            Err(transcoding::Error::NoProtobuf) => match self.without_protobuf() {
+                other if other.is_acceptable => other.bytes(code, json),
+                _ => ApiError::not_acceptable(false).into_response(),
+            },
+            Err(transcoding::Error::Failed(why)) => ApiError::internal(why).into_response(),
+        }
+    }
+
+    /// The error as a `Status`. That nothing can be accepted is said in JSON, as upstream does.
+    pub(crate) fn error(self, error: ApiError) -> Response {
+        let encoded = match error.code {
+            406 => None,
+            _ => transcoding::transcode(self.encoding, error.status().to_string().as_bytes()).ok().flatten(),
+        };
+        let mut response = error.into_response();
+        if let Some(bytes) = encoded {
+            let media_type = HeaderValue::from_static(self.encoding.media_type());
+            response.headers_mut().insert(header::CONTENT_TYPE, media_type);
+            *response.body_mut() = Body::from(bytes);
+        }
+        response
+    }
+
+    /// Bytes of a media type, compressed if they are many.
+    pub(crate) fn encoded(self, code: StatusCode, media_type: &'static str, bytes: Bytes) -> Response {
         let mut response = if self.gzip && bytes.len() > GZIP_THRESHOLD_BYTES {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             match encoder.write_all(&bytes).and_then(|()| encoder.finish()) {
@@ -87,9 +128,44 @@ impl Accept {
         } else {
             (code, Body::from(bytes)).into_response()
         };
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
         response
     }
+}
+
+/// What of an `Accept` header can be served, the preferred first. Without a header JSON is.
+fn choices(accept: &str) -> Vec<(Representation, Encoding)> {
+    if accept.trim().is_empty() {
+        return vec![(Representation::Object, Encoding::Json)];
+    }
+    let quality = |clause: &str| {
+        let given = clause.split(';').skip(1).find_map(|p| p.trim().strip_prefix("q="));
+        given.map_or(Some(1.0), |q| q.trim().parse().ok()).unwrap_or(0.0_f32)
+    };
+    let mut clauses: Vec<(f32, &str)> = accept.split(',').map(|clause| (quality(clause), clause)).collect();
+    clauses.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    clauses.into_iter().filter_map(|(_, clause)| choice(clause)).collect()
+}
+
+fn choice(clause: &str) -> Option<(Representation, Encoding)> {
+    let mut parts = clause.split(';').map(str::trim);
+    let encoding = match parts.next()? {
+        "application/json" | "*/*" | "application/*" => Encoding::Json,
+        "application/yaml" => Encoding::Yaml,
+        envelope::MEDIA_TYPE => Encoding::Protobuf,
+        _ => return None,
+    };
+    let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+    let value = |name: &str| parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    let is_v1 = value("v").is_none_or(|version| version == "v1");
+    let representation = match value("as") {
+        None => Representation::Object,
+        // A table has no protobuf form.
+        Some("Table") if is_v1 && value("v").is_some() && encoding != Encoding::Protobuf => Representation::Table,
+        Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_v1 => Representation::Metadata,
+        Some(_) => return None,
+    };
+    Some((representation, encoding))
 }
 
 /// A PartialObjectMetadata of an object.

@@ -1,4 +1,4 @@
-//! `watch`: initial events and changes, as a stream of JSON objects.
+//! `watch`: initial events and changes, as a stream of JSON objects or of frames in protobuf.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -10,6 +10,7 @@ use axum::{
 use futures::{FutureExt as _, stream};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
+use windlass_apimachinery::protobuf::envelope;
 
 use super::{
     Api,
@@ -22,7 +23,10 @@ use super::{
     target::Target,
     types::Version,
 };
-use crate::store::{self, Scope};
+use crate::{
+    schema::transcoding::{self, Encoding},
+    store::{self, Scope},
+};
 
 /// Interval of bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -35,7 +39,7 @@ const MAX_TIMEOUT_SECONDS: u64 = 365 * 86_400;
 /// Size of the chunks in which initial and pending events are sent: one task must not stop others for a whole list, and
 /// no list is in memory a second time.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The form of events whose objects are as stored.
+/// The first form of events whose objects are as stored; each encoding is a form of its own.
 const STORED_BYTES: u64 = 0;
 
 struct WatchStream {
@@ -51,6 +55,7 @@ struct WatchStream {
     namespace: Option<String>,
     selectors: Selectors,
     representation: Representation,
+    encoding: Encoding,
     include: String,
     bookmarks: bool,
     ends_at: Instant,
@@ -62,6 +67,12 @@ struct WatchStream {
 
 impl ApiRequest {
     pub(super) fn watch(&self, target: &Target, options: &RequestOptions) -> ApiResult {
+        let has_protobuf = target.version.spec.schema.is_built_in();
+        let accept = if has_protobuf { self.accept } else { self.accept.without_protobuf() };
+        // YAML has no streams.
+        if accept.encoding == Encoding::Yaml {
+            return Err(ApiError::not_acceptable(has_protobuf));
+        }
         let selectors = Selectors::read(target, options)?;
         let resource = target.id()?;
         let (requested, current) = (options.revision()?, self.store().revision());
@@ -95,7 +106,8 @@ impl ApiRequest {
             version: Arc::clone(&target.version),
             namespace: target.namespace.clone(),
             selectors,
-            representation: self.accept.representation,
+            representation: accept.representation,
+            encoding: accept.encoding,
             include: options.include_object.clone(),
             bookmarks: options.bookmarks,
             ends_at: now + watch_timeout(options.timeout, random_u32()),
@@ -115,11 +127,15 @@ fn watch_timeout(requested: Option<u64>, random: u32) -> Duration {
 }
 
 fn response(stream: WatchStream) -> Response {
+    let media_type = match stream.encoding {
+        Encoding::Protobuf => envelope::WATCH_MEDIA_TYPE,
+        Encoding::Json | Encoding::Yaml => Encoding::Json.media_type(),
+    };
     let stream = stream::unfold(stream, |mut stream| async move {
         let bytes = stream.next().await?;
         Some((Ok::<_, std::convert::Infallible>(bytes), stream))
     });
-    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], Body::from_stream(stream)).into_response()
+    (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], Body::from_stream(stream)).into_response()
 }
 
 impl WatchStream {
@@ -184,7 +200,7 @@ impl WatchStream {
         {
             bytes += object.bytes.len();
             if self.shows_stored_bytes() {
-                self.ready.push_back(encode_event("ADDED", &object.bytes));
+                self.ready.push_back(encode_event(self.encoding, "ADDED", &object.bytes));
                 continue;
             }
             let value = self.version.decode(&object);
@@ -234,7 +250,8 @@ impl WatchStream {
                 (false, None) => "ADDED",
                 (false, Some(_)) => "MODIFIED",
             };
-            let frame = change.frame(STORED_BYTES, || encode_event(kind, &change.object.bytes));
+            let frame = change
+                .frame(STORED_BYTES + self.encoding as u64, || encode_event(self.encoding, kind, &change.object.bytes));
             return self.ready.push_back(frame);
         }
         let object = self.version.decode(&change.object);
@@ -287,16 +304,26 @@ impl WatchStream {
 
     fn send(&mut self, kind: &str, object: &Value) {
         let bytes = serde_json::to_vec(object).unwrap_or_default();
-        self.ready.push_back(encode_event(kind, &bytes));
+        self.ready.push_back(encode_event(self.encoding, kind, &bytes));
     }
 }
 
-fn encode_event(kind: &str, object: &[u8]) -> Bytes {
+/// An event of a watch. An object that cannot be encoded is an error to its watchers.
+fn encode_event(encoding: Encoding, kind: &str, object: &[u8]) -> Bytes {
+    if encoding == Encoding::Protobuf {
+        let frame = transcoding::to_protobuf(object).map(|object| envelope::watch_frame(kind, &object));
+        return frame.unwrap_or_else(|error| error_frame(ApiError::internal(error))).into();
+    }
     let mut out = Vec::with_capacity(object.len() + 40);
     out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
     out.extend_from_slice(object);
     out.extend_from_slice(b"}\n");
     out.into()
+}
+
+fn error_frame(error: ApiError) -> Vec<u8> {
+    let status = transcoding::to_protobuf(error.status().to_string().as_bytes());
+    envelope::watch_frame("ERROR", &status.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod authentication;
 mod authorization;
 pub(crate) mod coordination;
 pub(crate) mod core;
+pub mod descriptions;
 mod discovery;
 mod events;
 mod metrics;

@@ -13,9 +13,8 @@ use windlass_kit::{duration, quantity::Quantity};
 use super::{PodRates, Rate};
 
 /// The usage of a node.
-#[derive(Debug, serde::Serialize, schemars::JsonSchema)]
+#[derive(Debug, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-#[schemars(rename = "io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetrics")]
 pub(crate) struct NodeMetrics {
     kind: &'static str,
     api_version: &'static str,
@@ -30,9 +29,8 @@ pub(crate) struct NodeMetrics {
 }
 
 /// The usage of a pod's containers.
-#[derive(Debug, serde::Serialize, schemars::JsonSchema)]
+#[derive(Debug, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-#[schemars(rename = "io.k8s.metrics.pkg.apis.metrics.v1beta1.PodMetrics")]
 pub(crate) struct PodMetrics {
     kind: &'static str,
     api_version: &'static str,
@@ -47,8 +45,7 @@ pub(crate) struct PodMetrics {
 }
 
 /// The usage of a container.
-#[derive(Debug, serde::Serialize, schemars::JsonSchema)]
-#[schemars(rename = "io.k8s.metrics.pkg.apis.metrics.v1beta1.ContainerMetrics")]
+#[derive(Debug, serde::Serialize)]
 struct ContainerMetrics {
     /// Its name in the pod.
     name: String,

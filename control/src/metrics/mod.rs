@@ -14,7 +14,7 @@ use std::{
 
 use jiff::Timestamp;
 
-pub(crate) use api_types::{NodeMetrics, PodMetrics, node_metrics, pod_metrics};
+pub(crate) use api_types::{node_metrics, pod_metrics};
 
 /// Samples closer than this are dropped: rates cover the ten seconds between regular samples, and a client that
 /// requests fresh numbers in between must not turn them into rates over one second. The second sample of a new

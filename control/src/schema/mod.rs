@@ -1,29 +1,52 @@
 //! Bodies and OpenAPI documents of built-in kinds. Pure: values in, values out; no tokio, files or clocks.
 
 mod openapi;
-mod protobuf;
+pub mod transcoding;
+
+use std::sync::Arc;
 
 use serde_json::Value;
-use windlass_apimachinery::{decode, schema};
+use windlass_apimachinery::{
+    decode,
+    protobuf::{
+        Problem,
+        envelope::{self, Envelope},
+    },
+    schema::{self, Schema},
+};
 pub use windlass_apimachinery::{
     decode::{ContentType, Decoded},
     schema::FieldProblems,
 };
 
-pub use openapi::{document as openapi_document, hash as openapi_hash, index as openapi_index};
+pub use openapi::{
+    document as openapi_document, document_v2 as openapi_document_v2, hash as openapi_hash, hash_v2 as openapi_hash_v2,
+    index as openapi_index,
+};
 
 use crate::{kinds::types, registry::Gvk};
 
-/// Decodes a body. One with the protobuf prefix is decoded as such, for the kinds that kubectl sends in it.
+/// Decodes a body. One with the protobuf prefix is decoded as such.
 ///
 /// # Errors
 /// When the body is malformed or nested too deep: the reason, with line and column where they are known.
 pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, String> {
-    // The prefix is neither JSON nor YAML, so the content type does not matter.
-    if bytes.starts_with(protobuf::MAGIC) {
-        return protobuf::decode(bytes).map(|value| Decoded { value, duplicates: Vec::new() });
-    }
-    decode::decode(bytes, content_type)
+    // The prefix is neither JSON nor YAML: clients that name no content type are understood too.
+    if bytes.starts_with(envelope::MAGIC) { decode_protobuf(bytes) } else { decode::decode(bytes, content_type) }
+}
+
+/// Decodes a body of a built-in kind in protobuf.
+///
+/// # Errors
+/// When the body is malformed or nested too deep, or its kind is not known.
+pub fn decode_protobuf(bytes: &[u8]) -> Result<Decoded, String> {
+    let schema_of = |envelope: &Envelope<'_>| match types::named(envelope.api_version, envelope.kind) {
+        Some(of) => Ok(Arc::new(Schema::named(of))),
+        None => Err(Problem::NotOnWire(format!("{} {}", envelope.api_version, envelope.kind)).into()),
+    };
+    let decoded = envelope::decode_object(bytes, schema_of);
+    let value = decoded.map_err(|error| format!("protobuf parse error: {error}"))?;
+    Ok(Decoded { value, duplicates: Vec::new() })
 }
 
 /// Checks every field of an object. A kind that nothing is known of has no problems.

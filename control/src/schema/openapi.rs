@@ -1,31 +1,36 @@
-//! The OpenAPI v3 documents that kubectl reads before it applies or explains anything.
+//! The OpenAPI documents of what a catalog serves, which kubectl reads before it applies or explains anything.
 
 use std::{
     collections::BTreeMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use schemars::generate::SchemaSettings;
+use ring::digest::{SHA512, digest};
 use serde_json::{Map, Value, json};
-
-use windlass_apimachinery::schema::{ListType, MapType, Schema};
+use windlass_apimachinery::{
+    openapi::{Descriptions, Documents, GroupVersion, Gvk, Model, Resource, SubresourceKind},
+    schema::NamedType,
+};
 
 use crate::{
-    apiserver::types::{Catalog, Version},
-    kinds::types,
+    apiserver::{
+        subresource::Subresource,
+        types::{Catalog, Version},
+    },
+    kinds::{descriptions, types},
 };
+
+/// The version that documents name.
+const VERSION: &str = "1.36";
 
 /// The list of documents: `api/v1`, `apis/coordination.k8s.io/v1` …, each with a hash of what it says.
 #[must_use]
 pub fn index(catalog: &Catalog) -> Value {
-    let versions = catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| path_of(&g.name, &v.version)));
-    let entry = |path: String| {
-        let url = format!("/openapi/v3/{path}?hash={}", hash_of(catalog, &path));
+    let entry = |(path, hash): (String, String)| {
+        let url = format!("/openapi/v3/{path}?hash={hash}");
         (path, json!({"serverRelativeURL": url}))
     };
-    json!({"paths": versions.map(entry).collect::<Map<String, Value>>()})
+    json!({"paths": hashes(catalog).into_iter().map(entry).collect::<Map<String, Value>>()})
 }
 
 fn path_of(group: &str, version: &str) -> String {
@@ -36,258 +41,112 @@ fn path_of(group: &str, version: &str) -> String {
 #[must_use]
 pub fn hash(catalog: &Catalog, group: &str, version: &str) -> (String, String) {
     let path = path_of(group, version);
-    let hash = hash_of(catalog, &path);
+    let hash = hashes(catalog).remove(&path).unwrap_or_default();
     (path, hash)
 }
 
-/// A document's hash: kubectl keeps what it has read until the hash changes. The document itself is not kept.
-fn hash_of(catalog: &Catalog, path: &str) -> String {
-    static HASHES: Mutex<(u64, BTreeMap<String, String>)> = Mutex::new((0, BTreeMap::new()));
-    let mut hashes = HASHES.lock().unwrap_or_else(PoisonError::into_inner);
-    if hashes.0 != catalog.generation {
-        *hashes = (catalog.generation, BTreeMap::new());
-    }
-    if let Some(hash) = hashes.1.get(path) {
-        return hash.clone();
-    }
-    let group_version = path.strip_prefix("apis/").or_else(|| path.strip_prefix("api/")).unwrap_or(path);
-    let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
-    let mut hasher = DefaultHasher::new();
-    document(catalog, group, version).to_string().hash(&mut hasher);
-    let hash = format!("{:016X}", hasher.finish());
-    hashes.1.insert(path.to_owned(), hash.clone());
-    hash
+/// The hash of the document of version 2, which follows from those of version 3.
+#[must_use]
+pub fn hash_v2(catalog: &Catalog) -> String {
+    let all: Vec<String> = hashes(catalog).into_values().collect();
+    hash_of(all.concat().as_bytes())
 }
 
 /// The document of one group and version. Made on each request: it is large, and seldom asked for.
 #[must_use]
 pub fn document(catalog: &Catalog, group: &str, version: &str) -> Value {
-    let types = catalog.group_version(group, version).map_or(&[][..], |v| v.resources.as_slice());
-    let mut generator = SchemaSettings::openapi3().into_generator();
-    let mut roots = Vec::new();
-    for resource in types {
-        let Some(built_in) = resource.spec.schema.as_built_in() else { continue };
-        let schema = (built_in.schema)(&mut generator);
-        let name = schema.as_value()["$ref"].as_str().and_then(|r| r.rsplit('/').next()).unwrap_or("").to_owned();
-        roots.push((resource, name));
-    }
-    // Metadata of custom resources.
-    let _ = generator.subschema_for::<ObjectMeta>();
-    let mut schemas = generator.take_definitions(true);
-    for (name, schema) in &mut schemas {
-        annotate(name, schema);
-    }
-    for resource in types {
-        if let Some(source) = resource.spec.schema.as_custom() {
-            let name = custom_name(resource);
-            schemas.insert(name.clone(), custom_schema(source));
-            roots.push((resource, name));
-        }
-    }
-    let mut paths = Map::new();
-    for (resource, name) in &roots {
-        if let Some(schema) = schemas.get_mut(name).and_then(Value::as_object_mut) {
-            schema.insert("x-kubernetes-group-version-kind".to_owned(), json!([gvk(resource)]));
-        }
-        let base = format!("/{}", path_of(group, version));
-        let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
-        let all = format!("{base}{scope}/{}", resource.plural);
-        if resource.namespaced {
-            paths.insert(
-                format!("{base}/{}", resource.plural),
-                json!({"get": operation(resource, name, "list", "Everywhere")}),
-            );
-        }
-        if resource.has_status() {
-            paths.insert(format!("{all}/{{name}}/status"), status_path(resource, name));
-        }
-        paths.insert(format!("{all}/{{name}}"), item_path(resource, name));
-        paths.insert(all, collection_path(resource, name));
-    }
-    json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": crate::apiserver::VERSION},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    })
+    with_documents(|documents| documents.v3(&describe(catalog, group, version)))
 }
 
-/// The name of a custom type: the group backwards, version and kind.
-fn custom_name(resource: &Version) -> String {
-    let group: Vec<&str> = resource.gvk.group.rsplit('.').collect();
-    format!("{}.{}.{}", group.join("."), resource.gvk.version, resource.gvk.kind)
+/// The document of all groups in version 2.
+#[must_use]
+pub fn document_v2(catalog: &Catalog) -> Value {
+    with_documents(|documents| documents.v2(&describe_all(catalog)))
 }
 
-/// The schema of a definition with what every object has.
-fn custom_schema(source: &Value) -> Value {
-    let mut schema = source.clone();
-    let Some(fields) = schema.as_object_mut() else { return json!({"type": "object"}) };
-    let properties = fields.entry("properties").or_insert_with(|| json!({}));
-    let metadata = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-    for (name, property) in [
-        ("apiVersion", json!({"type": "string", "description": "The group and version of this form of the object."})),
-        ("kind", json!({"type": "string", "description": "The kind of the object."})),
-        ("metadata", json!({"allOf": [{"$ref": metadata}], "default": {}, "description": "Standard object metadata."})),
-    ] {
-        properties[name] = property;
-    }
-    schema
-}
-
-fn gvk(resource: &Version) -> Value {
-    json!({"group": resource.gvk.group, "version": resource.gvk.version, "kind": resource.gvk.kind})
-}
-
-/// Adds the merge keys, from which kubectl computes its patches.
-fn annotate(type_name: &str, schema: &mut Value) {
-    let short = type_name.rsplit('.').next().unwrap_or("");
-    if let Some(schema) = schema.as_object_mut() {
-        // In the published description of version 3 these two are told by alternatives.
-        let alternatives = match short {
-            "IntOrString" => Some(json!([{"type": "integer"}, {"type": "string"}])),
-            "Quantity" => Some(json!([{"type": "string"}, {"type": "number"}])),
-            _ => None,
+/// The hashes of all documents of version 3 by their paths: clients keep documents by them. The documents are not kept.
+fn hashes(catalog: &Catalog) -> BTreeMap<String, String> {
+    static HASHES: Mutex<(u64, Vec<String>, BTreeMap<String, String>)> = Mutex::new((0, Vec::new(), BTreeMap::new()));
+    let mut known = HASHES.lock().unwrap_or_else(PoisonError::into_inner);
+    let served: Vec<String> =
+        catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| path_of(&g.name, &v.version))).collect();
+    if known.0 != catalog.generation || known.1 != served {
+        let hash = |documents: &Documents<'_>, of: &GroupVersion| {
+            (path_of(&of.group, &of.version), hash_of(documents.v3(of).to_string().as_bytes()))
         };
-        if let Some(alternatives) = alternatives {
-            schema.remove("x-kubernetes-int-or-string");
-            schema.remove("type");
-            schema.insert("oneOf".to_owned(), alternatives);
-            if short == "IntOrString" {
-                schema.insert("format".to_owned(), json!("int-or-string"));
-            }
-        }
+        let all = with_documents(|documents| describe_all(catalog).iter().map(|of| hash(documents, of)).collect());
+        *known = (catalog.generation, served, all);
     }
-    // `io.k8s.api.core.v1.Pod` is `core/v1.Pod` in the tables.
-    let mut parts = type_name.rsplit('.').skip(1);
-    let (version, package) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let Ok(of) = types::TYPES.named(&format!("{package}/{version}.{short}")) else { return };
-    if let Some(schema) = schema.as_object_mut() {
-        annotate_map(of.definition(), schema);
-    }
-    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
-    for (field, property) in properties.iter_mut().filter_map(|(f, p)| Some((f, p.as_object_mut()?))) {
-        if let Some(schema) = of.definition().field(field) {
-            annotate_map(schema, property);
-            annotate_list(schema, property);
-        }
-    }
+    known.2.clone()
 }
 
-fn annotate_map(schema: &Schema, property: &mut Map<String, Value>) {
-    let map_type = match schema.map_type {
-        Some(MapType::Atomic) => "atomic",
-        Some(MapType::Granular) => "granular",
-        None => return,
+/// As upstream's: SHA-512 in capital hexadecimal digits.
+fn hash_of(bytes: &[u8]) -> String {
+    digest(&SHA512, bytes).as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+fn with_documents<T>(make: impl FnOnce(&Documents<'_>) -> T) -> T {
+    let text = descriptions::text();
+    let descriptions = Descriptions::new(&text);
+    make(&Documents { types: &types::TYPES, descriptions: &descriptions, version: VERSION })
+}
+
+fn describe_all(catalog: &Catalog) -> Vec<GroupVersion> {
+    let versions = catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| (&g.name, &v.version)));
+    versions.map(|(group, version)| describe(catalog, group, version)).collect()
+}
+
+/// What is served of a group version, as documents need it.
+fn describe(catalog: &Catalog, group: &str, version: &str) -> GroupVersion {
+    let served = catalog.group_version(group, version).map_or(&[][..], |v| v.resources.as_slice());
+    let resources = served.iter().filter_map(|version| describe_resource(version)).collect();
+    GroupVersion { group: group.to_owned(), version: version.to_owned(), resources }
+}
+
+fn describe_resource(version: &Version) -> Option<Resource> {
+    let schema = &version.spec.schema;
+    let model = match schema.as_custom() {
+        Some(source) => Model::Custom {
+            list_kind: version.list_kind.to_string(),
+            schema: Arc::new(source.clone()),
+            selectable: Vec::new(),
+        },
+        None => Model::BuiltIn(types::named(&version.gvk.api_version(), &version.gvk.kind)?),
     };
-    property.insert("x-kubernetes-map-type".to_owned(), json!(map_type));
-}
-
-fn annotate_list(schema: &Schema, property: &mut Map<String, Value>) {
-    let mut set = |key: &str, value: Value| drop(property.insert(format!("x-kubernetes-{key}"), value));
-    match &schema.list_type {
-        Some(ListType::Atomic) => set("list-type", json!("atomic")),
-        Some(ListType::Set) => set("list-type", json!("set")),
-        Some(ListType::Map(keys)) => {
-            set("list-type", json!("map"));
-            set("list-map-keys", keys.iter().map(|key| Value::from(&**key)).collect());
-        }
-        None => {}
-    }
-    if let Some(key) = &schema.merge_key {
-        set("patch-merge-key", json!(**key));
-    }
-    let strategy = schema.patch_strategy;
-    let words = [("merge", strategy.merge), ("retainKeys", strategy.retain_keys), ("replace", strategy.replace)];
-    let words: Vec<&str> = words.iter().filter(|(_, set)| *set).map(|(word, _)| *word).collect();
-    if !words.is_empty() {
-        set("patch-strategy", json!(words.join(",")));
-    }
-}
-
-fn parameter(name: &str, place: &str) -> Value {
-    json!({"name": name, "in": place, "required": place == "path", "schema": {"type": "string", "uniqueItems": true}})
-}
-
-fn parameters(names: &[&str]) -> Value {
-    names.iter().map(|name| parameter(name, "query")).collect()
-}
-
-fn reference(name: &str) -> Value {
-    json!({"schema": {"$ref": format!("#/components/schemas/{name}")}})
-}
-
-fn operation(resource: &Version, name: &str, action: &str, suffix: &str) -> Map<String, Value> {
-    let group = if resource.gvk.group.is_empty() { "core".to_owned() } else { resource.gvk.group.replace('.', "_") };
-    let mut out = Map::new();
-    out.insert("tags".to_owned(), json!([format!("{group}_{}", resource.gvk.version)]));
-    out.insert("operationId".to_owned(), json!(format!("{action}{}{suffix}", resource.gvk.kind)));
-    out.insert("x-kubernetes-action".to_owned(), json!(action));
-    out.insert("x-kubernetes-group-version-kind".to_owned(), gvk(resource));
-    out.insert(
-        "responses".to_owned(),
-        json!({"200": {"description": "OK", "content": {"application/json": reference(name)}}}),
-    );
-    out
-}
-
-fn writing(resource: &Version, name: &str, action: &str, suffix: &str) -> Value {
-    let mut out = operation(resource, name, action, suffix);
-    out.insert("parameters".to_owned(), parameters(&["dryRun", "fieldManager", "fieldValidation"]));
-    out.insert("requestBody".to_owned(), json!({"content": {"*/*": reference(name)}}));
-    Value::Object(out)
-}
-
-fn patching(resource: &Version, name: &str, suffix: &str) -> Value {
-    let mut out = operation(resource, name, "patch", suffix);
-    out.insert("parameters".to_owned(), parameters(&["dryRun", "fieldManager", "fieldValidation", "force"]));
-    // Custom resources have no strategic merge: kubectl merges them by JSON merge patch when it is not listed here.
-    let strategic = resource.spec.schema.as_built_in().map(|_| "application/strategic-merge-patch+json");
-    let content: Map<String, Value> =
-        ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"]
+    let subresources = &version.spec.subresources;
+    Some(Resource {
+        plural: version.plural.to_string(),
+        namespaced: version.namespaced,
+        kind: version.gvk.kind.to_string(),
+        verbs: owned(&version.discovered_verbs()),
+        model,
+        returns_deleted: version.returns_deleted,
+        subresources: subresources
             .iter()
-            .chain(&strategic)
-            .map(|t| ((*t).to_owned(), json!({"schema": {"type": "object"}})))
-            .collect();
-    out.insert("requestBody".to_owned(), json!({"content": content}));
-    Value::Object(out)
-}
-
-/// What stands in the path itself.
-fn place(resource: &Version, named: bool) -> Value {
-    let names = [("name", named), ("namespace", resource.namespaced)];
-    names.iter().filter(|(_, there)| *there).map(|(name, _)| parameter(name, "path")).collect()
-}
-
-fn item_path(resource: &Version, name: &str) -> Value {
-    if !resource.verbs.contains(&"create") {
-        return json!({"parameters": place(resource, true), "get": operation(resource, name, "get", "")});
-    }
-    json!({
-        "parameters": place(resource, true),
-        "get": operation(resource, name, "get", ""),
-        "put": writing(resource, name, "put", ""),
-        "patch": patching(resource, name, ""),
-        "delete": operation(resource, name, "delete", ""),
+            .filter_map(|subresource| describe_subresource(version, subresource))
+            .collect(),
     })
 }
 
-fn status_path(resource: &Version, name: &str) -> Value {
-    json!({
-        "parameters": place(resource, true),
-        "get": operation(resource, name, "get", "Status"),
-        "put": writing(resource, name, "put", "Status"),
-        "patch": patching(resource, name, "Status"),
-    })
+fn describe_subresource(
+    version: &Version,
+    subresource: &Subresource,
+) -> Option<windlass_apimachinery::openapi::Subresource> {
+    let gvk = subresource.kind.as_ref().unwrap_or(&version.gvk);
+    let of = |kind: &str| -> Option<Arc<NamedType>> { types::named(&gvk.api_version(), kind) };
+    let name = subresource.name.to_string();
+    let kind = match name.as_str() {
+        "log" => SubresourceKind::Text(of("PodLogOptions")?),
+        _ if gvk.kind.ends_with("Options") => {
+            SubresourceKind::Connect { options: of(&gvk.kind)?, has_path: name == "proxy" }
+        }
+        _ if subresource.kind.is_none() => SubresourceKind::Own,
+        _ => SubresourceKind::Other(of(&gvk.kind)?),
+    };
+    let gvk = Gvk { group: gvk.group.to_string(), version: gvk.version.to_string(), kind: gvk.kind.to_string() };
+    Some(windlass_apimachinery::openapi::Subresource { name, verbs: owned(&subresource.verbs), gvk, kind })
 }
 
-fn collection_path(resource: &Version, name: &str) -> Value {
-    if !resource.verbs.contains(&"create") {
-        return json!({"parameters": place(resource, false), "get": operation(resource, name, "list", "")});
-    }
-    json!({
-        "parameters": place(resource, false),
-        "get": operation(resource, name, "list", ""),
-        "post": writing(resource, name, "post", ""),
-        "delete": operation(resource, name, "deletecollection", ""),
-    })
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
 }

@@ -16,6 +16,7 @@ mod normalize;
 mod random;
 mod random_applies;
 mod scenario;
+mod wire;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,6 +56,15 @@ fn main() -> ExitCode {
         trial("fixed_scenario_is_answered_alike", fixed_scenario).with_ignored_flag(skipped),
         trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
         trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
+        trial("objects_have_the_bytes_of_the_real_server", wire::objects_have_the_bytes_of_the_real_server)
+            .with_ignored_flag(skipped),
+        trial("documents_are_those_of_the_real_server", wire::documents_are_those_of_the_real_server)
+            .with_ignored_flag(skipped),
+        trial(
+            "version_2_in_protobuf_is_that_of_the_real_server",
+            wire::version_2_in_protobuf_is_that_of_the_real_server,
+        )
+        .with_ignored_flag(skipped),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -111,7 +111,9 @@ async fn only_what_can_be_written_is_promised() {
         ("", 200),
         ("*/*", 200),
         ("application/vnd.kubernetes.protobuf,application/json", 200),
-        ("application/vnd.kubernetes.protobuf", 406),
+        ("application/vnd.kubernetes.protobuf", 200),
+        ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", 406),
+        ("application/yaml", 200),
         ("text/plain", 406),
         ("application/json;as=Foo;v=v1;g=meta.k8s.io", 406),
     ] {

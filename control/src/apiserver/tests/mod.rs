@@ -7,6 +7,7 @@ mod limits;
 mod lists;
 mod metrics;
 mod metrics_page;
+mod protobuf;
 mod replay;
 mod representations;
 mod services;

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use windlass_apimachinery::schema::{Schema, TypeIndex};
+use windlass_apimachinery::schema::{NamedType, Schema, TypeIndex};
 
 use crate::{
     apiserver::types::TypeSchema,
@@ -74,9 +74,66 @@ pub fn built_in(api_version: &str, kind: &str) -> TypeSchema {
     TypeSchema::built_in(of, of_kind(&of.gvk))
 }
 
+/// The package of each group's types.
+const PACKAGES: [(&str, &str); 23] = [
+    ("", "core"),
+    ("admissionregistration.k8s.io", "admissionregistration"),
+    ("apiextensions.k8s.io", "apiextensions"),
+    ("apiregistration.k8s.io", "apiregistration"),
+    ("apps", "apps"),
+    ("authentication.k8s.io", "authentication"),
+    ("authorization.k8s.io", "authorization"),
+    ("autoscaling", "autoscaling"),
+    ("batch", "batch"),
+    ("certificates.k8s.io", "certificates"),
+    ("coordination.k8s.io", "coordination"),
+    ("discovery.k8s.io", "discovery"),
+    ("events.k8s.io", "events"),
+    ("flowcontrol.apiserver.k8s.io", "flowcontrol"),
+    ("meta.k8s.io", "meta"),
+    ("metrics.k8s.io", "metrics"),
+    ("networking.k8s.io", "networking"),
+    ("node.k8s.io", "node"),
+    ("policy", "policy"),
+    ("rbac.authorization.k8s.io", "rbac"),
+    ("resource.k8s.io", "resource"),
+    ("scheduling.k8s.io", "scheduling"),
+    ("storage.k8s.io", "storage"),
+];
+
+/// The type of a built-in kind. `Status`, options and discovery are kinds of `v1`, their types are in `meta/v1`.
+#[must_use]
+pub fn named(api_version: &str, kind: &str) -> Option<Arc<NamedType>> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let mut packages = PACKAGES.iter().filter(|(of, _)| *of == group);
+    let package = packages.next().map(|(_, package)| *package)?;
+    let found = TYPES.named(&format!("{package}/{version}.{kind}"));
+    found
+        .or_else(|error| if group.is_empty() { TYPES.named(&format!("meta/{version}.{kind}")) } else { Err(error) })
+        .ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kind_is_known_by_its_group_version() {
+        for (api_version, kind, of) in [
+            ("v1", "Pod", Some("core/v1.Pod")),
+            ("v1", "Status", Some("meta/v1.Status")),
+            ("v1", "DeleteOptions", Some("meta/v1.DeleteOptions")),
+            ("meta.k8s.io/v1", "PartialObjectMetadataList", Some("meta/v1.PartialObjectMetadataList")),
+            ("rbac.authorization.k8s.io/v1", "RoleList", Some("rbac/v1.RoleList")),
+            ("autoscaling/v2", "HorizontalPodAutoscaler", Some("autoscaling/v2.HorizontalPodAutoscaler")),
+            ("core/v1", "Pod", None),
+            ("example.com/v1", "Pod", None),
+            ("apps/v1", "Status", None),
+            ("v2", "Pod", None),
+        ] {
+            assert_eq!(named(api_version, kind).as_ref().map(|of| of.name()), of, "{api_version} {kind}");
+        }
+    }
 
     #[test]
     fn every_type_can_be_read() {

@@ -59,7 +59,13 @@ fn bodies_of_kubectl() {
         }
     }
     let quota = "6b3873000a130a027631120d5265736f7572636551756f746112230a110a017112001a0022002a00320038004200120c0a0a0a0363707512030a01311a001a002200";
-    assert!(decode(&bytes(quota), ContentType::Json).unwrap_err().contains("ResourceQuota"));
+    let wanted =
+        json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"cpu": "1"}}});
+    assert_eq!(decode_protobuf(&bytes(quota)).unwrap().value, wanted);
+    // A kind that nobody has, and a body that is none.
+    let unknown = quota.replace("5265736f7572636551756f7461", "5265736f7572636551756f7a61");
+    assert!(decode(&bytes(&unknown), ContentType::Json).unwrap_err().contains("v1 ResourceQuoza"));
+    assert!(decode_protobuf(b"{}").unwrap_err().contains("magic number"));
 }
 
 proptest! {

@@ -1,0 +1,52 @@
+//! The descriptions of built-in types and their fields, which `kubectl explain` shows.
+
+use std::io::Read as _;
+
+/// Made by `build.rs`.
+static COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.deflate"));
+
+/// The text that [`Descriptions`](windlass_apimachinery::openapi::Descriptions) reads: about a megabyte, made anew at each
+/// call, because it is seldom needed.
+#[must_use]
+pub fn text() -> String {
+    let mut text = String::new();
+    if let Err(error) = flate2::read::DeflateDecoder::new(COMPRESSED).read_to_string(&mut text) {
+        tracing::error!(%error, "failed to read descriptions of types; documents have none");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_apimachinery::openapi::Descriptions;
+
+    use super::text;
+    use crate::kinds::types::TYPES;
+
+    #[test]
+    fn types_and_fields_are_described() {
+        let text = text();
+        let descriptions = Descriptions::new(&text);
+        assert!(descriptions.of_type("core/v1.Pod").is_some_and(|text| text.starts_with("Pod is a collection")));
+        for (of, field) in [
+            ("core/v1.Pod", "metadata"),
+            ("core/v1.Pod", "kind"),
+            ("core/v1.PodSpec", "containers"),
+            ("meta/v1.ObjectMeta", "labels"),
+            ("core/v1.ConfigMapVolumeSource", "name"),
+            ("core/v1.PodList", "items"),
+            ("apps/v1.DeploymentList", "items"),
+            ("apiextensions/v1.CustomResourceDefinitionSpec", "group"),
+            ("resource/v1.ResourceSliceSpec", "pool"),
+        ] {
+            assert!(descriptions.of_field(of, field).is_some(), "{of}.{field}");
+        }
+        for name in ["api/resource.Quantity", "util/intstr.IntOrString", "meta/v1.Time", "runtime.RawExtension"] {
+            assert!(descriptions.of_type(name).is_some(), "{name}");
+        }
+        // Those that upstream publishes no schema of are without: options in queries, and types of protobuf alone.
+        let without = TYPES.names().filter(|name| descriptions.of_type(name).is_none() && !name.ends_with("List"));
+        let without: Vec<&str> = without.collect();
+        assert!(without.len() < 40, "{} {without:?}", without.len());
+    }
+}
