@@ -7,7 +7,7 @@ use super::{
     definitions::Definitions,
     names,
     operation::{Operation, Path},
-    operations::Paths,
+    paths::Paths,
     parameters::Parameter,
     v2,
 };

@@ -14,7 +14,7 @@ mod descriptions;
 mod document;
 mod names;
 mod operation;
-mod operations;
+mod paths;
 mod parameters;
 mod resource;
 mod v2;

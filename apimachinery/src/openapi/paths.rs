@@ -1,4 +1,4 @@
-//! The operations of a resource.
+//! The paths of a resource, with their operations.
 
 use std::sync::Arc;
 
