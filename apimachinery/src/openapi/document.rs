@@ -7,8 +7,8 @@ use super::{
     definitions::Definitions,
     names,
     operation::{Operation, Path},
-    paths::Paths,
     parameters::Parameter,
+    paths::Paths,
     v2,
 };
 use crate::schema::TypeIndex;
