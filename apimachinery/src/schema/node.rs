@@ -256,8 +256,6 @@ pub struct Validations {
     pub min_items: Option<u64>,
     /// The greatest number of items of a list.
     pub max_items: Option<u64>,
-    /// Whether items must differ; only in nested validations of legacy objects.
-    pub unique_items: bool,
     /// The least number of fields.
     pub min_properties: Option<u64>,
     /// The greatest number of fields.

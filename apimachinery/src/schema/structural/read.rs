@@ -185,7 +185,6 @@ fn validations(json: &Value, depth: usize) -> Validations {
         max_length: count("maxLength"),
         min_items: count("minItems"),
         max_items: count("maxItems"),
-        unique_items: is_true(json, "uniqueItems"),
         min_properties: count("minProperties"),
         max_properties: count("maxProperties"),
         required: texts(&json["required"]).collect(),
