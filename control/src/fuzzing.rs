@@ -6,13 +6,15 @@ use std::{
 };
 
 use serde_json::Value;
-use windlass_apimachinery::schema::Schema;
+use windlass_apimachinery::{
+    patch::{self, PatchKind},
+    schema::Schema,
+};
 
 use crate::{
     apiserver::{self, types::Catalog, validation},
     control_plane::instance::{ApiConfig, Instance},
     kinds,
-    patch::{self, PatchKind},
     schema::{self, ContentType},
     store::Memory,
 };

@@ -10,7 +10,6 @@ pub mod controllers;
 pub mod kinds;
 pub mod manifests;
 pub mod metrics;
-pub mod patch;
 pub mod pki;
 pub mod registry;
 pub mod scheduler;

@@ -9,7 +9,30 @@ use serde_json::Value;
 pub use json::json;
 pub use strategic::strategic;
 
-use crate::MAX_DEPTH;
+use crate::{MAX_DEPTH, schema::Schema};
+
+/// The patch type, by content type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchKind {
+    /// JSON patch, RFC 6902.
+    Json,
+    /// JSON merge patch, RFC 7386.
+    Merge,
+    /// Strategic merge patch: lists are merged as the type says.
+    Strategic,
+}
+
+/// Applies `patch` to `current`, an object of the type `schema`.
+///
+/// # Errors
+/// When the patch is malformed or cannot be applied.
+pub fn apply(kind: PatchKind, schema: &Schema, current: &Value, patch: &Value) -> Result<Value, PatchError> {
+    match kind {
+        PatchKind::Json => json(current, patch),
+        PatchKind::Merge => merge(current, patch),
+        PatchKind::Strategic => strategic(schema, current, patch),
+    }
+}
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,7 +2,10 @@
 
 use axum::{body::Bytes, http::HeaderValue, response::Response};
 use serde_json::Value;
-use windlass_apimachinery::protobuf::envelope;
+use windlass_apimachinery::{
+    patch::{self, PatchKind},
+    protobuf::envelope,
+};
 
 use super::{
     chain::ApiRequest,
@@ -13,10 +16,7 @@ use super::{
     types::{Gvk, TypeSchema, Version},
     validation::Cause,
 };
-use crate::{
-    patch::{self, PatchKind},
-    schema::{self, ContentType, Decoded},
-};
+use crate::schema::{self, ContentType, Decoded};
 
 /// A decoded object and the warnings about its fields.
 pub(crate) struct Read {

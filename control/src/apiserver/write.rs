@@ -2,6 +2,7 @@
 
 use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::Value;
+use windlass_apimachinery::patch::PatchKind;
 
 use super::{
     admission::{Operation, Warnings},
@@ -18,7 +19,6 @@ use super::{
     target::Target,
     validation::{Cause, FieldError},
 };
-use crate::patch::PatchKind;
 
 /// The part of the object that a target reaches.
 fn scope_of(target: &Target) -> Scope<'_> {
