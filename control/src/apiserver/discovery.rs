@@ -214,13 +214,10 @@ fn document(
     }
     let (path, hash) = schema::openapi_hash(catalog, group, version);
     let tag = format!("\"{hash}\"");
-    if let Some(requested) = options.get("hash").filter(|hash| !hash.is_empty()) {
-        if requested != hash {
-            // The document of that hash is outdated; the current one must not be cached under it.
-            let place = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}"));
-            let place = place.map_err(ApiError::internal)?;
-            return Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response());
-        }
+    if options.get("hash").is_some_and(|requested| !requested.is_empty() && requested != hash) {
+        // The document of that hash is outdated; the current one must not be cached under it.
+        let place = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")).map_err(ApiError::internal)?;
+        return Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response());
     }
     let mut response = if header_text(headers, header::IF_NONE_MATCH) == tag {
         StatusCode::NOT_MODIFIED.into_response()

@@ -269,15 +269,16 @@ fn is_same_message(a: &[u8], b: &[u8], depth: usize) -> bool {
     let (Some(fields), Some(others)) = (fields(a), fields(b)) else {
         return yaml(a).is_some_and(|a| Some(a) == yaml(b));
     };
-    let same = |((number, one), (other_number, other)): (&(u64, &[u8]), &(u64, &[u8]))| {
-        number == other_number && is_same_message(one, other, depth + 1)
-    };
-    depth < 100 && fields.len() == others.len() && fields.iter().zip(&others).all(same)
+    let same = |one: &Field<'_>, other: &Field<'_>| one.0 == other.0 && is_same_message(one.1, other.1, depth + 1);
+    depth < 100 && fields.len() == others.len() && fields.iter().zip(&others).all(|(one, other)| same(one, other))
         || yaml(a).is_some_and(|a| Some(a) == yaml(b))
 }
 
-/// The tags of a message's fields with their payloads; nothing if the bytes are no message.
-fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
+/// A field's tag and payload.
+type Field<'b> = (u64, &'b [u8]);
+
+/// The fields of a message; nothing if the bytes are no message.
+fn fields(mut bytes: &[u8]) -> Option<Vec<Field<'_>>> {
     fn varint(bytes: &mut &[u8]) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
