@@ -11,7 +11,6 @@ pub mod kinds;
 pub mod manifests;
 pub mod metrics;
 pub mod pki;
-pub mod registry;
 pub mod scheduler;
 pub mod schema;
 pub mod service_account_tokens;
@@ -19,6 +18,7 @@ pub mod service_account_tokens;
 #[cfg(test)]
 extern crate self as windlass_control;
 
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 

@@ -25,8 +25,7 @@ impl Api {
         let resource = version.id().ok_or_else(|| ApiError::internal("the resource is not stored"))?;
         if let Some(object) = &mut value {
             let checked = metadata::set_type_meta(&version.gvk, object)
-                .and_then(|()| serde_json::to_vec(object).map_err(|e| e.to_string()))
-                .and_then(|bytes| version.spec.schema.try_decode(&bytes).map_err(|e| e.to_string()));
+                .and_then(|()| version.spec.schema.check_decodable(object));
             // One object that cannot be decoded would make every list of its type fail.
             if let Err(why) = checked {
                 let (resource, name) = (version.group_resource(), &key.name);

@@ -65,7 +65,9 @@ pub(crate) use delete::DeleteOptions;
 pub use error::ApiError;
 pub use kubelet_client::KubeletClient;
 pub(crate) use negotiation::{Representation, metadata_of, table};
-pub(crate) use pipeline::{Draft, Mutation, Scope, default};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use pipeline::default;
+pub(crate) use pipeline::{Draft, Mutation, Scope};
 pub(crate) use read::Selectors;
 pub use request_info::RequestOptions;
 pub use strategy::Strategy;

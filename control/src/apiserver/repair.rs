@@ -11,8 +11,8 @@ impl Api {
         for version in self.catalogs().current().all().filter(|version| version.is_served_as_stored()) {
             let Some(id) = version.id() else { continue };
             for object in self.store().list(id, None).0 {
-                if let Err(why) = version.spec.schema.try_decode(&object.bytes) {
-                    self.repair_one(version, &object, &why.to_string()).await;
+                if let Err(why) = version.spec.schema.check_decodable(&object.value()) {
+                    self.repair_one(version, &object, &why).await;
                 }
             }
         }

@@ -3,20 +3,18 @@
 use serde_json::{Value, json};
 use windlass_apimachinery::schema::{Kind, Presence, Schema};
 
-use crate::{kinds::types, registry::Gvk};
-
 /// Every value that is empty and that upstream's types would leave out, written out: what a client of another language
 /// may send.
-pub(crate) fn written_out(gvk: &Gvk, value: &Value) -> Value {
+pub(crate) fn written_out(schema: &Schema, value: &Value) -> Value {
     let mut value = value.clone();
-    write_out(&types::of_kind(gvk), &mut value);
+    write_out(schema, &mut value);
     value
 }
 
 /// A pointer to each field of a kind, as deep as lists and maps of one item go, with a value that it can hold.
-pub(crate) fn pointers(gvk: &Gvk) -> Vec<(String, Value)> {
+pub(crate) fn pointers(schema: &Schema) -> Vec<(String, Value)> {
     let mut found = Vec::new();
-    point(&types::of_kind(gvk), "", 0, &mut found);
+    point(schema, "", 0, &mut found);
     found
 }
 

@@ -5,18 +5,14 @@ pub mod transcoding;
 
 use std::sync::Arc;
 
-use serde_json::Value;
+pub use windlass_apimachinery::decode::{ContentType, Decoded};
 use windlass_apimachinery::{
     decode,
     protobuf::{
         Problem,
         envelope::{self, Envelope},
     },
-    schema::{self, Schema},
-};
-pub use windlass_apimachinery::{
-    decode::{ContentType, Decoded},
-    schema::FieldProblems,
+    schema::Schema,
 };
 
 pub use openapi::{
@@ -24,7 +20,7 @@ pub use openapi::{
     index as openapi_index,
 };
 
-use crate::{kinds::types, registry::Gvk};
+use crate::kinds::types;
 
 /// Decodes a body. One with the protobuf prefix is decoded as such.
 ///
@@ -47,34 +43,6 @@ pub fn decode_protobuf(bytes: &[u8]) -> Result<Decoded, String> {
     let decoded = envelope::decode_object(bytes, schema_of);
     let value = decoded.map_err(|error| format!("protobuf parse error: {error}"))?;
     Ok(Decoded { value, duplicates: Vec::new() })
-}
-
-/// Checks every field of an object. A kind that nothing is known of has no problems.
-#[must_use]
-pub fn unknown_fields(gvk: &Gvk, value: &Value) -> FieldProblems {
-    schema::check(&types::of_kind(gvk), value, gvk.kind)
-}
-
-/// See [`schema::canonicalize`].
-pub fn prune(gvk: &Gvk, value: &mut Value) {
-    schema::canonicalize(&types::of_kind(gvk), value);
-}
-
-/// See [`schema::same`].
-#[must_use]
-pub fn same(gvk: &Gvk, one: &Value, other: &Value) -> bool {
-    schema::same(&types::of_kind(gvk), one, other)
-}
-
-/// See [`schema::canonical`].
-#[must_use]
-pub fn canonical(gvk: &Gvk, value: &Value) -> Value {
-    schema::canonical(&types::of_kind(gvk), value)
-}
-
-/// See [`schema::drop_invalid_fields`].
-pub fn drop_invalid_fields(gvk: &Gvk, value: &mut Value) -> Vec<String> {
-    schema::drop_invalid_fields(&types::of_kind(gvk), value)
 }
 
 #[cfg(test)]

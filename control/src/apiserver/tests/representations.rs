@@ -4,7 +4,7 @@ use super::{
     templates::{collection, name_of, object},
     *,
 };
-use crate::schema;
+use crate::schema::forms;
 
 #[tokio::test]
 async fn clients_that_write_out_what_is_empty_and_clients_that_leave_it_out_update_each_others_objects() {
@@ -12,9 +12,9 @@ async fn clients_that_write_out_what_is_empty_and_clients_that_leave_it_out_upda
     for (at, resource) in stored_versions(&api).iter().enumerate() {
         // Two resources may share their objects.
         let (one, other) = (format!("x{at}"), format!("y{at}"));
-        let gvk = &resource.spec.schema.as_built_in().unwrap().gvk;
-        let left_out = |object: &Value| schema::canonical(gvk, object);
-        let written_out = |object: &Value| schema::forms::written_out(gvk, object);
+        let (gvk, schema) = (&resource.gvk, &resource.spec.schema);
+        let left_out = |object: &Value| schema.canonical(object);
+        let written_out = |object: &Value| forms::written_out(schema.node(), object);
         for (name, forms) in [
             (one.as_str(), [&left_out as &dyn Fn(&Value) -> Value, &written_out]),
             (other.as_str(), [&written_out as &dyn Fn(&Value) -> Value, &left_out]),

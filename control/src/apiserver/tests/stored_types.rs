@@ -7,6 +7,7 @@ use super::{
     *,
 };
 use crate::{
+    fuzzing::client_types::decode,
     schema,
     store::{Expected, Key, Write},
 };
@@ -61,7 +62,7 @@ fn set(info: &mut Value, path: &[&str], value: Value) {
 fn check(api: &Api, resource: &Version, what: &str) {
     for object in api.store().list(resource.id().unwrap(), None).0 {
         let served = resource.encode(&object);
-        if let Err(why) = resource.spec.schema.try_decode(&served) {
+        if let Err(why) = decode(&resource.gvk.api_version(), &resource.gvk.kind, &served) {
             let key = &object.key;
             panic!("{what}: {key:?} cannot be read: {why}: {}", String::from_utf8_lossy(&object.bytes));
         }
@@ -69,7 +70,7 @@ fn check(api: &Api, resource: &Version, what: &str) {
 }
 
 fn pointers(resource: &Version) -> Vec<(String, Value)> {
-    schema::forms::pointers(&resource.spec.schema.as_built_in().unwrap().gvk)
+    schema::forms::pointers(resource.spec.schema.node())
 }
 
 async fn run(resource: &Version, steps: Vec<Step>) {

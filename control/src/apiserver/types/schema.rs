@@ -9,13 +9,12 @@ use windlass_apimachinery::{
 };
 
 use super::Name;
-use crate::registry::BuiltInType;
 
 /// Where a schema comes from.
 #[derive(Debug, Clone)]
 enum Origin {
     /// A type that is known when the program is built.
-    BuiltIn(&'static BuiltInType),
+    BuiltIn,
     /// The `openAPIV3Schema` of a CustomResourceDefinition.
     Custom(Arc<Value>),
 }
@@ -31,8 +30,8 @@ pub struct TypeSchema {
 impl TypeSchema {
     /// The schema of a built-in type.
     #[must_use]
-    pub fn built_in(of: &'static BuiltInType, node: Arc<Schema>) -> Self {
-        Self { kind: of.gvk.kind.into(), node, origin: Origin::BuiltIn(of) }
+    pub fn built_in(kind: Name, node: Arc<Schema>) -> Self {
+        Self { kind, node, origin: Origin::BuiltIn }
     }
 
     /// The schema of a custom resource: `source` is the `openAPIV3Schema` of its version, `object_meta` the type of
@@ -49,20 +48,11 @@ impl TypeSchema {
         &self.node
     }
 
-    /// The built-in type, if it is one.
-    #[must_use]
-    pub fn as_built_in(&self) -> Option<&'static BuiltInType> {
-        match &self.origin {
-            Origin::BuiltIn(of) => Some(of),
-            Origin::Custom(_) => None,
-        }
-    }
-
     /// The `openAPIV3Schema` of a custom resource.
     #[must_use]
     pub fn as_custom(&self) -> Option<&Value> {
         match &self.origin {
-            Origin::BuiltIn(_) => None,
+            Origin::BuiltIn => None,
             Origin::Custom(source) => Some(source),
         }
     }
@@ -70,7 +60,7 @@ impl TypeSchema {
     /// Whether the type is known when the program is built.
     #[must_use]
     pub fn is_built_in(&self) -> bool {
-        matches!(self.origin, Origin::BuiltIn(_))
+        matches!(self.origin, Origin::BuiltIn)
     }
 
     /// Fields that the type does not have, and values of the wrong type.
@@ -118,12 +108,15 @@ impl TypeSchema {
         if self.is_built_in() { Vec::new() } else { schema::validate(&self.node, object, old) }
     }
 
-    /// Decodes an object as the type that clients use.
+    /// Whether clients of the type can decode an object.
     ///
     /// # Errors
-    /// Why they could not decode it.
-    pub fn try_decode(&self, bytes: &[u8]) -> Result<(), serde_json::Error> {
-        self.as_built_in().map_or(Ok(()), |of| (of.try_decode)(bytes))
+    /// Why they could not: the first value that its field cannot hold.
+    pub fn check_decodable(&self, value: &Value) -> Result<(), String> {
+        if !self.is_built_in() {
+            return Ok(());
+        }
+        schema::check(&self.node, value, &self.kind).wrong.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Prunes a stored object and fills in defaults, where the schema may have changed since it was written.

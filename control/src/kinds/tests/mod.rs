@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::{
-    apiserver::{self, tests::version, types::Version, validation as checks},
-    schema::FieldProblems,
-};
+use windlass_apimachinery::schema::FieldProblems;
+
+use crate::apiserver::{self, tests::version, types::Version, validation as checks};
 
 fn gvk(kind: &str) -> Arc<Version> {
     version(kind)

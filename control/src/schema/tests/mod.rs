@@ -3,13 +3,10 @@ mod protobuf;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use windlass_apimachinery::schema::FieldProblems;
 
 use super::*;
-use crate::registry::Gvk;
-
-fn gvk(kind: &str) -> &'static Gvk {
-    &crate::registry::TYPES.iter().find(|t| t.gvk.kind == kind).unwrap().gvk
-}
+use crate::{apiserver::tests::version, fuzzing::stored_versions};
 
 #[test]
 fn bodies_are_read_with_their_faults() {
@@ -29,17 +26,17 @@ fn unknown_and_mistyped_fields_are_named_by_path() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": {"a": "b"}},
         "spec": {"containers": [{"name": "c", "image": "i", "imagePolicy": "x", "resources": {"limits": {"cpu": 1, "memory": "1Gi"}},
         "ports": [{"containerPort": "80"}]}], "colour": 1}});
-    let problems = unknown_fields(gvk("Pod"), &pod);
+    let problems = version("Pod").spec.schema.check(&pod);
     assert_eq!(problems.unknown, ["spec.colour", "spec.containers[0].imagePolicy"]);
     assert_eq!(problems.wrong.len(), 1, "{:?}", problems.wrong);
     assert_eq!(
         problems.wrong[0],
         "json: cannot unmarshal string into Go struct field ContainerPort.spec.containers.ports.containerPort of type int32"
     );
-    for resource in crate::registry::stored() {
+    for resource in stored_versions() {
         let empty =
-            json!({"apiVersion": resource.gvk.api_version(), "kind": resource.gvk.kind, "metadata": {"name": "x"}});
-        assert_eq!(unknown_fields(&resource.gvk, &empty), FieldProblems::default(), "{}", resource.gvk.kind);
+            json!({"apiVersion": resource.gvk.api_version(), "kind": *resource.gvk.kind, "metadata": {"name": "x"}});
+        assert_eq!(resource.spec.schema.check(&empty), FieldProblems::default(), "{}", resource.gvk.kind);
     }
 }
 
@@ -62,7 +59,7 @@ fn duplicates_and_numbers_of_yaml() {
 fn fields_that_a_typed_decoder_drops_are_pruned() {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "creationTimestamp": null, "annotations": {"any.thing/x": "y"}},
         "spec": {"colour": 1, "containers": [{"name": "c", "imagePolicy": 1, "resources": {"limits": {"cpu": "1"}}}]}});
-    prune(gvk("Pod"), &mut pod);
+    version("Pod").spec.schema.prune(&mut pod);
     assert_eq!(
         pod,
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "annotations": {"any.thing/x": "y"}},
@@ -82,10 +79,10 @@ proptest! {
         let mut protobuf = b"k8s\0".to_vec();
         protobuf.extend(&bytes);
         crate::fuzzing::body(&protobuf);
-        let all: Vec<_> = crate::registry::stored().collect();
+        let all = stored_versions();
         let gvk = &all[kind.index(all.len())].gvk;
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|_| json!({"spec": [text], "metadata": {"labels": {"a": null}}, "data": [1]}));
-        let object = json!({"apiVersion": gvk.api_version(), "kind": gvk.kind, "metadata": {}, "spec": value, "data": value, "status": value});
+        let object = json!({"apiVersion": gvk.api_version(), "kind": *gvk.kind, "metadata": {}, "spec": value, "data": value, "status": value});
         crate::fuzzing::body(object.to_string().as_bytes());
         crate::fuzzing::patch(json!([object, {"spec": value, "metadata": value}]).to_string().as_bytes());
     }
@@ -93,10 +90,10 @@ proptest! {
     #[test]
     fn nothing_panics_on_odd_objects(text in "[\\[\\]{}:,\"a-c0-9]{0,40}") {
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|_| json!({"spec": text, "metadata": 3, "data": [1]}));
-        for resource in crate::registry::stored() {
+        for resource in stored_versions() {
             let mut value = value.clone();
-            let _ = unknown_fields(&resource.gvk, &value);
-            prune(&resource.gvk, &mut value);
+            let _ = resource.spec.schema.check(&value);
+            resource.spec.schema.prune(&mut value);
         }
     }
 }
@@ -104,7 +101,7 @@ proptest! {
 #[test]
 fn zero_values_are_omitted_unless_behind_a_pointer() {
     let pod = |spec: Value| json!({"metadata": {"name": "x"}, "spec": spec});
-    let equal = |one: Value, other: Value| same(gvk("Pod"), &pod(one), &pod(other));
+    let equal = |one: Value, other: Value| version("Pod").spec.schema.same(&pod(one), &pod(other));
     for nothing in [
         json!({"hostNetwork": false}),
         json!({"nodeName": ""}),
