@@ -85,7 +85,7 @@ impl ApiRequest {
         let Some(subresource) = target.served() else {
             return match verb {
                 "get" => self.get(target),
-                "list" => self.list(target, options),
+                "list" => self.list(target, options).await,
                 "watch" => self.watch(target, options),
                 "create" => self.create(target, options, body).await,
                 "update" => self.update(target, options, body).await,

@@ -22,6 +22,7 @@ mod health;
 mod impersonation;
 mod kubelet_client;
 mod limits;
+mod list;
 mod metadata;
 mod metrics_page;
 mod negotiation;

@@ -19,7 +19,7 @@ use super::{chain::header_text, error::ApiError, types::Version};
 use crate::schema::transcoding::{self, Encoding};
 
 /// Responses above this size are compressed if the client accepts gzip; upstream's limit.
-const GZIP_THRESHOLD_BYTES: usize = 128 << 10;
+pub(super) const GZIP_THRESHOLD_BYTES: usize = 128 << 10;
 
 /// The representation of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) struct Accept {
     pub(crate) is_acceptable: bool,
     /// The first choice that is not protobuf, for what has no protobuf form.
     otherwise: Option<(Representation, Encoding)>,
-    gzip: bool,
+    pub(super) gzip: bool,
 }
 
 impl Accept {
@@ -173,24 +173,24 @@ pub(crate) fn metadata_of(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
+/// The row of an object in a Table, with as much of the object as `includeObject` says.
+pub(crate) fn row(version: &Version, object: &Value, include: &str, now: Timestamp) -> Value {
+    let row_object = match include {
+        "Object" => object.clone(),
+        "None" => Value::Null,
+        _ => metadata_of(object),
+    };
+    let mut row = json!({"cells": (version.spec.table.row)(object, now)});
+    if !row_object.is_null() {
+        row["object"] = row_object;
+    }
+    row
+}
+
 /// A Table of objects; watches send the column definitions only once.
 pub(crate) fn table(version: &Version, objects: &[Value], include: &str, metadata: Value, columns: bool) -> Value {
     let now = Timestamp::now();
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let row_object = match include {
-                "Object" => object.clone(),
-                "None" => Value::Null,
-                _ => metadata_of(object),
-            };
-            let mut row = json!({"cells": (version.spec.table.row)(object, now)});
-            if !row_object.is_null() {
-                row["object"] = row_object;
-            }
-            row
-        })
-        .collect();
+    let rows: Vec<Value> = objects.iter().map(|object| row(version, object, include, now)).collect();
     let definitions: Vec<Value> = if columns {
         version.spec.table.columns.iter().map(|c| json!({"name": c.name, "type": c.type_, "format": c.format, "description": c.description, "priority": c.priority})).collect()
     } else {

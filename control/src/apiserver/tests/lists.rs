@@ -126,3 +126,90 @@ async fn only_what_can_be_written_is_promised() {
     let moved = api.router().oneshot(request).await.unwrap();
     assert_eq!((moved.status().as_u16(), moved.headers()["location"].to_str().unwrap()), (301, current.as_str()));
 }
+
+/// A GET as a client with these headers sees it, before its body is read.
+async fn get(api: &Api, path: &str, accept: &str, encoding: &str) -> axum::response::Response {
+    let request = Request::builder().uri(path).header(header::ACCEPT, accept);
+    let request = request.header(header::ACCEPT_ENCODING, encoding).extension(User::internal("t"));
+    api.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+}
+
+/// Large lists come in chunks; they are those of their pages, whatever is asked for.
+#[tokio::test]
+async fn a_long_list_in_chunks_is_its_pages_together() {
+    let api = with_namespace().await;
+    for i in 0..120 {
+        let (app, text) = (["a", "b"][i % 2], i.to_string().repeat(1500));
+        let object = json!({"metadata": {"name": format!("m{i:03}"), "labels": {"app": app}}, "data": {"a": text}});
+        assert_eq!(call(&api, "POST", MAPS, object).await.code, 201);
+    }
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let metadata = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    for (accept, items) in [("application/json", "items"), (metadata, "items"), (table, "rows")] {
+        for query in ["?includeObject=Object", "?labelSelector=app%3Da", "?labelSelector=app%3Dnone", "?"] {
+            let mut wanted: Value = Value::Null;
+            let mut token = String::new();
+            loop {
+                let path = format!("{MAPS}{query}&limit=50&continue={token}");
+                let bytes = get(&api, &path, accept, "").await.into_body().collect().await.unwrap().to_bytes();
+                let mut page: Value = serde_json::from_slice(&bytes).unwrap();
+                token = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+                if wanted.is_null() {
+                    page["metadata"] = json!({"resourceVersion": page["metadata"]["resourceVersion"]});
+                    wanted = page;
+                } else {
+                    let more = std::mem::take(page[items].as_array_mut().unwrap());
+                    wanted[items].as_array_mut().unwrap().extend(more);
+                }
+                if token.is_empty() {
+                    break;
+                }
+            }
+            for encoding in ["", "gzip"] {
+                let what = format!("{accept} {query} {encoding}");
+                let (parts, body) = get(&api, &format!("{MAPS}{query}"), accept, encoding).await.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                assert_eq!(parts.headers[header::CONTENT_TYPE], "application/json", "{what}");
+                let text = match parts.headers.get(header::CONTENT_ENCODING) {
+                    None => body.to_vec(),
+                    Some(_) => {
+                        let mut text = Vec::new();
+                        let mut reader = flate2::read::GzDecoder::new(&body[..]);
+                        std::io::Read::read_to_end(&mut reader, &mut text).unwrap();
+                        text
+                    }
+                };
+                let is_compressed = parts.headers.contains_key(header::CONTENT_ENCODING);
+                assert_eq!(is_compressed, text.len() > 128 << 10 && encoding == "gzip", "{what}");
+                let list: Value = serde_json::from_slice(&text).expect(&what);
+                // Ages are told in seconds.
+                if accept != table {
+                    assert!(list == wanted, "{what}");
+                }
+                assert_eq!(list["metadata"], wanted["metadata"], "{what}");
+                assert_eq!(list[items].as_array().unwrap().len(), wanted[items].as_array().unwrap().len(), "{what}");
+            }
+        }
+    }
+}
+
+/// A list is of the revision at which it began, however slowly it is read, and its first chunk does not wait for the rest.
+#[tokio::test]
+async fn a_list_that_is_being_read_shows_no_later_writes() {
+    let api = with_namespace().await;
+    for i in 0..80 {
+        let object = json!({"metadata": {"name": format!("m{i:03}")}, "data": {"a": "x".repeat(20_000)}});
+        assert_eq!(call(&api, "POST", MAPS, object).await.code, 201);
+    }
+    let mut body = get(&api, MAPS, "application/json", "").await.into_body();
+    let mut text = body.frame().await.unwrap().unwrap().into_data().unwrap().to_vec();
+    assert!(text.len() < 400_000, "the first chunk has {} bytes", text.len());
+    call(&api, "DELETE", &format!("{MAPS}/m079"), Value::Null).await;
+    call(&api, "PATCH", &format!("{MAPS}/m078"), json!({"data": {"a": "later"}})).await;
+    while let Some(frame) = body.frame().await {
+        text.extend_from_slice(&frame.unwrap().into_data().unwrap());
+    }
+    let list: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(names(&list).len(), 80);
+    assert_eq!(list["items"][78]["data"]["a"].as_str().unwrap().len(), 20_000);
+}
