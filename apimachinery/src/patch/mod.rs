@@ -1,6 +1,7 @@
 //! Patches, as functions from an object and a patch to an object: JSON patch, merge patch, strategic merge patch. Pure.
 //! Server-side apply is no patch but has owners, see `managed_fields`.
 
+mod go;
 mod json;
 mod strategic;
 
@@ -43,6 +44,9 @@ pub enum PatchError {
     /// A test or path of a JSON patch fails.
     #[error("the server rejected our request due to an error in our request: {0}")]
     Unfit(String),
+    /// A directive of a strategic merge patch is unknown, or does not fit what it directs.
+    #[error("{0}")]
+    Directive(String),
 }
 
 impl PatchError {
@@ -52,6 +56,8 @@ impl PatchError {
         match self {
             Self::Malformed(_) => 400,
             Self::Unfit(_) => 422,
+            // Upstream's merge fails with an error of no kind.
+            Self::Directive(_) => 500,
         }
     }
 }

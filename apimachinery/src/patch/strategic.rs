@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use super::{PatchError, check_object};
+use super::{PatchError, check_object, go};
 use crate::schema::{Kind, Schema};
 
 const DIRECTIVE: &str = "$patch";
@@ -15,21 +15,43 @@ const ORDER: &str = "$setElementOrder/";
 /// Applies a strategic merge patch to an object of the type `schema`, which says how each list is merged.
 ///
 /// # Errors
-/// When the patch is no object or nested too deep, when a directive is unknown, or an item of a list lacks its merge key.
+/// When the patch is no object or nested too deep, when a directive is unknown or does not fit its list, or an item of a list
+/// lacks its merge key.
 pub fn strategic(schema: &Schema, current: &Value, patch: &Value) -> Result<Value, PatchError> {
     check_object(patch)?;
     let empty = Map::new();
     merge_objects(Some(schema), current.as_object().unwrap_or(&empty), patch.as_object().unwrap_or(&empty))
 }
 
-fn directive(fields: &Map<String, Value>) -> Result<Option<&str>, PatchError> {
-    match fields.get(DIRECTIVE) {
-        None => Ok(None),
-        Some(Value::String(word)) if matches!(word.as_str(), "merge" | "replace" | "delete") => Ok(Some(word)),
-        Some(other) => Err(PatchError::Malformed(format!(
-            "unknown patch type {other} in the $patch directive: use merge, replace or delete"
-        ))),
+/// What `$patch` says of an object or of an item of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Directive {
+    Replace,
+    Delete,
+}
+
+fn directive(fields: &Map<String, Value>) -> Result<Option<Directive>, PatchError> {
+    let Some(word) = fields.get(DIRECTIVE) else { return Ok(None) };
+    match word.as_str() {
+        Some("replace") => Ok(Some(Directive::Replace)),
+        Some("delete") => Ok(Some(Directive::Delete)),
+        _ => {
+            let fields = go::text(&Value::Object(fields.clone()));
+            Err(PatchError::Directive(format!("unknown patch type: {} in map: {fields}", go::not_text(word))))
+        }
     }
+}
+
+/// The directive of an item of a list that is merged.
+fn directive_of_item(fields: &Map<String, Value>) -> Result<Option<Directive>, PatchError> {
+    if fields.get(DIRECTIVE).is_some_and(|word| word == "merge") {
+        return Err(PatchError::Directive("merging lists cannot yet be specified in the patch".to_owned()));
+    }
+    directive(fields)
+}
+
+fn lacks_key(item: &Value, key: &str) -> PatchError {
+    PatchError::Directive(format!("map: {} does not contain declared merge key: {key}", go::text(item)))
 }
 
 /// Whether a key of a patch is a directive; fields such as `$ref` are none.
@@ -37,8 +59,14 @@ fn is_directive(key: &str) -> bool {
     matches!(key, DIRECTIVE | RETAIN) || key.starts_with(DELETE_FROM) || key.starts_with(ORDER)
 }
 
-fn listed<'a>(field: &str, value: &'a Value) -> Result<&'a Vec<Value>, PatchError> {
-    value.as_array().ok_or_else(|| PatchError::Malformed(format!("{field} in the patch must be a list")))
+fn retained(value: &Value) -> Result<&Vec<Value>, PatchError> {
+    value.as_array().ok_or_else(|| PatchError::Malformed("invalid patch format of retainKeys".to_owned()))
+}
+
+/// The list that a directive is about, or holds.
+fn listed(value: &Value) -> Result<&Vec<Value>, PatchError> {
+    let what = || format!("expected a []interface {{}}, but received a {}", go::of(value));
+    value.as_array().ok_or_else(|| PatchError::Directive(what()))
 }
 
 fn merge_objects(
@@ -47,29 +75,28 @@ fn merge_objects(
     patch: &Map<String, Value>,
 ) -> Result<Value, PatchError> {
     match directive(patch)? {
-        Some("replace") => return Ok(Value::Object(without_directives(patch))),
-        Some("delete") => return Ok(Value::Object(Map::new())),
-        _ => {}
+        Some(Directive::Replace) => return Ok(Value::Object(without_directives(patch))),
+        Some(Directive::Delete) => return Ok(Value::Object(Map::new())),
+        None => {}
     }
     let mut out = current.clone();
     if let Some(keep) = patch.get(RETAIN) {
-        let keep = listed(RETAIN, keep)?;
-        if let Some(extra) =
-            patch.iter().find(|(k, v)| !is_directive(k) && !v.is_null() && !keep.iter().any(|kept| kept == *k))
-        {
-            return Err(PatchError::Malformed(format!(
-                "{RETAIN} in the patch must name {:?}, which the patch sets",
-                extra.0
-            )));
+        let keep = retained(keep)?;
+        if patch.iter().any(|(k, v)| !is_directive(k) && !v.is_null() && !keep.iter().any(|kept| kept == k)) {
+            return Err(PatchError::Malformed("invalid patch format of retainKeys".to_owned()));
         }
         out.retain(|key, _| keep.iter().any(|k| k == key));
     }
     for (field, value) in patch {
-        if let Some(list) = field.strip_prefix(DELETE_FROM) {
-            let deleted = listed(field, value)?;
-            if let Some(items) = out.get_mut(list).and_then(Value::as_array_mut) {
-                items.retain(|item| !deleted.contains(item));
-            }
+        if let Some(list) = field.strip_prefix(DELETE_FROM)
+            && let Some(items) = out.get_mut(list).and_then(Value::as_array_mut)
+        {
+            let deleted = listed(value)?;
+            items.retain(|item| !deleted.contains(item));
+        }
+        if let Some(list) = field.strip_prefix(ORDER) {
+            let key = field_of(schema, list).and_then(|schema| schema.merge_key.as_deref());
+            check_order(listed(value)?, out.get(list), patch.get(list), key)?;
         }
     }
     for (field, value) in patch.iter().filter(|(field, _)| !is_directive(field)) {
@@ -83,6 +110,8 @@ fn merge_objects(
                 Value::Object(new.clone())
             }
             (Some(Value::Object(old)), Value::Object(new)) => merge_objects(schema, old, new)?,
+            // There is nothing to replace or delete.
+            (None, Value::Object(new)) if new.contains_key(DIRECTIVE) => continue,
             (_, Value::Object(new)) => merge_objects(schema, &Map::new(), new)?,
             (Some(Value::Array(old)), Value::Array(new)) if !old.is_empty() => merge_lists(schema, old, new, field)?,
             // Without a current list there is nothing to merge with: two items with the same key, such as a port for
@@ -94,7 +123,7 @@ fn merge_objects(
     }
     for (field, order) in patch {
         if let Some(list) = field.strip_prefix(ORDER) {
-            let order = listed(field, order)?;
+            let order = listed(order)?;
             let before = current.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             if let Some(items) = out.get_mut(list).and_then(Value::as_array_mut) {
                 let key = field_of(schema, list).and_then(|schema| schema.merge_key.as_deref());
@@ -119,7 +148,8 @@ fn additions(new: &[Value]) -> Result<Vec<Value>, PatchError> {
 
 fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &str) -> Result<Value, PatchError> {
     let Some(schema) = schema.filter(|schema| schema.patch_strategy.merge) else {
-        return additions(new).map(Value::Array);
+        // The list is replaced as it is: a directive in it is an unknown field.
+        return Ok(Value::Array(new.iter().map(without_nulls).collect()));
     };
     let Some(key) = &schema.merge_key else {
         let mut out = old.to_vec();
@@ -137,12 +167,8 @@ fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &st
         let fields = item
             .as_object()
             .ok_or_else(|| PatchError::Malformed(format!("items of {field} in the patch must be objects")))?;
-        let delete = directive(fields)? == Some("delete");
-        let id = fields.get(key).filter(|id| !id.is_null()).ok_or_else(|| {
-            PatchError::Malformed(format!(
-                "an item of {field} in the patch lacks its merge key {key:?}, by which it is found in the object"
-            ))
-        })?;
+        let delete = directive_of_item(fields)? == Some(Directive::Delete);
+        let id = fields.get(key).ok_or_else(|| lacks_key(item, key))?;
         if delete {
             out.retain(|o| o.get(key) != Some(id));
             continue;
@@ -160,6 +186,44 @@ fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &st
     Ok(Value::Array(out))
 }
 
+/// Refuses an order that does not fit its list: the items that the patch sets stand in it in their order.
+fn check_order(
+    order: &[Value],
+    current: Option<&Value>,
+    patch: Option<&Value>,
+    key: Option<&str>,
+) -> Result<(), PatchError> {
+    current.map(listed).transpose()?;
+    let set = patch.map(listed).transpose()?;
+    if let Some(key) = key.filter(|_| current.is_some() || set.is_some()) {
+        for (at, item) in order.iter().enumerate() {
+            let fields = item.as_object();
+            let fields = fields.ok_or_else(|| PatchError::Directive(format!("value for key {at} is not a map")))?;
+            fields.get(key).ok_or_else(|| lacks_key(item, key))?;
+        }
+    }
+    let set = set.map_or(&[][..], Vec::as_slice);
+    let mut order_left = order.iter();
+    for item in set.iter().filter(|item| item.get(DIRECTIVE).is_none_or(|word| word != "delete")) {
+        if !order_left.any(|wanted| is_same(wanted, item, key)) {
+            return Err(PatchError::Directive(format!(
+                "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
+                go::list(set),
+                go::list(order)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two items are one: by their key, or by themselves where they have none.
+fn is_same(a: &Value, b: &Value, key: Option<&str>) -> bool {
+    match key {
+        Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
+        None => a == b,
+    }
+}
+
 /// What a field holds; a union has the fields of the form that is an object.
 fn field_of<'a>(schema: Option<&'a Schema>, field: &str) -> Option<&'a Schema> {
     let schema = schema?;
@@ -171,11 +235,7 @@ fn field_of<'a>(schema: Option<&'a Schema>, field: &str) -> Option<&'a Schema> {
 
 /// Sorts items by `order`; items that it does not name stay before those that they preceded.
 fn set_element_order(items: &mut Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) {
-    let same = |a: &Value, b: &Value| match key {
-        Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
-        None => a == b,
-    };
-    let place = |list: &[Value], item: &Value| list.iter().position(|other| same(other, item));
+    let place = |list: &[Value], item: &Value| list.iter().position(|other| is_same(other, item, key));
     let (mut ordered, others): (Vec<Value>, Vec<Value>) =
         items.drain(..).partition(|item| place(order, item).is_some());
     ordered.sort_by_key(|item| place(order, item));
@@ -197,6 +257,17 @@ fn clean(value: &Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(without_directives(fields)),
         Value::Array(items) => Value::Array(items.iter().map(clean).collect()),
+        other => other.clone(),
+    }
+}
+
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(fields.map(|(name, value)| (name.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
         other => other.clone(),
     }
 }

@@ -10,7 +10,10 @@ use super::{Api, error::ApiError, user::User};
 /// Knows users by their tokens.
 pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     /// The user of a token for one of the audiences; the server's own audience if there are none.
-    fn authenticate(&self, token: &str, audiences: &[&str]) -> Option<Authenticated>;
+    ///
+    /// # Errors
+    /// Why a token that it knows is not good; empty for all others.
+    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String>;
 }
 
 /// The user of a token, and the requested audiences that the token is for.
@@ -73,7 +76,7 @@ impl Api {
             return Ok((User::anonymous(), Credentials::Other));
         };
         let caller = extensions.get::<Caller>();
-        let Some(known) = self.authenticate_token(token.trim(), &[]) else {
+        let Ok(known) = self.authenticate_token(token.trim(), &[]) else {
             let client = caller.and_then(Caller::address).map(|address| address.ip().to_string());
             tracing::warn!(client, "unauthenticated request: token is invalid or has expired");
             return Err(ApiError::unauthorized());
@@ -85,7 +88,18 @@ impl Api {
     }
 
     /// The user of a token.
-    pub(crate) fn authenticate_token(&self, token: &str, audiences: &[&str]) -> Option<Authenticated> {
-        self.inner.token_authenticators.iter().find_map(|one| one.authenticate(token, audiences))
+    ///
+    /// # Errors
+    /// Why nobody takes it, in upstream's words.
+    pub(crate) fn authenticate_token(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
+        const INVALID: &str = "invalid bearer token";
+        let mut reasons = Vec::new();
+        for authenticator in &self.inner.token_authenticators {
+            match authenticator.authenticate(token, audiences) {
+                Ok(known) => return Ok(known),
+                Err(why) => reasons.extend((!why.is_empty()).then_some(why)),
+            }
+        }
+        Err(if reasons.is_empty() { INVALID.to_owned() } else { format!("[{INVALID}, {}]", reasons.join(", ")) })
     }
 }

@@ -63,10 +63,44 @@ pub enum Decision {
     NoOpinion(String),
 }
 
+/// What a user may do to resources of a namespace; `*` stands for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceRule {
+    /// Verbs.
+    pub verbs: Vec<&'static str>,
+    /// API groups.
+    pub groups: Vec<&'static str>,
+    /// Plural names, with the subresource after a slash.
+    pub resources: Vec<&'static str>,
+}
+
+/// What a user may do to paths that are no resources; a path may end in `*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NonResourceRule {
+    /// Verbs.
+    pub verbs: Vec<&'static str>,
+    /// Paths.
+    pub paths: Vec<&'static str>,
+}
+
+/// The rules by which an authorizer decides for a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// About resources.
+    pub resource: Vec<ResourceRule>,
+    /// About other paths.
+    pub non_resource: Vec<NonResourceRule>,
+    /// Why there are more than can be listed; empty when these are all.
+    pub unresolved: Vec<String>,
+}
+
 /// Decides what users may do. Synchronous: it decides by what it knows.
 pub trait Authorizer: Send + Sync + fmt::Debug {
     /// Decides on one request.
     fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
+
+    /// What a user may do in a namespace.
+    fn rules(&self, user: &User, namespace: &str) -> Rules;
 }
 
 /// Asks several authorizers in turn.
@@ -94,15 +128,43 @@ impl Union {
         }
         Err(reasons.join("\n"))
     }
+
+    /// What the user may do in a namespace, by the rules of all authorizers.
+    pub(crate) fn rules(&self, user: &User, namespace: &str) -> Rules {
+        self.0.iter().map(|authorizer| authorizer.rules(user, namespace)).fold(Rules::default(), |mut all, more| {
+            all.resource.extend(more.resource);
+            all.non_resource.extend(more.non_resource);
+            all.unresolved.extend(more.unresolved);
+            all
+        })
+    }
 }
 
 /// Allows everything to the members of groups.
 #[derive(Debug)]
 pub struct PrivilegedGroups(pub Vec<&'static str>);
 
+impl PrivilegedGroups {
+    fn has(&self, user: &User) -> bool {
+        self.0.iter().any(|group| user.is_in(group))
+    }
+}
+
 impl Authorizer for PrivilegedGroups {
     fn decide(&self, user: &User, _: &Attributes<'_>) -> Decision {
-        if self.0.iter().any(|group| user.is_in(group)) { Decision::Allow } else { Decision::NoOpinion(String::new()) }
+        if self.has(user) { Decision::Allow } else { Decision::NoOpinion(String::new()) }
+    }
+
+    fn rules(&self, user: &User, _: &str) -> Rules {
+        if !self.has(user) {
+            return Rules::default();
+        }
+        let all = || vec!["*"];
+        Rules {
+            resource: vec![ResourceRule { verbs: all(), groups: all(), resources: all() }],
+            non_resource: vec![NonResourceRule { verbs: all(), paths: all() }],
+            unresolved: Vec::new(),
+        }
     }
 }
 
@@ -136,6 +198,10 @@ mod tests {
     impl Authorizer for Fixed {
         fn decide(&self, _: &User, _: &Attributes<'_>) -> Decision {
             self.0.clone()
+        }
+
+        fn rules(&self, _: &User, _: &str) -> Rules {
+            Rules::default()
         }
     }
 

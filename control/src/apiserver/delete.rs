@@ -156,7 +156,12 @@ fn set_deletion_timestamp(version: &Version, object: &mut Value, options: &Delet
         (Some(end), Some(pending), Some(_)) => {
             let pending = pending.max(1);
             match options.grace {
-                Some(grace) if grace < pending => set_deletion(object, saturating_add(end, grace - pending), grace),
+                Some(grace) if grace < pending => {
+                    let end = saturating_add(end, grace - pending);
+                    // What is over already ends now: of the grace period no more than a second is left.
+                    let (end, grace) = if end < now { (now, grace.min(1)) } else { (end, grace) };
+                    set_deletion(object, end, grace);
+                }
                 // A pending deletion stays as it is: neither its end nor its propagation policy changes.
                 _ => return,
             }
@@ -228,7 +233,12 @@ impl ApiRequest {
             options.check(version, target.name(), old)?;
             let mut object = old.clone();
             set_deletion_timestamp(version, &mut object, options, Timestamp::now());
-            Ok(if is_finalized(version, &object) { Draft::Remove(object) } else { Draft::Write(object) })
+            if !is_finalized(version, &object) {
+                return Ok(Draft::Write(object));
+            }
+            // What goes at once is answered as it was; where deletions are graceful, upstream first writes when it ends.
+            let graceful = version.strategy.grace_period(old, options.grace).is_some();
+            Ok(Draft::Remove(if graceful { object } else { old.clone() }))
         };
         let mutation = Mutation {
             target,
@@ -269,5 +279,30 @@ impl ApiRequest {
         }
         let list = json!({"kind": version.list_kind, "apiVersion": version.gvk.api_version(), "metadata": {"resourceVersion": revision.to_string()}, "items": deleted});
         Ok(self.accept.write(StatusCode::OK, &list))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_is_not_moved_into_the_past() {
+        let pod = crate::apiserver::tests::version("Pod");
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let at = |seconds: i64| saturating_add(start, seconds).to_string();
+        let spec = json!({"nodeName": "n", "terminationGracePeriodSeconds": 30});
+        // The shorter grace, the second when it is asked for, and what is left then.
+        for (grace, second, end, left) in
+            [(10, 5, 10, 10), (6, 5, 6, 6), (3, 5, 5, 1), (1, 40, 40, 1), (0, 5, 5, 0), (30, 5, 30, 30)]
+        {
+            let mut object = json!({"metadata": {"name": "p", "generation": 1}, "spec": spec});
+            set_deletion_timestamp(&pod, &mut object, &DeleteOptions::default(), start);
+            let shorter = DeleteOptions { grace: Some(grace), ..DeleteOptions::default() };
+            set_deletion_timestamp(&pod, &mut object, &shorter, saturating_add(start, second));
+            let metadata = &object["metadata"];
+            assert_eq!(metadata["deletionTimestamp"], at(end), "{grace} after {second}");
+            assert_eq!(metadata["deletionGracePeriodSeconds"], left, "{grace} after {second}");
+        }
     }
 }

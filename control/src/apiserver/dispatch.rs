@@ -113,7 +113,7 @@ fn allows(target: &Target, verb: &str, method: &Method) -> bool {
         Some(subresource) => subresource.verbs.contains(&verb),
         None if verb == "watch" => target.version.verbs.contains(&verb),
         // Only collections are posted to.
-        None if method == Method::POST && (target.name.is_some() || target.version.terminating) => false,
+        None if method == Method::POST && target.name.is_some() => false,
         None if matches!(verb, "update" | "patch") && target.name.is_none() => false,
         None => target.version.verbs.contains(&verb),
     }

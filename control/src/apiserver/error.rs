@@ -7,7 +7,7 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    types::Resource,
+    types::{Resource, Version},
     validation::{Cause, FieldError},
 };
 use crate::store;
@@ -118,6 +118,13 @@ impl ApiError {
         Self { details: json!({"group": "meta.k8s.io", "kind": kind, "causes": causes}), ..error }
     }
 
+    /// An invalid review. Upstream names the group alone.
+    pub(crate) fn invalid_review(group: &str, errors: &[FieldError]) -> Self {
+        let error = Self::of_fields(&format!(".{group}"), "", errors);
+        let causes = error.details["causes"].clone();
+        Self { details: json!({"group": group, "causes": causes}), ..error }
+    }
+
     pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         Self::conflict_in(&resource.group, &resource.plural, name, why)
     }
@@ -147,7 +154,8 @@ impl ApiError {
     }
 
     pub(crate) fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
-        Self::new(403, "Forbidden", format!("{} {name:?} is forbidden: {why}", resource.group_resource()))
+        let subject = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+        Self::new(403, "Forbidden", format!("{}{subject} is forbidden: {why}", resource.group_resource()))
             .about(resource, name)
     }
 
@@ -178,6 +186,20 @@ impl ApiError {
         let error = Self::of_fields(&resource.group_kind(), name, errors);
         let causes = error.details["causes"].clone();
         let details = json!({"name": name, "group": resource.group, "kind": resource.kind, "causes": causes});
+        Self { details, ..error }
+    }
+
+    /// An update without a resource version, where one is required. Upstream names the resource here, not the kind.
+    pub(crate) fn unconditional_update(version: &Version, name: &str) -> Self {
+        let unset = version.unset_resource_version();
+        let error = FieldError {
+            field: "metadata.resourceVersion".to_owned(),
+            cause: Cause::Invalid,
+            detail: format!("Invalid value: {unset}: must be specified for an update"),
+        };
+        let error = Self::of_fields(&version.group_resource(), name, &[error]);
+        let causes = error.details["causes"].clone();
+        let details = json!({"name": name, "group": version.group, "kind": version.plural, "causes": causes});
         Self { details, ..error }
     }
 

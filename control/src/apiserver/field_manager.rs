@@ -20,6 +20,7 @@ use super::{
     request_info::RequestOptions,
     target::Target,
     types::{Gvk, TypeSchema, Version},
+    user,
     validation::{Cause, FieldError},
 };
 
@@ -147,10 +148,10 @@ fn manager_name(request: &ApiRequest, options: &RequestOptions) -> String {
     let agent = header_text(&request.headers, header::USER_AGENT);
     if agent.is_empty() && request.credentials == Credentials::InProcess {
         let user = &request.user;
-        return if user.as_node().is_some() {
-            "kubelet".to_owned()
-        } else {
-            user.name.rsplit(':').next().unwrap_or("").to_owned()
+        return match user.name.as_str() {
+            _ if user.as_node().is_some() => "kubelet".to_owned(),
+            user::API_SERVER => "kube-apiserver".to_owned(),
+            name => name.rsplit(':').next().unwrap_or("").to_owned(),
         };
     }
     let mut out = String::new();

@@ -1,16 +1,13 @@
 //! Type and object metadata: which fields the server decides, and which ones clients may not change. Pure, except for
 //! the clock and random numbers.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Map, Value, json};
 
 use super::{
     error::ApiError,
     generate::{generated_name, new_uid, now},
     target::Target,
-    types::{Gvk, Resource, Version},
-    validation::{Cause, FieldError},
+    types::{Gvk, Version},
 };
 
 /// Sets `kind` and `apiVersion`. Clients may leave them out, but not send other values.
@@ -34,7 +31,7 @@ pub(crate) fn set_type_meta(gvk: &Gvk, object: &mut Value) -> Result<(), String>
     Ok(())
 }
 
-fn metadata_of(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
+pub(super) fn metadata_of(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
     let fields = object.as_object_mut().ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))?;
     fields
         .entry("metadata")
@@ -45,7 +42,6 @@ fn metadata_of(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> 
 
 /// Fills in the system fields of a new object and removes those that clients may not set.
 pub(super) fn metadata_for_create(target: &Target, object: &mut Value) -> Result<(), ApiError> {
-    let resource = &target.version;
     let metadata = metadata_of(object)?;
     if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
@@ -56,10 +52,9 @@ pub(super) fn metadata_for_create(target: &Target, object: &mut Value) -> Result
     ensure_namespace(target, metadata)?;
     metadata.insert("uid".to_owned(), json!(new_uid()?));
     metadata.insert("creationTimestamp".to_owned(), json!(now()));
-    if resource.generation {
+    // Where nothing counts generations, the one that the client sends stays.
+    if target.version.generation {
         metadata.insert("generation".to_owned(), json!(1));
-    } else {
-        metadata.remove("generation");
     }
     Ok(())
 }
@@ -76,7 +71,7 @@ pub(super) fn ensure_name(object: &mut Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn ensure_namespace(target: &Target, metadata: &mut Map<String, Value>) -> Result<(), ApiError> {
+pub(super) fn ensure_namespace(target: &Target, metadata: &mut Map<String, Value>) -> Result<(), ApiError> {
     let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
     match &target.namespace {
         Some(namespace) if given.is_empty() => drop(metadata.insert("namespace".to_owned(), json!(namespace))),
@@ -125,35 +120,6 @@ pub(crate) fn check_name(target: &Target, object: &Value) -> Result<(), ApiError
     } else {
         format!("the name of the object ({name}) does not match the name on the URL ({wanted})")
     }))
-}
-
-/// New finalizers may not be added once an object is being deleted.
-pub(super) fn check_finalizers(resource: &Resource, object: &Value, old: &Value) -> Result<(), ApiError> {
-    if old["metadata"]["deletionTimestamp"].is_null() {
-        return Ok(());
-    }
-    let set = |o: &Value| -> BTreeSet<String> {
-        o["metadata"]["finalizers"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|f| f.as_str().map(str::to_owned))
-            .collect()
-    };
-    let added: Vec<String> = set(object).difference(&set(old)).cloned().collect();
-    if added.is_empty() {
-        return Ok(());
-    }
-    let name = old["metadata"]["name"].as_str().unwrap_or("");
-    let error = FieldError {
-        field: "metadata.finalizers".to_owned(),
-        cause: Cause::Forbidden,
-        detail: format!(
-            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-            added.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
-        ),
-    };
-    Err(ApiError::invalid(resource, name, &[error]))
 }
 
 /// Everything but metadata, and the status if it is written by itself.

@@ -13,7 +13,7 @@ use super::{
     delete::is_finalized,
     error::ApiError,
     field_manager::FieldManager,
-    metadata::{self, check_finalizers, metadata_for_update},
+    metadata::{self, metadata_for_update},
     request_info::RequestOptions,
     subresource::{Part, keep_field},
     target::Target,
@@ -129,7 +129,12 @@ impl ApiRequest {
         let target = mutation.target;
         let version = &target.version;
         let (Draft::Write(drafted) | Draft::Remove(drafted)) = (mutation.make)(None)?;
-        let generated = drafted["metadata"]["name"].as_str().is_none_or(str::is_empty);
+        let name = drafted["metadata"]["name"].as_str().unwrap_or("");
+        if version.terminating {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(ApiError::forbidden(version, name, why));
+        }
+        let generated = name.is_empty();
         for attempt in 1.. {
             let mut object = drafted.clone();
             let attributes = mutation.attributes(self, None);
@@ -208,7 +213,6 @@ impl ApiRequest {
                 metadata::bump_generation(version, &mut object, old);
             }
             refuse(version, target.name(), &validate_update(version, mutation.scope, &object, old))?;
-            check_finalizers(version, &object, old)?;
             version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
         }
         keep_times(old, &mut object);

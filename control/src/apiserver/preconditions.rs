@@ -25,12 +25,24 @@ pub(super) fn check_identity(target: &Target, change: &Value, old: &Value) -> Re
     Err(ApiError::invalid(&target.version, target.name(), &[error]))
 }
 
-pub(super) fn check_version(target: &Target, change: &Value, old: &Value) -> Result<(), ApiError> {
-    let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
-    let requested = version(change);
-    if matches!(requested.as_str(), "" | "0") || requested == version(old) {
+/// The resource version that a change is of; `None` where it is of any.
+fn requested_version(change: &Value) -> Option<&str> {
+    change["metadata"]["resourceVersion"].as_str().filter(|version| !matches!(*version, "" | "0"))
+}
+
+/// Refuses a change of any resource version, where the resource requires one.
+pub(super) fn check_unconditional(target: &Target, change: &Value) -> Result<(), ApiError> {
+    if target.version.allow_unconditional_update || requested_version(change).is_some() {
         return Ok(());
     }
+    Err(ApiError::unconditional_update(&target.version, target.name()))
+}
+
+pub(super) fn check_version(target: &Target, change: &Value, old: &Value) -> Result<(), ApiError> {
+    let Some(requested) = requested_version(change).filter(|version| old["metadata"]["resourceVersion"] != *version)
+    else {
+        return Ok(());
+    };
     if requested.parse::<u64>().is_err() {
         return Err(ApiError::bad_request(format!("Invalid value: {requested:?}: resourceVersion is not a number")));
     }

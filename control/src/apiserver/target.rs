@@ -83,10 +83,6 @@ impl Target {
 
     pub(crate) fn method_not_allowed(&self, method: &Method) -> ApiError {
         let verb = method.as_str().to_lowercase();
-        if self.version.terminating && method == Method::POST {
-            let message = "create not allowed while custom resource definition is terminating";
-            return ApiError::new(405, "MethodNotAllowed", message);
-        }
         let message = format!("{verb} is not supported on resources of kind {:?}", self.version.group_resource());
         ApiError::new(405, "MethodNotAllowed", message)
     }

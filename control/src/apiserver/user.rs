@@ -12,6 +12,8 @@ pub(crate) const AUTHENTICATED_GROUP: &str = "system:authenticated";
 pub(crate) const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
 /// The name of requests without credentials.
 pub(crate) const ANONYMOUS: &str = "system:anonymous";
+/// The name of the API server itself.
+pub(crate) const API_SERVER: &str = "system:apiserver";
 
 /// A user, as authentication found it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,6 +43,12 @@ impl User {
     #[must_use]
     pub fn internal(name: &str) -> Self {
         Self::of(name, &[crate::pki::MASTERS_GROUP])
+    }
+
+    /// The API server itself.
+    #[must_use]
+    pub fn api_server() -> Self {
+        Self::internal(API_SERVER)
     }
 
     /// The node's agent.

@@ -13,11 +13,10 @@ use super::{
     field_manager::{self, FieldManager},
     metadata,
     pipeline::{Draft, Mutation, Scope},
-    preconditions::{check_identity, check_preconditions, check_uid, check_version},
+    preconditions::{check_identity, check_preconditions, check_uid, check_unconditional, check_version},
     request_info::RequestOptions,
     subresource::Serves,
     target::Target,
-    validation::{Cause, FieldError},
 };
 
 /// The part of the object that a target reaches.
@@ -107,7 +106,6 @@ impl ApiRequest {
         metadata::check_name(target, &value)?;
         let collected = Warnings::default();
         warnings.into_iter().for_each(|warning| collected.add(warning));
-        let requested = value["metadata"]["resourceVersion"].as_str().filter(|v| !matches!(*v, "" | "0"));
         let creates = version.create_on_update && target.subresource.is_none();
         for _ in 0..MAX_WRITE_ATTEMPTS {
             if creates && self.find(target)?.is_none() {
@@ -118,9 +116,7 @@ impl ApiRequest {
                 }
             }
             let make = |old: &Value| {
-                if requested.is_none() && !version.allow_unconditional_update {
-                    return Err(unconditional(target));
-                }
+                check_unconditional(target, &value)?;
                 check_preconditions(target, &value, old)?;
                 Ok(value.clone())
             };
@@ -160,8 +156,9 @@ impl ApiRequest {
                 let value = patch.apply(&version.spec.schema, &manager, options, old)?;
                 let Read { value, warnings } = patch.check((&version.gvk, &version.spec.schema), options, value)?;
                 warnings.into_iter().for_each(|warning| collected.add(warning));
-                check_identity(target, &value, old)?;
+                check_unconditional(target, &value)?;
                 check_version(target, &value, old)?;
+                check_identity(target, &value, old)?;
                 Ok(value)
             };
             match self.modify(target, options, (&collected, Some(&manager).filter(|_| !applies)), &make).await {
@@ -195,14 +192,4 @@ fn check_applied(target: &Target, patch: &PatchBody) -> Result<(), ApiError> {
         return Err(ApiError::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
     }
     metadata::check_name(target, &patch.patch)
-}
-
-/// The error of an update without a resource version, where one is required.
-fn unconditional(target: &Target) -> ApiError {
-    let error = FieldError {
-        field: "metadata.resourceVersion".to_owned(),
-        cause: Cause::Invalid,
-        detail: format!("Invalid value: {}: must be specified for an update", target.version.unset_resource_version()),
-    };
-    ApiError::invalid(&target.version, target.name(), &[error])
 }

@@ -18,7 +18,7 @@ use crate::apiserver::User;
 impl ControlPlane {
     /// Objects that every cluster has.
     pub(super) async fn bootstrap(&self) -> Result<(), Error> {
-        let client = self.client(User::internal("system:apiserver"));
+        let client = self.client(User::api_server());
         let namespaces: KubeApi<Namespace> = KubeApi::all(client.clone());
         for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
             create(&namespaces, json!({"metadata": {"name": name}}), &format!("namespace {name}")).await?;

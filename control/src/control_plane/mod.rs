@@ -273,7 +273,7 @@ impl ControlPlane {
     /// # Errors
     /// Never; it has the shape of the other tasks.
     pub async fn serve_custom_resources(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let client = self.client(User::internal("system:apiextensions"));
+        let client = self.client(User::api_server());
         self.custom_resources.run(client, shutdown).await;
         Ok(())
     }

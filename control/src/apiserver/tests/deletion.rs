@@ -147,3 +147,13 @@ async fn a_namespace_keeps_its_finalizer() {
     assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
     assert_eq!(call(&api, "DELETE", all, Value::Null).await.code, 405, "not all namespaces at once");
 }
+
+#[tokio::test]
+async fn a_service_is_answered_as_it_was() {
+    let api = with_namespace().await;
+    let services = "/api/v1/namespaces/n/services";
+    let made =
+        call(&api, "POST", services, json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}})).await.body;
+    let gone = call(&api, "DELETE", &format!("{services}/s"), Value::Null).await.body;
+    assert_eq!((&gone["kind"], &gone["spec"]), (&made["kind"], &made["spec"]));
+}

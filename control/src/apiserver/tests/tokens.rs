@@ -70,3 +70,46 @@ async fn a_bound_token_needs_an_existing_object_of_the_account() {
     assert_eq!(other.code, 409, "{}", other.body);
     assert!(other.body["message"].as_str().unwrap().contains("does not match the UID in record"), "{}", other.body);
 }
+
+#[tokio::test]
+async fn a_review_answers_the_audiences_that_the_token_is_for() {
+    let api = signing(None).await;
+    let given = token(&api, json!({"audiences": ["a", "b", "c"]})).await.body["status"]["token"].clone();
+    let review = async |audiences: Value| {
+        let spec = json!({"token": given, "audiences": audiences});
+        call(&api, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", json!({"spec": spec})).await.body["status"]
+            .take()
+    };
+    for (asked, of) in [(json!(["a"]), json!(["a"])), (json!(["c", "z", "a"]), json!(["c", "a"]))] {
+        let status = review(asked.clone()).await;
+        assert_eq!((&status["authenticated"], &status["audiences"]), (&json!(true), &of), "{asked}");
+        assert_eq!(status["user"]["username"], "system:serviceaccount:n:a");
+    }
+    for (asked, target) in [(json!(["z"]), "z"), (json!([]), "https://kubernetes.default.svc")] {
+        let error = format!(
+            "[invalid bearer token, token audiences [\"a\" \"b\" \"c\"] is invalid for the target audiences [{target:?}]]"
+        );
+        assert_eq!(review(asked).await, json!({"user": {}, "error": error}));
+    }
+}
+
+#[tokio::test]
+async fn a_caller_may_list_what_it_may_do() {
+    let api = signing(None).await;
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let review = json!({"spec": {"namespace": "n"}}).to_string();
+    for (user, incomplete, first) in [
+        (User::internal("t"), false, json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})),
+        (
+            User::node("n1"),
+            true,
+            json!({"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]}),
+        ),
+    ] {
+        let status =
+            send(&api, &user, "POST", path, "application/json", "application/json", &review).await.body["status"]
+                .take();
+        assert_eq!((&status["incomplete"], &status["resourceRules"][0]), (&json!(incomplete), &first), "{status}");
+        assert_eq!(status["evaluationError"].is_string(), incomplete);
+    }
+}

@@ -1,5 +1,7 @@
 //! Validation of object metadata. Pure.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{
@@ -11,10 +13,14 @@ use crate::apiserver::types::Version;
 /// Upstream's limit on all annotations of an object.
 const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
+/// Validates the metadata of a new object.
 pub(super) fn validate(version: &Version, metadata: &Value, errors: &mut Errors) {
     match text(metadata, "name") {
         "" => errors.required("metadata.name", "name or generateName is required"),
         name => errors.unless("metadata.name", name, version.strategy.validate_name(name)),
+    }
+    if metadata["generation"].as_i64().is_some_and(|generation| generation < 0) {
+        errors.invalid("metadata.generation", &metadata["generation"], "must be greater than or equal to 0");
     }
     names::labels(&metadata["labels"], "metadata.labels", errors);
     let mut total = 0;
@@ -54,6 +60,25 @@ pub(super) fn validate(version: &Version, metadata: &Value, errors: &mut Errors)
     }
 }
 
+/// New finalizers may not be added once an object is being deleted.
+fn validate_no_new_finalizers(new: &Value, old: &Value, errors: &mut Errors) {
+    if old["deletionTimestamp"].is_null() {
+        return;
+    }
+    let set = |metadata: &Value| -> BTreeSet<String> {
+        errors::list(metadata, "finalizers").filter_map(|(_, name)| name.as_str().map(str::to_owned)).collect()
+    };
+    let added: Vec<String> = set(new).difference(&set(old)).map(|name| format!("{name:?}")).collect();
+    if !added.is_empty() {
+        let why = format!(
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            added.join(", ")
+        );
+        errors.forbidden("metadata.finalizers", &why);
+    }
+}
+
+/// Validates the metadata of a changed object.
 pub(super) fn validate_update(version: &Version, new: &Value, old: &Value, errors: &mut Errors) {
     for field in ["name", "namespace", "uid", "creationTimestamp"] {
         if new["metadata"][field] != old["metadata"][field] {
@@ -61,4 +86,5 @@ pub(super) fn validate_update(version: &Version, new: &Value, old: &Value, error
         }
     }
     validate(version, &new["metadata"], errors);
+    validate_no_new_finalizers(&new["metadata"], &old["metadata"], errors);
 }

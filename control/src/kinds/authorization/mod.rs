@@ -1,60 +1,83 @@
-//! Kinds of the group `authorization.k8s.io`: access reviews, which are answered by the authorizers that decide on
+//! Kinds of the group `authorization.k8s.io`: reviews of access, which are answered by the authorizers that decide on
 //! requests.
 
-use std::sync::Arc;
+mod validation;
 
-use async_trait::async_trait;
-use axum::{body::Bytes, http::StatusCode};
 use serde_json::{Value, json};
 
 use super::shared::reviews;
-use crate::apiserver::{
-    ApiRequest, ApiResult, Attributes, BodyLimits, Target, User, VirtualResource, request_info::RequestOptions,
-    types::Definition,
-};
+use crate::apiserver::{ApiError, ApiRequest, Attributes, User, types::Definition};
 
 const GROUP: &str = "authorization.k8s.io";
 
 /// The resources.
 pub(super) fn definitions() -> Vec<Definition> {
-    let review =
-        |plural, kind, of_caller| reviews::definition(GROUP, plural, kind, Arc::new(AccessReview { of_caller }));
+    let mut local = reviews::definition(
+        GROUP,
+        "localsubjectaccessreviews",
+        "LocalSubjectAccessReview",
+        local_subject_access_review,
+    );
+    local.resource.namespaced = true;
     vec![
-        review("selfsubjectaccessreviews", "SelfSubjectAccessReview", true),
-        review("subjectaccessreviews", "SubjectAccessReview", false),
+        local,
+        reviews::definition(GROUP, "selfsubjectaccessreviews", "SelfSubjectAccessReview", self_subject_access_review),
+        reviews::definition(GROUP, "selfsubjectrulesreviews", "SelfSubjectRulesReview", self_subject_rules_review),
+        reviews::definition(GROUP, "subjectaccessreviews", "SubjectAccessReview", subject_access_review),
     ]
 }
 
-/// What somebody may do.
-#[derive(Debug)]
-struct AccessReview {
-    /// It is the caller who is asked about.
-    of_caller: bool,
+/// What the caller may do.
+fn self_subject_access_review(request: &ApiRequest, review: Value) -> Result<Value, ApiError> {
+    validation::check(GROUP, &review, validation::Subject::Caller)?;
+    Ok(answer(request, &request.user, review))
 }
 
-#[async_trait]
-impl VirtualResource for AccessReview {
-    fn body_limits(&self) -> Option<BodyLimits> {
-        Some(reviews::LIMITS)
-    }
+/// What somebody may do.
+fn subject_access_review(request: &ApiRequest, review: Value) -> Result<Value, ApiError> {
+    validation::check(GROUP, &review, validation::Subject::Named)?;
+    Ok(answer(request, &subject(&review["spec"]), review))
+}
 
-    async fn handle(
-        &self,
-        request: &ApiRequest,
-        target: &Target,
-        _options: &RequestOptions,
-        body: &Bytes,
-    ) -> ApiResult {
-        let review = reviews::read(body)?;
-        let user = if self.of_caller { request.user.clone() } else { subject(&review["spec"]) };
-        let selector = field_selector(&review["spec"]["resourceAttributes"]["fieldSelector"]);
-        let decided = request.api.authorizer().authorize(&user, &attributes(&review["spec"], &selector));
-        let status = match decided {
-            Ok(()) => json!({"allowed": true}),
-            Err(why) => json!({"allowed": false, "reason": why}),
-        };
-        Ok(request.accept.write(StatusCode::CREATED, &reviews::answer(target, review, status)))
+/// What somebody may do in a namespace: whoever may create these in it may ask, and about nothing else.
+fn local_subject_access_review(request: &ApiRequest, review: Value) -> Result<Value, ApiError> {
+    validation::check(GROUP, &review, validation::Subject::NamedInNamespace)?;
+    Ok(answer(request, &subject(&review["spec"]), review))
+}
+
+fn answer(request: &ApiRequest, user: &User, review: Value) -> Value {
+    let selector = field_selector(&review["spec"]["resourceAttributes"]["fieldSelector"]);
+    let decided = request.api.authorizer().authorize(user, &attributes(&review["spec"], &selector));
+    let status = match decided {
+        Ok(()) => json!({"allowed": true}),
+        Err(why) if why.is_empty() => json!({"allowed": false}),
+        Err(why) => json!({"allowed": false, "reason": why}),
+    };
+    reviews::with_status(review, status)
+}
+
+/// All that the caller may do in a namespace.
+fn self_subject_rules_review(request: &ApiRequest, review: Value) -> Result<Value, ApiError> {
+    let Some(namespace) = review["spec"]["namespace"].as_str().filter(|namespace| !namespace.is_empty()) else {
+        return Err(ApiError::bad_request("no namespace on request"));
+    };
+    let rules = request.api.authorizer().rules(&request.user, namespace);
+    let resource = rules.resource.iter();
+    let resource = resource.map(|r| json!({"verbs": r.verbs, "apiGroups": r.groups, "resources": r.resources}));
+    let other = rules.non_resource.iter().map(|rule| json!({"verbs": rule.verbs, "nonResourceURLs": rule.paths}));
+    let mut status = json!({
+        "resourceRules": resource.collect::<Vec<_>>(),
+        "nonResourceRules": other.collect::<Vec<_>>(),
+        "incomplete": !rules.unresolved.is_empty(),
+    });
+    match rules.unresolved.as_slice() {
+        [] => {}
+        [one] => status["evaluationError"] = json!(one),
+        many => status["evaluationError"] = json!(format!("[{}]", many.join(", "))),
     }
+    let mut answer = reviews::answer_of(&review, json!({}), status);
+    answer["spec"] = json!({});
+    Ok(answer)
 }
 
 /// The user that a review names.

@@ -5,6 +5,7 @@ pub(crate) mod conditions;
 pub(crate) mod data;
 pub(crate) mod endpoints;
 pub(crate) mod pod_template;
+pub(crate) mod posted;
 pub(crate) mod reviews;
 pub(crate) mod tables;
 

@@ -2,55 +2,64 @@
 
 use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use axum::body::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     apiserver::{
-        ApiError, BodyLimits, Strategy, Target, VirtualResource,
+        ApiError, ApiRequest, ApiResult, BodyLimits, RequestOptions, Strategy, Target, VirtualResource,
         types::{Definition, Resource, Storage, VersionSpec},
     },
     kinds::types,
-    schema::{self, ContentType},
 };
 
-/// Every authenticated caller may send reviews.
-pub(crate) const LIMITS: BodyLimits = BodyLimits { max_bytes: 64 << 10, timeout: Duration::from_secs(5) };
+/// Makes the answer of a review.
+pub(crate) type Answer = fn(&ApiRequest, Value) -> Result<Value, ApiError>;
 
 /// The resource of a review.
-pub(crate) fn definition(
-    group: &'static str,
-    plural: &'static str,
-    kind: &'static str,
-    handler: Arc<dyn VirtualResource>,
-) -> Definition {
-    let mut resource = Resource::new(group, plural, kind, Review);
+pub(crate) fn definition(group: &'static str, plural: &'static str, kind: &'static str, answer: Answer) -> Definition {
+    let mut resource = Resource::new(group, plural, kind, ReviewStrategy);
     resource.namespaced = false;
     resource.verbs = vec!["create"];
-    resource.storage = Storage::Virtual(handler);
+    resource.storage = Storage::Virtual(Arc::new(Review { answer }));
     let schema = types::built_in(&format!("{group}/v1"), kind);
     Definition::single(resource, VersionSpec::new("v1", schema))
 }
 
 #[derive(Debug)]
-struct Review;
+struct ReviewStrategy;
 
-impl Strategy for Review {}
+impl Strategy for ReviewStrategy {}
 
-/// Decodes a review.
-///
-/// # Errors
-/// When it cannot be read.
-pub(crate) fn read(body: &Bytes) -> Result<Value, ApiError> {
-    let decoded = schema::decode(body, ContentType::Json);
-    let review = decoded.map_err(|why| ApiError::bad_request(format!("the review cannot be read: {why}")))?.value;
-    Ok(if review.is_object() { review } else { json!({}) })
+#[derive(Debug)]
+struct Review {
+    answer: Answer,
+}
+
+#[async_trait]
+impl VirtualResource for Review {
+    /// Every authenticated caller may send reviews.
+    fn body_limits(&self) -> Option<BodyLimits> {
+        Some(BodyLimits { max_bytes: 64 << 10, timeout: Duration::from_secs(5) })
+    }
+
+    async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        request.answer_posted(target, options, body, |review| (self.answer)(request, review))
+    }
 }
 
 /// A review with its status.
-pub(crate) fn answer(target: &Target, mut review: Value, status: Value) -> Value {
-    review["apiVersion"] = json!(target.version.gvk.api_version());
-    review["kind"] = json!(target.version.gvk.kind);
+pub(crate) fn with_status(mut review: Value, status: Value) -> Value {
     review["status"] = status;
     review
+}
+
+/// The answer to a review of the caller, which repeats nothing of it.
+pub(crate) fn answer_of(review: &Value, metadata: Value, status: Value) -> Value {
+    let mut answer = serde_json::json!({"metadata": metadata, "status": status});
+    for field in ["apiVersion", "kind"] {
+        answer[field] = review[field].clone();
+    }
+    answer
 }

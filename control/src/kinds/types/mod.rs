@@ -3,45 +3,15 @@
 //! The columns are those of [`windlass_apimachinery::schema::table`]; a field is added by one line. Names and numbers are
 //! those of Kubernetes 1.36.
 
+mod tables;
+
 use std::sync::{Arc, LazyLock};
 
 use windlass_apimachinery::schema::{NamedType, Schema, TypeIndex};
 
 use crate::apiserver::types::TypeSchema;
 
-macro_rules! table {
-    ($package:literal, $file:literal) => {
-        ($package, include_str!($file))
-    };
-}
-
-/// All tables: the package, as in `core/v1.Pod`, and its text.
-pub static TABLES: &[(&str, &str)] = &[
-    table!("admissionregistration/v1", "admissionregistration_v1.tsv"),
-    table!("apiextensions/v1", "apiextensions_v1.tsv"),
-    table!("apiregistration/v1", "apiregistration_v1.tsv"),
-    table!("apps/v1", "apps_v1.tsv"),
-    table!("authentication/v1", "authentication_v1.tsv"),
-    table!("authorization/v1", "authorization_v1.tsv"),
-    table!("autoscaling/v1", "autoscaling_v1.tsv"),
-    table!("autoscaling/v2", "autoscaling_v2.tsv"),
-    table!("batch/v1", "batch_v1.tsv"),
-    table!("certificates/v1", "certificates_v1.tsv"),
-    table!("coordination/v1", "coordination_v1.tsv"),
-    table!("core/v1", "core_v1.tsv"),
-    table!("discovery/v1", "discovery_v1.tsv"),
-    table!("events/v1", "events_v1.tsv"),
-    table!("flowcontrol/v1", "flowcontrol_v1.tsv"),
-    table!("meta/v1", "meta_v1.tsv"),
-    table!("metrics/v1beta1", "metrics_v1beta1.tsv"),
-    table!("networking/v1", "networking_v1.tsv"),
-    table!("node/v1", "node_v1.tsv"),
-    table!("policy/v1", "policy_v1.tsv"),
-    table!("rbac/v1", "rbac_v1.tsv"),
-    table!("resource/v1", "resource_v1.tsv"),
-    table!("scheduling/v1", "scheduling_v1.tsv"),
-    table!("storage/v1", "storage_v1.tsv"),
-];
+pub(crate) use tables::TABLES;
 
 /// The index of all built-in types; each is read when it is first asked for.
 pub static TYPES: LazyLock<TypeIndex> = LazyLock::new(|| TypeIndex::new(TABLES));
@@ -89,12 +59,15 @@ const PACKAGES: [(&str, &str); 23] = [
     ("storage.k8s.io", "storage"),
 ];
 
+fn package_of(group: &str) -> Option<&'static str> {
+    PACKAGES.iter().find(|(of, _)| *of == group).map(|(_, package)| *package)
+}
+
 /// The type of a built-in kind. `Status`, options and discovery are kinds of `v1`, their types are in `meta/v1`.
 #[must_use]
 pub fn named(api_version: &str, kind: &str) -> Option<Arc<NamedType>> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let mut packages = PACKAGES.iter().filter(|(of, _)| *of == group);
-    let package = packages.next().map(|(_, package)| *package)?;
+    let package = package_of(group)?;
     let found = TYPES.named(&format!("{package}/{version}.{kind}"));
     found
         .or_else(|error| if group.is_empty() { TYPES.named(&format!("meta/{version}.{kind}")) } else { Err(error) })

@@ -31,25 +31,33 @@ impl ServiceAccountTokens {
 }
 
 impl TokenAuthenticator for ServiceAccountTokens {
-    fn authenticate(&self, token: &str, audiences: &[&str]) -> Option<Authenticated> {
+    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
         let audiences = if audiences.is_empty() { &[ISSUER][..] } else { audiences };
-        let claims = self.tokens.verify(token, Timestamp::now().as_second())?;
-        let has = |wanted: &str| claims["aud"].as_array().into_iter().flatten().any(|a| a == wanted);
+        let nobody = String::new;
+        let claims = self.tokens.verify(token, Timestamp::now().as_second()).ok_or_else(nobody)?;
+        let of: Vec<&str> = claims["aud"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let shared: Vec<String> = audiences.iter().filter(|a| of.contains(a)).map(|a| (*a).to_owned()).collect();
+        if shared.is_empty() {
+            let quoted = |all: &[&str]| all.iter().map(|a| format!("{a:?}")).collect::<Vec<_>>().join(" ");
+            return Err(format!(
+                "token audiences [{}] is invalid for the target audiences [{}]",
+                quoted(&of),
+                quoted(audiences)
+            ));
+        }
         let private = &claims["kubernetes.io"];
-        let namespace = private["namespace"].as_str()?;
+        let namespace = private["namespace"].as_str().ok_or_else(nobody)?;
         let account = &private["serviceaccount"];
-        let good = audiences.iter().any(|wanted| has(wanted))
-            && self.exists("serviceaccounts", namespace, account)
+        let good = self.exists("serviceaccounts", namespace, account)
             && (private["pod"].is_null() || self.exists("pods", namespace, &private["pod"]))
             && (private["secret"].is_null() || self.exists("secrets", namespace, &private["secret"]));
         let user = User {
-            name: claims["sub"].as_str()?.to_owned(),
+            name: claims["sub"].as_str().ok_or_else(nobody)?.to_owned(),
             uid: account["uid"].as_str().unwrap_or("").to_owned(),
             groups: vec![GROUP.to_owned(), format!("{GROUP}:{namespace}")],
             extra: extra(&claims),
         };
-        let audiences = audiences.iter().map(|a| (*a).to_owned()).collect();
-        good.then_some(Authenticated { user, audiences })
+        if good { Ok(Authenticated { user, audiences: shared }) } else { Err(nobody()) }
     }
 }
 

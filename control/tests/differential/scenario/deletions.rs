@@ -83,5 +83,25 @@ pub(super) fn steps() -> Vec<Step> {
         ),
         delete("delete: goes at once", "admin", &format!("{all}/unbound"), Value::Null),
         get("pods that are left", &all),
+        post(
+            "service that goes",
+            &within("services"),
+            json!({"metadata": {"name": "goes"}, "spec": {"clusterIP": "10.96.0.78", "ports": [{"port": 80}]}}),
+        ),
+        delete("delete: a service", "admin", &within("services/goes"), Value::Null),
+        post(
+            "map that is held",
+            &within("configmaps"),
+            json!({"metadata": {"name": "held", "finalizers": ["x.io/y"]}}),
+        ),
+        delete("delete: a map that is held", "admin", &within("configmaps/held"), Value::Null),
+        step(
+            "finalizers of a dying map",
+            "admin",
+            "PATCH",
+            &within("configmaps/held"),
+            MERGE,
+            json!({"metadata": {"finalizers": ["x.io/y", "new.io/c"], "labels": {"!": "b"}}}),
+        ),
     ]
 }

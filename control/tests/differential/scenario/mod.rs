@@ -7,6 +7,7 @@ mod others;
 mod patches;
 mod pods;
 mod refusals;
+mod reviews;
 mod statuses;
 mod subresources;
 
@@ -78,6 +79,7 @@ pub(crate) fn steps() -> Vec<Step> {
         subresources::steps(),
         deletions::steps(),
         others::steps(),
+        reviews::steps(),
     ]
     .concat()
 }

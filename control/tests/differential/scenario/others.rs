@@ -17,6 +17,7 @@ pub(super) fn steps() -> Vec<Step> {
     let config = within("configmaps");
     vec![
         post("generation of a config map", &config, json!({"metadata": {"name": "generation", "generation": 7}})),
+        post("generation below zero", &config, json!({"metadata": {"name": "below", "generation": -1}})),
         post("namespace of leases", "/api/v1/namespaces", json!({"metadata": {"name": "kube-node-lease"}})),
         step("lease", NODE, "POST", leases, JSON, lease.clone()),
         step("lease again", NODE, "POST", leases, JSON, lease),
@@ -45,6 +46,30 @@ pub(super) fn steps() -> Vec<Step> {
             &format!("{leases}/n0"),
             MERGE,
             json!({"metadata": {"resourceVersion": ""}}),
+        ),
+        step(
+            "lease: its version is null",
+            "admin",
+            "PATCH",
+            &format!("{leases}/n0"),
+            STRATEGIC,
+            json!({"metadata": {"resourceVersion": null}}),
+        ),
+        step(
+            "lease of no version",
+            "admin",
+            "PUT",
+            &format!("{leases}/n0"),
+            JSON,
+            json!({"metadata": {"name": "n0"}, "spec": {"holderIdentity": "x", "leaseDurationSeconds": 0}}),
+        ),
+        step(
+            "lease of a short time",
+            NODE,
+            "PATCH",
+            &format!("{leases}/n0"),
+            MERGE,
+            json!({"spec": {"renewTime": "2026-01-01T00:00:11.5Z"}}),
         ),
         step("event", NODE, "POST", &within("events"), JSON, event("e", 1)),
         step(
@@ -89,12 +114,6 @@ pub(super) fn steps() -> Vec<Step> {
             "secret of a kind",
             &within("secrets"),
             json!({"metadata": {"name": "t"}, "type": "kubernetes.io/tls", "data": {}}),
-        ),
-        post(
-            "review",
-            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-            json!({"spec": {"user": "system:node:n0", "groups": ["system:nodes"],
-            "resourceAttributes": {"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}}}),
         ),
         post("mirror pod of an administrator", &within("pods"), {
             let mut pod = pod("mirror", json!({}));

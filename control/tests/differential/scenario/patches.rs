@@ -52,6 +52,46 @@ pub(super) fn steps() -> Vec<Step> {
         ),
         admin("patch: a wrong type", MERGE, json!({"spec": {"activeDeadlineSeconds": "soon"}})),
         admin("patch: no patch", MERGE, json!([1])),
+        admin("patch: to be merged", STRATEGIC, json!({"metadata": {"labels": {"$patch": "merge", "z": "1"}}})),
+        admin("patch: to be done something", STRATEGIC, json!({"metadata": {"labels": {"$patch": 1, "z": "1"}}})),
+        admin("patch: labels that go", STRATEGIC, json!({"metadata": {"annotations": {"$patch": "delete", "z": "1"}}})),
+        admin(
+            "patch: new labels alone",
+            STRATEGIC,
+            json!({"metadata": {"annotations": {"$patch": "replace", "z": "1"}}}),
+        ),
+        admin(
+            "patch: items to be merged",
+            STRATEGIC,
+            json!({"spec": {"containers": [{"$patch": "merge", "name": "main", "image": "k"}]}}),
+        ),
+        admin(
+            "patch: items of an unknown directive",
+            STRATEGIC,
+            json!({"spec": {"containers": [{"$patch": "explode", "name": "main"}]}}),
+        ),
+        admin(
+            "patch: items of no key",
+            STRATEGIC,
+            json!({"spec": {"containers": [{"image": "k", "ports": [1, null, true]}]}}),
+        ),
+        admin(
+            "patch: an order without the item",
+            STRATEGIC,
+            json!({"spec": {"$setElementOrder/containers": [{"name": "other"}], "containers": [{"name": "main", "image": "k"}]}}),
+        ),
+        admin(
+            "patch: an order of no list",
+            STRATEGIC,
+            json!({"spec": {"$setElementOrder/containers": {"name": "main"}}}),
+        ),
+        admin("patch: an order of a map", STRATEGIC, json!({"metadata": {"$setElementOrder/labels": ["a"]}})),
+        admin("patch: an order of texts", STRATEGIC, json!({"spec": {"$setElementOrder/containers": ["main"]}})),
+        admin(
+            "patch: kept keys that lack one",
+            STRATEGIC,
+            json!({"spec": {"$retainKeys": ["containers"], "hostname": "x"}}),
+        ),
         step("patch: of no kind", "admin", "PATCH", &one, "text/plain", json!({})),
         step(
             "patch: tried",

@@ -1,15 +1,15 @@
 //! `binding`: puts a pod on a node, once.
 
 use async_trait::async_trait;
-use axum::{body::Bytes, http::StatusCode};
+use axum::body::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, Draft, Mutation, Operation, Scope, Target, Warnings, generate::now,
-        request_info::RequestOptions, subresource::SubresourceHandler, types::Gvk,
+        ApiError, ApiRequest, ApiResult, RequestOptions, Target, generate::now, subresource::SubresourceHandler,
+        types::Gvk,
     },
-    kinds::types,
+    kinds::shared::posted,
 };
 
 const BINDING: Gvk = Gvk::of("", "v1", "Binding");
@@ -21,41 +21,21 @@ pub(super) struct Bind;
 #[async_trait]
 impl SubresourceHandler for Bind {
     async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
-        let schema = types::built_in("v1", "Binding");
-        let mut binding = request.read_as((&BINDING, &schema), options, body)?.value;
-        schema.prune(&mut binding);
+        let binding = posted::read(request, target, &BINDING, options, body)?;
         let name = target.name();
         if binding["metadata"]["name"] != name {
             return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
         }
-        let namespace = binding["metadata"]["namespace"].as_str().unwrap_or("");
-        if !namespace.is_empty() && Some(namespace) != target.namespace.as_deref() {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
-        }
         request.admit_posted(target, options, &binding, None).await?;
-        let make = |old: Option<&Value>| {
-            let old = old.unwrap_or(&Value::Null);
+        let make = |old: &Value| {
             check_binding(target, &binding, old)?;
-            let bound = bind_pod(&binding, old).map_err(|why| match why {
+            bind_pod(&binding, old).map_err(|why| match why {
                 BindError::Invalid(why) => ApiError::bad_request(why),
                 BindError::Conflict(why) => ApiError::conflict_of(&target.version, "binding", name, &why),
-            })?;
-            Ok(Draft::Write(bound))
+            })
         };
-        let mutation = Mutation {
-            target,
-            operation: Operation::Update,
-            scope: Scope::Server,
-            dry_run: options.dry_run,
-            warnings: &Warnings::default(),
-            manager: None,
-            make: &make,
-        };
-        request.mutate(mutation).await?;
-        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-        Ok(request.accept.write(StatusCode::CREATED, &status))
+        posted::change(request, target, options.dry_run, &make).await?;
+        Ok(posted::done(request))
     }
 }
 

@@ -1,16 +1,16 @@
 //! `eviction`: the deletion of a pod, with a DisruptionTarget condition.
 
 use async_trait::async_trait;
-use axum::{body::Bytes, http::StatusCode};
+use axum::body::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, DeleteOptions, Draft, Mutation, Operation, Scope, Target, Warnings,
-        request_info::RequestOptions, subresource::SubresourceHandler, types::Gvk,
+        ApiError, ApiRequest, ApiResult, DeleteOptions, RequestOptions, Target, subresource::SubresourceHandler,
+        types::Gvk,
     },
-    kinds::types,
+    kinds::shared::posted,
 };
 
 const EVICTION: Gvk = Gvk::of("policy", "v1", "Eviction");
@@ -22,8 +22,7 @@ pub(super) struct Evict;
 #[async_trait]
 impl SubresourceHandler for Evict {
     async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
-        let schema = types::built_in("policy/v1", "Eviction");
-        let eviction = request.read_as((&EVICTION, &schema), options, body)?.value;
+        let eviction = posted::read(request, target, &EVICTION, options, body)?;
         let body = Bytes::from(serde_json::to_vec(&eviction["deleteOptions"]).unwrap_or_default());
         let body = if eviction["deleteOptions"].is_object() { body } else { Bytes::new() };
         let named = eviction["metadata"]["name"].as_str().filter(|name| !name.is_empty());
@@ -34,13 +33,12 @@ impl SubresourceHandler for Evict {
         let pod = target.whole();
         let mut delete_options = DeleteOptions::read(request.api.delete_options_schema(), options, &body)?;
         if !delete_options.dry_run {
-            write_disruption_condition(request, &pod, options, &delete_options).await?;
+            write_disruption_condition(request, &pod, &delete_options).await?;
             // The precondition was checked against the revision before the condition was written.
             delete_options.revision.clear();
         }
         request.remove(&pod, &delete_options).await?;
-        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-        Ok(request.accept.write(StatusCode::CREATED, &status))
+        Ok(posted::done(request))
     }
 }
 
@@ -48,24 +46,13 @@ impl SubresourceHandler for Evict {
 async fn write_disruption_condition(
     request: &ApiRequest,
     target: &Target,
-    options: &RequestOptions,
     delete_options: &DeleteOptions,
 ) -> Result<(), ApiError> {
-    let make = |old: Option<&Value>| {
-        let old = old.unwrap_or(&Value::Null);
+    let make = |old: &Value| {
         delete_options.check(&target.version, target.name(), old)?;
-        Ok(Draft::Write(with_disruption_condition(old, Timestamp::now())))
+        Ok(with_disruption_condition(old, Timestamp::now()))
     };
-    let mutation = Mutation {
-        target,
-        operation: Operation::Update,
-        scope: Scope::Server,
-        dry_run: options.dry_run,
-        warnings: &Warnings::default(),
-        manager: None,
-        make: &make,
-    };
-    request.mutate(mutation).await.map(drop)
+    posted::change(request, target, false, &make).await
 }
 
 /// The pod with the condition of the eviction API. Pure.

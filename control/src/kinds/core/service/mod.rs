@@ -36,6 +36,7 @@ pub(crate) fn definition(allocator: Arc<ServiceAllocator>) -> Definition {
     resource.short_names = vec!["svc".into()];
     resource.categories = vec!["all".into()];
     resource.create_on_update = true;
+    resource.returns_deleted = true;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "Service"));
     v1.selectable = ["spec.clusterIP", "spec.type"].map(SelectableField::path).to_vec();
     v1.subresources = vec![Subresource::status()];

@@ -15,7 +15,7 @@ mod tests;
 pub(crate) use graph::{Kind, Vertex};
 pub(crate) use graph_sync::NodeGraph;
 
-use crate::apiserver::{Attributes, Authorizer, Decision, User};
+use crate::apiserver::{Attributes, Authorizer, Decision, Rules, User};
 
 /// Which objects are reachable from which node.
 pub(crate) trait Relations {
@@ -41,6 +41,11 @@ impl NodeAuthorizer {
 impl Authorizer for NodeAuthorizer {
     fn decide(&self, user: &User, what: &Attributes<'_>) -> Decision {
         decide_for(user, what, &self.graph)
+    }
+
+    fn rules(&self, user: &User, _: &str) -> Rules {
+        let unresolved = user.as_node().map(|_| "node authorizer does not support user rule resolution".to_owned());
+        Rules { unresolved: unresolved.into_iter().collect(), ..Rules::default() }
     }
 }
 

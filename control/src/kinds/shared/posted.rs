@@ -1,0 +1,64 @@
+//! Objects that are posted to a subresource to have something done, and not to be stored.
+
+use axum::{body::Bytes, http::StatusCode, response::Response};
+use serde_json::{Value, json};
+
+use crate::{
+    apiserver::{
+        ApiError, ApiRequest, Draft, Mutation, Operation, RequestOptions, Scope, Target, Warnings, types::Gvk,
+    },
+    kinds::types,
+};
+
+/// Decodes what is posted, of a built-in kind, in its canonical form.
+///
+/// # Errors
+/// When it cannot be read as this kind, or is about another object than the path.
+pub(crate) fn read(
+    request: &ApiRequest,
+    target: &Target,
+    gvk: &Gvk,
+    options: &RequestOptions,
+    body: &Bytes,
+) -> Result<Value, ApiError> {
+    let schema = types::built_in(&gvk.api_version(), &gvk.kind);
+    let mut posted = request.read_as((gvk, &schema), options, body)?.value;
+    schema.prune(&mut posted);
+    let namespace = posted["metadata"]["namespace"].as_str().unwrap_or("");
+    if !namespace.is_empty() && Some(namespace) != target.namespace.as_deref() {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(posted)
+}
+
+/// Changes the object of a subresource as the server itself: neither its strategy nor admission is asked, and nobody is
+/// recorded as the owner.
+///
+/// # Errors
+/// The refusal of `make`, or why nothing could be stored.
+pub(crate) async fn change(
+    request: &ApiRequest,
+    target: &Target,
+    dry_run: bool,
+    make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
+) -> Result<(), ApiError> {
+    let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null)).map(Draft::Write);
+    let mutation = Mutation {
+        target,
+        operation: Operation::Update,
+        scope: Scope::Server,
+        dry_run,
+        warnings: &Warnings::default(),
+        manager: None,
+        make: &make,
+    };
+    request.mutate(mutation).await.map(drop)
+}
+
+/// The answer to what was done.
+pub(crate) fn done(request: &ApiRequest) -> Response {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    request.accept.write(StatusCode::CREATED, &status)
+}
