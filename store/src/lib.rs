@@ -46,7 +46,7 @@ pub use watch::{Event, Watch};
 
 use object::Encoded;
 use state::State;
-use writer::{Content, Writer};
+use writer::Content;
 
 /// A resource that is stored, by its group resource, such as `pods` or `leases.coordination.k8s.io`; of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -202,13 +202,11 @@ pub struct Store {
     state: Arc<RwLock<State>>,
     health: tokio_watch::Receiver<Health>,
     allocators: Allocators,
-    queue: std::sync::mpsc::SyncSender<writer::Request>,
+    writer: Arc<writer::Sender>,
 }
 
 type Allocators = Arc<RwLock<HashMap<ResourceId, Arc<dyn Allocator>>>>;
 
-/// Capacity of the queue to the writer; senders wait when it is full.
-const WRITE_QUEUE_CAPACITY: usize = 1024;
 /// Maximum delay until a write with relaxed durability is on disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -228,15 +226,14 @@ impl Store {
     ) -> Result<Self, Error> {
         let state = Arc::new(RwLock::new(State::load(resources, engine.as_mut())?));
         let (health_tx, health) = tokio_watch::channel(Health::Serving);
-        let (queue, requests) = std::sync::mpsc::sync_channel(WRITE_QUEUE_CAPACITY);
         let allocators = Allocators::default();
         let shared = writer::Shared { state: Arc::clone(&state), allocators: Arc::clone(&allocators), health_tx };
-        let writer = Writer::new(engine, shared, flush);
-        std::thread::Builder::new()
-            .name("store".to_owned())
-            .spawn(move || writer.run(&requests))
-            .map_err(|e| Error::Disk { path: PathBuf::new(), attempt: "given a thread", reason: e.to_string() })?;
-        Ok(Self { state, health, allocators, queue })
+        let writer = writer::start(engine, shared, flush).map_err(|e| Error::Disk {
+            path: PathBuf::new(),
+            attempt: "given a thread",
+            reason: e.to_string(),
+        })?;
+        Ok(Self { state, health, allocators, writer: Arc::new(writer) })
     }
 
     /// Registers a resource by its group resource, such as `pods` or `leases.coordination.k8s.io`, at any time. The name
@@ -303,7 +300,7 @@ impl Store {
         };
         let (reply, reply_rx) = oneshot::channel();
         let write = writer::Prepared { resource, key, expected, content, guards };
-        self.enqueue(writer::Request::Write(write, reply)).await?;
+        self.writer.write(write, reply).await?;
         reply_rx.await.map_err(|_| Error::Closed)?
     }
 
@@ -313,20 +310,8 @@ impl Store {
     /// When the disk fails.
     pub async fn close(&self) -> Result<(), Error> {
         let (reply, reply_rx) = oneshot::channel();
-        self.enqueue(writer::Request::Close(reply)).await?;
+        self.writer.close(reply)?;
         reply_rx.await.map_err(|_| Error::Closed)?
-    }
-
-    async fn enqueue(&self, request: writer::Request) -> Result<(), Error> {
-        match self.queue.try_send(request) {
-            Ok(()) => Ok(()),
-            Err(std::sync::mpsc::TrySendError::Full(request)) => {
-                let queue = self.queue.clone();
-                let sent = tokio::task::spawn_blocking(move || queue.send(request).is_ok()).await;
-                if matches!(sent, Ok(true)) { Ok(()) } else { Err(Error::Closed) }
-            }
-            Err(std::sync::mpsc::TrySendError::Disconnected(_)) => Err(Error::Closed),
-        }
     }
 
     /// Watches the events of one resource after a revision.

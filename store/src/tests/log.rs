@@ -44,6 +44,62 @@ async fn a_torn_tail_is_cut_off_and_damage_is_refused() {
     assert_eq!(Platter::with_bytes(damaged).start().list(THINGS, None).0.len(), 4);
 }
 
+/// Behind the last commit is space for the next ones.
+#[tokio::test]
+async fn zeros_at_the_end_are_no_torn_write_and_hide_none() {
+    let mut platter = Platter::new();
+    let store = platter.start();
+    for i in 0..5 {
+        store.write(put(&format!("o{i}"), Expected::Absent, "1")).await.unwrap();
+    }
+    platter.kill();
+    let bytes = platter.bytes();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    assert!(bytes.len() > end + 16, "{} bytes of {}", end, bytes.len());
+    let names = |bytes: &[u8]| Platter::with_bytes(bytes.to_vec()).start().list(THINGS, None).0.len();
+    assert_eq!(names(&bytes), 5);
+    let frames: Vec<usize> =
+        bytes.windows(4).enumerate().filter(|(_, w)| **w == *b"WLc\xf7").map(|(at, _)| at).collect();
+    let last = *frames.last().unwrap();
+    // A write into the zeros of which some pages are on disk: the beginning, the end, or those between.
+    for (from, to) in
+        [(last, last + 100), (last, last + 1), (last + 500, last + 900), (end - 700, end), (last + 12, end)]
+    {
+        let mut torn = bytes.clone();
+        torn[from..to].fill(0);
+        assert_eq!(names(&torn), 4, "{from} to {to} of {last} to {end}");
+    }
+    // A commit before it is none that was torn.
+    let mut damaged = bytes.clone();
+    damaged[frames[frames.len() - 2] + 40] ^= 1;
+    let message = Log::open_in(Platter::with_bytes(damaged)).unwrap_err().to_string();
+    assert!(message.contains("there are commits after it"), "{message}");
+    // A plain copy of the file is as good as one that was made with `copy_log`, but for a torn one.
+    let (dir, restored) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let copy = dir.path().join("copy");
+    let mut torn = bytes.clone();
+    torn[end - 9] ^= 1;
+    fs::write(&copy, &torn).unwrap();
+    let message = Log::create_from_copy(restored.path(), &copy).unwrap_err().to_string();
+    assert!(message.contains("cut short"), "{message}");
+    fs::write(&copy, &bytes).unwrap();
+    let store = open(Log::create_from_copy(restored.path(), &copy).unwrap());
+    assert_eq!(store.list(THINGS, None).0.len(), 5);
+}
+
+/// A clean end leaves no space behind it.
+#[tokio::test]
+async fn a_clean_end_gives_back_its_zeros() {
+    let platter = Platter::new();
+    let store = platter.start();
+    store.write(put("a", Expected::Absent, "1")).await.unwrap();
+    assert_eq!(platter.bytes().last(), Some(&0));
+    store.close().await.unwrap();
+    let bytes = platter.bytes();
+    drop(platter.start());
+    assert_eq!(platter.bytes(), bytes);
+}
+
 #[test]
 fn directories_that_are_none_of_ours_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@ mod faults;
 mod history;
 mod log;
 mod medium;
+mod pipeline;
 mod replay;
 mod writes;
 

@@ -8,32 +8,67 @@ use std::{
 
 use super::{
     super::{Encoded, Error, Event, Expected, Key, Object, ResourceId, Rollback},
-    Accepted, Content, Prepared, Reply, Writer, unix_seconds,
+    Accepted, Content, Prepared, Writer,
+    queue::Queued,
+    unix_seconds,
 };
 use crate::state::State;
+
+/// The state that a write leaves, or none after a deletion, and its revision.
+type After = (u64, Option<Arc<Object>>);
+
+/// Objects as accepted writes that are not published yet leave them, with the revisions of these writes.
+#[derive(Default)]
+pub(super) struct Pending {
+    by_resource: HashMap<ResourceId, HashMap<Key, After>>,
+}
+
+impl Pending {
+    fn get(&self, resource: ResourceId, key: &Key) -> Option<&Option<Arc<Object>>> {
+        self.by_resource.get(&resource)?.get(key).map(|(_, object)| object)
+    }
+
+    fn insert(&mut self, resource: ResourceId, object: &Arc<Object>, deleted: bool) {
+        let after = (!deleted).then(|| Arc::clone(object));
+        self.by_resource.entry(resource).or_default().insert(object.key.clone(), (object.revision, after));
+    }
+
+    /// A write was published.
+    pub(super) fn remove(&mut self, event: &Event) {
+        let (key, revision) = (&event.object.key, event.object.revision);
+        // A later write of the same object stays.
+        if let Some(objects) = self.by_resource.get_mut(&event.resource)
+            && objects.get(key).is_some_and(|(last, _)| *last == revision)
+        {
+            objects.remove(key);
+        }
+    }
+
+    /// No write is pending any more.
+    pub(super) fn clear(&mut self) {
+        self.by_resource.values_mut().for_each(HashMap::clear);
+    }
+}
 
 /// The state as it is after the writes that were accepted so far.
 struct View<'a> {
     state: &'a State,
-    pending: HashMap<(ResourceId, Key), Option<Arc<Object>>>,
+    pending: Pending,
 }
 
 impl View<'_> {
     fn get(&self, resource: ResourceId, key: &Key) -> Option<Arc<Object>> {
-        // Without a pending write no key has to be copied to look for one.
-        let pending = if self.pending.is_empty() { None } else { self.pending.get(&(resource, key.clone())) };
+        let pending = self.pending.get(resource, key);
         pending.cloned().unwrap_or_else(|| self.state.get(resource, key).cloned())
     }
 }
 
 impl Writer {
-    /// Checks writes in order; refused ones are answered immediately. Also returns whether all accepted ones have
-    /// relaxed durability.
-    pub(super) fn check(&mut self, writes: Vec<(Prepared, Reply)>) -> (Vec<Accepted>, bool) {
+    /// Checks writes in order and adds the accepted ones to the next transaction; refused ones are answered immediately.
+    pub(super) fn check(&mut self, writes: impl Iterator<Item = Queued>) {
         let shared = Arc::clone(&self.shared.state);
         let state = shared.read().unwrap_or_else(PoisonError::into_inner);
-        let mut view = View { state: &state, pending: HashMap::new() };
-        let (mut accepted, mut all_relaxed) = (Vec::new(), true);
+        let mut view = View { state: &state, pending: std::mem::take(&mut self.pending) };
         let (now, unix_seconds) = (Instant::now(), unix_seconds());
         for (write, reply) in writes {
             let (resource, current) = (write.resource, view.get(write.resource, &write.key));
@@ -45,12 +80,12 @@ impl Writer {
                 }
             };
             let options = state.resource(resource).map(|r| &r.options);
-            all_relaxed &= options.is_some_and(|o| o.relaxed_durability.holds(&object.key.namespace));
-            view.pending.insert((resource, object.key.clone()), (!deleted).then(|| Arc::clone(&object)));
+            self.needs_sync |= !options.is_some_and(|o| o.relaxed_durability.holds(&object.key.namespace));
+            view.pending.insert(resource, &object, deleted);
             let event = Arc::new(Event::new(resource, object, current, deleted, now, unix_seconds));
-            accepted.push(Accepted { event, reply, rollback });
+            self.checked.push(Accepted { event, reply, rollback });
         }
-        (accepted, all_relaxed)
+        self.pending = view.pending;
     }
 
     /// The new state of the object at a revision of its own, and whether it is deleted.

@@ -1,5 +1,6 @@
 //! The writer thread: collects waiting writes, checks them, commits them in one transaction, publishes them to readers
-//! and acknowledges them.
+//! and acknowledges them. While a transaction is on its way to the disk, the writes of the next one are checked against
+//! the state that it will leave; when it fails, they fail with it.
 //!
 //! Writes with relaxed durability are published and acknowledged immediately and committed with the next transaction,
 //! at the latest by a timer. So the disk always holds an earlier state of the store, and never writes without those
@@ -7,10 +8,13 @@
 //! exactly the published state again.
 
 mod check;
+mod commit;
+mod queue;
+mod recover;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, PoisonError, RwLock, mpsc},
+    sync::{Arc, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
@@ -22,6 +26,12 @@ use super::{
     Rollback,
     state::{State, unix_seconds},
 };
+
+use check::Pending;
+use commit::{Committed, Committer, Transaction};
+use queue::{Arrived, Queue, Queued};
+
+pub(super) use queue::Sender;
 
 type Reply = oneshot::Sender<Result<Arc<Object>, Error>>;
 
@@ -42,22 +52,15 @@ pub(super) enum Content {
     Encoded(Encoded),
 }
 
-#[derive(Debug)]
-pub(super) enum Request {
-    Write(Prepared, Reply),
-    Close(oneshot::Sender<Result<(), Error>>),
-}
-
 /// Maximum number of writes in a transaction.
 const MAX_BATCH_WRITES: usize = 256;
+/// While a transaction is on its way, waiting writes are checked when there are so many: each look wakes a thread.
+const CHECK_AT: usize = 16;
 /// Revisions that may be assigned before the ceiling on disk must be raised.
 const REVISION_HEADROOM: u64 = 10_000;
 /// Bounds of the acknowledged writes that are not on disk, by number and size.
 const MAX_UNSYNCED_WRITES: usize = 4096;
 const MAX_UNSYNCED_BYTES: usize = 4 << 20;
-/// Bounds of the retry interval after a failed write.
-const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(500);
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a commit waits for as many writes as the last one had, as a share of the time that the disk took for it, and
 /// at most: the writers of the last commit are just sending their next writes.
 const GATHER_SHARE: u32 = 8;
@@ -82,12 +85,25 @@ struct Accepted {
 }
 
 pub(super) struct Writer {
-    engine: Box<dyn Engine>,
+    queue: Arc<Queue>,
+    committer: Committer,
+    /// `None` while a transaction is on its way.
+    engine: Option<Box<dyn Engine>>,
     shared: Shared,
     /// The latest assigned revision, also of failed writes.
     revision: u64,
     /// As on disk.
     ceiling: u64,
+    /// Writes that were not checked yet.
+    waiting: VecDeque<Queued>,
+    /// The writes of the next transaction.
+    checked: Vec<Accepted>,
+    /// Not all of them have relaxed durability.
+    needs_sync: bool,
+    /// The writes of the transaction that is on its way.
+    in_flight: Vec<Accepted>,
+    /// What both change.
+    pending: Pending,
     /// Acknowledged writes that are not on disk, in their order.
     unsynced: Vec<Record>,
     unsynced_bytes: usize,
@@ -107,16 +123,37 @@ pub(super) struct Writer {
     last_logged: Option<String>,
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.queue.refuse();
+    }
+}
+
+/// Starts the threads of a store. The writer runs until the store is closed or every handle is dropped.
+pub(super) fn start(engine: Box<dyn Engine>, shared: Shared, flush: Duration) -> std::io::Result<Sender> {
+    let queue = Arc::new(Queue::new());
+    let writer = Writer::new(engine, shared, flush, &queue)?;
+    std::thread::Builder::new().name("store".to_owned()).spawn(move || writer.run())?;
+    Ok(Sender(queue))
+}
+
 impl Writer {
-    pub(super) fn new(engine: Box<dyn Engine>, shared: Shared, flush: Duration) -> Self {
+    fn new(engine: Box<dyn Engine>, shared: Shared, flush: Duration, queue: &Arc<Queue>) -> std::io::Result<Self> {
         let state = shared.state.read().unwrap_or_else(PoisonError::into_inner);
         let (revision, ceiling) = (state.revision, state.synced.ceiling);
         drop(state);
-        Self {
-            engine,
+        Ok(Self {
+            queue: Arc::clone(queue),
+            committer: Committer::start(Arc::clone(queue))?,
+            engine: Some(engine),
             shared,
             revision,
             ceiling,
+            waiting: VecDeque::new(),
+            checked: Vec::new(),
+            needs_sync: false,
+            in_flight: Vec::new(),
+            pending: Pending::default(),
             unsynced: Vec::new(),
             unsynced_bytes: 0,
             flush,
@@ -128,103 +165,154 @@ impl Writer {
             failing: None,
             restore_at: Instant::now(),
             last_logged: None,
-        }
+        })
     }
 
-    /// Runs until the store is closed or every handle is dropped.
-    pub(super) fn run(mut self, requests: &mpsc::Receiver<Request>) {
+    fn run(mut self) {
+        let (mut closing, mut ends): (Option<oneshot::Sender<_>>, _) = (None, false);
         loop {
-            let due = if self.failing.is_some() { Some(self.restore_at) } else { self.flush_at };
-            let first = match due {
-                None => requests.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-                Some(at) => requests.recv_timeout(at.saturating_duration_since(Instant::now())),
-            };
-            let first = match first {
-                Ok(first) => first,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    self.on_timer();
-                    continue;
+            let is_idle = self.engine.is_some();
+            if is_idle && self.waiting.is_empty() {
+                if let Some(reply) = closing {
+                    let closed = self.close();
+                    // The file is closed before this is acknowledged.
+                    drop(self);
+                    let _ = reply.send(closed);
+                    return;
                 }
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                if ends {
                     let _ = self.close();
                     return;
                 }
-            };
-            let (mut writes, mut closing) = (Vec::new(), None);
-            let gather_until = Instant::now() + (self.last_commit / GATHER_SHARE).min(MAX_GATHER);
-            let mut next = Some(first);
-            while let Some(request) = next {
-                match request {
-                    Request::Write(write, reply) => writes.push((write, reply)),
-                    Request::Close(reply) => {
-                        closing = Some(reply);
-                        break;
-                    }
-                }
-                next = match writes.len() {
-                    MAX_BATCH_WRITES.. => None,
-                    length if length >= self.last_batch => requests.try_recv().ok(),
-                    _ => requests.recv_timeout(gather_until.saturating_duration_since(Instant::now())).ok(),
-                };
             }
-            if !writes.is_empty() {
-                self.write(writes);
-            }
-            if let Some(reply) = closing {
-                let closed = self.close();
-                // The file is closed before this is acknowledged.
-                drop(self);
-                let _ = reply.send(closed);
+            let arrived = if is_idle && !self.waiting.is_empty() { Arrived::default() } else { self.next_arrivals() };
+            if arrived.is_broken {
+                tracing::error!("the thread that commits to the store has ended");
                 return;
             }
-            // Under constant load the timer never fires.
-            if self.flush_at.is_some_and(|at| at <= Instant::now()) {
-                self.on_timer();
+            if arrived.closing.is_some() {
+                closing = arrived.closing;
+            }
+            ends |= arrived.is_abandoned;
+            self.waiting.extend(arrived.writes);
+            // What has come by now is in the next transaction, unless it would fail with this one.
+            if arrived.committed.as_ref().is_none_or(|committed| committed.result.is_ok()) {
+                self.check_waiting();
+            }
+            if let Some(committed) = arrived.committed {
+                self.on_committed(committed);
+            }
+            self.check_waiting();
+            if self.engine.is_some() {
+                self.begin(true);
+                // Under constant load the timer never fires.
+                let due = if self.failing.is_some() { Some(self.restore_at) } else { self.flush_at };
+                if self.engine.is_some() && due.is_some_and(|at| at <= Instant::now()) {
+                    self.on_timer();
+                }
             }
         }
     }
 
-    fn write(&mut self, writes: Vec<(Prepared, Reply)>) {
-        if let Err(error) = self.recover() {
-            for (_, reply) in writes {
-                let _ = reply.send(Err(error.clone()));
-            }
+    /// Waits for what there is to do: writes, and as many as the last transaction had for a short time, or the end of
+    /// the transaction that is on its way.
+    fn next_arrivals(&self) -> Arrived {
+        if self.engine.is_none() {
+            return self.queue.take(CHECK_AT, None);
+        }
+        let due = if self.failing.is_some() { Some(self.restore_at) } else { self.flush_at };
+        let mut arrived = self.queue.take(1, due);
+        let missing = self.last_batch.min(MAX_BATCH_WRITES).saturating_sub(arrived.writes.len());
+        if missing > 0 && !arrived.writes.is_empty() && arrived.closing.is_none() {
+            let until = Instant::now() + (self.last_commit / GATHER_SHARE).min(MAX_GATHER);
+            let more = self.queue.take(missing, Some(until));
+            arrived.writes.extend(more.writes);
+            arrived.closing = more.closing;
+            arrived.is_abandoned |= more.is_abandoned;
+            arrived.is_broken |= more.is_broken;
+        }
+        arrived
+    }
+
+    /// Checks as many waiting writes as have room in the next transaction.
+    fn check_waiting(&mut self) {
+        let count = self.waiting.len().min(MAX_BATCH_WRITES.saturating_sub(self.checked.len()));
+        if count == 0 {
             return;
         }
-        let (accepted, all_relaxed) = self.check(writes);
-        if accepted.is_empty() {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        match self.recover() {
+            Ok(()) => self.check(waiting.drain(..count)),
+            Err(error) => waiting.drain(..count).for_each(|(_, reply)| drop(reply.send(Err(error.clone())))),
+        }
+        self.waiting = waiting;
+    }
+
+    /// Commits the writes that were checked: several on the committing thread, a single one here if it may.
+    fn begin(&mut self, may_wait: bool) {
+        if self.checked.is_empty() {
             return;
         }
+        let accepted = std::mem::take(&mut self.checked);
+        let needs_sync = std::mem::take(&mut self.needs_sync);
         let records = self.records_of(&accepted);
         let bytes: usize = records.iter().map(|r| r.object.bytes.len()).sum();
-        let room = self.unsynced.len() + records.len() <= MAX_UNSYNCED_WRITES
+        let has_room = self.unsynced.len() + records.len() <= MAX_UNSYNCED_WRITES
             && self.unsynced_bytes.saturating_add(bytes) <= MAX_UNSYNCED_BYTES;
-        if all_relaxed && room && self.revision <= self.ceiling {
+        if !needs_sync && has_room && self.revision <= self.ceiling {
             self.unsynced_bytes += bytes;
             self.unsynced.extend(records);
             self.flush_at.get_or_insert_with(|| Instant::now() + self.flush);
-            self.publish(accepted);
+            self.publish(accepted, self.revision);
             return;
         }
+        let Some(engine) = self.engine.take() else { return };
+        let transaction = self.transaction(records, self.revision + REVISION_HEADROOM);
+        let is_single = may_wait && accepted.len() == 1 && self.last_batch <= 1;
         self.last_batch = accepted.len();
-        let begun = Instant::now();
-        match self.commit(records, self.revision + REVISION_HEADROOM) {
-            Ok(()) => {
-                self.last_commit = begun.elapsed();
-                self.publish(accepted);
-                self.rewrite_if_large();
+        self.in_flight = accepted;
+        if is_single {
+            self.on_committed(Committed::of(engine, transaction));
+        } else {
+            self.committer.begin(engine, transaction);
+        }
+    }
+
+    /// A transaction has ended: the next one begins, and its writes are published and acknowledged, or all fail.
+    fn on_committed(&mut self, committed: Committed) {
+        let (revision, took) = (committed.transaction.counters.revision, committed.took);
+        let accepted = std::mem::take(&mut self.in_flight);
+        if let Err(error) = self.settle(committed) {
+            self.fail(accepted, &error);
+            return;
+        }
+        self.last_commit = took;
+        // The disk does not wait until all are told. What is rewritten must have been published, and what is only
+        // published goes after what was there before it.
+        let is_large = self.is_large();
+        if self.needs_sync && !is_large {
+            self.begin(false);
+        }
+        self.publish(accepted, revision);
+        if is_large {
+            self.rewrite();
+        }
+    }
+
+    /// Everything of this transaction, and what follows from it, was not written.
+    fn fail(&mut self, accepted: Vec<Accepted>, error: &Error) {
+        let (next, mut replies) = (std::mem::take(&mut self.checked), Vec::new());
+        (self.needs_sync, self.pending) = (false, Pending::default());
+        for (is_next, accepted) in [(true, next), (false, accepted)] {
+            for Accepted { reply, rollback, .. } in accepted.into_iter().rev() {
+                rollback.into_iter().for_each(|rollback| rollback());
+                replies.push((is_next, reply));
             }
-            Err(error) => {
-                let mut replies = Vec::with_capacity(accepted.len());
-                for Accepted { reply, rollback, .. } in accepted.into_iter().rev() {
-                    rollback.into_iter().for_each(|rollback| rollback());
-                    replies.push(reply);
-                }
-                let error = self.on_commit_failure(&error);
-                for reply in replies.into_iter().rev() {
-                    let _ = reply.send(Err(error.clone()));
-                }
-            }
+        }
+        let outcome = self.on_commit_failure(error);
+        for (is_next, reply) in replies.into_iter().rev() {
+            let error = if is_next { Error::RolledBack(error.to_string()) } else { outcome.clone() };
+            let _ = reply.send(Err(error));
         }
     }
 
@@ -239,15 +327,20 @@ impl Writer {
         accepted.iter().map(|accepted| record(&accepted.event)).collect()
     }
 
-    /// Publishes writes to readers and acknowledges them.
-    fn publish(&mut self, accepted: Vec<Accepted>) {
+    /// Publishes writes, of which the last has a revision, to readers and acknowledges them.
+    fn publish(&mut self, accepted: Vec<Accepted>, revision: u64) {
         {
             let now = Instant::now();
             let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
             for Accepted { event, .. } in &accepted {
                 state.publish(event, now);
             }
-            state.revision = self.revision;
+            state.revision = revision;
+        }
+        if self.checked.is_empty() && self.in_flight.is_empty() {
+            self.pending.clear();
+        } else {
+            accepted.iter().for_each(|accepted| self.pending.remove(&accepted.event));
         }
         {
             // Whom this wakes must not wait for the lock that wrote.
@@ -271,22 +364,31 @@ impl Writer {
         }
     }
 
-    /// Commits unsynced writes and `records`.
-    fn commit(&mut self, records: Vec<Record>, ceiling: u64) -> Result<(), Error> {
+    /// Unsynced writes and `records`.
+    fn transaction(&mut self, records: Vec<Record>, ceiling: u64) -> Transaction {
         let counters = self.counters(ceiling);
-        if self.unsynced.is_empty() {
-            self.engine.commit(&records, &counters)?;
+        let mut all = std::mem::take(&mut self.unsynced);
+        let published = all.len();
+        if published == 0 {
+            all = records;
         } else {
-            let length = self.unsynced.len();
-            self.unsynced.extend(records);
-            if let Err(error) = self.engine.commit(&self.unsynced, &counters) {
-                self.unsynced.truncate(length);
-                return Err(error);
-            }
+            all.extend(records);
+        }
+        Transaction { records: all, published, counters }
+    }
+
+    /// Takes back the engine, and what the transaction says of the disk.
+    fn settle(&mut self, committed: Committed) -> Result<(), Error> {
+        let Committed { engine, transaction, result, .. } = committed;
+        let Transaction { mut records, published, counters } = transaction;
+        self.engine = Some(engine);
+        if let Err(error) = result {
+            records.truncate(published);
+            self.unsynced = records;
+            return Err(error);
         }
         // Everything published so far is on disk.
-        self.ceiling = ceiling;
-        self.unsynced = Vec::new();
+        self.ceiling = counters.ceiling;
         self.unsynced_bytes = 0;
         self.flush_at = None;
         if !counters.compacted.is_empty() {
@@ -301,6 +403,13 @@ impl Writer {
         Ok(())
     }
 
+    /// Commits unsynced writes on this thread.
+    fn commit(&mut self, ceiling: u64) -> Result<(), Error> {
+        let Some(engine) = self.engine.take() else { return Ok(()) };
+        let transaction = self.transaction(Vec::new(), ceiling);
+        self.settle(Committed::of(engine, transaction))
+    }
+
     fn counters(&self, ceiling: u64) -> Counters {
         let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
         let unsynced = state.unsynced_compactions.iter().filter_map(|id| state.resource(*id));
@@ -308,26 +417,28 @@ impl Writer {
         Counters { revision: self.revision, ceiling, floor: state.floor, compacted }
     }
 
-    /// Begins to rewrite an engine that is full of superseded records.
-    fn rewrite_if_large(&mut self) {
-        let size = self.engine.size();
-        if size < MIN_REWRITE_BYTES {
-            return;
-        }
+    /// Whether the engine is full of superseded records.
+    fn is_large(&self) -> bool {
+        let size = self.engine.as_ref().map_or(0, |engine| engine.size());
+        let needed = || self.shared.state.read().unwrap_or_else(PoisonError::into_inner).live_bytes() as u64;
+        size >= MIN_REWRITE_BYTES && size >= MIN_REWRITE_BYTES + 3 * needed()
+    }
+
+    /// Begins to rewrite the engine from what is published, which is all that it has.
+    fn rewrite(&mut self) {
+        let Some(engine) = &mut self.engine else { return };
         let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        if size < MIN_REWRITE_BYTES + 3 * state.live_bytes() as u64 {
-            return;
-        }
         let (records, counters) = state.records();
+        let revision = state.revision;
         drop(state);
-        self.engine.rewrite(records, Counters { revision: self.revision, ceiling: self.ceiling, ..counters });
+        engine.rewrite(records, Counters { revision, ceiling: self.ceiling, ..counters });
     }
 
     /// Flushes unsynced writes and retries a failed disk.
     fn on_timer(&mut self) {
         if self.recover().is_ok()
             && self.flush_at.is_some()
-            && let Err(error) = self.commit(Vec::new(), self.revision + REVISION_HEADROOM)
+            && let Err(error) = self.commit(self.revision + REVISION_HEADROOM)
         {
             self.on_commit_failure(&error);
         }
@@ -340,49 +451,8 @@ impl Writer {
         if self.unsynced.is_empty() && self.ceiling == self.revision {
             return Ok(());
         }
-        self.commit(Vec::new(), self.revision).inspect_err(|error| {
+        self.commit(self.revision).inspect_err(|error| {
             tracing::error!(%error, "failed to write latest changes to disk");
         })
-    }
-
-    /// After a failed commit: tries to restore the published state at once. Returns the error for the writes of the
-    /// commit.
-    fn on_commit_failure(&mut self, error: &Error) -> Error {
-        let why = error.to_string();
-        if self.last_logged.as_ref() != Some(&why) {
-            tracing::error!(%error, "failed to write to disk; refusing writes until the disk matches memory again");
-            self.last_logged = Some(why.clone());
-        }
-        self.failing = Some(why.clone());
-        self.shared.health_tx.send_replace(Health::Failing(why.clone()));
-        match self.recover() {
-            Ok(()) => Error::RolledBack(why),
-            Err(_) => Error::OutcomeUnknown(why),
-        }
-    }
-
-    /// Restores the published state on a disk that a failed commit has left unknown; the error is for writes that were
-    /// not attempted.
-    fn recover(&mut self) -> Result<(), Error> {
-        let Some(why) = &self.failing else { return Ok(()) };
-        let begun = Instant::now();
-        if begun < self.restore_at {
-            return Err(Error::RolledBack(why.clone()));
-        }
-        let restored = self.engine.restore();
-        // The counters are written too, which shows that commits work again.
-        let restored = restored.and_then(|()| self.commit(Vec::new(), self.revision + REVISION_HEADROOM));
-        self.restore_at = Instant::now() + (begun.elapsed() * 10).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
-        if let Err(error) = restored {
-            let why = error.to_string();
-            self.shared.health_tx.send_replace(Health::Failing(why.clone()));
-            self.failing = Some(why.clone());
-            return Err(Error::RolledBack(why));
-        }
-        self.failing = None;
-        self.last_logged = None;
-        self.shared.health_tx.send_replace(Health::Serving);
-        tracing::info!("disk accepts writes again");
-        Ok(())
     }
 }

@@ -5,6 +5,7 @@ mod engines;
 
 use std::{
     fs,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -14,7 +15,11 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use windlass_store::{Counters, Expected, Key, Log, Memory, Object, ResourceOptions, Store, Write};
+use windlass_store::{Counters, Engine, Expected, Key, Log, Memory, Object, Record, ResourceOptions, Store, Write};
+
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const OBJECT_BYTES: usize = 4096;
 const OBJECTS: usize = 10_000;
@@ -22,6 +27,9 @@ const WRITERS: usize = 64;
 const WATCHERS: usize = 1000;
 const SLICE: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 3;
+/// Of the store and the disk in turn.
+const TURN: Duration = Duration::from_millis(250);
+const TURNS: usize = 24;
 
 fn pod(name: &str, text: usize) -> Value {
     let mut pod = json!({
@@ -96,8 +104,8 @@ fn compare(dir: &Path, samples: &[Arc<Object>]) {
     }
 }
 
-/// Writers that each change objects of their own, one after another.
-async fn storm(store: &Store, writers: usize) -> f64 {
+/// Writers that each change objects of their own, one after another, for a while; returns the number of writes and the time.
+async fn storm(store: &Store, writers: usize, time: Duration) -> (usize, Duration) {
     let pods = store.resource("pods");
     let (ends, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let begun = Instant::now();
@@ -118,20 +126,135 @@ async fn storm(store: &Store, writers: usize) -> f64 {
             })
         })
         .collect();
-    tokio::time::sleep(SLICE).await;
+    tokio::time::sleep(time).await;
     ends.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.expect("a writer");
     }
-    count.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64()
+    (count.load(Ordering::Relaxed), begun.elapsed())
 }
 
-async fn whole_store(dir: &Path, samples: &[Arc<Object>]) {
+/// A log that counts its commits.
+#[derive(Debug)]
+struct Counted(Log, Arc<AtomicUsize>);
+
+impl Engine for Counted {
+    fn load(&mut self, each: &mut dyn FnMut(Vec<Record>, &Counters)) -> Result<(), windlass_store::Error> {
+        self.0.load(each)
+    }
+
+    fn commit(&mut self, records: &[Record], counters: &Counters) -> Result<(), windlass_store::Error> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.commit(records, counters)
+    }
+
+    fn restore(&mut self) -> Result<(), windlass_store::Error> {
+        self.0.restore()
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn rewrite(&mut self, records: Vec<Record>, counters: Counters) {
+        self.0.rewrite(records, counters);
+    }
+}
+
+/// The store and the disk in turn, each for a short time, so that both have the same hours of the machine: the disk gets
+/// the bytes and the batches that the store made, by turns at the end of a file and in one whose blocks are there.
+async fn beside_the_disk(store: &Store, commits: &AtomicUsize, dir: &Path, writers: usize) {
+    let (mut written, mut time, mut cpu) = (0, Duration::ZERO, 0.0);
+    let mut disks = [(0, Duration::ZERO); 2];
+    let (mut files, begun) = ([Disk::new(dir, "growing"), Disk::new(dir, "written")], commits.load(Ordering::Relaxed));
+    files[1].fill();
+    for _ in 0..TURNS {
+        let cpu_before = cpu_seconds();
+        let (more, took) = storm(store, writers, TURN).await;
+        (written, time, cpu) = (written + more, time + took, cpu + cpu_seconds() - cpu_before);
+        let batch = written / (commits.load(Ordering::Relaxed) - begun).max(1);
+        for (file, (written, time)) in files.iter_mut().zip(&mut disks) {
+            let started = Instant::now();
+            while started.elapsed() < TURN {
+                file.commit(batch.max(1) * OBJECT_BYTES);
+                *written += batch.max(1);
+            }
+            *time += started.elapsed();
+        }
+    }
+    let (rate, batch) =
+        (written as f64 / time.as_secs_f64(), written as f64 / (commits.load(Ordering::Relaxed) - begun) as f64);
+    let [growing, there] = disks.map(|(written, time)| written as f64 / time.as_secs_f64());
+    println!(
+        "store, {writers:2} writers: {rate:.0}/s, {batch:.1} a batch, {:.1} us of CPU for each with the client's",
+        cpu * 1e6 / written as f64
+    );
+    println!(
+        "  {:.2} of the disk's {growing:.0}/s at the end of a file, {:.2} of its {there:.0}/s in one whose blocks are there",
+        rate / growing,
+        rate / there
+    );
+}
+
+/// A file on the disk to measure.
+struct Disk {
+    file: fs::File,
+    path: PathBuf,
+    at: u64,
+    /// Written again from the beginning, instead of beginning anew.
+    is_filled: bool,
+}
+
+const DISK_BYTES: u64 = 64 << 20;
+
+impl Disk {
+    fn new(dir: &Path, name: &str) -> Self {
+        let path = dir.join(name);
+        Self { file: fs::File::create(&path).expect("a file"), path, at: 0, is_filled: false }
+    }
+
+    fn fill(&mut self) {
+        self.file.write_all_at(&vec![1; DISK_BYTES as usize], 0).expect("a disk");
+        self.file.sync_all().expect("a disk");
+        self.is_filled = true;
+    }
+
+    fn commit(&mut self, bytes: usize) {
+        if self.at + bytes as u64 > DISK_BYTES {
+            self.at = 0;
+            if !self.is_filled {
+                self.file.set_len(0).expect("a disk");
+            }
+        }
+        self.file.write_all_at(&vec![b'x'; bytes], self.at).expect("a disk");
+        self.file.sync_data().expect("a disk");
+        self.at += bytes as u64;
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// CPU time of this process so far.
+fn cpu_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<f64> =
+        stat.rsplit(") ").next().unwrap_or_default().split(' ').filter_map(|f| f.parse().ok()).collect();
+    // The state, which is no number, comes first; ticks of 10 ms.
+    fields.get(10).zip(fields.get(11)).map_or(0.0, |(user, system)| (user + system) / 100.0)
+}
+
+async fn whole_store(dir: &Path) {
     let place = dir.join("store");
     fs::create_dir_all(&place).expect("a directory");
     println!("resident, empty: {:.1} MB", resident_megabytes());
-    let open = |log: Log| Store::open(Box::new(log), &[("pods", ResourceOptions::default())]).expect("a store");
-    let store = open(Log::create(&place, &[], &Counters::default()).expect("a log"));
+    let commits = Arc::new(AtomicUsize::new(0));
+    let log = Log::create(&place, &[], &Counters::default()).expect("a log");
+    let engine = Box::new(Counted(log, Arc::clone(&commits)));
+    let store = Store::open(engine, &[("pods", ResourceOptions::default())]).expect("a store");
     let pods = store.resource("pods");
     let fill = (0..OBJECTS).map(|i| {
         let store = store.clone();
@@ -143,14 +266,7 @@ async fn whole_store(dir: &Path, samples: &[Arc<Object>]) {
         written.expect("written");
     }
     for writers in [1, WRITERS] {
-        let (mut best, mut disk) = (0.0_f64, 0.0_f64);
-        for _ in 0..ROUNDS {
-            let bare = dir.join("bare");
-            disk = disk.max(commits(engines::open("bare", &bare).as_mut(), samples, writers, &mut 0));
-            let _ = fs::remove_dir_all(&bare);
-            best = best.max(storm(&store, writers).await);
-        }
-        println!("store, {writers:2} writers: {best:.0}/s, {:.2} of the disk's {disk:.0}/s", best / disk);
+        beside_the_disk(&store, &commits, dir, writers).await;
     }
     let files = || {
         fs::read_dir(&place).expect("files").map(|e| e.and_then(|e| e.metadata()).map_or(0, |m| m.len())).sum::<u64>()
@@ -159,12 +275,21 @@ async fn whole_store(dir: &Path, samples: &[Arc<Object>]) {
     let last = store.revision();
     store.close().await.expect("closed");
     drop(store);
+    // In a process of its own: what this one has freed is not all given back.
+    let program = std::env::current_exe().expect("this program");
+    let status = std::process::Command::new(program).arg(dir).arg("start").arg(last.to_string()).status();
+    assert!(status.expect("this program").success());
+}
+
+/// A start over the store that another process has left at a revision.
+async fn start(dir: &Path, last: u64) {
     let begun = Instant::now();
-    let store = open(Log::open(&place).expect("a log"));
-    println!("start with {OBJECTS} objects: {:?}", begun.elapsed());
+    let log = Box::new(Log::open(&dir.join("store")).expect("a log"));
+    let store = Store::open(log, &[("pods", ResourceOptions::default())]).expect("a store");
+    println!("start with {OBJECTS} objects: {:?}; resident {:.1} MB", begun.elapsed(), resident_megabytes());
     let pods = store.resource("pods");
     let resumed = (0..WATCHERS).filter(|_| store.watch(pods, last - 100).is_ok()).count();
-    println!("{resumed} of {WATCHERS} watchers go on where they were; resident {:.1} MB", resident_megabytes());
+    println!("{resumed} of {WATCHERS} watchers go on where they were");
     delivery(&store, pods).await;
     store.close().await.expect("closed");
 }
@@ -217,17 +342,21 @@ where
 
 fn main() {
     let dir = PathBuf::from(std::env::args().nth(1).expect("bench-store DIRECTORY"));
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).expect("a directory");
+    let what = std::env::args().nth(2).unwrap_or_default();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    if what == "start" {
+        let last = std::env::args().nth(3).and_then(|last| last.parse().ok()).expect("a revision");
+        return runtime.block_on(start(&dir, last));
+    }
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("a directory");
     runtime.block_on(async {
-        let samples = samples().await;
         // `store` measures the store alone.
-        if std::env::args().nth(2).as_deref() != Some("store") {
-            compare(&dir, &samples);
+        if what != "store" {
+            compare(&dir, &samples().await);
         }
-        whole_store(&dir, &samples).await;
+        whole_store(&dir).await;
     });
     let _ = fs::remove_dir_all(&dir);
 }

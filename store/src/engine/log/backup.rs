@@ -76,7 +76,7 @@ impl Log {
         let guard = lock(directory)?;
         let file = File::open(copy).map_err(|e| failed(e.to_string()))?;
         let read = read_file(&file, |_, _| {}).map_err(failed)?;
-        if read.end != read.length {
+        if read.is_torn {
             return Err(failed(format!("it is cut short: only {} of its {} bytes are whole", read.end, read.length)));
         }
         let revision = read.counters.ceiling.max(read.counters.revision) + REVISIONS_AHEAD;

@@ -6,10 +6,11 @@
 //! What a crash can leave is known: only the last frame may be torn or on no disk, since each is synced before the next
 //! is written. A start cuts off a torn tail, and writes the last frame once more: after a failed sync the kernel shows
 //! what no disk has. A damaged frame before whole ones is no torn tail, and is refused; so is a file that is shorter than
-//! it was at the last start or clean end.
+//! it was at the last start or clean end. Zeros behind the last frame are space for the next ones, and go with a clean end.
 
 mod backup;
 mod directory;
+mod extent;
 mod frame;
 mod length;
 mod rewrite;
@@ -18,6 +19,7 @@ use std::{fs::File, io, path::Path};
 
 pub use backup::copy_log;
 pub use directory::{Directory, LogFile, RealDirectory};
+use extent::Extent;
 use frame::{HEADER, MAGIC, PREFIX};
 use rewrite::Rewrite;
 
@@ -41,6 +43,7 @@ pub struct Log<D: Directory = RealDirectory> {
     number: u64,
     /// End of the last commit that succeeded.
     end: u64,
+    extent: Extent,
     /// A commit or the replacement of the file failed: nothing is written until [`Engine::restore`] succeeds.
     broken: bool,
     /// Whether the name of the file is durable.
@@ -150,7 +153,8 @@ impl<D: Directory> Log<D> {
 
     fn new(directory: D, file: D::File, number: u64, end: u64) -> Self {
         let (broken, name_is_durable, buffer, rewrite, _lock) = (false, true, Vec::new(), None, None);
-        Self { directory, file, number, end, broken, name_is_durable, buffer, rewrite, _lock }
+        let extent = Extent::of(end);
+        Self { directory, file, number, end, extent, broken, name_is_durable, buffer, rewrite, _lock }
     }
 
     fn failed(&self, error: &io::Error) -> Error {
@@ -180,7 +184,7 @@ impl<D: Directory> Log<D> {
             }
         };
         let previous = name_of(self.number);
-        (self.file, self.end, self.number) = (file, end, next);
+        (self.file, self.end, self.extent, self.number) = (file, end, Extent::of(end), next);
         self.name_is_durable = false;
         self.sync_name()?;
         // Removed at the next start otherwise.
@@ -210,12 +214,24 @@ impl<D: Directory> Engine for Log<D> {
         self.buffer.clear();
         frame::write_frame(&mut self.buffer, records, counters);
         let written = self.adopt().and_then(|()| self.file.write_at(self.end, &self.buffer));
-        if let Err(error) = written.and_then(|()| self.file.sync()) {
+        let end = self.end + self.buffer.len() as u64;
+        let is_clean_end = counters.ceiling == counters.revision;
+        let synced = written.and_then(|()| {
+            if !is_clean_end {
+                self.extent.fill(&self.file, end);
+            }
+            self.file.sync()
+        });
+        if let Err(error) = synced {
             self.broken = true;
             return Err(self.failed(&error));
         }
-        self.end += self.buffer.len() as u64;
-        if counters.ceiling == counters.revision {
+        self.end = end;
+        if is_clean_end {
+            // With the zeros it would be as whole.
+            if self.extent.is_behind(end) && self.file.truncate(end).is_ok() {
+                self.extent = Extent::of(end);
+            }
             length::note(&self.directory, self.number, self.end);
         }
         if self.buffer.capacity() > MAX_KEPT_BUFFER {
@@ -227,6 +243,7 @@ impl<D: Directory> Engine for Log<D> {
     fn restore(&mut self) -> Result<(), Error> {
         let restored = self.sync_name().and_then(|()| cut(&self.file, self.end));
         restored.map_err(|error| self.failed(&error))?;
+        self.extent = Extent::of(self.end);
         self.broken = false;
         Ok(())
     }
@@ -250,6 +267,8 @@ pub(super) struct ReadLog {
     pub(super) last: u64,
     pub(super) end: u64,
     pub(super) length: u64,
+    /// Behind the last frame is something else than zeros.
+    pub(super) is_torn: bool,
 }
 
 /// Reads a file up to a torn tail, commit by commit.
@@ -272,24 +291,30 @@ pub(super) fn read_file(file: &impl LogFile, mut each: impl FnMut(Vec<Record>, &
         ));
     }
     let mut end = HEADER.len() as u64;
-    let mut read = ReadLog { counters: Counters::default(), last: end, end, length };
-    let mut payload = Vec::new();
-    while read_frame(file, end, length, &mut payload).map_err(text)? {
-        let records = frame::read_payload(&payload, &mut read.counters);
-        let wrong = || format!("the commit at {end} cannot be read though its checksum is right");
-        each(records.ok_or_else(wrong)?, &read.counters);
-        (read.last, end) = (end, end + (PREFIX + payload.len()) as u64);
-        read.end = end;
+    let mut read = ReadLog { counters: Counters::default(), last: end, end, length, is_torn: false };
+    let (mut payload, mut missed) = (Vec::new(), None);
+    loop {
+        while read_frame(file, end, length, &mut payload).map_err(text)? {
+            let records = frame::read_payload(&payload, &mut read.counters);
+            let wrong = || format!("the commit at {end} cannot be read though its checksum is right");
+            each(records.ok_or_else(wrong)?, &read.counters);
+            (read.last, end) = (end, end + (PREFIX + payload.len()) as u64);
+            read.end = end;
+        }
+        // The first frame comes with the file.
+        if read.end == HEADER.len() as u64 {
+            return Err("it is damaged at its beginning; restore it from a backup".to_owned());
+        }
+        let Some(later) = find_frame(file, end + 1, length).map_err(text)? else { break };
+        if missed == Some(end) {
+            return Err(format!(
+                "it is damaged at {end} of {length} bytes, and there are commits after it, at {later}; restore it from a backup"
+            ));
+        }
+        // In a store that is in use it may have been written just now.
+        missed = Some(end);
     }
-    // The first frame comes with the file.
-    if read.end == HEADER.len() as u64 {
-        return Err("it is damaged at its beginning; restore it from a backup".to_owned());
-    }
-    if let Some(later) = find_frame(file, end + 1, length).map_err(text)? {
-        return Err(format!(
-            "it is damaged at {end} of {length} bytes, and there are commits after it, at {later}; restore it from a backup"
-        ));
-    }
+    read.is_torn = !extent::is_zero(file, read.end, length).map_err(text)?;
     Ok(read)
 }
 
@@ -333,7 +358,9 @@ fn find_frame(file: &impl LogFile, from: u64, length: u64) -> io::Result<Option<
 /// Cuts off a torn tail and writes the last frame once more.
 fn repair(file: &impl LogFile, read: &ReadLog) -> io::Result<()> {
     if read.length > read.end {
-        tracing::warn!(bytes = read.length - read.end, "the store's last write was not completed; cutting it off");
+        if read.is_torn {
+            tracing::warn!(bytes = read.length - read.end, "the store's last write was not completed; cutting it off");
+        }
         file.truncate(read.end)?;
     }
     let mut at = read.last;
