@@ -96,7 +96,7 @@ fn ports_have_the_key_of_their_holder() {
 
 #[test]
 fn wrong_patches_are_refused() {
-    let current = object!({"a": 1});
+    let current = object!({"a": 1, "x": {}});
     let code = |result: Result<Value, super::PatchError>| result.unwrap_err().code();
     assert_eq!(code(json(&current, &object!({}))), 400);
     assert_eq!(code(json(&current, &object!([{"op": "nonsense"}]))), 400);
