@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{fields_v1::FieldsV1Error, set::FieldSet};
 
 /// Managers by update that are recorded; the oldest are merged into one when there are more.
-const MAX_UPDATE_MANAGERS: usize = 10;
+pub(super) const MAX_UPDATE_MANAGERS: usize = 10;
 /// The manager that the oldest are merged into.
 const ANCIENT_CHANGES: &str = "ancient-changes";
 
@@ -162,7 +162,11 @@ impl Managers {
                 &b.subresource,
             ))
         });
-        Some(entries.into_iter().map(|(id, owned)| entry(id, owned)).collect())
+        let entry = |(id, owned): (&ManagerId, &Owned)| {
+            let of = (id.manager.as_str(), id.operation, id.subresource.as_str());
+            entry(of, (&owned.api_version, &owned.time), owned.fields.to_fields_v1())
+        };
+        Some(entries.into_iter().map(entry).collect())
     }
 
     /// Merges the oldest managers by update into one for each version, so that no more than [`MAX_UPDATE_MANAGERS`] stay.
@@ -203,20 +207,25 @@ impl Managers {
     }
 }
 
-fn entry(id: &ManagerId, owned: &Owned) -> Value {
+/// An entry of `metadata.managedFields`: of a manager, with the version and time of its fields.
+pub(super) fn entry(
+    (manager, operation, subresource): (&str, Operation, &str),
+    (api_version, time): (&str, &str),
+    fields: Value,
+) -> Value {
     let mut out = Map::new();
     let mut text = |field: &str, value: &str| {
         if !value.is_empty() {
             out.insert(field.to_owned(), Value::from(value));
         }
     };
-    text("manager", &id.manager);
-    text("operation", id.operation.name());
-    text("apiVersion", &owned.api_version);
-    text("time", &owned.time);
+    text("manager", manager);
+    text("operation", operation.name());
+    text("apiVersion", api_version);
+    text("time", time);
     text("fieldsType", "FieldsV1");
-    text("subresource", &id.subresource);
-    out.insert("fieldsV1".to_owned(), owned.fields.to_fields_v1());
+    text("subresource", subresource);
+    out.insert("fieldsV1".to_owned(), fields);
     Value::Object(out)
 }
 

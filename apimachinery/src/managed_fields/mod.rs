@@ -12,6 +12,7 @@ mod path;
 mod scale;
 mod set;
 mod typed;
+mod unchanged;
 mod updater;
 mod value;
 
@@ -123,6 +124,11 @@ pub fn update(request: &Request<'_>, live: &Value, new: &mut Value) {
     if !is_create && !is_reset && from_live && is_same_without_managers(live, new) {
         // Nothing changed, so neither do the owners.
         return set_managers(new, live["metadata"].get("managedFields").cloned());
+    }
+    if let (true, false, Some(entries)) = (from_live, is_create || is_reset, stored.as_array())
+        && let Some(managers) = unchanged::update(request, live, new, entries)
+    {
+        return set_managers(new, Some(managers));
     }
     let of_live = || Managers::decode(stored).unwrap_or_default();
     let mut managers = match Managers::decode(&requested) {

@@ -81,7 +81,7 @@ impl Updater<'_> {
         Ok((!equal(live, &new)).then_some(new))
     }
 
-    fn compare(&self, live: &Value, new: &Value) -> Comparison {
+    pub(super) fn compare(&self, live: &Value, new: &Value) -> Comparison {
         self.ty.compare(live, new).map(|set| set.recursive_difference(self.reset))
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Kind, Object, Presence, Schema,
+    Kind, Object, Presence, Property, Schema,
     prune::prune,
     scalars::{self, ZERO_TIME, matches_kind, zero},
 };
@@ -13,24 +13,114 @@ use crate::MAX_DEPTH;
 /// empty values are removed, quantities and times are canonical. Of a custom resource only the metadata is a Go type: from
 /// the rest, unknown fields and nulls that mean nothing are removed.
 pub fn canonicalize(schema: &Schema, value: &mut Value) {
-    prune(schema, value);
     normalize(schema, value, &mut Form { compared: false, typed: false, depth: 0 });
 }
 
 /// The form in which equal objects have equal values.
 #[must_use]
 pub fn canonical(schema: &Schema, value: &Value) -> Value {
-    let mut value = value.clone();
-    prune(schema, &mut value);
-    normalize(schema, &mut value, &mut Form { compared: true, typed: false, depth: 0 });
-    value
+    compared(schema, value, Form { compared: true, typed: false, depth: 0 })
 }
 
 /// Whether two objects are equal to upstream's types: `null`, `[]`, `{}` and absent are equal, and so are absent and
-/// `false`, 0 or `""` in non-pointer fields.
+/// `false`, 0 or `""` in non-pointer fields. Copies nothing but what differs.
 #[must_use]
 pub fn same(schema: &Schema, one: &Value, other: &Value) -> bool {
-    one == other || canonical(schema, one) == canonical(schema, other)
+    is_same(schema, one, other, Form { compared: true, typed: false, depth: 0 })
+}
+
+/// Whether two objects are equal as [`same`] has it, but for some of their fields.
+#[must_use]
+pub fn same_except(schema: &Schema, except: &[&str], one: &Value, other: &Value) -> bool {
+    let form = Form { compared: true, typed: matches!(schema.kind, Kind::Named(_)), depth: 1 };
+    match (&schema.resolved().kind, one, other) {
+        (Kind::Object(object), Value::Object(one), Value::Object(other)) => {
+            are_fields_same(schema.resolved(), object, one, other, (form, except))
+        }
+        _ => same(schema, one, other),
+    }
+}
+
+fn compared(schema: &Schema, value: &Value, mut form: Form) -> Value {
+    let mut value = value.clone();
+    normalize(schema, &mut value, &mut form);
+    value
+}
+
+fn is_same(schema: &Schema, one: &Value, other: &Value, mut form: Form) -> bool {
+    if one == other {
+        return true;
+    }
+    let (use_of_type, outer) = (schema, form);
+    if let Kind::Named(of) = &schema.kind {
+        form.typed = true;
+        if let (Kind::Object(object), Value::Object(one), Value::Object(other)) = (&of.definition().kind, one, other)
+            && form.depth < MAX_DEPTH
+        {
+            form.depth += 1;
+            return are_fields_same(of.definition(), object, one, other, (form, &[]));
+        }
+    }
+    match (&schema.resolved().kind, one, other) {
+        (Kind::List(items), Value::Array(one), Value::Array(other)) if form.depth < MAX_DEPTH => {
+            form.depth += 1;
+            // An item that is null is the zero value of its type.
+            let is_same = |(one, other): (&Value, &Value)| match one.is_null() || other.is_null() {
+                true => compared_element(items, one, form) == compared_element(items, other, form),
+                false => is_same(items, one, other, form),
+            };
+            one.len() == other.len() && one.iter().zip(other).all(is_same)
+        }
+        _ => compared(use_of_type, one, outer) == compared(use_of_type, other, outer),
+    }
+}
+
+/// Whether the fields of two structs are the same.
+fn are_fields_same(
+    schema: &Schema,
+    object: &Object,
+    one: &Map<String, Value>,
+    other: &Map<String, Value>,
+    (form, except): (Form, &[&str]),
+) -> bool {
+    // Fields that the type does not have are pruned, unless they are kept whole or have a type too.
+    if schema.preserve_unknown_fields || object.additional.is_some() {
+        let whole = |fields: &Map<String, Value>| {
+            let mut fields = fields.clone();
+            fields.retain(|name, _| !except.contains(&name.as_str()));
+            normalize_fields(schema, object, &mut fields, &mut form.clone());
+            fields
+        };
+        return whole(one) == whole(other);
+    }
+    let is_same = |name: &str, property: &Property| {
+        let [one, other] = [one, other].map(|fields| fields.get(name).filter(|value| !value.is_null()));
+        match (one, other) {
+            (None, None) => true,
+            (Some(one), Some(other)) if one == other => true,
+            (Some(one @ Value::Object(_)), Some(other @ Value::Object(_)))
+            | (Some(one @ Value::Array(_)), Some(other @ Value::Array(_))) => {
+                is_same(&property.schema, one, other, form)
+            }
+            _ => {
+                let field = |value: Option<&Value>| {
+                    let value = compared(&property.schema, value?, form);
+                    (!is_omitted(&property.schema, property.presence, &value, true)).then_some(value)
+                };
+                field(one) == field(other)
+            }
+        }
+    };
+    let of_one = one.keys().map(String::as_str);
+    let of_other = other.keys().map(String::as_str).filter(|name| !one.contains_key(*name));
+    let is_same = |name| object.properties.get(name).is_none_or(|property| is_same(name, property));
+    of_one.chain(of_other).filter(|name| !except.contains(name)).all(is_same)
+}
+
+fn compared_element(schema: &Schema, value: &Value, mut form: Form) -> Value {
+    let mut value = value.clone();
+    element(schema, &mut value, &mut form);
+    value
 }
 
 /// Removes fields of Go's types that cannot be decoded, and returns their paths. For objects of versions that validated
@@ -54,6 +144,8 @@ struct Form {
 
 fn normalize(schema: &Schema, value: &mut Value, form: &mut Form) {
     if form.depth > MAX_DEPTH {
+        // Nothing that was decoded is as deep.
+        *value = Value::Null;
         return;
     }
     let outer = *form;
@@ -73,12 +165,13 @@ fn normalize(schema: &Schema, value: &mut Value, form: &mut Form) {
                 fields.retain(|_, value| !value.is_null());
             }
         }
-        (Kind::Object(object), Value::Object(fields)) => normalize_fields(object, fields, form),
-        (Kind::Union(_), value) => {
-            if let Some(alternative) = schema.alternative(value) {
-                normalize(alternative, value, form);
-            }
-        }
+        (Kind::Object(object), Value::Object(fields)) => normalize_fields(schema, object, fields, form),
+        (Kind::Union(_), value) => match schema.alternative(value) {
+            Some(alternative) => normalize(alternative, value, form),
+            None => prune(schema, value),
+        },
+        // Of another type than it should be, or of any.
+        (_, value @ (Value::Object(_) | Value::Array(_))) => prune(schema, value),
         (kind, value) if form.typed => scalars::canonicalize(kind, value, form.compared),
         (Kind::Integer(_), value) => scalars::canonicalize_integer(value),
         _ => {}
@@ -86,9 +179,15 @@ fn normalize(schema: &Schema, value: &mut Value, form: &mut Form) {
     *form = outer;
 }
 
-fn normalize_fields(object: &Object, fields: &mut Map<String, Value>, form: &mut Form) {
+fn normalize_fields(schema: &Schema, object: &Object, fields: &mut Map<String, Value>, form: &mut Form) {
     fields.retain(|key, value| {
-        let Some(property) = object.properties.get(key.as_str()) else { return true };
+        let Some(property) = object.properties.get(key.as_str()) else {
+            if let Some(additional) = &object.additional {
+                prune(additional, value);
+                return true;
+            }
+            return schema.preserve_unknown_fields;
+        };
         if value.is_null() {
             let schema = &property.schema;
             return !form.typed && (schema.nullable || schema.default.is_some());

@@ -21,10 +21,29 @@ pub struct FieldProblems {
 /// Checks every field of an object of the type `schema`. `kind` is the object's kind, for messages.
 #[must_use]
 pub fn check(schema: &Schema, value: &Value, kind: &str) -> FieldProblems {
+    if matches!(schema.kind, Kind::Named(_)) && fits(schema, value, 0) {
+        return FieldProblems::default();
+    }
     let mut check =
         Check { problems: FieldProblems::default(), path: Path::default(), fields: Path::default(), depth: 0 };
     check.value(schema, value, &Within { holder: kind, typed: false });
     check.problems
+}
+
+/// Whether a value of one of Go's types has nothing but what its type can hold: what nearly every object is, found without
+/// telling where the walk is.
+fn fits(schema: &Schema, value: &Value, depth: usize) -> bool {
+    let schema = schema.resolved();
+    match (&schema.kind, value) {
+        (_, Value::Null) => true,
+        _ if depth > MAX_DEPTH => false,
+        (Kind::List(items), Value::Array(values)) => values.iter().all(|value| fits(items, value, depth + 1)),
+        (Kind::Union(_), value) => schema.alternative(value).is_some_and(|form| fits(form, value, depth + 1)),
+        (Kind::Object(_) | Kind::Map(_), Value::Object(fields)) => fields.iter().all(|(key, value)| {
+            schema.field(key).map_or(schema.preserve_unknown_fields, |field| fits(field, value, depth + 1))
+        }),
+        _ => matches_kind(schema, value),
+    }
 }
 
 /// Upstream's words for a text that is no quantity.

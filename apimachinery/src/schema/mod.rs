@@ -16,7 +16,7 @@ pub mod table;
 mod validate;
 mod wire_order;
 
-pub use canonical::{canonical, canonicalize, drop_invalid_fields, same};
+pub use canonical::{canonical, canonicalize, drop_invalid_fields, same, same_except};
 pub use check::{FieldProblems, check};
 pub use default::default;
 pub use node::{

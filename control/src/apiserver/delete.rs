@@ -221,7 +221,8 @@ impl ApiRequest {
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
                 Ok(self.accept.write(StatusCode::OK, &status))
             }
-            Mutated::Stored(object) => Ok(self.accept.object(StatusCode::OK, version, object, "")),
+            Mutated::Stored(object) => Ok(self.accept.stored(StatusCode::OK, version, &object, "")),
+            Mutated::Drafted(object) => Ok(self.accept.object(StatusCode::OK, version, object, "")),
         }
     }
 

@@ -122,19 +122,11 @@ pub(crate) fn check_name(target: &Target, object: &Value) -> Result<(), ApiError
     }))
 }
 
-/// Everything but metadata, and the status if it is written by itself.
-fn spec_of(version: &Version, object: &Value) -> Map<String, Value> {
-    let fields = object.as_object().into_iter().flatten();
-    fields
-        .filter(|(k, _)| *k != "metadata" && !(version.has_status() && *k == "status"))
-        .map(|(k, v)| (k.clone(), v.clone()))
-        .collect()
-}
-
 /// Increments the generation when the spec has changed.
 pub(super) fn bump_generation(version: &Version, object: &mut Value, old: &Value) {
-    let spec_of = |object: &Value| spec_of(version, &version.spec.schema.canonical(object));
-    if version.generation && spec_of(object) != spec_of(old) {
+    // Everything but metadata, and the status if it is written by itself.
+    let others: &[&str] = if version.has_status() { &["metadata", "status"] } else { &["metadata"] };
+    if version.generation && !version.spec.schema.same_except(others, object, old) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(1) + 1;
         object["metadata"]["generation"] = json!(generation);
     }

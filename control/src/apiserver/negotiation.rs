@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 use windlass_apimachinery::protobuf::envelope;
 
 use super::{chain::header_text, error::ApiError, types::Version};
-use crate::schema::transcoding::{self, Encoding};
+use crate::{
+    schema::transcoding::{self, Encoding},
+    store::Object,
+};
 
 /// Responses above this size are compressed if the client accepts gzip; upstream's limit.
 pub(super) const GZIP_THRESHOLD_BYTES: usize = 128 << 10;
@@ -78,6 +81,14 @@ impl Accept {
             }
         };
         self.write(code, &body)
+    }
+
+    /// One object of the store, with the bytes that are there where they can be.
+    pub(super) fn stored(self, code: StatusCode, version: &Version, object: &Object, include: &str) -> Response {
+        match self.representation {
+            Representation::Object => self.bytes(code, version.encode(object)),
+            _ => self.object(code, version, version.decode(object), include),
+        }
     }
 
     /// A JSON value as it is.

@@ -3,6 +3,8 @@
 //! read → make → default → mutating admission → prepare → validating admission → validate → commit; after a conflict with
 //! another write again from the start, as upstream's guaranteed update.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use windlass_apimachinery::managed_fields::keep_times;
 
@@ -67,15 +69,18 @@ pub(crate) struct Mutation<'a> {
 #[derive(Debug)]
 pub(crate) enum Mutated {
     /// The object as it is stored now.
-    Stored(Value),
+    Stored(Arc<Object>),
+    /// The object as it would be stored: of a dry run.
+    Drafted(Value),
     /// The object was deleted; its last state.
     Deleted(Value),
 }
 
 impl Mutated {
-    pub(crate) fn into_object(self) -> Value {
+    pub(crate) fn into_object(self, version: &Version) -> Value {
         match self {
-            Self::Stored(object) | Self::Deleted(object) => object,
+            Self::Stored(object) => version.decode(&object),
+            Self::Drafted(object) | Self::Deleted(object) => object,
         }
     }
 }
@@ -128,15 +133,14 @@ impl ApiRequest {
     async fn create_object(&self, mutation: &Mutation<'_>) -> Result<Mutated, ApiError> {
         let target = mutation.target;
         let version = &target.version;
-        let (Draft::Write(drafted) | Draft::Remove(drafted)) = (mutation.make)(None)?;
-        let name = drafted["metadata"]["name"].as_str().unwrap_or("");
-        if version.terminating {
-            let why = "create not allowed while custom resource definition is terminating";
-            return Err(ApiError::forbidden(version, name, why));
-        }
-        let generated = name.is_empty();
         for attempt in 1.. {
-            let mut object = drafted.clone();
+            let (Draft::Write(mut object) | Draft::Remove(mut object)) = (mutation.make)(None)?;
+            let name = object["metadata"]["name"].as_str().unwrap_or("");
+            if version.terminating {
+                let why = "create not allowed while custom resource definition is terminating";
+                return Err(ApiError::forbidden(version, name, why));
+            }
+            let generated = name.is_empty();
             let attributes = mutation.attributes(self, None);
             metadata::metadata_for_create(target, &mut object)?;
             default(version, &mut object);
@@ -159,12 +163,12 @@ impl ApiRequest {
             if existing.is_none() {
                 if mutation.dry_run {
                     self.api.dry_run(version, &mut object)?;
-                    return Ok(Mutated::Stored(object));
+                    return Ok(Mutated::Drafted(object));
                 }
                 let guards = self.api.admission().guards(&attributes);
                 let created = self.api.commit(version, key.clone(), Expected::Absent, Some(object), guards).await?;
                 if let Some(created) = created {
-                    return Ok(Mutated::Stored(version.decode(&created)));
+                    return Ok(Mutated::Stored(created));
                 }
                 // What a plugin relies on has changed since: it says so now.
                 if self.store().get(target.id()?, &key).is_none() && attempt < MAX_NAME_ATTEMPTS {
@@ -187,7 +191,7 @@ impl ApiRequest {
         mutation: &Mutation<'_>,
         draft: Draft,
         old: &Value,
-        existing: &Object,
+        existing: &Arc<Object>,
     ) -> Result<Option<Mutated>, ApiError> {
         let target = mutation.target;
         let version = &target.version;
@@ -217,21 +221,17 @@ impl ApiRequest {
         }
         keep_times(old, &mut object);
         if version.spec.schema.same(&object, old) {
-            return Ok(Some(Mutated::Stored(old.clone())));
+            return Ok(Some(Mutated::Stored(Arc::clone(existing))));
         }
         if mutation.dry_run {
             self.api.dry_run(version, &mut object)?;
-            return Ok(Some(Mutated::Stored(object)));
+            return Ok(Some(Mutated::Drafted(object)));
         }
         // An update that removes the last finalizer of a terminating object deletes it.
-        let finalized = is_finalized(version, &object);
-        let value = if finalized { None } else { Some(object.clone()) };
-        let written =
-            self.api.commit(version, target.key(), Expected::Revision(existing.revision), value, Vec::new()).await?;
-        Ok(written.map(|written| match finalized {
-            true => Mutated::Deleted(object),
-            false => Mutated::Stored(version.decode(&written)),
-        }))
+        let (value, last) = if is_finalized(version, &object) { (None, Some(object)) } else { (Some(object), None) };
+        let expected = Expected::Revision(existing.revision);
+        let written = self.api.commit(version, target.key(), expected, value, Vec::new()).await?;
+        Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
     }
 
     /// Stores or completes a deletion. `None` on a conflict with another write.
@@ -240,25 +240,23 @@ impl ApiRequest {
         mutation: &Mutation<'_>,
         draft: Draft,
         old: &Value,
-        existing: &Object,
+        existing: &Arc<Object>,
     ) -> Result<Option<Mutated>, ApiError> {
         let target = mutation.target;
         let attributes = mutation.attributes(self, Some(old));
         let mut nothing = Value::Null;
         self.api.admission().admit(&attributes, &mut nothing).await?;
         self.api.admission().validate(&attributes, &nothing).await?;
-        let (object, value) = match draft {
-            Draft::Remove(object) => (object, None),
-            Draft::Write(object) => (object.clone(), Some(object)),
+        let (value, last) = match draft {
+            Draft::Write(object) if object == *old => return Ok(Some(Mutated::Stored(Arc::clone(existing)))),
+            Draft::Write(object) if mutation.dry_run => return Ok(Some(Mutated::Drafted(object))),
+            Draft::Remove(object) if mutation.dry_run => return Ok(Some(Mutated::Deleted(object))),
+            Draft::Write(object) => (Some(object), None),
+            Draft::Remove(object) => (None, Some(object)),
         };
-        let removes = value.is_none();
-        let done = |object| if removes { Mutated::Deleted(object) } else { Mutated::Stored(object) };
-        if mutation.dry_run || value.as_ref() == Some(old) {
-            return Ok(Some(done(object)));
-        }
         let expected = Expected::Revision(existing.revision);
         let written = self.api.commit(&target.version, target.key(), expected, value, Vec::new()).await?;
-        Ok(written.map(|written| done(if removes { object } else { target.version.decode(&written) })))
+        Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
     }
 }
 

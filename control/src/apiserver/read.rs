@@ -9,7 +9,6 @@ use windlass_apimachinery::selectors::{FieldSelector, LabelSelector};
 use super::{
     chain::{ApiRequest, ApiResult},
     error::ApiError,
-    negotiation::Representation,
     request_info::RequestOptions,
     target::Target,
 };
@@ -52,10 +51,7 @@ impl Selectors {
 impl ApiRequest {
     pub(super) fn get(&self, target: &Target) -> ApiResult {
         let object = self.fetch(target)?;
-        match self.accept.representation {
-            Representation::Object => Ok(self.accept.bytes(StatusCode::OK, target.version.encode(&object))),
-            _ => Ok(self.accept.object(StatusCode::OK, &target.version, target.version.decode(&object), "")),
-        }
+        Ok(self.accept.stored(StatusCode::OK, &target.version, &object, ""))
     }
 
     /// The stored object of a target.

@@ -12,7 +12,7 @@ use super::{
     error::ApiError,
     field_manager::{self, FieldManager},
     metadata,
-    pipeline::{Draft, Mutation, Scope},
+    pipeline::{Draft, Mutated, Mutation, Scope},
     preconditions::{check_identity, check_preconditions, check_uid, check_unconditional, check_version},
     request_info::RequestOptions,
     subresource::Serves,
@@ -47,7 +47,7 @@ impl ApiRequest {
         options: &RequestOptions,
         mut value: Value,
         recorded: (&Warnings, Option<&FieldManager>),
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Mutated, ApiError> {
         self.authorize_create(target)?;
         check_uid(target, &value, &Value::Null)?;
         if let Some(metadata) = value["metadata"].as_object_mut() {
@@ -63,7 +63,7 @@ impl ApiRequest {
         options: &RequestOptions,
         value: &Value,
         (warnings, manager): (&Warnings, Option<&FieldManager>),
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Mutated, ApiError> {
         let make = |_: Option<&Value>| Ok(Draft::Write(value.clone()));
         let mutation = Mutation {
             target,
@@ -74,7 +74,7 @@ impl ApiRequest {
             manager,
             make: &make,
         };
-        self.mutate(mutation).await.map(super::pipeline::Mutated::into_object)
+        self.mutate(mutation).await
     }
 
     /// Updates an object, or the part of it that the target reaches.
@@ -84,7 +84,7 @@ impl ApiRequest {
         options: &RequestOptions,
         (warnings, manager): (&Warnings, Option<&FieldManager>),
         make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Mutated, ApiError> {
         let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null)).map(Draft::Write);
         let mutation = Mutation {
             target,
@@ -95,7 +95,7 @@ impl ApiRequest {
             manager,
             make: &make,
         };
-        self.mutate(mutation).await.map(super::pipeline::Mutated::into_object)
+        self.mutate(mutation).await
     }
 
     pub(super) async fn update(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
@@ -174,10 +174,14 @@ impl ApiRequest {
         code: StatusCode,
         target: &Target,
         options: &RequestOptions,
-        object: Value,
+        written: Mutated,
         warnings: &Warnings,
     ) -> Response {
-        let response = self.accept.object(code, &target.version, object, &options.include_object);
+        let (version, include) = (&target.version, &options.include_object);
+        let response = match written {
+            Mutated::Stored(object) => self.accept.stored(code, version, &object, include),
+            Mutated::Drafted(object) | Mutated::Deleted(object) => self.accept.object(code, version, object, include),
+        };
         with_warnings(response, &warnings.take())
     }
 }

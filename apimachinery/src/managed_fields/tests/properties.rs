@@ -8,7 +8,9 @@ use super::{
     types::{thing, thing_with},
 };
 use crate::{
-    managed_fields::{ApplyError, Duplicates, FieldSet, PathElement, Type, apply, keep_times, update},
+    managed_fields::{
+        ApplyError, Duplicates, FieldSet, Managers, PathElement, Request, Type, apply, keep_times, update,
+    },
     testing,
 };
 
@@ -245,6 +247,35 @@ proptest! {
         stripped.insert(&[PathElement::Field("metadata".to_owned())]);
         let changed = comparison.changed().recursive_difference(&stripped);
         prop_assert_eq!(owned(&new, "c").intersection(&changed), changed);
+    }
+
+    #[test]
+    fn entries_that_stay_as_they_are_stored_are_those_that_would_be_written(
+        specs in collection::vec(spec(), 4), at in 0..5usize, status in any::<bool>(), kept in any::<bool>(),
+    ) {
+        let mut live = update_spec(&new_object(), "a", &specs[0]);
+        live["metadata"]["uid"] = json!("u");
+        let live = update_spec(&live, "b", &specs[1]);
+        let live = apply_spec(&live, "c", &specs[2], true).expect("it is forced");
+        let (schema, object_meta) = (thing(), testing::schema("meta/v1.ObjectMeta"));
+        let reset = FieldSet::of_names(status.then_some("status"));
+        let manager = ["a", "b", "c", "d", ""][at];
+        let request = Request { api_version: "ex.io/v1", ..request(&schema, &object_meta, manager, &reset) };
+        let mut new = live.clone();
+        new["spec"] = specs[3].clone();
+        if kept {
+            // A small change.
+            new["spec"] = live["spec"].clone();
+            new["spec"]["replicas"] = specs[3]["replicas"].clone();
+        }
+        new["status"] = json!({"phase": manager});
+        new["metadata"]["labels"] = json!({"a": manager});
+        let stored = super::super::take_managers(&mut new);
+        let entries = stored.as_array().expect("managers");
+        let mut managers = Managers::decode(&stored).expect("entries");
+        super::super::record_update(&request, &live, &new, &mut managers);
+        let quick = super::super::unchanged::update(&request, &live, &new, entries);
+        prop_assert_eq!(quick, managers.encode());
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Sets that were recorded under another schema, and sets with the fields that structs have by their type.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::atom::Type;
-use crate::managed_fields::{path::PathElement, set::FieldSet};
+use crate::{
+    MAX_DEPTH,
+    managed_fields::{path::PathElement, set::FieldSet},
+};
 
 impl Type<'_> {
     /// The set, with each declared field in which something is in the set: those are there by their struct, so `to_set`
@@ -47,6 +50,27 @@ impl Type<'_> {
             }
         }
         out
+    }
+
+    /// Whether [`Type::reconcile`] would change nothing of a stored set.
+    pub(in crate::managed_fields) fn is_current(self, fields: &Map<String, Value>) -> bool {
+        self.is_current_at(fields, 0)
+    }
+
+    fn is_current_at(self, fields: &Map<String, Value>, depth: usize) -> bool {
+        let atom = self.atom(&Value::Null);
+        fields.iter().filter(|(key, _)| *key != ".").all(|(key, inside)| {
+            let Some(inside) = inside.as_object().filter(|_| depth < MAX_DEPTH) else { return false };
+            if inside.keys().all(|key| key == ".") {
+                return true;
+            }
+            let ty = match key.split_once(':') {
+                Some(("f", name)) => atom.map.as_ref().and_then(|map| map.entry(name)),
+                Some(("k" | "v", _)) => atom.list.as_ref().map(|list| list.item),
+                _ => return false,
+            };
+            ty.is_none_or(|ty| !ty.is_atomic() && ty.is_current_at(inside, depth + 1))
+        })
     }
 
     /// Whether nothing in such a value is owned by itself.

@@ -272,6 +272,18 @@ proptest! {
     }
 
     #[test]
+    fn objects_are_the_same_if_their_canonical_forms_are(one in any_json(), other in any_json(), custom in any_schema()) {
+        for of in types(&custom) {
+            let mut stored = one.clone();
+            canonicalize(&of, &mut stored);
+            for (one, other) in [(&one, &other), (&one, &stored), (&other, &stored), (&one, &canonical(&of, &one))] {
+                let expected = canonical(&of, one) == canonical(&of, other);
+                prop_assert_eq!(same(&of, one, other), expected, "{} {}", one, other);
+            }
+        }
+    }
+
+    #[test]
     fn good_schemas_pass_and_defaults_settle(value in any_json(), custom in any_schema()) {
         let root = json!({"type": "object", "properties": {"spec": custom}});
         prop_assert_eq!(structural::validate(&root, "s", true), Vec::new());

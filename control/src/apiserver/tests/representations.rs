@@ -13,7 +13,7 @@ async fn clients_that_write_out_what_is_empty_and_clients_that_leave_it_out_upda
         // Two resources may share their objects.
         let (one, other) = (format!("x{at}"), format!("y{at}"));
         let (gvk, schema) = (&resource.gvk, &resource.spec.schema);
-        let left_out = |object: &Value| schema.canonical(object);
+        let left_out = |object: &Value| schema.canonical(object).into_owned();
         let written_out = |object: &Value| forms::written_out(schema.node(), object);
         for (name, forms) in [
             (one.as_str(), [&left_out as &dyn Fn(&Value) -> Value, &written_out]),

@@ -1,6 +1,6 @@
 //! The fields of a version's objects. Pure.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::Value;
 use windlass_apimachinery::{
@@ -87,14 +87,25 @@ impl TypeSchema {
 
     /// The form in which equal objects have equal values.
     #[must_use]
-    pub fn canonical(&self, value: &Value) -> Value {
-        if self.is_built_in() { schema::canonical(&self.node, value) } else { value.clone() }
+    pub fn canonical<'a>(&self, value: &'a Value) -> Cow<'a, Value> {
+        if self.is_built_in() { Cow::Owned(schema::canonical(&self.node, value)) } else { Cow::Borrowed(value) }
     }
 
     /// Whether two objects are equal to the type.
     #[must_use]
     pub fn same(&self, one: &Value, other: &Value) -> bool {
-        one == other || self.canonical(one) == self.canonical(other)
+        self.same_except(&[], one, other)
+    }
+
+    /// Whether two objects are equal to the type but for some of their fields.
+    #[must_use]
+    pub fn same_except(&self, except: &[&str], one: &Value, other: &Value) -> bool {
+        if self.is_built_in() {
+            return schema::same_except(&self.node, except, one, other);
+        }
+        let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return one == other };
+        let is_compared = |field: &(&String, &Value)| !except.contains(&field.0.as_str());
+        one.iter().filter(is_compared).eq(other.iter().filter(is_compared))
     }
 
     /// Removes fields that the type cannot decode and returns their paths.
