@@ -108,6 +108,29 @@ impl LabelSelector {
     }
 }
 
+/// A LabelSelector as a query parameter, in the order of its keys: `a=b,c in (d,e),!f`. Without requirements it is empty.
+#[must_use]
+pub fn label_selector_text(selector: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut parts: Vec<(String, String)> =
+        labels.map(|(key, value)| (key.clone(), format!("{key}={}", text(value)))).collect();
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = text(&expression["key"]);
+        let mut values: Vec<String> = expression["values"].as_array().into_iter().flatten().map(text).collect();
+        values.sort_unstable();
+        let part = match expression["operator"].as_str().unwrap_or_default() {
+            "In" => format!("{key} in ({})", values.join(",")),
+            "NotIn" => format!("{key} notin ({})", values.join(",")),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.clone(),
+        };
+        parts.push((key, part));
+    }
+    parts.sort_by(|one, other| one.0.cmp(&other.0));
+    parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>().join(",")
+}
+
 fn wrong(text: &str, why: &str) -> SelectorError {
     SelectorError(format!("unable to parse requirement: {why} in the label selector {text:?}"))
 }
@@ -193,6 +216,22 @@ mod tests {
         }
         for selector in ["app=a b", ",", "a,,b", "app in web", "app in (web", "=x", "a is (b)", "a=ä"] {
             assert!(LabelSelector::parse(selector).is_err(), "{selector}");
+        }
+    }
+
+    #[test]
+    fn selectors_as_text() {
+        for (selector, text) in [
+            (serde_json::json!({}), ""),
+            (serde_json::json!({"matchLabels": {"b": "1", "a": ""}}), "a=,b=1"),
+            (
+                serde_json::json!({"matchLabels": {"b": "1"}, "matchExpressions": [
+                    {"key": "c", "operator": "In", "values": ["y", "x"]}, {"key": "d", "operator": "NotIn", "values": ["x"]},
+                    {"key": "a", "operator": "Exists"}, {"key": "e", "operator": "DoesNotExist"}]}),
+                "a,b=1,c in (x,y),d notin (x),!e",
+            ),
+        ] {
+            assert_eq!(label_selector_text(&selector), text);
         }
     }
 

@@ -4,7 +4,7 @@ mod fields;
 mod labels;
 
 pub use fields::{FieldSelector, SelectableField};
-pub use labels::LabelSelector;
+pub use labels::{LabelSelector, label_selector_text};
 
 /// An invalid selector; the message is the API's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

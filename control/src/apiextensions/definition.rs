@@ -8,7 +8,7 @@ use crate::{
     apiserver::{
         Strategy,
         subresource::{ScalePaths, Subresource},
-        types::{Conversion, Definition, Name, Resource, TypeSchema, VersionSpec, compare_versions},
+        types::{Conversion, Definition, Generation, Name, Resource, TypeSchema, VersionSpec, compare_versions},
     },
     kinds::{apiextensions::custom_resource_definition::storage_version, shared::conditions, types},
 };
@@ -48,7 +48,7 @@ pub(super) fn resource_of(definition: &Value) -> Definition {
     resource.categories = names(accepted, "categories");
     resource.namespaced = spec["scope"] == "Namespaced";
     resource.allow_unconditional_update = false;
-    resource.generation = true;
+    resource.generation = Generation::Counted;
     resource.terminating = !definition["metadata"]["deletionTimestamp"].is_null();
     let served: Vec<&Value> =
         spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true).collect();

@@ -7,7 +7,7 @@ use super::{
     error::ApiError,
     generate::{generated_name, new_uid, now},
     target::Target,
-    types::{Gvk, Version},
+    types::{Generation, Gvk, Version},
 };
 
 /// Sets `kind` and `apiVersion`. Clients may leave them out, but not send other values.
@@ -52,8 +52,7 @@ pub(super) fn metadata_for_create(target: &Target, object: &mut Value) -> Result
     ensure_namespace(target, metadata)?;
     metadata.insert("uid".to_owned(), json!(new_uid()?));
     metadata.insert("creationTimestamp".to_owned(), json!(now()));
-    // Where nothing counts generations, the one that the client sends stays.
-    if target.version.generation {
+    if matches!(target.version.generation, Generation::Fixed | Generation::Counted) {
         metadata.insert("generation".to_owned(), json!(1));
     }
     Ok(())
@@ -122,12 +121,19 @@ pub(crate) fn check_name(target: &Target, object: &Value) -> Result<(), ApiError
     }))
 }
 
-/// Increments the generation when the spec has changed.
+/// Increments the generation when the spec has changed, or what the strategy counts as such.
 pub(super) fn bump_generation(version: &Version, object: &mut Value, old: &Value) {
+    let unset = match version.generation {
+        Generation::Unset | Generation::Fixed => return,
+        Generation::Counted => 1,
+        Generation::CountedFromUnset => 0,
+    };
     // Everything but metadata, and the status if it is written by itself.
     let others: &[&str] = if version.has_status() { &["metadata", "status"] } else { &["metadata"] };
-    if version.generation && !version.spec.schema.same_except(others, object, old) {
-        let generation = old["metadata"]["generation"].as_i64().unwrap_or(1) + 1;
+    let counts = !version.spec.schema.same_except(others, object, old)
+        || version.strategy.counts_metadata(&object["metadata"], &old["metadata"]);
+    if counts {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(unset).saturating_add(1);
         object["metadata"]["generation"] = json!(generation);
     }
 }

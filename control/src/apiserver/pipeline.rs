@@ -148,6 +148,7 @@ impl ApiRequest {
                 manager.update(&Value::Null, &mut object);
             }
             prepare_for_create(version, &mut object);
+            version.strategy.record_requester(&mut object, &self.user);
             default(version, &mut object);
             self.api.admission().admit(&attributes, &mut object).await?;
             metadata::ensure_name(&mut object)?;

@@ -2,7 +2,10 @@
 
 use axum::{body::Bytes, http::StatusCode};
 use serde_json::{Value, json};
-use windlass_apimachinery::managed_fields::{FieldSet, ScaleManagers, to_parent, to_scale};
+use windlass_apimachinery::{
+    managed_fields::{FieldSet, ScaleManagers, to_parent, to_scale},
+    selectors::label_selector_text,
+};
 
 use super::{
     admission::Warnings,
@@ -99,10 +102,10 @@ fn set(object: &mut Value, path: &str, value: Value) {
 fn scale_of(target: &Target, paths: &ScalePaths, object: &Value) -> Value {
     let selector = match paths.selector.as_deref().map_or(&Value::Null, |path| at(object, path)) {
         Value::String(text) => text.clone(),
-        Value::Object(labels) => {
-            let pairs: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or(""))).collect();
-            pairs.join(",")
+        Value::Object(fields) if fields.values().any(|field| !field.is_string()) => {
+            label_selector_text(&Value::Object(fields.clone()))
         }
+        labels @ Value::Object(_) => label_selector_text(&json!({"matchLabels": labels})),
         _ => String::new(),
     };
     let metadata = &object["metadata"];

@@ -5,7 +5,10 @@ use std::{fmt, sync::Arc};
 
 use serde_json::{Map, Value};
 
-use super::validation::{Errors, names};
+use super::{
+    user::User,
+    validation::{Errors, names},
+};
 use crate::store::{AllocationError, Allocator};
 
 /// The behaviour of one resource. Pure: objects in, objects and errors out; only timestamps are taken from the clock.
@@ -15,6 +18,14 @@ pub trait Strategy: Send + Sync + fmt::Debug {
 
     /// Sets the fields of a new object that only the server writes. The status is already reset.
     fn prepare_for_create(&self, _object: &mut Value) {}
+
+    /// Records who creates an object, where that is a field of it.
+    fn record_requester(&self, _object: &mut Value, _requester: &User) {}
+
+    /// Whether a change of metadata counts for the generation.
+    fn counts_metadata(&self, _new: &Value, _old: &Value) -> bool {
+        false
+    }
 
     /// Whether a new object keeps the status that it is sent with.
     fn keeps_status_on_create(&self) -> bool {
@@ -43,6 +54,9 @@ pub trait Strategy: Send + Sync + fmt::Debug {
 
     /// Validates an object, which has its defaults.
     fn validate(&self, _object: &Value, _errors: &mut Errors) {}
+
+    /// Validates a new object beyond what holds for every one, which [`Self::validate`] has checked.
+    fn validate_create(&self, _object: &Value, _errors: &mut Errors) {}
 
     /// Validates what has changed. Both objects are in their canonical form: clients write empty values in several
     /// ways, which is no change.

@@ -137,3 +137,15 @@ pub(crate) fn keep_field(object: &mut Value, old: &Value, field: &str) {
         None => drop(object.as_object_mut().map(|fields| fields.remove(field))),
     }
 }
+
+/// Sets the metadata that clients write to that of `old`: for subresources that change the status alone.
+pub(crate) fn keep_metadata(object: &mut Value, old: &Value) {
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        keep_field(&mut object["metadata"], &old["metadata"], field);
+    }
+}
+
+/// The fields that `/status` does not write where it keeps the metadata as well, as [`keep_metadata`] does.
+pub(crate) fn status_keeps_metadata(subresource: &str) -> Option<&'static [&'static str]> {
+    (subresource == "status").then_some(&["metadata", "spec"])
+}

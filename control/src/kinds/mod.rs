@@ -3,22 +3,34 @@
 //!
 //! Imports `apiserver`, never the other way round.
 
+mod admissionregistration;
 pub(crate) mod apiextensions;
+mod apiregistration;
+mod apps;
 mod authentication;
 mod authorization;
+mod autoscaling;
+mod batch;
+mod certificates;
 pub(crate) mod coordination;
 pub(crate) mod core;
 pub mod descriptions;
 mod discovery;
 mod events;
+mod flowcontrol;
 mod metrics;
+mod networking;
 mod node;
+mod policy;
+mod rbac;
+mod resource;
+mod scheduling;
 pub(crate) mod shared;
 mod storage;
 pub mod types;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 
@@ -81,31 +93,83 @@ pub(crate) fn open_store(engine: Box<dyn Engine>) -> Result<Store, store::Error>
     Store::open(engine, &resources)
 }
 
+/// The stored resources of the groups from `autoscaling` on.
+fn of_groups() -> Vec<Definition> {
+    vec![
+        autoscaling::horizontal_pod_autoscaler::definition(),
+        batch::cron_job::definition(),
+        batch::job::definition(),
+        certificates::certificate_signing_request::definition(),
+        networking::ingress_class::definition(),
+        networking::ingress::definition(),
+        networking::ip_address::definition(),
+        networking::network_policy::definition(),
+        networking::service_cidr::definition(),
+        policy::pod_disruption_budget::definition(),
+        rbac::bindings::cluster_role_binding(),
+        rbac::roles::cluster_role(),
+        rbac::bindings::role_binding(),
+        rbac::roles::role(),
+        storage::csi_driver::definition(),
+        storage::csi_node::definition(),
+        storage::csi_storage_capacity::definition(),
+        storage::storage_class::definition(),
+        storage::volume_attachment::definition(),
+        storage::volume_attributes_class::definition(),
+        admissionregistration::policies::mutating(),
+        admissionregistration::bindings::mutating(),
+        admissionregistration::webhooks::mutating(),
+        admissionregistration::policies::validating(),
+        admissionregistration::bindings::validating(),
+        admissionregistration::webhooks::validating(),
+        apiextensions::custom_resource_definition::definition(),
+        scheduling::priority_class::definition(),
+        coordination::lease::definition(),
+        node::runtime_class::definition(),
+        discovery::endpoint_slice::definition(),
+        resource::device_class::definition(),
+        resource::claims::claim(),
+        resource::claims::template(),
+        resource::resource_slice::definition(),
+        flowcontrol::flow_schema::definition(),
+        flowcontrol::priority_level_configuration::definition(),
+    ]
+}
+
 /// The built-in resources, in the order of discovery.
 pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
     let Environment { store, allocator, kubelet, tokens, max_token_seconds, usage } = environment;
     let mut all = vec![
+        core::pod::binding::definition(),
+        core::component_status::definition(),
         core::config_map::definition(),
         core::endpoints::definition(),
         core::event::definition(),
+        core::limit_range::definition(),
         core::namespace::definition(),
         core::node::definition(),
         core::persistent_volume_claim::definition(),
         core::persistent_volume::definition(),
         core::pod::definition(kubelet.clone()),
+        core::pod_template::definition(),
         core::replication_controller::definition(),
+        core::resource_quota::definition(),
         core::secret::definition(),
         core::service_account::definition(tokens.clone(), *max_token_seconds),
         core::service::definition(Arc::clone(allocator)),
-        coordination::lease::definition(),
-        discovery::endpoint_slice::definition(),
-        events::event::definition(),
-        node::runtime_class::definition(),
-        storage::storage_class::definition(),
-        apiextensions::custom_resource_definition::definition(),
     ];
+    all.extend([
+        apiregistration::api_service::definition(),
+        apps::controller_revision::definition(),
+        apps::daemon_set::definition(),
+        apps::deployment::definition(),
+        apps::replica_set::definition(),
+        apps::stateful_set::definition(),
+        events::event::definition(),
+    ]);
     all.extend(authentication::definitions());
     all.extend(authorization::definitions());
+    all.extend(of_groups());
     all.extend(metrics::definitions(store, usage));
     all
 }

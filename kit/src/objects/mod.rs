@@ -8,4 +8,5 @@ pub mod node_selector;
 pub mod pod_defaults;
 pub mod requests;
 pub mod resources;
+pub mod schedule;
 pub mod tolerations;

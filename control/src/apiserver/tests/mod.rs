@@ -12,7 +12,7 @@ mod replay;
 mod representations;
 mod services;
 mod stored_types;
-mod templates;
+pub(crate) mod templates;
 mod tokens;
 mod updates;
 

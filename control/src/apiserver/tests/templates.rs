@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::fuzzing::client_types::decode;
+use crate::kinds::tests::sample;
 
 /// The path of a type's collection; namespaced ones are in namespace `n`.
-pub(super) fn collection(resource: &Version) -> String {
+pub(crate) fn collection(resource: &Version) -> String {
     let base = if resource.gvk.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", resource.gvk.group) };
     let namespace = if resource.namespaced { "/namespaces/n" } else { "" };
     format!("{base}/{}{namespace}/{}", resource.gvk.version, resource.plural)
@@ -25,13 +26,18 @@ fn pod_spec() -> Value {
     })
 }
 
-/// The name of an object: definitions are named after what they define.
-pub(super) fn name_of(resource: &Version, name: &str) -> String {
-    if resource.gvk.kind == "CustomResourceDefinition" { format!("{name}.test.example") } else { name.to_owned() }
+/// The name of an object: some are named after what they define.
+pub(crate) fn name_of(resource: &Version, name: &str) -> String {
+    match &*resource.gvk.kind {
+        "CustomResourceDefinition" => format!("{name}.test.example"),
+        "APIService" => "v1.x.example".to_owned(),
+        "IPAddress" => "10.9.8.7".to_owned(),
+        _ => name.to_owned(),
+    }
 }
 
 /// An object of a type, under a name.
-pub(super) fn object(resource: &Version, name: &str) -> Value {
+pub(crate) fn object(resource: &Version, name: &str) -> Value {
     let mut object = match &*resource.gvk.kind {
         "ConfigMap" => json!({"data": {"a": "b"}, "binaryData": {"c": "eA=="}}),
         "Endpoints" => json!({"subsets": [{"addresses": [{"ip": "10.1.0.1"}], "ports": [{"port": 80}]}]}),
@@ -76,7 +82,7 @@ pub(super) fn object(resource: &Version, name: &str) -> Value {
                 "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}})
         }
         "StorageClass" => json!({"provisioner": "p.q/r", "parameters": {"a": "b"}, "mountOptions": ["ro"]}),
-        kind => panic!("a new type needs a template here: {kind}"),
+        _ => sample(&resource.gvk.api_version(), &resource.gvk.kind),
     };
     object["kind"] = json!(resource.gvk.kind);
     object["apiVersion"] = json!(resource.gvk.api_version());

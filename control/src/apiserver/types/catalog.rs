@@ -35,7 +35,7 @@ pub struct Group {
 pub struct Catalog {
     /// Counts the snapshots.
     pub generation: u64,
-    /// The groups by name, core first.
+    /// The groups in the order of discovery: built-in ones as they are defined, then others by name.
     pub groups: Vec<Group>,
     /// Versions by group and plural.
     by_resource: HashMap<Name, HashMap<Name, Vec<Arc<Version>>>>,
@@ -46,22 +46,27 @@ pub struct Catalog {
 impl Catalog {
     fn new(generation: u64, all: impl Iterator<Item = Arc<Version>>) -> Self {
         let mut catalog = Self { generation, ..Self::default() };
-        let mut groups: BTreeMap<Name, Vec<GroupVersion>> = BTreeMap::new();
+        let mut groups: Vec<Group> = Vec::new();
         for version in all {
             let by_resource = catalog.by_resource.entry(version.gvk.group.clone()).or_default();
             by_resource.entry(version.plural.clone()).or_default().push(Arc::clone(&version));
             let by_kind = catalog.by_kind.entry(version.gvk.group.clone()).or_default();
             by_kind.entry(version.gvk.kind.clone()).or_default().push(Arc::clone(&version));
-            let versions = groups.entry(version.gvk.group.clone()).or_default();
+            let name = &version.gvk.group;
+            let at = groups.iter().position(|group| group.name == *name).unwrap_or_else(|| {
+                groups.push(Group { name: name.clone(), versions: Vec::new() });
+                groups.len() - 1
+            });
+            let versions = &mut groups[at].versions;
             match versions.iter_mut().find(|v| v.version == version.gvk.version) {
                 Some(found) => found.resources.push(version),
                 None => versions.push(GroupVersion { version: version.gvk.version.clone(), resources: vec![version] }),
             }
         }
-        for versions in groups.values_mut() {
-            versions.sort_by(|a, b| compare_versions(&a.version, &b.version));
+        for group in &mut groups {
+            group.versions.sort_by(|a, b| compare_versions(&a.version, &b.version));
         }
-        catalog.groups = groups.into_iter().map(|(name, versions)| Group { name, versions }).collect();
+        catalog.groups = groups;
         catalog
     }
 
@@ -182,7 +187,7 @@ impl Catalogs {
         change(&mut parts);
         parts.generation += 1;
         let mut custom: Vec<&Arc<Version>> = parts.custom.values().flatten().collect();
-        custom.sort_by(|a, b| a.plural.cmp(&b.plural));
+        custom.sort_by(|a, b| (&a.gvk.group, &a.plural).cmp(&(&b.gvk.group, &b.plural)));
         let all = parts.built_in.iter().chain(custom).cloned();
         self.current.store(Arc::new(Catalog::new(parts.generation, all)));
         let generation = parts.generation;

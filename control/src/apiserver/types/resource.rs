@@ -19,6 +19,19 @@ pub enum GcPolicy {
     Unsupported,
 }
 
+/// How `metadata.generation` counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// A new object has what the client sends; nothing is counted.
+    Unset,
+    /// It is 1, whatever changes.
+    Fixed,
+    /// It is 1, and changes of the spec are counted.
+    Counted,
+    /// A new object has what the client sends, and changes of the spec are counted.
+    CountedFromUnset,
+}
+
 /// Where the objects of a resource come from.
 #[derive(Debug, Clone)]
 pub enum Storage {
@@ -65,8 +78,8 @@ pub struct Resource {
     pub gc: GcPolicy,
     /// Whether an immediate deletion returns the object instead of a `Status`.
     pub returns_deleted: bool,
-    /// Whether `metadata.generation` counts changes of the spec.
-    pub generation: bool,
+    /// How `metadata.generation` counts.
+    pub generation: Generation,
     /// Which writes may reach the disk a few seconds later: those that nothing depends on and that recur anyway.
     pub relaxed_durability: RelaxedDurability,
     /// Whether the resource itself is going: nothing is created any more.
@@ -108,7 +121,7 @@ impl Resource {
             allow_unconditional_update: true,
             gc: GcPolicy::Background,
             returns_deleted: false,
-            generation: false,
+            generation: Generation::Unset,
             relaxed_durability: RelaxedDurability::Never,
             terminating: false,
             strategy: Arc::new(strategy),

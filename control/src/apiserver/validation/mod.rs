@@ -18,6 +18,7 @@ pub(crate) fn validate_create(version: &Version, object: &Value) -> Vec<FieldErr
     metadata::validate(version, &object["metadata"], &mut errors);
     errors.0.extend(version.spec.schema.validate(object, None));
     version.strategy.validate(object, &mut errors);
+    version.strategy.validate_create(object, &mut errors);
     errors.0
 }
 

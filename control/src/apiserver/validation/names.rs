@@ -91,3 +91,80 @@ pub(crate) fn dns_1035_label(text: &str) -> Option<String> {
     let good = label(text).is_none() && text.starts_with(|c: char| c.is_ascii_lowercase());
     (!good).then(|| DNS_1035.to_owned())
 }
+
+/// What stands between the slashes of a path: names of roles, and of objects that others refer to.
+pub(crate) fn path_segment(text: &str) -> Option<String> {
+    match text {
+        "." | ".." => Some(format!("may not be '{text}'")),
+        _ => {
+            let found = ['/', '%'].iter().filter(|c| text.contains(**c));
+            let found: Vec<String> = found.map(|c| format!("may not contain '{c}'")).collect();
+            (!found.is_empty()).then(|| found.join("; "))
+        }
+    }
+}
+
+const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
+/// A DNS name whose first label is `*`.
+pub(crate) fn wildcard_subdomain(text: &str) -> Option<String> {
+    if text.len() > 253 {
+        return Some(no_more_than(253));
+    }
+    let good = text.strip_prefix("*.").is_some_and(|rest| subdomain(rest).is_none());
+    (!good).then(|| WILDCARD.to_owned())
+}
+
+/// The number of a port, as a check of a field that holds one.
+pub(crate) fn port_number(number: i64) -> Option<String> {
+    (!(1..=65535).contains(&number)).then(|| super::errors::PORT.to_owned())
+}
+
+const DOMAIN_PATH: &str = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+
+/// A path with a domain before it, as names of controllers.
+pub(crate) fn domain_prefixed_path(text: &str) -> Option<String> {
+    let Some((domain, path)) = text.split_once('/').filter(|(domain, path)| !domain.is_empty() && !path.is_empty())
+    else {
+        return Some(DOMAIN_PATH.to_owned());
+    };
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"/\\-._~%!$&'()*+,;=:".contains(&b);
+    subdomain(domain).or_else(|| {
+        (!path.bytes().all(fine)).then(|| format!("Invalid path (regex used for validation is '{HTTP_PATH}')"))
+    })
+}
+
+const HTTP_PATH: &str = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
+
+/// The masked address of a CIDR and its length.
+pub(crate) fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, bits) = text.split_once('/')?;
+    let (address, length): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    (length <= most && (bits.len() == 1 || !bits.starts_with('0'))).then_some((address, length))
+}
+
+/// The first address of the range.
+pub(crate) fn masked(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            IpAddr::V4((v4.to_bits() & mask).into())
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            IpAddr::V6((v6.to_bits() & mask).into())
+        }
+    }
+}
+
+/// A range of addresses in its canonical form.
+pub(crate) fn cidr(text: &str) -> Option<String> {
+    let Some((address, length)) = parse_cidr(text) else {
+        return Some("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned());
+    };
+    if matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
+        return Some("must not have an IPv4-mapped IPv6 address".to_owned());
+    }
+    (masked(address, length) != address).then(|| "must not have bits set beyond the prefix length".to_owned())
+}

@@ -9,7 +9,7 @@ use crate::{
     apiserver::{
         Strategy,
         subresource::{ScalePaths, Subresource},
-        types::{Definition, GcPolicy, Resource, VersionSpec},
+        types::{Definition, GcPolicy, Generation, Resource, VersionSpec},
         validation::{errors::Errors, names},
     },
     kinds::{
@@ -28,7 +28,7 @@ pub(crate) fn definition() -> Definition {
     resource.short_names = vec!["rc".into()];
     resource.categories = vec!["all".into()];
     resource.gc = GcPolicy::Orphan;
-    resource.generation = true;
+    resource.generation = Generation::Counted;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ReplicationController"));
     v1.selectable = vec![SelectableField::with_absent("status.replicas", "0")];
     v1.subresources = vec![Subresource::scale(ScalePaths::built_in()), Subresource::status()];

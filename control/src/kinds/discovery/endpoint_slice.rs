@@ -8,7 +8,7 @@ use windlass_kit::objects::pod_defaults::{items, set};
 use crate::{
     apiserver::{
         Strategy,
-        types::{Definition, Resource, VersionSpec},
+        types::{Definition, Generation, Resource, VersionSpec},
         validation::{
             errors::{Errors, list, text},
             names,
@@ -32,7 +32,7 @@ const MAX_PORTS: usize = 20_000;
 /// The resource.
 pub(crate) fn definition() -> Definition {
     let mut resource = Resource::new("discovery.k8s.io", "endpointslices", "EndpointSlice", EndpointSlice);
-    resource.generation = true;
+    resource.generation = Generation::Counted;
     let mut v1 = VersionSpec::new("v1", types::built_in("discovery.k8s.io/v1", "EndpointSlice"));
     let columns = vec![
         column("AddressType", "Kind of addresses."),
@@ -69,6 +69,10 @@ fn slice_addresses(object: &Value) -> String {
 struct EndpointSlice;
 
 impl Strategy for EndpointSlice {
+    fn counts_metadata(&self, new: &Value, old: &Value) -> bool {
+        new["labels"] != old["labels"]
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         items(object, "ports").for_each(|port| {
             set(port, "protocol", json!("TCP"));

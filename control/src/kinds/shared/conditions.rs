@@ -1,6 +1,11 @@
 //! Conditions of a status. Pure; the time is a value.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
+
+use super::field::Field;
+use crate::apiserver::validation::{errors::Errors, names};
 
 /// A condition by its type.
 pub(crate) fn get<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
@@ -30,5 +35,37 @@ pub(crate) fn set(object: &mut Value, kind: &str, status: &str, reason: &str, me
             None => all.push(condition),
         },
         None => *conditions = json!([condition]),
+    }
+}
+
+const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+const MAX_REASON_BYTES: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 32 * 1024;
+
+fn reason(text: &str) -> Option<String> {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"_,:".contains(&b);
+    let good =
+        text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.bytes().all(fine) && !text.ends_with([',', ':']);
+    (!good).then(|| REASON.to_owned())
+}
+
+/// Validates conditions of the common type (`meta/v1.Condition`).
+pub(crate) fn validate(conditions: &Field<'_>, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for condition in conditions.items() {
+        if !seen.insert(condition.at("type").text()) {
+            condition.at("type").duplicate(errors);
+        }
+        condition.at("type").fits(names::qualified, errors);
+        condition.at("status").one_of(&["False", "True", "Unknown"], errors);
+        if condition.at("observedGeneration").number().is_some_and(|generation| generation < 0) {
+            condition.at("observedGeneration").invalid("must be greater than or equal to zero", errors);
+        }
+        if !condition.at("lastTransitionTime").is_set() {
+            condition.at("lastTransitionTime").required("", errors);
+        }
+        condition.at("reason").named(reason, errors);
+        condition.at("reason").max_bytes(MAX_REASON_BYTES, errors);
+        condition.at("message").max_bytes(MAX_MESSAGE_BYTES, errors);
     }
 }

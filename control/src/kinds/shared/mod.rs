@@ -4,10 +4,14 @@ pub(crate) mod cells;
 pub(crate) mod conditions;
 pub(crate) mod data;
 pub(crate) mod endpoints;
+pub(crate) mod field;
 pub(crate) mod pod_template;
 pub(crate) mod posted;
+pub(crate) mod resource_names;
 pub(crate) mod reviews;
+pub(crate) mod selector;
 pub(crate) mod tables;
+pub(crate) mod workload;
 
 use serde_json::{Value, json};
 use windlass_kit::quantity::Quantity;

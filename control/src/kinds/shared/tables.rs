@@ -34,6 +34,20 @@ pub(crate) const fn count(name: &'static str, description: &'static str) -> Colu
     make(name, "integer", description, 0)
 }
 
+/// A column of yes or no.
+pub(crate) const fn flag(name: &'static str, description: &'static str) -> Column {
+    make(name, "boolean", description, 0)
+}
+
+/// The table of upstream's types without columns of their own: the name, and when the object was created.
+pub(crate) fn created_at() -> Table {
+    let created = make("Created At", "date", "When the object was created.", 0);
+    let row = |object: &Value, _: Timestamp| {
+        vec![object["metadata"]["name"].clone(), object["metadata"]["creationTimestamp"].clone()]
+    };
+    Table { columns: vec![NAME, created], row: Box::new(row) }
+}
+
 /// A table whose first column is the name; `cells` gets the object and its age and gives the other cells.
 pub(crate) fn named(columns: Vec<Column>, cells: fn(&Value, &str) -> Vec<Value>) -> Table {
     let columns = std::iter::once(NAME).chain(columns).collect();

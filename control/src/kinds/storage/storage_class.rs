@@ -1,17 +1,22 @@
 //! StorageClass. Pure; the time is a value.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::set;
 
+use super::parameters;
 use crate::{
     apiserver::{
         Strategy,
         types::{Definition, Resource, Table, VersionSpec},
+        validation::{errors::Errors, names},
     },
     kinds::{
         shared::{
             cells::{age, text},
+            field::{Field, immutable},
             tables::{AGE, NAME, column},
         },
         types,
@@ -58,5 +63,44 @@ impl Strategy for StorageClass {
     fn default(&self, object: &mut Map<String, Value>) {
         set(object, "reclaimPolicy", json!("Delete"));
         set(object, "volumeBindingMode", json!("Immediate"));
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let root = Field::root(object);
+        let provisioner = root.at("provisioner");
+        if provisioner.text().is_empty() {
+            provisioner.required("", errors);
+        } else {
+            let lower = provisioner.text().to_lowercase();
+            errors.unless("provisioner", provisioner.text(), names::qualified(&lower));
+        }
+        parameters::validate(&root.at("parameters"), false, errors);
+        errors.optional_one_of("reclaimPolicy", &object["reclaimPolicy"], &["Delete", "Retain"]);
+        root.at("volumeBindingMode").required_one_of(&["Immediate", "WaitForFirstConsumer"], errors);
+        topologies(&root.at("allowedTopologies"), errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        immutable(new, old, &["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"], errors);
+    }
+}
+
+fn topologies(terms: &Field<'_>, errors: &mut Errors) {
+    for term in terms.items() {
+        let mut keys = BTreeSet::new();
+        for expression in term.at("matchLabelExpressions").items() {
+            let (key, values) = (expression.at("key"), expression.at("values"));
+            if values.is_empty() {
+                values.required("", errors);
+            }
+            let mut seen = BTreeSet::new();
+            for value in values.items().filter(|value| !seen.insert(value.text())) {
+                value.duplicate(errors);
+            }
+            key.fits(names::qualified, errors);
+            if !keys.insert(key.text()) {
+                key.duplicate(errors);
+            }
+        }
     }
 }

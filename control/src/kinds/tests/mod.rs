@@ -1,6 +1,7 @@
 //! Defaults, validation and tables of the built-in kinds, by the words of upstream.
 
 mod defaults;
+mod refusals;
 mod rules;
 mod tables;
 mod validation;
@@ -34,4 +35,15 @@ fn errors(kind: &str, value: Value) -> Vec<String> {
     let value = defaulted(kind, value);
     let errors = checks::validate_create(&version(kind), &value);
     errors.into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
+}
+
+/// A good object of each kind that has a line here: `apiVersion`, kind, and the rest of the object.
+static SAMPLES: &str = include_str!("samples.tsv");
+
+/// A good object of a kind, without its metadata.
+pub(crate) fn sample(api_version: &str, kind: &str) -> Value {
+    let rest =
+        |line: &'static str| line.strip_prefix(api_version)?.strip_prefix('\t')?.strip_prefix(kind)?.strip_prefix('\t');
+    let found = SAMPLES.lines().find_map(rest).unwrap_or_else(|| panic!("{api_version} {kind} needs a sample"));
+    serde_json::from_str(found).unwrap()
 }

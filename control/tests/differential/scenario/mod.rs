@@ -19,7 +19,7 @@ pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) const PATCH: &str = "application/json-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
-const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+pub(crate) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
 /// The namespace of all that has one.
 pub(crate) const NAMESPACE: &str = "diff";

@@ -13,7 +13,7 @@ use crate::{
         Strategy,
         generate::now,
         subresource::{Subresource, keep_field},
-        types::{Definition, Resource, VersionSpec},
+        types::{Definition, Generation, Resource, VersionSpec},
         validation::errors::{Errors, text},
     },
     kinds::{
@@ -40,7 +40,7 @@ pub(crate) fn definition() -> Definition {
     resource.categories = vec!["api-extensions".into()];
     resource.namespaced = false;
     resource.allow_unconditional_update = false;
-    resource.generation = true;
+    resource.generation = Generation::Counted;
     let schema = types::built_in("apiextensions.k8s.io/v1", "CustomResourceDefinition");
     let mut v1 = VersionSpec::new("v1", schema);
     v1.subresources = vec![Subresource::status()];

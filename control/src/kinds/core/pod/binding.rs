@@ -1,15 +1,18 @@
 //! `binding`: puts a pod on a node, once.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use axum::body::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, RequestOptions, Target, generate::now, subresource::SubresourceHandler,
-        types::Gvk,
+        ApiError, ApiRequest, ApiResult, RequestOptions, Strategy, Target, VirtualResource, generate::now,
+        subresource::SubresourceHandler,
+        types::{Definition, Gvk, Resource, Storage, VersionSpec},
     },
-    kinds::shared::posted,
+    kinds::{shared::posted, types},
 };
 
 const BINDING: Gvk = Gvk::of("", "v1", "Binding");
@@ -21,22 +24,58 @@ pub(super) struct Bind;
 #[async_trait]
 impl SubresourceHandler for Bind {
     async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
-        let binding = posted::read(request, target, &BINDING, options, body)?;
-        let name = target.name();
-        if binding["metadata"]["name"] != name {
-            return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
-        }
-        request.admit_posted(target, options, &binding, None).await?;
-        let make = |old: &Value| {
-            check_binding(target, &binding, old)?;
-            bind_pod(&binding, old).map_err(|why| match why {
-                BindError::Invalid(why) => ApiError::bad_request(why),
-                BindError::Conflict(why) => ApiError::conflict_of(&target.version, "binding", name, &why),
-            })
-        };
-        posted::change(request, target, options.dry_run, &make).await?;
-        Ok(posted::done(request))
+        bind(request, target, options, posted::read(request, target, &BINDING, options, body)?).await
     }
+}
+
+/// `bindings`, a resource of its own that puts the pod of the binding's name on a node.
+#[derive(Debug)]
+struct Bindings;
+
+#[async_trait]
+impl VirtualResource for Bindings {
+    async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let binding = posted::read(request, target, &BINDING, options, body)?;
+        let catalog = request.api.catalogs().current();
+        let pods = catalog.find("", "v1", "pods").ok_or_else(|| ApiError::internal("pods are not served"))?;
+        let pod = Target {
+            version: Arc::clone(pods),
+            namespace: target.namespace.clone(),
+            name: Some(binding["metadata"]["name"].as_str().unwrap_or("").to_owned()),
+            subresource: Some("binding".to_owned()),
+        };
+        bind(request, &pod, options, binding).await
+    }
+}
+
+#[derive(Debug)]
+struct Binding;
+
+impl Strategy for Binding {}
+
+/// The resource `bindings`.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("", "bindings", "Binding", Binding);
+    resource.verbs = vec!["create"];
+    resource.storage = Storage::Virtual(Arc::new(Bindings));
+    Definition::single(resource, VersionSpec::new("v1", types::built_in("v1", "Binding")))
+}
+
+async fn bind(request: &ApiRequest, target: &Target, options: &RequestOptions, binding: Value) -> ApiResult {
+    let name = target.name();
+    if binding["metadata"]["name"] != name {
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+    }
+    request.admit_posted(target, options, &binding, None).await?;
+    let make = |old: &Value| {
+        check_binding(target, &binding, old)?;
+        bind_pod(&binding, old).map_err(|why| match why {
+            BindError::Invalid(why) => ApiError::bad_request(why),
+            BindError::Conflict(why) => ApiError::conflict_of(&target.version, "binding", name, &why),
+        })
+    };
+    posted::change(request, target, options.dry_run, &make).await?;
+    Ok(posted::done(request))
 }
 
 /// Checks uid and resource version of a binding, where it has them: the pod may have been recreated under its name.

@@ -1,6 +1,6 @@
 //! Pod, with its subresources, one file for each.
 
-mod binding;
+pub(crate) mod binding;
 mod connect;
 mod container;
 mod ephemeral_containers;
@@ -24,7 +24,7 @@ use crate::{
         KubeletClient, Strategy,
         generate::now,
         subresource::{Serves, Subresource},
-        types::{Definition, Gvk, Resource, VersionSpec},
+        types::{Definition, Generation, Gvk, Resource, VersionSpec},
         validation::errors::Errors,
     },
     kinds::{
@@ -42,7 +42,7 @@ pub(crate) fn definition(kubelet: Option<KubeletClient>) -> Definition {
     resource.short_names = vec!["po".into()];
     resource.categories = vec!["all".into()];
     resource.returns_deleted = true;
-    resource.generation = true;
+    resource.generation = Generation::Counted;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "Pod"));
     v1.selectable = [
         "spec.nodeName",

@@ -1,0 +1,206 @@
+//! ValidatingWebhookConfiguration and MutatingWebhookConfiguration. Pure.
+
+use std::collections::BTreeSet;
+
+use http::Uri;
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::{items, set};
+
+use super::rules;
+use crate::{
+    apiserver::{
+        Strategy,
+        types::{Definition, Generation, Resource, VersionSpec},
+        validation::{errors::Errors, names},
+    },
+    kinds::{
+        shared::{
+            field::Field,
+            selector,
+            tables::{AGE, count, named},
+        },
+        types,
+    },
+};
+
+/// The versions of reviews that the server can send.
+const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+const URL_FORM: &str = "; desired format: https://host[/path]";
+
+/// The resource of ValidatingWebhookConfigurations.
+pub(crate) fn validating() -> Definition {
+    definition("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", false)
+}
+
+/// The resource of MutatingWebhookConfigurations.
+pub(crate) fn mutating() -> Definition {
+    definition("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", true)
+}
+
+fn definition(plural: &'static str, kind: &'static str, mutating: bool) -> Definition {
+    let mut resource = Resource::new("admissionregistration.k8s.io", plural, kind, WebhookConfiguration { mutating });
+    resource.categories = vec!["api-extensions".into()];
+    resource.namespaced = false;
+    resource.allow_unconditional_update = false;
+    resource.generation = Generation::Counted;
+    let mut v1 = VersionSpec::new("v1", types::built_in("admissionregistration.k8s.io/v1", kind));
+    v1.table = named(vec![count("Webhooks", "Its webhooks."), AGE], |object, age| {
+        vec![json!(object["webhooks"].as_array().map_or(0, Vec::len)), json!(age)]
+    });
+    Definition::single(resource, v1)
+}
+
+#[derive(Debug)]
+struct WebhookConfiguration {
+    mutating: bool,
+}
+
+impl Strategy for WebhookConfiguration {
+    fn default(&self, object: &mut Map<String, Value>) {
+        for webhook in items(object, "webhooks") {
+            set(webhook, "failurePolicy", json!("Fail"));
+            set(webhook, "matchPolicy", json!("Equivalent"));
+            set(webhook, "namespaceSelector", json!({}));
+            set(webhook, "objectSelector", json!({}));
+            set(webhook, "timeoutSeconds", json!(10));
+            if self.mutating {
+                set(webhook, "reinvocationPolicy", json!("Never"));
+            }
+            rules::default_scopes(webhook, "rules");
+            let service = webhook.get_mut("clientConfig").and_then(|config| config.get_mut("service"));
+            if let Some(service) = service.and_then(Value::as_object_mut) {
+                set(service, "port", json!(443));
+            }
+        }
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let mut seen = BTreeSet::new();
+        for webhook in Field::root(object).at("webhooks").items() {
+            self.validate_webhook(&webhook, errors);
+            review_versions(&webhook.at("admissionReviewVersions"), errors);
+            let name = webhook.at("name");
+            if !name.text().is_empty() && !seen.insert(name.text()) {
+                name.duplicate(errors);
+            }
+        }
+    }
+}
+
+impl WebhookConfiguration {
+    fn validate_webhook(&self, webhook: &Field<'_>, errors: &mut Errors) {
+        let name = webhook.at("name");
+        if name.text().is_empty() {
+            name.required("", errors);
+        }
+        name.fits(names::subdomain, errors);
+        if name.text().split('.').count() < 3 {
+            name.invalid("should be a domain with at least three segments separated by dots", errors);
+        }
+        for rule in webhook.at("rules").items() {
+            rules::validate_rule(&rule, errors);
+        }
+        webhook.at("failurePolicy").optional_one_of(&["Fail", "Ignore"], errors);
+        webhook.at("matchPolicy").optional_one_of(&["Equivalent", "Exact"], errors);
+        let effects = webhook.at("sideEffects");
+        if !effects.is_set() {
+            effects.required("must specify one of None, NoneOnDryRun", errors);
+        }
+        effects.optional_one_of(&["None", "NoneOnDryRun"], errors);
+        if self.mutating {
+            webhook.at("reinvocationPolicy").optional_one_of(&["IfNeeded", "Never"], errors);
+        }
+        let timeout = webhook.at("timeoutSeconds");
+        if timeout.number().is_some_and(|seconds| !(1..=30).contains(&seconds)) {
+            timeout.invalid("the timeout value must be between 1 and 30 seconds", errors);
+        }
+        for field in ["namespaceSelector", "objectSelector"] {
+            selector::validate(&webhook.at(field), errors);
+        }
+        client_config(&webhook.at("clientConfig"), errors);
+        rules::match_conditions(&webhook.at("matchConditions"), errors);
+    }
+}
+
+fn review_versions(versions: &Field<'_>, errors: &mut Errors) {
+    if versions.is_empty() {
+        return versions.required(&format!("must specify one of {}", REVIEW_VERSIONS.join(", ")), errors);
+    }
+    let mut seen = BTreeSet::new();
+    for version in versions.items() {
+        if !seen.insert(version.text()) {
+            version.invalid("duplicate version", errors);
+            continue;
+        }
+        version.fits(names::dns_1035_label, errors);
+    }
+    if !REVIEW_VERSIONS.iter().any(|version| seen.contains(version)) {
+        versions.invalid(&format!("must include at least one of {}", REVIEW_VERSIONS.join(", ")), errors);
+    }
+}
+
+fn client_config(config: &Field<'_>, errors: &mut Errors) {
+    let (url, service) = (config.at("url"), config.at("service"));
+    match (url.is_set(), service.is_set()) {
+        (true, true) | (false, false) => config.required("exactly one of url or service is required", errors),
+        (true, false) => validate_url(&url, errors),
+        (false, true) => validate_service(&service, errors),
+    }
+}
+
+fn validate_url(field: &Field<'_>, errors: &mut Errors) {
+    let text = field.text();
+    let Ok(url) = text.parse::<Uri>() else {
+        return field.required(&format!("url must be a valid URL: parse {text:?}: invalid URI{URL_FORM}"), errors);
+    };
+    let refuse = |shown: &str, why: String, errors: &mut Errors| errors.invalid_text(field.path.as_str(), shown, &why);
+    let scheme = url.scheme_str().unwrap_or("");
+    if scheme != "https" {
+        refuse(scheme, format!("'https' is the only allowed URL scheme{URL_FORM}"), errors);
+    }
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    if url.host().is_none_or(str::is_empty) {
+        refuse("", format!("host must be specified{URL_FORM}"), errors);
+    }
+    if let Some((user, _)) = authority.rsplit_once('@') {
+        refuse(user, "user information is not permitted in the URL".to_owned(), errors);
+    }
+    if let Some((_, fragment)) = text.split_once('#').filter(|(_, fragment)| !fragment.is_empty()) {
+        refuse(fragment, "fragments are not permitted in the URL".to_owned(), errors);
+    }
+    if let Some(query) = url.query().filter(|query| !query.is_empty()) {
+        refuse(query, "query parameters are not permitted in the URL".to_owned(), errors);
+    }
+}
+
+fn validate_service(service: &Field<'_>, errors: &mut Errors) {
+    for field in ["name", "namespace"].map(|field| service.at(field)) {
+        if field.text().is_empty() {
+            field.required("", errors);
+        }
+    }
+    let port = service.at("port");
+    if let Some(why) = port.number().and_then(names::port_number) {
+        port.invalid(&format!("port is not valid: {why}"), errors);
+    }
+    let path = service.at("path");
+    let text = path.text();
+    if !path.is_set() || text == "/" {
+        return;
+    }
+    if text == "//" {
+        return path.invalid("segment[0] may not be empty", errors);
+    }
+    if !text.starts_with('/') {
+        path.invalid("must start with a '/'", errors);
+    }
+    let inner = text.strip_prefix('/').unwrap_or(text);
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
+    for (at, step) in inner.split('/').enumerate() {
+        if step.is_empty() {
+            path.invalid(&format!("segment[{at}] may not be empty"), errors);
+        } else if let Some(why) = names::subdomain(step) {
+            path.invalid(&format!("segment[{at}]: {why}"), errors);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! StatefulSet. Pure.
+
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::{child, items, set};
+
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::{ScalePaths, Subresource},
+        types::{Definition, Generation, Resource, VersionSpec},
+        validation::{errors::Errors, names},
+    },
+    kinds::{
+        shared::{
+            field::{Field, none_negative},
+            selector,
+            tables::{AGE, column, named, wide},
+            workload::{self, containers, number},
+        },
+        types,
+    },
+};
+
+/// The fields of the spec that may change, in the order of upstream's words.
+const MUTABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("apps", "statefulsets", "StatefulSet", StatefulSet);
+    resource.short_names = vec!["sts".into()];
+    resource.categories = vec!["all".into()];
+    resource.generation = Generation::Counted;
+    let mut v1 = VersionSpec::new("v1", types::built_in("apps/v1", "StatefulSet"));
+    v1.subresources = vec![Subresource::scale(ScalePaths::built_in()), Subresource::status()];
+    let columns = vec![
+        column("Ready", "Pods that are ready, of those that are wanted."),
+        AGE,
+        wide("Containers", "Names of the template's containers."),
+        wide("Images", "Images of the template's containers."),
+    ];
+    v1.table = named(columns, cells_of);
+    Definition::single(resource, v1)
+}
+
+fn cells_of(object: &Value, age: &str) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let [names, images] = containers(&spec["template"]);
+    vec![
+        json!(format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"]))),
+        json!(age),
+        names,
+        images,
+    ]
+}
+
+#[derive(Debug)]
+struct StatefulSet;
+
+impl Strategy for StatefulSet {
+    fn default(&self, object: &mut Map<String, Value>) {
+        let spec = child(object, "spec");
+        set(spec, "podManagementPolicy", json!("OrderedReady"));
+        let strategy = child(spec, "updateStrategy");
+        if strategy.get("type").and_then(Value::as_str).is_none_or(str::is_empty) {
+            strategy.insert("type".to_owned(), json!("RollingUpdate"));
+            child(strategy, "rollingUpdate");
+        }
+        if strategy["type"] == "RollingUpdate"
+            && let Some(rolling) = strategy.get_mut("rollingUpdate").and_then(Value::as_object_mut)
+        {
+            set(rolling, "partition", json!(0));
+        }
+        let retention = child(spec, "persistentVolumeClaimRetentionPolicy");
+        set(retention, "whenDeleted", json!("Retain"));
+        set(retention, "whenScaled", json!("Retain"));
+        set(spec, "replicas", json!(1));
+        set(spec, "revisionHistoryLimit", json!(10));
+        workload::default_template(spec);
+        for claim in items(spec, "volumeClaimTemplates") {
+            set(claim, "apiVersion", json!("v1"));
+            set(claim, "kind", json!("PersistentVolumeClaim"));
+            set(child(claim, "spec"), "volumeMode", json!("Filesystem"));
+            set(child(claim, "status"), "phase", json!("Pending"));
+        }
+    }
+
+    fn prepare_for_create(&self, object: &mut Value) {
+        object["status"] = json!({"replicas": 0, "availableReplicas": 0});
+    }
+
+    fn validate_name(&self, name: &str) -> Option<String> {
+        names::label(name)
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let spec = Field::root(object).at("spec");
+        policies(&spec, errors);
+        for claim in spec.at("volumeClaimTemplates").items() {
+            claim_template(&claim.at("spec"), errors);
+        }
+        none_negative(&spec, &["replicas", "minReadySeconds"], errors);
+        spec.below("ordinals.start").at_least_0(errors);
+        spec.at("serviceName").optionally_fits(names::label, errors);
+        selector::validate_workload(&spec, "statefulset", errors);
+        workload::validate_lasting_template(&spec, "StatefulSet", errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let fixed = |object: &Value| {
+            let mut spec = object["spec"].as_object().cloned().unwrap_or_default();
+            spec.retain(|field, _| !MUTABLE.contains(&field.as_str()));
+            spec
+        };
+        if fixed(new) != fixed(old) {
+            let (last, others) = MUTABLE.split_last().unwrap_or((&"", &[]));
+            let others = others.iter().map(|field| format!("'{field}'")).collect::<Vec<_>>().join(", ");
+            let why = format!("updates to statefulset spec for fields other than {others} and '{last}' are forbidden");
+            errors.forbidden("spec", &why);
+        }
+    }
+
+    fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let status = Field::root(new).at("status");
+        let counts = [
+            "replicas",
+            "readyReplicas",
+            "currentReplicas",
+            "updatedReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "collisionCount",
+        ];
+        none_negative(&status, &counts, errors);
+        workload::at_most_replicas(
+            &status,
+            &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
+            errors,
+        );
+        workload::available_at_most_ready(&status, "cannot be greater than status.readyReplicas", errors);
+        workload::collisions_grow(&status, old, errors);
+    }
+}
+
+fn policies(spec: &Field<'_>, errors: &mut Errors) {
+    let management = spec.at("podManagementPolicy");
+    match management.text() {
+        "" => management.required("", errors),
+        "OrderedReady" | "Parallel" => {}
+        _ => management.invalid("must be 'OrderedReady' or 'Parallel'", errors),
+    }
+    let strategy = spec.at("updateStrategy");
+    let rolling = strategy.at("rollingUpdate");
+    match strategy.at("type").text() {
+        "" => strategy.required("", errors),
+        "OnDelete" if rolling.is_set() => {
+            rolling.invalid("only allowed for updateStrategy 'RollingUpdate'", errors);
+        }
+        "OnDelete" => {}
+        "RollingUpdate" => {
+            rolling.at("partition").at_least_0(errors);
+            let unavailable = rolling.at("maxUnavailable");
+            workload::int_or_percent(&unavailable, errors);
+            if unavailable.is_set() && workload::int_or_percent_value(&unavailable) == 0 {
+                unavailable.invalid("cannot be 0", errors);
+            }
+            workload::at_most_100_percent(&unavailable, errors);
+        }
+        _ => strategy.invalid("must be 'RollingUpdate' or 'OnDelete'", errors),
+    }
+    let retention = spec.at("persistentVolumeClaimRetentionPolicy");
+    for field in ["whenDeleted", "whenScaled"] {
+        retention.at(field).optional_one_of(&["Delete", "Retain"], errors);
+    }
+}
+
+/// Validates the spec of a claim template.
+fn claim_template(spec: &Field<'_>, errors: &mut Errors) {
+    let modes = spec.at("accessModes");
+    if modes.is_empty() {
+        modes.required("at least 1 access mode is required", errors);
+    }
+    selector::validate(&spec.at("selector"), errors);
+    let texts = modes.texts();
+    for mode in &texts {
+        errors.one_of(
+            modes.path.as_str(),
+            &json!(mode),
+            &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"],
+        );
+    }
+    if texts.contains(&"ReadWriteOncePod") && texts.iter().any(|mode| *mode != "ReadWriteOncePod") {
+        modes.forbidden("may not use ReadWriteOncePod with other access modes", errors);
+    }
+    let storage = spec.below("resources.requests.storage");
+    let path = format!("{}.resources[storage]", spec.path);
+    match storage.quantity() {
+        None => errors.required(path, ""),
+        Some(size) if size.is_negative() || size.is_zero() => {
+            errors.invalid(path, storage.value, "must be greater than zero");
+        }
+        Some(_) => {}
+    }
+    spec.at("storageClassName").optionally_fits(names::subdomain, errors);
+    spec.at("volumeMode").optional_one_of(&["Block", "Filesystem"], errors);
+    spec.at("volumeAttributesClassName").optionally_fits(names::subdomain, errors);
+}

@@ -1,0 +1,3 @@
+//! Kinds of the group `autoscaling`.
+
+pub(crate) mod horizontal_pod_autoscaler;

@@ -1,0 +1,215 @@
+//! Job. Pure; the time is a value.
+
+mod status;
+mod validation;
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use windlass_apimachinery::selectors::SelectableField;
+use windlass_kit::objects::pod_defaults::{child, items, set};
+
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::Subresource,
+        types::{Definition, GcPolicy, Generation, NAME, Resource, Table, VersionSpec, age, duration},
+        validation::errors::Errors,
+    },
+    kinds::{
+        shared::{
+            cells::text,
+            conditions, selector,
+            tables::{AGE, column, wide},
+            workload::{self, containers, number},
+        },
+        types,
+    },
+};
+pub(crate) use validation::validate_spec;
+
+/// The labels of a Job's pods with its uid and its name; the first of each is that of old versions.
+const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("batch", "jobs", "Job", Job);
+    resource.categories = vec!["all".into()];
+    resource.gc = GcPolicy::Orphan;
+    resource.generation = Generation::Counted;
+    let mut v1 = VersionSpec::new("v1", types::built_in("batch/v1", "Job"));
+    v1.selectable = vec![SelectableField {
+        label: Cow::Borrowed("status.successful"),
+        paths: Cow::Borrowed(&[Cow::Borrowed("status.succeeded")]),
+        absent: Cow::Borrowed("0"),
+    }];
+    v1.subresources = vec![Subresource::status()];
+    let columns = vec![
+        NAME,
+        column("Status", "Whether it has ended."),
+        column("Completions", "Pods that have succeeded, of those that must."),
+        column("Duration", "How long it took, or takes."),
+        AGE,
+        wide("Containers", "Names of the template's containers."),
+        wide("Images", "Images of the template's containers."),
+        wide("Selector", "Labels of its pods."),
+    ];
+    v1.table = Table { columns, row: Box::new(row) };
+    Definition::single(resource, v1)
+}
+
+fn row(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let [names, images] = containers(&spec["template"]);
+    let succeeded = number(&status["succeeded"]);
+    let completions = match (spec["completions"].as_i64(), spec["parallelism"].as_i64().unwrap_or(0)) {
+        (Some(wanted), _) => format!("{succeeded}/{wanted}"),
+        (None, pods @ 2..) => format!("{succeeded}/1 of {pods}"),
+        (None, _) => format!("{succeeded}/1"),
+    };
+    let time = |field: &str| text(&status[field]).parse::<Timestamp>().ok();
+    let took = time("startTime").map_or_else(String::new, |start| {
+        let end = time("completionTime").unwrap_or(now);
+        duration(end.as_second() - start.as_second())
+    });
+    vec![
+        object["metadata"]["name"].clone(),
+        json!(state(object)),
+        json!(completions),
+        json!(took),
+        json!(age(text(&object["metadata"]["creationTimestamp"]), now)),
+        names,
+        images,
+        json!(selector::shown(&spec["selector"])),
+    ]
+}
+
+fn state(object: &Value) -> &'static str {
+    let is = |kind: &str| conditions::is_true(object, kind);
+    match () {
+        () if is("Complete") => "Complete",
+        () if is("Failed") => "Failed",
+        () if !object["metadata"]["deletionTimestamp"].is_null() => "Terminating",
+        () if is("Suspended") => "Suspended",
+        () if is("FailureTarget") => "FailureTarget",
+        () if is("SuccessCriteriaMet") => "SuccessCriteriaMet",
+        () => "Running",
+    }
+}
+
+#[derive(Debug)]
+struct Job;
+
+impl Strategy for Job {
+    fn default(&self, object: &mut Map<String, Value>) {
+        let labels = object.get("spec").map(|spec| spec["template"]["metadata"]["labels"].clone()).unwrap_or_default();
+        let spec = child(object, "spec");
+        let missing = |spec: &Map<String, Value>, field: &str| spec.get(field).is_none_or(Value::is_null);
+        if missing(spec, "completions") && missing(spec, "parallelism") {
+            spec.insert("completions".to_owned(), json!(1));
+        }
+        set(spec, "parallelism", json!(1));
+        let limit = if missing(spec, "backoffLimitPerIndex") { 6 } else { i32::MAX };
+        set(spec, "backoffLimit", json!(limit));
+        set(spec, "completionMode", json!("NonIndexed"));
+        set(spec, "suspend", json!(false));
+        let replacement = if missing(spec, "podFailurePolicy") { "TerminatingOrFailed" } else { "Failed" };
+        set(spec, "podReplacementPolicy", json!(replacement));
+        set(spec, "manualSelector", json!(false));
+        if let Some(policy) = spec.get_mut("podFailurePolicy").and_then(Value::as_object_mut) {
+            for rule in items(policy, "rules") {
+                items(rule, "onPodConditions").for_each(|condition| set(condition, "status", json!("True")));
+            }
+        }
+        workload::default_template(spec);
+        let metadata = child(object, "metadata");
+        if metadata.get("labels").is_none_or(|l| l.as_object().is_none_or(Map::is_empty)) && labels.is_object() {
+            metadata.insert("labels".to_owned(), labels);
+        }
+    }
+
+    fn complete_create(&self, object: &mut Value) {
+        if object["spec"]["manualSelector"] != true {
+            generate_selector(object);
+        }
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        validation::validate_job(object, errors);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut Errors) {
+        validation::validate_create(object, errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        validation::validate_update(new, old, errors);
+    }
+
+    fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        status::validate(new, old, errors);
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let spec = &new["spec"];
+        let (completions, parallelism) = (spec["completions"].as_i64(), spec["parallelism"].as_i64());
+        let many = completions.is_some_and(|n| n > 100_000) && parallelism.is_some_and(|n| n > 10_000);
+        if spec["completionMode"] == "Indexed" && many {
+            return vec!["In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail".to_owned()];
+        }
+        Vec::new()
+    }
+}
+
+/// Makes the selector of the Job's own pods, and their labels.
+fn generate_selector(object: &mut Value) {
+    let (name, uid) = (object["metadata"]["name"].clone(), object["metadata"]["uid"].clone());
+    let fill = |labels: &mut Value, keys: &[&str], value: &Value| {
+        if !labels.is_object() {
+            *labels = json!({});
+        }
+        for key in keys {
+            if labels.get(key).is_none() {
+                labels[key] = value.clone();
+            }
+        }
+    };
+    let spec = &mut object["spec"];
+    if !spec["template"].is_object() {
+        spec["template"] = json!({});
+    }
+    if !spec["template"]["metadata"].is_object() {
+        spec["template"]["metadata"] = json!({});
+    }
+    let labels = &mut spec["template"]["metadata"]["labels"];
+    fill(labels, &NAME_LABELS, &name);
+    fill(labels, &UID_LABELS, &uid);
+    if !spec["selector"].is_object() {
+        spec["selector"] = json!({});
+    }
+    fill(&mut spec["selector"]["matchLabels"], &UID_LABELS[1..], &uid);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_gets_a_selector_of_its_own() {
+        let mut job =
+            json!({"metadata": {"name": "j", "uid": "u"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
+        Job.complete_create(&mut job);
+        assert_eq!(job["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}));
+        assert_eq!(
+            job["spec"]["template"]["metadata"]["labels"],
+            json!({"a": "b", "controller-uid": "u", "job-name": "j",
+                "batch.kubernetes.io/controller-uid": "u", "batch.kubernetes.io/job-name": "j"})
+        );
+        let manual = json!({"metadata": {"name": "j"}, "spec": {"manualSelector": true, "selector": {"matchLabels": {"a": "b"}}}});
+        let mut kept = manual.clone();
+        Job.complete_create(&mut kept);
+        assert_eq!(kept, manual);
+    }
+}

@@ -1,0 +1,212 @@
+//! ResourceQuota. Pure.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::{
+    apiserver::{
+        Strategy,
+        subresource::Subresource,
+        types::{Definition, Resource, VersionSpec},
+        validation::{
+            errors::{AT_LEAST_0, Errors},
+            names,
+        },
+    },
+    kinds::{
+        shared::{
+            cells::text,
+            field::{Field, IMMUTABLE},
+            resource_names as resources,
+            tables::{AGE, column, named},
+        },
+        types,
+    },
+};
+
+/// Scopes that are known.
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+/// Scopes that only exist or not.
+const EXISTING: [&str; 5] =
+    ["BestEffort", "NotBestEffort", "Terminating", "NotTerminating", "CrossNamespacePodAffinity"];
+/// Scopes that exclude each other.
+const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("", "resourcequotas", "ResourceQuota", ResourceQuota);
+    resource.short_names = vec!["quota".into()];
+    resource.returns_deleted = true;
+    let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ResourceQuota"));
+    v1.subresources = vec![Subresource::status()];
+    let columns = vec![
+        column("Request", "What is used of what may be requested."),
+        column("Limit", "What is used of what limits may be."),
+        AGE,
+    ];
+    v1.table = named(columns, |object, age| {
+        let [requests, limits] = amounts(&object["status"]);
+        vec![json!(requests), json!(limits), json!(age)]
+    });
+    Definition::single(resource, v1)
+}
+
+/// What is used of each resource: requests, and limits.
+fn amounts(status: &Value) -> [String; 2] {
+    let (mut requests, mut limits) = (Vec::new(), Vec::new());
+    for (resource, hard) in status["hard"].as_object().into_iter().flatten() {
+        let used = status["used"][resource].as_str().unwrap_or("0");
+        let shown = format!("{resource}: {used}/{}", text(hard));
+        if resource.starts_with("limits.") { limits.push(shown) } else { requests.push(shown) }
+    }
+    [requests.join(", "), limits.join(", ")]
+}
+
+#[derive(Debug)]
+struct ResourceQuota;
+
+impl Strategy for ResourceQuota {
+    fn prepare_for_create(&self, object: &mut Value) {
+        object["status"] = json!({});
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let spec = Field::root(object).at("spec");
+        validate_amounts(&spec.at("hard"), errors);
+        validate_scopes(&spec, errors);
+        validate_scope_selector(&spec, errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let scopes = |object: &Value| -> BTreeSet<String> {
+            let all = object["spec"]["scopes"].as_array().into_iter().flatten();
+            all.map(|scope| text(scope).to_owned()).collect()
+        };
+        if scopes(new) != scopes(old) {
+            errors.invalid("spec.scopes", &new["spec"]["scopes"], IMMUTABLE);
+        }
+    }
+
+    fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
+        let status = Field::root(new).at("status");
+        for field in ["hard", "used"] {
+            validate_amounts(&status.at(field), errors);
+        }
+    }
+}
+
+fn validate_amounts(amounts: &Field<'_>, errors: &mut Errors) {
+    for (resource, amount) in amounts.entries() {
+        let path = amount.path.as_str();
+        if let Some(why) = names::qualified(resource) {
+            errors.invalid_text(path, resource, &why);
+        } else if !resource.contains('/') && !resources::is_standard(resource) && !is_count(resource) {
+            errors.invalid_text(path, resource, "must be a standard resource type or fully qualified");
+        } else if !resource.contains('/') && !resources::is_of_quotas(resource) && !is_count(resource) {
+            errors.invalid_text(path, resource, "must be a standard resource for quota");
+        }
+        let Some(quantity) = amount.quantity() else { continue };
+        if quantity.is_negative() {
+            amount.invalid(AT_LEAST_0, errors);
+        }
+        if resources::is_whole(resource) && quantity.milli() % 1000 != 0 {
+            amount.invalid("must be an integer", errors);
+        }
+    }
+}
+
+/// A count of objects: `count/deployments.apps`.
+fn is_count(resource: &str) -> bool {
+    resource.starts_with("count/")
+}
+
+/// Whether a scope can be counted for a resource.
+fn fits(scope: &str, resource: &str) -> bool {
+    match scope {
+        "Terminating" | "NotTerminating" | "NotBestEffort" | "PriorityClass" | "CrossNamespacePodAffinity" => {
+            resource == "pods" || resources::is_of_containers(resource) || is_amount_of_pods(resource)
+        }
+        "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => matches!(resource, "persistentvolumeclaims" | "requests.storage"),
+        _ => true,
+    }
+}
+
+fn is_amount_of_pods(resource: &str) -> bool {
+    let rest = resource.strip_prefix("requests.").or_else(|| resource.strip_prefix("limits."));
+    rest.is_some_and(resources::is_of_containers)
+}
+
+fn unfit(spec: &Field<'_>, scope: &str) -> usize {
+    let hard = spec.at("hard");
+    hard.entries().filter(|(resource, _)| resources::is_of_quotas(resource) && !fits(scope, resource)).count()
+}
+
+fn conflicts(scopes: &BTreeSet<&str>) -> bool {
+    CONFLICTING.iter().any(|pair| pair.iter().all(|scope| scopes.contains(scope)))
+}
+
+fn validate_scopes(spec: &Field<'_>, errors: &mut Errors) {
+    let scopes = spec.at("scopes");
+    let mut known = BTreeSet::new();
+    for scope in scopes.texts() {
+        if !SCOPES.contains(&scope) {
+            scopes.invalid("unsupported scope", errors);
+        }
+        for _ in 0..unfit(spec, scope) {
+            scopes.invalid("unsupported scope applied to resource", errors);
+        }
+        known.insert(scope);
+    }
+    if conflicts(&known) {
+        scopes.invalid("conflicting scopes", errors);
+    }
+}
+
+fn validate_scope_selector(spec: &Field<'_>, errors: &mut Errors) {
+    let expressions = spec.below("scopeSelector.matchExpressions");
+    let mut known = BTreeSet::new();
+    for expression in expressions.items() {
+        // Upstream's paths are without the place in the list.
+        let at = |field: &str| Field { path: format!("{}.{field}", expressions.path), ..expression.at(field) };
+        let (scope, operator, values) = (at("scopeName"), at("operator"), at("values"));
+        if !SCOPES.contains(&scope.text()) {
+            scope.invalid("unsupported scope", errors);
+        }
+        for _ in 0..unfit(spec, scope.text()) {
+            expressions.invalid("unsupported scope applied to resource", errors);
+        }
+        if EXISTING.contains(&scope.text()) && operator.text() != "Exists" {
+            operator.invalid("must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity", errors);
+        }
+        match operator.text() {
+            "In" | "NotIn" if values.is_empty() => {
+                values.required(
+                    "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector",
+                    errors,
+                );
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                values.invalid(
+                    "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector",
+                    errors,
+                );
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            _ => operator.invalid("not a valid selector operator", errors),
+        }
+        known.insert(scope.text());
+    }
+    if conflicts(&known) {
+        expressions.invalid("conflicting scopes", errors);
+    }
+}

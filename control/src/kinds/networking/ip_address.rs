@@ -1,0 +1,71 @@
+//! IPAddress. Pure.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use crate::{
+    apiserver::{
+        Strategy,
+        types::{Definition, Resource, VersionSpec},
+        validation::{errors::Errors, names},
+    },
+    kinds::{
+        shared::{
+            cells::text,
+            field::{Field, immutable},
+            tables::{column, named},
+        },
+        types,
+    },
+};
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("networking.k8s.io", "ipaddresses", "IPAddress", IpAddressStrategy);
+    resource.short_names = vec!["ip".into()];
+    resource.namespaced = false;
+    let mut v1 = VersionSpec::new("v1", types::built_in("networking.k8s.io/v1", "IPAddress"));
+    v1.table = named(vec![column("ParentRef", "What it belongs to.")], |object, _| {
+        vec![json!(parent(&object["spec"]["parentRef"]))]
+    });
+    Definition::single(resource, v1)
+}
+
+fn parent(parent: &Value) -> String {
+    if !parent.is_object() {
+        return "<none>".to_owned();
+    }
+    let (group, namespace) = (text(&parent["group"]), text(&parent["namespace"]));
+    let dot = if group.is_empty() { "" } else { "." };
+    let slash = if namespace.is_empty() { "" } else { "/" };
+    format!("{}{dot}{group}/{namespace}{slash}{}", text(&parent["resource"]), text(&parent["name"])).to_lowercase()
+}
+
+#[derive(Debug)]
+struct IpAddressStrategy;
+
+impl Strategy for IpAddressStrategy {
+    fn validate_name(&self, name: &str) -> Option<String> {
+        match name.parse::<IpAddr>() {
+            Err(_) => names::ip(name),
+            Ok(ip) if ip.to_string() != name => Some(format!("must be in canonical form ({:?})", ip.to_string())),
+            Ok(_) => None,
+        }
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let parent = Field::root(object).below("spec.parentRef");
+        if !parent.is_set() {
+            return parent.required("", errors);
+        }
+        parent.at("group").optionally_fits(names::subdomain, errors);
+        parent.at("resource").named(names::path_segment, errors);
+        parent.at("name").named(names::path_segment, errors);
+        parent.at("namespace").optionally_fits(names::path_segment, errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        immutable(new, old, &["spec.parentRef"], errors);
+    }
+}

@@ -1,0 +1,43 @@
+//! DeviceClass. Pure.
+
+use serde_json::{Value, json};
+
+use super::devices;
+use crate::{
+    apiserver::{
+        Strategy,
+        types::{Definition, Generation, Resource, VersionSpec},
+        validation::errors::Errors,
+    },
+    kinds::{
+        shared::{
+            field::Field,
+            tables::{AGE, named},
+        },
+        types,
+    },
+};
+
+/// The resource.
+pub(crate) fn definition() -> Definition {
+    let mut resource = Resource::new("resource.k8s.io", "deviceclasses", "DeviceClass", DeviceClass);
+    resource.namespaced = false;
+    resource.returns_deleted = true;
+    resource.generation = Generation::Counted;
+    let mut v1 = VersionSpec::new("v1", types::built_in("resource.k8s.io/v1", "DeviceClass"));
+    v1.table = named(vec![AGE], |_, age| vec![json!(age)]);
+    Definition::single(resource, v1)
+}
+
+#[derive(Debug)]
+struct DeviceClass;
+
+impl Strategy for DeviceClass {
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let spec = Field::root(object).at("spec");
+        devices::validate_selectors(&spec.at("selectors"), errors);
+        for config in spec.at("config").items() {
+            devices::validate_config(&config, errors);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What controllers of pods have in common: their template, numbers or percentages, and cells. Pure.
+
+use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::{child, pod_spec, set};
+
+use super::{
+    cells::{joined, text},
+    field::Field,
+    pod_template, selector,
+};
+use crate::apiserver::validation::{errors::Errors, names};
+
+const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
+/// Upstream's limit on all annotations of an object.
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+const STATUS_REPLICAS: &str = "cannot be greater than status.replicas";
+
+/// Sets the defaults of the pod template at `spec.template`.
+pub(crate) fn default_template(spec: &mut Map<String, Value>) {
+    if let Some(template) = spec.get_mut("template").and_then(Value::as_object_mut) {
+        default_pod_template(template);
+    }
+}
+
+/// Sets the defaults of a pod template.
+pub(crate) fn default_pod_template(template: &mut Map<String, Value>) {
+    set(template, "metadata", json!({}));
+    pod_spec(child(template, "spec"));
+}
+
+/// Validates a pod template.
+pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
+    let (labels, annotations) = (template.below("metadata.labels"), template.below("metadata.annotations"));
+    names::labels(labels.value, &format!("{}.labels", template.path), errors);
+    let path = format!("{}.annotations", template.path);
+    let mut total = 0;
+    for (key, value) in annotations.entries() {
+        total += key.len() + value.text().len();
+        errors.unless(path.as_str(), key, names::qualified(&key.to_lowercase()));
+    }
+    if total > MAX_ANNOTATIONS_BYTES {
+        errors.too_long(path, MAX_ANNOTATIONS_BYTES);
+    }
+    let spec = template.at("spec");
+    pod_template::validate_spec(spec.value, &spec.path, true, errors);
+}
+
+/// Validates the template of a workload whose pods run for ever: `kind` is upstream's name of it in messages.
+pub(crate) fn validate_lasting_template(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
+    let template = spec.at("template");
+    if !template.is_set() {
+        return template.required("", errors);
+    }
+    selector::validate_match(spec, errors);
+    validate_pod_template(&template, errors);
+    lasting(&template, kind, errors);
+}
+
+/// Refuses pods that end.
+pub(crate) fn lasting(template: &Field<'_>, kind: &str, errors: &mut Errors) {
+    template.below("spec.restartPolicy").one_of(&["Always"], errors);
+    let deadline = template.below("spec.activeDeadlineSeconds");
+    if deadline.is_set() {
+        deadline.forbidden(&format!("activeDeadlineSeconds in {kind} is not Supported"), errors);
+    }
+}
+
+/// The number of a percentage such as `25%`.
+pub(crate) fn percent(text: &str) -> Option<i64> {
+    let digits = text.strip_suffix('%').filter(|digits| !digits.is_empty())?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().unwrap_or(i64::MAX))
+}
+
+/// Validates a number or percentage that is not negative.
+pub(crate) fn int_or_percent(field: &Field<'_>, errors: &mut Errors) {
+    match field.value {
+        Value::String(text) if percent(text).is_none() => field.invalid(PERCENT, errors),
+        Value::Number(_) => field.at_least_0(errors),
+        _ => {}
+    }
+}
+
+/// Refuses more than all.
+pub(crate) fn at_most_100_percent(field: &Field<'_>, errors: &mut Errors) {
+    if percent(field.text()).is_some_and(|percent| percent > 100) {
+        field.invalid("must not be greater than 100%", errors);
+    }
+}
+
+/// The number, or that of the percentage.
+pub(crate) fn int_or_percent_value(field: &Field<'_>) -> i64 {
+    field.number().or_else(|| percent(field.text())).unwrap_or(0)
+}
+
+/// Refuses counts of a status that are greater than `status.replicas`.
+pub(crate) fn at_most_replicas(status: &Field<'_>, fields: &[&str], errors: &mut Errors) {
+    let replicas = status.at("replicas").number().unwrap_or(0);
+    for field in fields.iter().map(|field| status.at(field)) {
+        if field.number().unwrap_or(0) > replicas {
+            field.invalid(STATUS_REPLICAS, errors);
+        }
+    }
+}
+
+/// Refuses more available pods than ready ones.
+pub(crate) fn available_at_most_ready(status: &Field<'_>, why: &str, errors: &mut Errors) {
+    let available = status.at("availableReplicas");
+    if available.number().unwrap_or(0) > status.at("readyReplicas").number().unwrap_or(0) {
+        available.invalid(why, errors);
+    }
+}
+
+/// Refuses a count of collisions that is less than it was.
+pub(crate) fn collisions_grow(status: &Field<'_>, old: &Value, errors: &mut Errors) {
+    let (count, before) = (status.at("collisionCount"), old["status"]["collisionCount"].as_i64());
+    if before.is_some_and(|before| count.number().is_none_or(|count| count < before)) {
+        count.invalid("cannot be decremented", errors);
+    }
+}
+
+/// Names of a template's containers, and their images.
+pub(crate) fn containers(template: &Value) -> [Value; 2] {
+    let all = |key: &str| {
+        let containers = template["spec"]["containers"].as_array();
+        json!(joined(containers.into_iter().flatten().map(|container| text(&container[key]).to_owned())))
+    };
+    [all("name"), all("image")]
+}
+
+/// A count, 0 where it is not there.
+pub(crate) fn number(value: &Value) -> Value {
+    json!(value.as_i64().unwrap_or(0))
+}

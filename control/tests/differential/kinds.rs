@@ -1,0 +1,131 @@
+//! Every built-in kind: discovery, a good object through all its paths, and what is refused.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::{
+    Report,
+    api_server::{ApiServer, JSON, Step},
+    scenario::{MERGE, NAMESPACE, TABLE, step},
+    with_both_servers,
+};
+
+/// A good object of each kind: `apiVersion`, kind, and the rest of the object.
+static SAMPLES: &str = include_str!("../../src/kinds/tests/samples.tsv");
+
+/// A resource as discovery shows it.
+struct Served {
+    plural: String,
+    namespaced: bool,
+    subresources: Vec<String>,
+}
+
+fn root(api_version: &str) -> String {
+    if api_version.contains('/') { format!("/apis/{api_version}") } else { format!("/api/{api_version}") }
+}
+
+fn get(name: &str, path: &str) -> Step {
+    step(&format!("kind: {name}"), "admin", "GET", path, JSON, Value::Null)
+}
+
+/// The resources of a group version, by kind.
+async fn served(side: &ApiServer, api_version: &str) -> anyhow::Result<BTreeMap<String, Served>> {
+    let answer = side.ask(&get("discovery", &root(api_version))).await?;
+    let mut all: BTreeMap<String, Served> = BTreeMap::new();
+    for resource in answer["body"]["resources"].as_array().into_iter().flatten() {
+        let name = resource["name"].as_str().unwrap_or_default();
+        let kind = resource["kind"].as_str().unwrap_or_default().to_owned();
+        match name.split_once('/') {
+            None => {
+                let namespaced = resource["namespaced"] == true;
+                let fresh = Served { plural: name.to_owned(), namespaced, subresources: Vec::new() };
+                all.insert(kind, fresh);
+            }
+            Some((plural, subresource)) => {
+                if let Some(parent) = all.values_mut().find(|parent| parent.plural == plural) {
+                    parent.subresources.push(subresource.to_owned());
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Some objects are named after what they define.
+fn name_of(kind: &str) -> &'static str {
+    match kind {
+        "APIService" => "v1.x.example",
+        "IPAddress" => "10.9.8.7",
+        _ => "sample",
+    }
+}
+
+/// The requests about one kind.
+fn steps(api_version: &str, kind: &str, rest: &str, served: &Served) -> anyhow::Result<Vec<Step>> {
+    let mut object: Value = serde_json::from_str(rest)?;
+    object["metadata"] = json!({"name": name_of(kind), "labels": {"a": "b"}});
+    let namespace = if served.namespaced { format!("/namespaces/{NAMESPACE}") } else { String::new() };
+    let all = format!("{}{namespace}/{}", root(api_version), served.plural);
+    let one = format!("{all}/{}", name_of(kind));
+    let named = |what: &str| format!("kind: {what} {api_version} {kind}");
+    let ask = |what: &str, method, path: &str, media, body| step(&named(what), "admin", method, path, media, body);
+    let table = |what: &str, path: &str| Step { accept: TABLE, ..ask(what, "GET", path, JSON, Value::Null) };
+    let mut steps = vec![
+        ask("create", "POST", &all, JSON, object.clone()),
+        ask("create again", "POST", &all, JSON, object.clone()),
+        ask("get", "GET", &one, JSON, Value::Null),
+        table("table", &one),
+        ask("label", "PATCH", &one, MERGE, json!({"metadata": {"labels": {"c": "d"}}})),
+        ask("annotate", "PATCH", &one, MERGE, json!({"metadata": {"annotations": {"c": "d"}}})),
+        ask("replace without a version", "PUT", &one, JSON, object.clone()),
+        ask("replace what is not there", "PUT", &format!("{all}/none?dryRun=All"), JSON, {
+            object["metadata"]["name"] = json!("none");
+            object
+        }),
+    ];
+    for subresource in &served.subresources {
+        let path = format!("{one}/{subresource}");
+        steps.push(ask(&format!("get {subresource}"), "GET", &path, JSON, Value::Null));
+        let patch = json!({"metadata": {"labels": {"e": "f"}}});
+        steps.push(ask(&format!("label {subresource}"), "PATCH", &path, MERGE, patch));
+    }
+    steps.push(ask("delete", "DELETE", &one, JSON, json!({"propagationPolicy": "Background"})));
+    Ok(steps)
+}
+
+/// Compares discovery, and every kind that has a sample.
+pub(crate) fn every_kind_is_answered_alike() {
+    with_both_servers(async |real, ours| {
+        let mut report = Report::default();
+        let mut kinds: BTreeMap<&str, BTreeMap<String, Served>> = BTreeMap::new();
+        let versions = ["v1", "apiextensions.k8s.io/v1", "coordination.k8s.io/v1", "discovery.k8s.io/v1"];
+        let versions = versions.into_iter().chain(["events.k8s.io/v1", "node.k8s.io/v1"]);
+        let samples = SAMPLES.lines().filter_map(|line| Some(line.split_once('\t')?.0));
+        for api_version in versions.chain(samples) {
+            if !kinds.contains_key(api_version) {
+                compare(real, ours, &get(&format!("discovery of {api_version}"), &root(api_version)), &mut report)
+                    .await?;
+                kinds.insert(api_version, served(real, api_version).await?);
+            }
+        }
+        for line in SAMPLES.lines() {
+            let fields: Vec<&str> = line.splitn(3, '\t').collect();
+            let [api_version, kind, rest] = fields[..] else { anyhow::bail!("a sample has three fields: {line}") };
+            let served = kinds.get(api_version).and_then(|all| all.get(kind));
+            let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
+            for step in steps(api_version, kind, rest, served)? {
+                compare(real, ours, &step, &mut report).await?;
+            }
+        }
+        report.print();
+        report.assert_all_seen(|row| row.step.starts_with("kind: "));
+        Ok(())
+    });
+}
+
+async fn compare(real: &ApiServer, ours: &ApiServer, step: &Step, report: &mut Report) -> anyhow::Result<()> {
+    report.request = format!("{} {} {} {}", step.method, step.path, step.kind, step.body);
+    report.compare(&step.name, &real.ask(step).await?, &ours.ask(step).await?);
+    Ok(())
+}
