@@ -7,6 +7,8 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use windlass_apimachinery::openapi::v2_protobuf;
 
@@ -17,7 +19,7 @@ use super::{
     negotiation::Accept,
     request_info::{RequestInfo, RequestOptions},
     subresource::Subresource,
-    types::{Catalog, Group, GroupVersion, Version},
+    types::{Catalog, Group, GroupVersion, Storage, Version},
 };
 use crate::schema;
 
@@ -99,15 +101,26 @@ fn response_kind(version: &Version, subresource: &Subresource) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
 }
 
+/// By which clients tell whether the stored form of a resource has changed.
+fn storage_version_hash(api_version: &str, kind: &str) -> String {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let hash = digest(&SHA256, format!("{group}/{version}/{kind}").as_bytes());
+    STANDARD.encode(hash.as_ref().get(..8).unwrap_or_default())
+}
+
 fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
     let mut list = Vec::new();
-    for t in &catalog.group_version(group, version)?.resources {
+    let resources = &catalog.group_version(group, version)?.resources;
+    for t in resources {
         let mut entry = json!({"name": t.plural, "singularName": t.singular, "namespaced": t.namespaced, "kind": t.gvk.kind, "verbs": t.discovered_verbs()});
         if !t.short_names.is_empty() {
             entry["shortNames"] = json!(t.short_names);
         }
         if !t.categories.is_empty() {
             entry["categories"] = json!(t.categories);
+        }
+        if let Storage::Store { api_version, .. } = &t.storage {
+            entry["storageVersionHash"] = json!(storage_version_hash(api_version, &t.gvk.kind));
         }
         list.push(entry);
         for subresource in &t.spec.subresources {
@@ -119,6 +132,10 @@ fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
             }
             list.push(entry);
         }
+    }
+    // Subresources of custom resources have an order of their own.
+    if resources.iter().all(|version| version.spec.schema.is_built_in()) {
+        list.sort_by(|one: &Value, other| one["name"].as_str().cmp(&other["name"].as_str()));
     }
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))

@@ -7,12 +7,16 @@ use serde_json::{Value, json};
 use crate::{
     Report,
     api_server::{ApiServer, JSON, Step},
+    known_differences::is_of_kinds,
     scenario::{MERGE, NAMESPACE, TABLE, step},
     with_both_servers,
 };
 
 /// A good object of each kind: `apiVersion`, kind, and the rest of the object.
 static SAMPLES: &str = include_str!("../../src/kinds/tests/samples.tsv");
+
+/// What upstream refuses of each: `apiVersion`, kind, a pointer, and what stands there instead.
+static REFUSALS: &str = include_str!("../../src/kinds/tests/refusals.tsv");
 
 /// A resource as discovery shows it.
 struct Served {
@@ -61,12 +65,51 @@ fn name_of(kind: &str) -> &'static str {
     }
 }
 
-/// The requests about one kind.
-fn steps(api_version: &str, kind: &str, rest: &str, served: &Served) -> anyhow::Result<Vec<Step>> {
-    let mut object: Value = serde_json::from_str(rest)?;
-    object["metadata"] = json!({"name": name_of(kind), "labels": {"a": "b"}});
+/// The good object of a kind.
+fn sample(api_version: &str, kind: &str) -> anyhow::Result<Value> {
+    let start = format!("{api_version}\t{kind}\t");
+    let rest = SAMPLES.lines().find_map(|line| line.strip_prefix(&start));
+    let mut object: Value = serde_json::from_str(rest.ok_or_else(|| anyhow::anyhow!("{start} has no sample"))?)?;
+    object["metadata"] = json!({"name": name_of(kind)});
+    Ok(object)
+}
+
+/// The path of all objects of a kind, in the namespace of the test.
+fn collection(api_version: &str, served: &Served) -> String {
     let namespace = if served.namespaced { format!("/namespaces/{NAMESPACE}") } else { String::new() };
-    let all = format!("{}{namespace}/{}", root(api_version), served.plural);
+    format!("{}{namespace}/{}", root(api_version), served.plural)
+}
+
+/// The object with another value at a pointer, or without one where the value is `-`.
+fn with(mut object: Value, pointer: &str, value: &str) -> anyhow::Result<Value> {
+    let (holder, key) = pointer.rsplit_once('/').unwrap_or(("", pointer));
+    let mut place = &mut object;
+    for step in holder.split('/').skip(1) {
+        place = match place {
+            Value::Array(items) => {
+                let at: usize = step.parse()?;
+                items.get_mut(at).ok_or_else(|| anyhow::anyhow!("{pointer}: no item {at}"))?
+            }
+            other => &mut other[step],
+        };
+    }
+    match (place, value) {
+        (Value::Object(fields), "-") => drop(fields.remove(key)),
+        (Value::Array(items), value) => {
+            let at: usize = key.parse()?;
+            items.truncate(at);
+            items.push(serde_json::from_str(value)?);
+        }
+        (other, value) => other[key] = serde_json::from_str(value)?,
+    }
+    Ok(object)
+}
+
+/// The requests about one kind.
+fn steps(api_version: &str, kind: &str, served: &Served) -> anyhow::Result<Vec<Step>> {
+    let mut object = sample(api_version, kind)?;
+    object["metadata"]["labels"] = json!({"a": "b"});
+    let all = collection(api_version, served);
     let one = format!("{all}/{}", name_of(kind));
     let named = |what: &str| format!("kind: {what} {api_version} {kind}");
     let ask = |what: &str, method, path: &str, media, body| step(&named(what), "admin", method, path, media, body);
@@ -87,8 +130,11 @@ fn steps(api_version: &str, kind: &str, rest: &str, served: &Served) -> anyhow::
     for subresource in &served.subresources {
         let path = format!("{one}/{subresource}");
         steps.push(ask(&format!("get {subresource}"), "GET", &path, JSON, Value::Null));
-        let patch = json!({"metadata": {"labels": {"e": "f"}}});
-        steps.push(ask(&format!("label {subresource}"), "PATCH", &path, MERGE, patch));
+        let patch = match subresource.as_str() {
+            "scale" => json!({"spec": {"replicas": 2}}),
+            _ => json!({"metadata": {"labels": {"e": "f"}}}),
+        };
+        steps.push(ask(&format!("patch {subresource}"), "PATCH", &path, MERGE, patch));
     }
     steps.push(ask("delete", "DELETE", &one, JSON, json!({"propagationPolicy": "Background"})));
     Ok(steps)
@@ -100,7 +146,8 @@ pub(crate) fn every_kind_is_answered_alike() {
         let mut report = Report::default();
         let mut kinds: BTreeMap<&str, BTreeMap<String, Served>> = BTreeMap::new();
         let versions = ["v1", "apiextensions.k8s.io/v1", "coordination.k8s.io/v1", "discovery.k8s.io/v1"];
-        let versions = versions.into_iter().chain(["events.k8s.io/v1", "node.k8s.io/v1"]);
+        let more = ["authentication.k8s.io/v1", "authorization.k8s.io/v1", "events.k8s.io/v1", "node.k8s.io/v1"];
+        let versions = versions.into_iter().chain(more);
         let samples = SAMPLES.lines().filter_map(|line| Some(line.split_once('\t')?.0));
         for api_version in versions.chain(samples) {
             if !kinds.contains_key(api_version) {
@@ -111,21 +158,47 @@ pub(crate) fn every_kind_is_answered_alike() {
         }
         for line in SAMPLES.lines() {
             let fields: Vec<&str> = line.splitn(3, '\t').collect();
-            let [api_version, kind, rest] = fields[..] else { anyhow::bail!("a sample has three fields: {line}") };
+            let [api_version, kind, _] = fields[..] else { anyhow::bail!("a sample has three fields: {line}") };
             let served = kinds.get(api_version).and_then(|all| all.get(kind));
             let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
-            for step in steps(api_version, kind, rest, served)? {
+            for step in steps(api_version, kind, served)? {
                 compare(real, ours, &step, &mut report).await?;
             }
         }
+        for line in REFUSALS.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [api_version, kind, pointer, value, _] = fields[..] else { anyhow::bail!("not five fields: {line}") };
+            let served = kinds.get(api_version).and_then(|all| all.get(kind));
+            let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
+            let object = with(sample(api_version, kind)?, pointer, value)?;
+            let path = format!("{}?dryRun=All", collection(api_version, served));
+            let name = format!("kind: refused {api_version} {kind} {pointer}");
+            compare(real, ours, &step(&name, "admin", "POST", &path, JSON, object), &mut report).await?;
+        }
         report.print();
-        report.assert_all_seen(|row| row.step.starts_with("kind: "));
+        report.assert_all_seen(is_of_kinds);
         Ok(())
     });
 }
 
 async fn compare(real: &ApiServer, ours: &ApiServer, step: &Step, report: &mut Report) -> anyhow::Result<()> {
     report.request = format!("{} {} {} {}", step.method, step.path, step.kind, step.body);
-    report.compare(&step.name, &real.ask(step).await?, &ours.ask(step).await?);
+    let (mut real, mut ours) = (real.ask(step).await?, ours.ask(step).await?);
+    for answer in [&mut real, &mut ours] {
+        by_name(&mut answer["body"]["resources"]);
+        for column in answer["body"]["columnDefinitions"].as_array_mut().into_iter().flatten() {
+            // Descriptions of columns are our own words.
+            column["description"] = Value::Null;
+        }
+    }
+    report.compare(&step.name, &real, &ours);
     Ok(())
+}
+
+/// Makes an object of a list of resources, so that one more does not shift the others.
+fn by_name(resources: &mut Value) {
+    if let Some(list) = resources.as_array() {
+        let entry = |resource: &Value| Some((resource["name"].as_str()?.to_owned(), resource.clone()));
+        *resources = Value::Object(list.iter().filter_map(entry).collect());
+    }
 }

@@ -172,7 +172,7 @@ impl<'a> Type<'a> {
                 entries: Some(inside(values)),
                 ..MapAtom::of_any(object_meta)
             }),
-            Kind::RawExtension | Kind::FieldsV1 => Self::map_atom(MapAtom::of_any(object_meta)),
+            Kind::RawExtension | Kind::FieldsV1 => Self::deduced_atom(true),
             Kind::Object(object) => {
                 let embedded = schema.embedded_resource || definition.embedded_resource;
                 // An object of which nothing is declared is a map of anything.

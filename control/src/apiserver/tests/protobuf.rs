@@ -113,7 +113,17 @@ async fn every_kind_is_written_in_protobuf_and_read_back() {
         let name = made.object()["metadata"]["name"].as_str().unwrap().to_owned();
         let path = format!("{collection}/{name}");
         let stored = json_of(&api, &path).await;
-        let same = |other: &Value| windlass_apimachinery::schema::same(resource.spec.schema.node(), other, &stored);
+        // The claims of a StatefulSet have a kind, which is no field in protobuf.
+        let untyped = |object: &Value| {
+            let mut object = object.clone();
+            let claims = object.pointer_mut("/spec/volumeClaimTemplates").and_then(Value::as_array_mut);
+            for claim in claims.into_iter().flatten().filter_map(Value::as_object_mut) {
+                claim.retain(|field, _| !matches!(field.as_str(), "kind" | "apiVersion"));
+            }
+            object
+        };
+        let node = resource.spec.schema.node();
+        let same = |other: &Value| windlass_apimachinery::schema::same(node, &untyped(other), &untyped(&stored));
         assert!(same(&made.object()), "{}: {} {stored}", resource.gvk.kind, made.object());
         let again = ask(&api, "PUT", &path, "application/json", PROTOBUF, encoded(&stored)).await;
         let again: Value = serde_json::from_slice(&again.bytes).unwrap();

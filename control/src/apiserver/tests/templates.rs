@@ -30,8 +30,11 @@ fn pod_spec() -> Value {
 pub(crate) fn name_of(resource: &Version, name: &str) -> String {
     match &*resource.gvk.kind {
         "CustomResourceDefinition" => format!("{name}.test.example"),
-        "APIService" => "v1.x.example".to_owned(),
-        "IPAddress" => "10.9.8.7".to_owned(),
+        "APIService" => format!("v1.{name}.example"),
+        "IPAddress" => {
+            let digits: String = name.chars().filter(char::is_ascii_digit).collect();
+            format!("10.9.{}.{}", name.as_bytes()[0], digits.parse().unwrap_or(0_u8))
+        }
         _ => name.to_owned(),
     }
 }
@@ -84,6 +87,9 @@ pub(crate) fn object(resource: &Version, name: &str) -> Value {
         "StorageClass" => json!({"provisioner": "p.q/r", "parameters": {"a": "b"}, "mountOptions": ["ro"]}),
         _ => sample(&resource.gvk.api_version(), &resource.gvk.kind),
     };
+    if resource.gvk.kind == "APIService" {
+        object["spec"]["group"] = json!(format!("{name}.example"));
+    }
     object["kind"] = json!(resource.gvk.kind);
     object["apiVersion"] = json!(resource.gvk.api_version());
     let name = name_of(resource, name);

@@ -122,16 +122,18 @@ pub(crate) fn port_number(number: i64) -> Option<String> {
 
 const DOMAIN_PATH: &str = "must be a domain-prefixed path (such as \"acme.io/foo\")";
 
-/// A path with a domain before it, as names of controllers.
-pub(crate) fn domain_prefixed_path(text: &str) -> Option<String> {
-    let Some((domain, path)) = text.split_once('/').filter(|(domain, path)| !domain.is_empty() && !path.is_empty())
-    else {
-        return Some(DOMAIN_PATH.to_owned());
+/// A path with a domain before it, as names of controllers: the part that is wrong, and why.
+pub(crate) fn domain_prefixed_path(text: &str) -> Option<(&str, String)> {
+    let parts = text.split_once('/').filter(|(domain, path)| !domain.is_empty() && !path.is_empty());
+    let Some((domain, path)) = parts else {
+        return Some((text, DOMAIN_PATH.to_owned()));
     };
+    if let Some(why) = subdomain(domain) {
+        return Some((domain, why));
+    }
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"/\\-._~%!$&'()*+,;=:".contains(&b);
-    subdomain(domain).or_else(|| {
-        (!path.bytes().all(fine)).then(|| format!("Invalid path (regex used for validation is '{HTTP_PATH}')"))
-    })
+    let why = || format!("Invalid path (regex used for validation is '{HTTP_PATH}')");
+    (!path.bytes().all(fine)).then(|| (path, why()))
 }
 
 const HTTP_PATH: &str = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
@@ -158,10 +160,16 @@ pub(crate) fn masked(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
+const LEADING_ZEROS: &str = "must not have leading 0s in IP or prefix length";
+
 /// A range of addresses in its canonical form.
 pub(crate) fn cidr(text: &str) -> Option<String> {
     let Some((address, length)) = parse_cidr(text) else {
-        return Some("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned());
+        let (address, length) = text.split_once('/').unwrap_or((text, ""));
+        let digits = |part: &str| part.parse::<u8>().is_ok();
+        let zeros = address.split('.').chain([length]).all(digits) && address.split('.').count() == 4;
+        let why = if zeros { LEADING_ZEROS } else { "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)" };
+        return Some(why.to_owned());
     };
     if matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
         return Some("must not have an IPv4-mapped IPv6 address".to_owned());

@@ -82,6 +82,9 @@ impl Strategy for PolicyBinding {
         }
         if spec.at("matchResources").is_set() {
             rules::match_resources(&spec.at("matchResources"), errors);
+            if self.mutating {
+                rules::mutable(&spec.at("matchResources"), errors);
+            }
         }
         if !self.mutating {
             validate_actions(&spec.at("validationActions"), errors);
@@ -106,7 +109,7 @@ fn validate_param_ref(reference: &Field<'_>, errors: &mut Errors) {
     if name.text().is_empty() && !selector.is_set() {
         reference.required("one of name or selector must be specified", errors);
     }
-    reference.at("parameterNotFoundAction").required_one_of(&["Allow", "Deny"], errors);
+    reference.at("parameterNotFoundAction").required_one_of(&["Deny", "Allow"], errors);
 }
 
 fn validate_actions(actions: &Field<'_>, errors: &mut Errors) {

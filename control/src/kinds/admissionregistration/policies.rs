@@ -99,6 +99,9 @@ impl Strategy for Policy {
             if matched.at("resourceRules").is_empty() {
                 matched.at("resourceRules").required("", errors);
             }
+            if self.mutating {
+                rules::mutable(&matched, errors);
+            }
         } else {
             matched.required("", errors);
         }
@@ -110,7 +113,7 @@ impl Strategy for Policy {
             mutations(&spec, errors);
         } else {
             validations(&spec, errors);
-            audit_annotations(&spec.at("auditAnnotations"), errors);
+            audit_annotations(&spec.at("auditAnnotations"), root.below("metadata.name").text(), errors);
         }
     }
 
@@ -219,14 +222,15 @@ fn validations(spec: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-fn audit_annotations(annotations: &Field<'_>, errors: &mut Errors) {
+fn audit_annotations(annotations: &Field<'_>, policy: &str, errors: &mut Errors) {
     if annotations.len() > MAX_ANNOTATIONS {
         annotations.invalid(&format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations"), errors);
     }
     let mut seen = BTreeSet::new();
     for each in annotations.items() {
         let (key, value) = (each.at("key"), each.at("valueExpression"));
-        key.fits(names::qualified, errors);
+        let whole = format!("{policy}/{}", key.text());
+        errors.unless(key.path.as_str(), &whole, names::qualified(&whole));
         let trimmed = value.text().trim();
         if trimmed.is_empty() {
             value.required("valueExpression is not specified", errors);
@@ -255,7 +259,8 @@ fn mutations(spec: &Field<'_>, errors: &mut Errors) {
             }
             if other.is_set() {
                 let why = format!("must not be specified when patchType is {kind}");
-                other.invalid(&why, errors);
+                let name = other.path.rsplit('.').next().unwrap_or_default();
+                errors.invalid_text(other.path.as_str(), &format!("{{{name}}}"), &why);
             }
         };
         match kind.text() {

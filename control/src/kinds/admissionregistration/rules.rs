@@ -97,8 +97,10 @@ fn validate_resources(resources: &Field<'_>, errors: &mut Errors) {
             "*" => all_resources = true,
             _ => {}
         }
-        let (resource, sub) = text.split_once('/').unwrap_or((text, ""));
-        plain |= text != "*" && !text.contains('/');
+        let Some((resource, sub)) = text.split_once('/') else {
+            plain |= text != "*";
+            continue;
+        };
         if wholes.contains(resource) {
             item.invalid(&format!("if '{resource}/*' is present, must not specify {text}"), errors);
         }
@@ -132,6 +134,16 @@ pub(super) fn match_conditions(conditions: &Field<'_>, errors: &mut Errors) {
         name.named(names::qualified, errors);
         if !name.text().is_empty() && !seen.insert(name.text()) {
             name.duplicate(errors);
+        }
+    }
+}
+
+/// Refuses what cannot be mutated: a deletion has no object.
+pub(super) fn mutable(resources: &Field<'_>, errors: &mut Errors) {
+    const MUTABLE: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
+    for rule in resources.at("resourceRules").items() {
+        for operation in rule.at("operations").texts() {
+            errors.one_of(resources.below("resourceRules.operations").path, &json!(operation), &MUTABLE);
         }
     }
 }

@@ -90,11 +90,8 @@ impl Strategy for WebhookConfiguration {
 impl WebhookConfiguration {
     fn validate_webhook(&self, webhook: &Field<'_>, errors: &mut Errors) {
         let name = webhook.at("name");
-        if name.text().is_empty() {
-            name.required("", errors);
-        }
-        name.fits(names::subdomain, errors);
-        if name.text().split('.').count() < 3 {
+        name.named(names::subdomain, errors);
+        if !name.text().is_empty() && name.text().split('.').count() < 3 {
             name.invalid("should be a domain with at least three segments separated by dots", errors);
         }
         for rule in webhook.at("rules").items() {
@@ -174,9 +171,10 @@ fn validate_url(field: &Field<'_>, errors: &mut Errors) {
 }
 
 fn validate_service(service: &Field<'_>, errors: &mut Errors) {
-    for field in ["name", "namespace"].map(|field| service.at(field)) {
-        if field.text().is_empty() {
-            field.required("", errors);
+    // Upstream confuses the two.
+    for (field, told) in [("namespace", "name"), ("name", "namespace")] {
+        if service.at(field).text().is_empty() {
+            service.at(told).required("", errors);
         }
     }
     let port = service.at("port");
@@ -194,8 +192,8 @@ fn validate_service(service: &Field<'_>, errors: &mut Errors) {
     if !text.starts_with('/') {
         path.invalid("must start with a '/'", errors);
     }
-    let inner = text.strip_prefix('/').unwrap_or(text);
-    let inner = inner.strip_suffix('/').unwrap_or(inner);
+    let inner: String = text.chars().skip(1).collect();
+    let inner = inner.strip_suffix('/').unwrap_or(&inner);
     for (at, step) in inner.split('/').enumerate() {
         if step.is_empty() {
             path.invalid(&format!("segment[{at}] may not be empty"), errors);

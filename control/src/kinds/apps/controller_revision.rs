@@ -24,7 +24,7 @@ pub(crate) fn definition() -> Definition {
     let mut v1 = VersionSpec::new("v1", types::built_in("apps/v1", "ControllerRevision"));
     let columns = vec![column("Controller", "What it is a revision of."), column("Revision", "Its number."), AGE];
     v1.table = named(columns, |object, age| {
-        vec![json!(controller(object)), json!(object["revision"].as_i64().unwrap_or(0).to_string()), json!(age)]
+        vec![json!(controller(object)), json!(object["revision"].as_i64().unwrap_or(0)), json!(age)]
     });
     Definition::single(resource, v1)
 }

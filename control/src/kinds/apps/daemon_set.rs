@@ -112,7 +112,9 @@ impl Strategy for DaemonSet {
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
-        selector::validate_workload(&spec, "daemonset", errors);
+        if spec.at("selector").is_set() {
+            selector::validate_workload(&spec, "daemonset", errors);
+        }
         selector::validate_match(&spec, errors);
         let template = spec.at("template");
         workload::validate_pod_template(&template, errors);
@@ -164,6 +166,9 @@ fn update_strategy(strategy: &Field<'_>, errors: &mut Errors) {
                 _ => {}
             }
         }
-        _ => errors.not_supported(strategy.path.as_str(), strategy.value, &["OnDelete", "RollingUpdate"]),
+        _ => {
+            let shown = strategy.internal(&[("Type", "type"), ("RollingUpdate", "rollingUpdate")]);
+            strategy.not_supported_as(&shown, &["RollingUpdate", "OnDelete"], errors);
+        }
     }
 }

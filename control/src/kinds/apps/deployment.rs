@@ -92,7 +92,11 @@ impl Strategy for Deployment {
         let spec = Field::root(object).at("spec");
         spec.at("replicas").at_least_0(errors);
         selector::validate_workload(&spec, "deployment", errors);
-        workload::validate_lasting_template(&spec, "ReplicaSet", errors);
+        if selector::is_readable(&spec.at("selector")) {
+            workload::validate_lasting_template(&spec, "ReplicaSet", errors);
+        } else {
+            selector::unreadable(&spec.at("selector"), ": invalid label selector", errors);
+        }
         strategy(&spec.at("strategy"), errors);
         none_negative(&spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], errors);
         let deadline = spec.at("progressDeadlineSeconds");
@@ -143,6 +147,9 @@ fn strategy(strategy: &Field<'_>, errors: &mut Errors) {
             }
             workload::at_most_100_percent(&unavailable, errors);
         }
-        _ => errors.not_supported(strategy.path.as_str(), strategy.value, &["Recreate", "RollingUpdate"]),
+        _ => {
+            let shown = strategy.internal(&[("Type", "type"), ("RollingUpdate", "rollingUpdate")]);
+            strategy.not_supported_as(&shown, &["Recreate", "RollingUpdate"], errors);
+        }
     }
 }

@@ -74,7 +74,11 @@ impl Strategy for ReplicaSet {
         let spec = Field::root(object).at("spec");
         none_negative(&spec, &["replicas", "minReadySeconds"], errors);
         selector::validate_workload(&spec, "deployment", errors);
-        workload::validate_lasting_template(&spec, "ReplicaSet", errors);
+        if selector::is_readable(&spec.at("selector")) {
+            workload::validate_lasting_template(&spec, "ReplicaSet", errors);
+        } else {
+            selector::unreadable(&spec.at("selector"), ": invalid label selector", errors);
+        }
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

@@ -97,7 +97,7 @@ impl Strategy for StatefulSet {
     }
 
     fn validate_name(&self, name: &str) -> Option<String> {
-        names::label(name)
+        if name.contains('.') { Some("must not contain dots".to_owned()) } else { names::label(name) }
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
@@ -110,7 +110,13 @@ impl Strategy for StatefulSet {
         spec.below("ordinals.start").at_least_0(errors);
         spec.at("serviceName").optionally_fits(names::label, errors);
         selector::validate_workload(&spec, "statefulset", errors);
-        workload::validate_lasting_template(&spec, "StatefulSet", errors);
+        let selector = spec.at("selector");
+        if selector::is_readable(&selector) {
+            workload::validate_lasting_template(&spec, "StatefulSet", errors);
+        } else {
+            // Upstream says no more.
+            selector::unreadable(&selector, "", errors);
+        }
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
@@ -161,7 +167,8 @@ fn policies(spec: &Field<'_>, errors: &mut Errors) {
     match strategy.at("type").text() {
         "" => strategy.required("", errors),
         "OnDelete" if rolling.is_set() => {
-            rolling.invalid("only allowed for updateStrategy 'RollingUpdate'", errors);
+            let shown = rolling.internal(&[("Partition", "partition"), ("MaxUnavailable", "maxUnavailable")]);
+            rolling.invalid_as(&shown, "only allowed for updateStrategy 'RollingUpdate'", errors);
         }
         "OnDelete" => {}
         "RollingUpdate" => {
@@ -173,11 +180,14 @@ fn policies(spec: &Field<'_>, errors: &mut Errors) {
             }
             workload::at_most_100_percent(&unavailable, errors);
         }
-        _ => strategy.invalid("must be 'RollingUpdate' or 'OnDelete'", errors),
+        _ => {
+            let shown = strategy.internal(&[("Type", "type"), ("RollingUpdate", "rollingUpdate")]);
+            strategy.invalid_as(&shown, "must be 'RollingUpdate' or 'OnDelete'", errors);
+        }
     }
     let retention = spec.at("persistentVolumeClaimRetentionPolicy");
     for field in ["whenDeleted", "whenScaled"] {
-        retention.at(field).optional_one_of(&["Delete", "Retain"], errors);
+        retention.at(field).optional_one_of(&["Retain", "Delete"], errors);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
             field::{Field, none_negative},
             selector,
             tables::{AGE, column, count, flag, wide},
-            workload::{self, containers},
+            workload::containers,
         },
         types,
     },
@@ -67,7 +67,7 @@ fn row(object: &Value, now: Timestamp) -> Vec<Value> {
         object["metadata"]["name"].clone(),
         spec["schedule"].clone(),
         json!(spec["timeZone"].as_str().unwrap_or("<none>")),
-        json!(spec["suspend"] == true),
+        json!(if spec["suspend"] == true { "True" } else { "False" }),
         json!(status["active"].as_array().map_or(0, Vec::len)),
         json!(last),
         json!(age(text(&object["metadata"]["creationTimestamp"]), now)),
@@ -89,7 +89,7 @@ impl Strategy for CronJob {
         set(spec, "failedJobsHistoryLimit", json!(1));
         if let Some(template) = spec.get_mut("jobTemplate").and_then(Value::as_object_mut) {
             set(template, "metadata", json!({}));
-            workload::default_template(child(template, "spec"));
+            job::default_template(child(template, "spec"));
         }
     }
 
@@ -143,8 +143,7 @@ fn time_zone(zone: &Field<'_>, errors: &mut Errors) {
     }
     if name.eq_ignore_ascii_case("local") {
         zone.invalid(ZONES, errors);
-    }
-    if TimeZone::get(name).is_err() {
+    } else if TimeZone::get(name).is_err() {
         zone.invalid(&format!("unknown time zone {name}"), errors);
     }
 }

@@ -122,10 +122,9 @@ fn validate_limit(limit: &Field<'_>, errors: &mut Errors) {
 
 fn validate_name(kind: &str, resource: &str, path: &str, errors: &mut Errors) {
     if let Some(why) = names::qualified(resource) {
-        return errors.invalid_text(path, resource, &why);
-    }
-    if !resource.contains('/') && !resources::is_standard(resource) {
-        return errors.invalid_text(path, resource, "must be a standard resource type or fully qualified");
+        errors.invalid_text(path, resource, &why);
+    } else if !resource.contains('/') && !resources::is_standard(resource) {
+        errors.invalid_text(path, resource, "must be a standard resource type or fully qualified");
     }
     if !matches!(kind, "Pod" | "Container") {
         return;
@@ -151,8 +150,8 @@ fn compare(limit: &Field<'_>, resource: &str, errors: &mut Errors) {
         ("defaultRequest", least, "min", request, "default request", request),
         ("defaultRequest", request, "default request", most, "max", request),
         ("defaultRequest", request, "default request", default, "default limit", request),
-        ("default", least, "min", default, "default", default),
-        ("default", default, "default", most, "max", default),
+        ("default", least, "min", default, "default", least),
+        ("default", default, "default", most, "max", most),
     ];
     for (field, low, low_name, high, high_name, shown) in pairs {
         if let (Some(low), Some(high), Some(shown)) = (low, high, shown)

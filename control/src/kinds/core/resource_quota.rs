@@ -111,7 +111,8 @@ fn validate_amounts(amounts: &Field<'_>, errors: &mut Errors) {
             errors.invalid_text(path, resource, &why);
         } else if !resource.contains('/') && !resources::is_standard(resource) && !is_count(resource) {
             errors.invalid_text(path, resource, "must be a standard resource type or fully qualified");
-        } else if !resource.contains('/') && !resources::is_of_quotas(resource) && !is_count(resource) {
+        }
+        if !resource.contains('/') && !resources::is_of_quotas(resource) && !is_count(resource) {
             errors.invalid_text(path, resource, "must be a standard resource for quota");
         }
         let Some(quantity) = amount.quantity() else { continue };

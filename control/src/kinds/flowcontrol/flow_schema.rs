@@ -24,6 +24,7 @@ use crate::{
 
 const MAX_PRECEDENCE: i64 = 10_000;
 const EXEMPT: &str = "exempt";
+const METHODS: [&str; 2] = ["ByNamespace", "ByUser"];
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
 /// The resource.
@@ -84,8 +85,8 @@ impl Strategy for FlowSchema {
             _ => precedence.invalid(&format!("must not be greater than {MAX_PRECEDENCE}"), errors),
         }
         let method = spec.at("distinguisherMethod");
-        if method.is_set() {
-            method.at("type").one_of(&["ByNamespace", "ByUser"], errors);
+        if method.is_set() && !METHODS.contains(&method.at("type").text()) {
+            method.at("type").not_supported_as(&method.internal(&[("Type", "type")]), &METHODS, errors);
         }
         let level = spec.below("priorityLevelConfiguration.name");
         if level.text().is_empty() {

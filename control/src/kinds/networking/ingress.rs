@@ -91,11 +91,8 @@ impl Strategy for Ingress {
         let spec = Field::root(object).at("spec");
         let (backend, rules) = (spec.at("defaultBackend"), spec.at("rules"));
         if rules.is_empty() && !backend.is_set() {
-            // Upstream writes the value of its internal type, in the order of its fields.
-            let class = spec.at("ingressClassName").value;
-            let shown = format!("{{\"IngressClassName\":{class},\"DefaultBackend\":null,\"TLS\":null,\"Rules\":null}}");
             let why = "either `defaultBackend` or `rules` must be specified";
-            errors.push("spec", Cause::Invalid, format!("Invalid value: {shown}: {why}"));
+            errors.push("spec", Cause::Invalid, format!("Invalid value: {}: {why}", rules.value));
         }
         if backend.is_set() {
             validate_backend(&backend, errors);

@@ -58,7 +58,7 @@ impl Strategy for IngressClass {
         let spec = Field::root(object).at("spec");
         let controller = spec.at("controller");
         controller.max_bytes(MAX_CONTROLLER_BYTES, errors);
-        controller.named(names::domain_prefixed_path, errors);
+        controller.domain_prefixed_path(errors);
         let parameters = spec.at("parameters");
         if !parameters.is_set() {
             return;

@@ -11,7 +11,6 @@ use crate::{
     },
     kinds::{
         shared::{
-            endpoints::PROTOCOLS,
             field::Field,
             selector,
             tables::{AGE, column, named},
@@ -64,12 +63,12 @@ impl Strategy for NetworkPolicy {
         if types.len() > 2 {
             return types.invalid("may not specify more than two policyTypes", errors);
         }
-        types.items().for_each(|kind| kind.one_of(&["Egress", "Ingress"], errors));
+        types.items().for_each(|kind| kind.one_of(&["Ingress", "Egress"], errors));
     }
 }
 
 fn validate_port(rule: &Field<'_>, errors: &mut Errors) {
-    rule.at("protocol").optional_one_of(PROTOCOLS, errors);
+    rule.at("protocol").optional_one_of(&["TCP", "UDP", "SCTP"], errors);
     let (port, end) = (rule.at("port"), rule.at("endPort"));
     match port.value {
         Value::Null => {
@@ -90,7 +89,8 @@ fn validate_port(rule: &Field<'_>, errors: &mut Errors) {
             }
             let Some(last) = end.number() else { return };
             if last < number {
-                end.invalid("must be greater than or equal to `port`", errors);
+                // Upstream writes the port.
+                errors.invalid(end.path.as_str(), port.value, "must be greater than or equal to `port`");
             }
             if let Some(why) = names::port_number(last) {
                 end.invalid(&why, errors);

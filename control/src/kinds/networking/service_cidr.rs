@@ -73,7 +73,11 @@ fn validate_ranges(ranges: &Field<'_>, errors: &mut Errors) {
     match ranges.len() {
         0 => return ranges.required("at least one CIDR required", errors),
         1 | 2 => {}
-        _ => return ranges.invalid("may only hold up to 2 values", errors),
+        // Upstream writes its internal type.
+        _ => {
+            let shown = format!("{{\"CIDRs\":{}}}", ranges.value);
+            return ranges.invalid_as(&shown, "may only hold up to 2 values", errors);
+        }
     }
     let mut families = Vec::new();
     for range in ranges.items() {

@@ -65,7 +65,13 @@ impl Strategy for PodDisruptionBudget {
         let spec = Field::root(object).at("spec");
         let (least, most) = (spec.at("minAvailable"), spec.at("maxUnavailable"));
         if least.is_set() && most.is_set() {
-            spec.invalid("minAvailable and maxUnavailable cannot be both set", errors);
+            let shown = spec.internal(&[
+                ("MinAvailable", "minAvailable"),
+                ("Selector", "selector"),
+                ("MaxUnavailable", "maxUnavailable"),
+                ("UnhealthyPodEvictionPolicy", "unhealthyPodEvictionPolicy"),
+            ]);
+            spec.invalid_as(&shown, "minAvailable and maxUnavailable cannot be both set", errors);
         }
         for field in [&least, &most] {
             workload::int_or_percent(field, errors);

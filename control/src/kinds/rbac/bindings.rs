@@ -87,7 +87,7 @@ impl Strategy for Binding {
         let root = Field::root(object);
         let role = root.at("roleRef");
         role.at("apiGroup").one_of(&[GROUP], errors);
-        let kinds: &[&str] = if self.namespaced { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+        let kinds: &[&str] = if self.namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
         role.at("kind").one_of(kinds, errors);
         role.at("name").named(names::path_segment, errors);
         for subject in root.at("subjects").items() {
@@ -121,6 +121,6 @@ fn validate_subject(subject: &Field<'_>, namespaced: bool, errors: &mut Errors) 
             }
         }
         "User" | "Group" => group.one_of(&[GROUP], errors),
-        _ => subject.at("kind").one_of(&["Group", "ServiceAccount", "User"], errors),
+        _ => subject.at("kind").one_of(&["ServiceAccount", "User", "Group"], errors),
     }
 }

@@ -6,7 +6,10 @@ use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::{items, set, unless_zero};
 
 use crate::{
-    apiserver::validation::{errors::Errors, names},
+    apiserver::validation::{
+        errors::{Cause, Errors},
+        names,
+    },
     kinds::shared::field::Field,
 };
 
@@ -18,6 +21,8 @@ const MAX_CONFIGS: usize = 32;
 const MAX_SUBREQUESTS: usize = 8;
 const MAX_EXPRESSION_BYTES: usize = 10 * 1024;
 const MAX_DRIVER_BYTES: usize = 63;
+const ONE_OF_CONSTRAINT: &str =
+    "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
 const ONE_OF_REQUEST: &str = "exactly one of `exactly` or `firstAvailable` is required";
 
 /// Sets the defaults of the requests of a claim's spec.
@@ -58,7 +63,7 @@ pub(super) fn validate_claim(spec: &Field<'_>, errors: &mut Errors) {
             }
         }
         if !constraint.at("matchAttribute").is_set() && !constraint.at("distinctAttribute").is_set() {
-            constraint.at("matchAttribute").required("", errors);
+            constraint.required(ONE_OF_CONSTRAINT, errors);
         }
     }
     let configs = devices.at("config");
@@ -69,11 +74,11 @@ pub(super) fn validate_claim(spec: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_request<'a>(request: &Field<'a>, known: &mut BTreeSet<String>, errors: &mut Errors) {
+fn validate_request(request: &Field<'_>, known: &mut BTreeSet<String>, errors: &mut Errors) {
     let name = request.at("name");
-    name.named(names::label, errors);
+    name.fits(names::label, errors);
     if !known.insert(name.text().to_owned()) {
-        name.duplicate(errors);
+        errors.duplicate(request.path.as_str(), name.value);
     }
     let (exactly, first) = (request.at("exactly"), request.at("firstAvailable"));
     match (exactly.is_set(), !first.is_empty()) {
@@ -82,14 +87,17 @@ fn validate_request<'a>(request: &Field<'a>, known: &mut BTreeSet<String>, error
             first.max_items(MAX_SUBREQUESTS, errors);
             for each in first.items() {
                 let own = each.at("name");
-                own.named(names::label, errors);
+                own.fits(names::label, errors);
                 if !known.insert(format!("{}/{}", name.text(), own.text())) {
-                    own.duplicate(errors);
+                    errors.duplicate(each.path.as_str(), own.value);
                 }
                 validate_amount(&each, errors);
             }
         }
-        (true, true) => request.invalid(ONE_OF_REQUEST, errors),
+        (true, true) => {
+            let why = format!("{ONE_OF_REQUEST}, but multiple fields are set");
+            errors.push(request.path.as_str(), Cause::Invalid, format!("Invalid value: null: {why}"));
+        }
         (false, false) => request.required(ONE_OF_REQUEST, errors),
     }
 }
@@ -125,7 +133,7 @@ fn validate_toleration(toleration: &Field<'_>, errors: &mut Errors) {
         "" => operator.required("", errors),
         _ => operator.one_of(&["Equal", "Exists"], errors),
     }
-    toleration.at("effect").optional_one_of(&["NoExecute", "NoSchedule"], errors);
+    toleration.at("effect").optional_one_of(&["NoExecute", "NoSchedule", "None"], errors);
 }
 
 /// Validates selectors of devices. Expressions are checked for being there.
@@ -156,7 +164,7 @@ pub(super) fn validate_config(config: &Field<'_>, errors: &mut Errors) {
     if !parameters.is_set() {
         parameters.required("", errors);
     } else if !parameters.value.is_object() {
-        parameters.invalid("must be a valid JSON object", errors);
+        errors.invalid_text(parameters.path.as_str(), "<value omitted>", "must be a valid JSON object");
     }
 }
 
@@ -172,7 +180,7 @@ pub(super) fn driver(name: &Field<'_>, errors: &mut Errors) {
 /// Validates the name of an attribute, with its domain.
 fn qualified(name: &Field<'_>, errors: &mut Errors) {
     match name.text().split_once('/') {
-        None => name.invalid("a valid C identifier must be prefixed by a domain", errors),
+        None => name.invalid("a fully qualified name must be a domain and a name separated by a slash", errors),
         Some((domain, _)) => errors.unless(name.path.as_str(), domain, names::subdomain(domain)),
     }
 }
@@ -181,7 +189,10 @@ fn references(requests: &Field<'_>, known: &BTreeSet<String>, errors: &mut Error
     let mut seen = BTreeSet::new();
     for request in requests.items() {
         if !known.contains(request.text()) {
-            request.invalid("must be the name of a request in the claim", errors);
+            request.invalid(
+                "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
+                errors,
+            );
         }
         if !seen.insert(request.text()) {
             request.duplicate(errors);

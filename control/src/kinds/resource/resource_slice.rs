@@ -71,18 +71,7 @@ impl Strategy for ResourceSlice {
         let spec = Field::root(object).at("spec");
         devices::driver(&spec.at("driver"), errors);
         validate_pool(&spec.at("pool"), errors);
-        let set = |name: &&&str| !matches!(spec.at(name).value, Value::Null | Value::Bool(false));
-        match PLACES.iter().filter(set).count() {
-            1 => {}
-            0 => spec.required(
-                "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
-                errors,
-            ),
-            _ => spec.invalid(
-                "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
-                errors,
-            ),
-        }
+        validate_place(&spec, errors);
         if spec.at("nodeName").is_set() {
             spec.at("nodeName").named(names::subdomain, errors);
         }
@@ -91,15 +80,31 @@ impl Strategy for ResourceSlice {
         let mut seen = BTreeSet::new();
         for device in all.items() {
             let name = device.at("name");
-            name.named(names::label, errors);
+            name.fits(names::label, errors);
             if !seen.insert(name.text()) {
-                name.duplicate(errors);
+                errors.duplicate(device.path.as_str(), name.value);
             }
         }
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
         immutable(new, old, &["spec.nodeName", "spec.driver", "spec.pool.name"], errors);
+    }
+}
+
+/// Refuses a slice that does not say in exactly one way where its devices are.
+fn validate_place(spec: &Field<'_>, errors: &mut Errors) {
+    let set = |name: &&&str| !matches!(spec.at(name).value, Value::Null | Value::Bool(false));
+    let quoted = |names: Vec<&&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let given: Vec<&&str> = PLACES.iter().filter(set).collect();
+    let why = format!("exactly one of {} is required", quoted(PLACES.iter().collect()));
+    match given.len() {
+        1 => {}
+        0 => spec.required(&why, errors),
+        _ => {
+            let shown = format!("{{{}}}", quoted(given));
+            errors.invalid_text(spec.path.as_str(), &shown, &format!("{why}, but multiple fields are set"));
+        }
     }
 }
 

@@ -71,7 +71,7 @@ impl Strategy for PriorityClass {
                 errors,
             );
         }
-        root.at("preemptionPolicy").required_one_of(&["Never", "PreemptLowerPriority"], errors);
+        root.at("preemptionPolicy").required_one_of(&["PreemptLowerPriority", "Never"], errors);
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

@@ -3,7 +3,10 @@
 use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
-use crate::apiserver::validation::errors::Errors;
+use crate::apiserver::validation::{
+    errors::{Cause, Errors},
+    names,
+};
 
 /// Upstream's words for a field that may not change.
 pub(crate) const IMMUTABLE: &str = "field is immutable";
@@ -91,12 +94,31 @@ impl<'a> Field<'a> {
         errors.required(self.path.as_str(), why);
     }
 
-    /// Says that its value is not good. A field that is missing is the text `null`, as upstream writes it.
+    /// Says that its value is not good. One that is missing is `null`, as upstream writes pointers.
     pub(crate) fn invalid(&self, why: &str, errors: &mut Errors) {
         match self.value {
-            Value::Null => errors.invalid_text(self.path.as_str(), "null", why),
+            Value::Null => errors.push(self.path.as_str(), Cause::Invalid, format!("Invalid value: null: {why}")),
             value => errors.invalid(self.path.as_str(), value, why),
         }
+    }
+
+    /// The value as upstream's internal type writes it: its names of the fields, in their order.
+    pub(crate) fn internal(&self, fields: &[(&str, &str)]) -> String {
+        let fields: Vec<String> =
+            fields.iter().map(|(internal, name)| format!("\"{internal}\":{}", self.at(name).value)).collect();
+        format!("{{{}}}", fields.join(","))
+    }
+
+    /// Says that its value, which is shown so, is not good.
+    pub(crate) fn invalid_as(&self, shown: &str, why: &str, errors: &mut Errors) {
+        errors.push(self.path.as_str(), Cause::Invalid, format!("Invalid value: {shown}: {why}"));
+    }
+
+    /// Says that its value, which is shown so, is none of `allowed`.
+    pub(crate) fn not_supported_as(&self, shown: &str, allowed: &[&str], errors: &mut Errors) {
+        let allowed: Vec<String> = allowed.iter().map(|word| format!("{word:?}")).collect();
+        let detail = format!("Unsupported value: {shown}: supported values: {}", allowed.join(", "));
+        errors.push(self.path.as_str(), Cause::NotSupported, detail);
     }
 
     /// Says that it may not be set.
@@ -121,6 +143,15 @@ impl<'a> Field<'a> {
     /// Refuses a text that does not pass a check.
     pub(crate) fn fits(&self, check: fn(&str) -> Option<String>, errors: &mut Errors) {
         errors.unless(self.path.as_str(), self.text(), check(self.text()));
+    }
+
+    /// Refuses a missing text, and one that is no path with a domain before it.
+    pub(crate) fn domain_prefixed_path(&self, errors: &mut Errors) {
+        if self.text().is_empty() {
+            self.required("", errors);
+        } else if let Some((part, why)) = names::domain_prefixed_path(self.text()) {
+            errors.invalid_text(self.path.as_str(), part, &why);
+        }
     }
 
     /// Refuses a text that is not empty and does not pass a check.

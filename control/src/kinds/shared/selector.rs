@@ -50,17 +50,26 @@ pub(crate) fn validate_workload(spec: &Field<'_>, kind: &str, errors: &mut Error
     }
 }
 
+/// Refuses a selector that cannot be read; `why` may be empty.
+pub(crate) fn unreadable(selector: &Field<'_>, why: &str, errors: &mut Errors) {
+    // In the order of upstream's fields.
+    let parts = ["matchLabels", "matchExpressions"].into_iter().filter(|part| selector.at(part).is_set());
+    let parts: Vec<String> = parts.map(|part| format!("\"{part}\":{}", selector.at(part).value)).collect();
+    errors.push(selector.path.as_str(), Cause::Invalid, format!("Invalid value: {{{}}}{why}", parts.join(",")));
+}
+
+/// Whether a selector can be read; one that is missing selects nothing.
+pub(crate) fn is_readable(selector: &Field<'_>) -> bool {
+    LabelSelector::from_label_selector(selector.value).is_ok()
+}
+
 /// Refuses a template whose labels the selector does not match.
 pub(crate) fn validate_match(spec: &Field<'_>, errors: &mut Errors) {
     let (selector, labels) = (spec.at("selector"), spec.below("template.metadata.labels"));
     let Ok(parsed) = LabelSelector::from_label_selector(selector.value) else { return };
-    if selector.is_set() && !parsed.is_empty() && !parsed.matches_labels(labels.value) {
-        let why = "`selector` does not match template `labels`";
-        match labels.value {
-            // A map that is not there is no pointer: upstream writes it without quotes.
-            Value::Null => errors.push(labels.path, Cause::Invalid, format!("Invalid value: null: {why}")),
-            carried => errors.invalid(labels.path, carried, why),
-        }
+    let matches = selector.is_set() && (parsed.is_empty() || parsed.matches_labels(labels.value));
+    if !matches {
+        labels.invalid("`selector` does not match template `labels`", errors);
     }
 }
 

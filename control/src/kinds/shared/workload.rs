@@ -17,9 +17,7 @@ const STATUS_REPLICAS: &str = "cannot be greater than status.replicas";
 
 /// Sets the defaults of the pod template at `spec.template`.
 pub(crate) fn default_template(spec: &mut Map<String, Value>) {
-    if let Some(template) = spec.get_mut("template").and_then(Value::as_object_mut) {
-        default_pod_template(template);
-    }
+    default_pod_template(child(spec, "template"));
 }
 
 /// Sets the defaults of a pod template.
@@ -48,9 +46,6 @@ pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
 /// Validates the template of a workload whose pods run for ever: `kind` is upstream's name of it in messages.
 pub(crate) fn validate_lasting_template(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
     let template = spec.at("template");
-    if !template.is_set() {
-        return template.required("", errors);
-    }
     selector::validate_match(spec, errors);
     validate_pod_template(&template, errors);
     lasting(&template, kind, errors);

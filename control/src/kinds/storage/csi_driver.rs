@@ -104,7 +104,7 @@ impl Strategy for CsiDriver {
         }
         let modes = spec.at("volumeLifecycleModes");
         for mode in modes.texts() {
-            errors.one_of(modes.path.as_str(), &json!(mode), &["Ephemeral", "Persistent"]);
+            errors.one_of(modes.path.as_str(), &json!(mode), &["Persistent", "Ephemeral"]);
         }
         let period = spec.at("nodeAllocatableUpdatePeriodSeconds");
         if period.number().is_some_and(|seconds| seconds < LEAST_UPDATE_SECONDS) {

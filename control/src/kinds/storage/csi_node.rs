@@ -38,7 +38,7 @@ pub(crate) fn definition() -> Definition {
 /// Validates the name of a CSI driver.
 pub(super) fn driver_name(name: &Field<'_>, errors: &mut Errors) {
     if name.text().is_empty() {
-        name.required("", errors);
+        return name.required("", errors);
     }
     name.max_bytes(MAX_DRIVER_NAME, errors);
     let lower = name.text().to_lowercase();

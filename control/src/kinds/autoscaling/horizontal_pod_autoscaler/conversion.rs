@@ -83,6 +83,9 @@ pub(super) fn v1_of_v2(object: &mut Value) {
         }
     }
     if let Some(fields) = object["status"].as_object_mut() {
+        for count in ["currentReplicas", "desiredReplicas"] {
+            fields.entry(count).or_insert_with(|| json!(0));
+        }
         fields.remove("currentMetrics");
         fields.remove("conditions");
         let cpu = current.iter().find(|metric| metric["type"] == "Resource" && metric["resource"]["name"] == "cpu");

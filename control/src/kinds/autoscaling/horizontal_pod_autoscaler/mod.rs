@@ -79,6 +79,10 @@ impl Strategy for HorizontalPodAutoscaler {
         }
     }
 
+    fn prepare_for_create(&self, object: &mut Value) {
+        object["status"] = json!({"currentReplicas": 0, "desiredReplicas": 0});
+    }
+
     fn validate(&self, object: &Value, errors: &mut Errors) {
         validation::validate(&Field::root(&in_v2(object)).at("spec"), errors);
     }

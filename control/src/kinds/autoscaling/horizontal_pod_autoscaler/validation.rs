@@ -33,6 +33,11 @@ pub(super) fn validate(spec: &Field<'_>, errors: &mut Errors) {
     for metric in spec.at("metrics").items() {
         validate_metric(&metric, errors);
     }
+    let external = |metric: Field<'_>| matches!(metric.at("type").text(), "Object" | "External");
+    if least.number() == Some(0) && !spec.at("metrics").items().any(external) {
+        let why = "must specify at least one Object or External metric to support scaling to zero replicas";
+        spec.at("metrics").forbidden(why, errors);
+    }
     let behavior = spec.at("behavior");
     for rules in ["scaleUp", "scaleDown"].map(|rules| behavior.at(rules)).iter().filter(|rules| rules.is_set()) {
         validate_rules(rules, errors);
@@ -54,53 +59,55 @@ fn validate_metric(metric: &Field<'_>, errors: &mut Errors) {
         kind.required("must specify a metric source type", errors);
     }
     if !METRIC_TYPES.contains(&kind.text()) {
+        // Upstream tells it twice.
+        kind.one_of(&METRIC_TYPES, errors);
         kind.one_of(&METRIC_TYPES, errors);
     }
     let present: Vec<(&str, Field<'_>)> =
         SOURCES.iter().map(|(name, key)| (*name, metric.at(key))).filter(|(_, source)| source.is_set()).collect();
-    for (at, (name, source)) in present.iter().enumerate() {
-        if at > 0 {
-            source.forbidden("must populate the given metric source only", errors);
-            continue;
-        }
-        match *name {
-            "Object" => {
-                reference(&source.at("describedObject"), errors);
-                identified(source, errors);
-                amount(source, errors);
-                neither(source, ("value", "averageValue"), "must set either a target value or averageValue", errors);
-            }
-            "External" => {
-                identified(source, errors);
-                amount(source, errors);
-                neither(
-                    source,
-                    ("value", "averageValue"),
-                    "must set either a target value for metric or a per-pod target",
-                    errors,
-                );
-                let (value, average) = (source.below("target.value"), source.below("target.averageValue"));
-                if value.is_set() && average.is_set() {
-                    value.forbidden("may not set both a target value for metric and a per-pod target", errors);
-                }
-            }
-            "Pods" => {
-                identified(source, errors);
-                amount(source, errors);
-                neither(
-                    source,
-                    ("averageValue", "averageValue"),
-                    "must specify a positive target averageValue",
-                    errors,
-                );
-            }
-            _ => of_resource(source, *name == "ContainerResource", errors),
-        }
+    if let Some((name, source)) = present.first() {
+        validate_source(name, source, errors);
     }
     if let Some((_, key)) = SOURCES.iter().find(|(name, _)| *name == kind.text())
         && !metric.at(key).is_set()
     {
         metric.at(key).required("must populate information for the given metric source", errors);
+    }
+    if present.len() != 1 {
+        for (_, source) in present.iter().filter(|(name, _)| *name != kind.text()) {
+            source.forbidden("must populate the given metric source only", errors);
+        }
+    }
+}
+
+fn validate_source(name: &str, source: &Field<'_>, errors: &mut Errors) {
+    match name {
+        "Object" => {
+            reference(&source.at("describedObject"), errors);
+            identified(source, errors);
+            amount(source, errors);
+            neither(source, ("value", "averageValue"), "must set either a target value or averageValue", errors);
+        }
+        "External" => {
+            identified(source, errors);
+            amount(source, errors);
+            neither(
+                source,
+                ("value", "averageValue"),
+                "must set either a target value for metric or a per-pod target",
+                errors,
+            );
+            let (value, average) = (source.below("target.value"), source.below("target.averageValue"));
+            if value.is_set() && average.is_set() {
+                value.forbidden("may not set both a target value for metric and a per-pod target", errors);
+            }
+        }
+        "Pods" => {
+            identified(source, errors);
+            amount(source, errors);
+            neither(source, ("averageValue", "averageValue"), "must specify a positive target averageValue", errors);
+        }
+        _ => of_resource(source, name == "ContainerResource", errors),
     }
 }
 

@@ -118,12 +118,7 @@ impl Strategy for Job {
         let replacement = if missing(spec, "podFailurePolicy") { "TerminatingOrFailed" } else { "Failed" };
         set(spec, "podReplacementPolicy", json!(replacement));
         set(spec, "manualSelector", json!(false));
-        if let Some(policy) = spec.get_mut("podFailurePolicy").and_then(Value::as_object_mut) {
-            for rule in items(policy, "rules") {
-                items(rule, "onPodConditions").for_each(|condition| set(condition, "status", json!("True")));
-            }
-        }
-        workload::default_template(spec);
+        default_template(spec);
         let metadata = child(object, "metadata");
         if metadata.get("labels").is_none_or(|l| l.as_object().is_none_or(Map::is_empty)) && labels.is_object() {
             metadata.insert("labels".to_owned(), labels);
@@ -161,6 +156,16 @@ impl Strategy for Job {
         }
         Vec::new()
     }
+}
+
+/// Sets the defaults that the Job of a CronJob has too.
+pub(crate) fn default_template(spec: &mut Map<String, Value>) {
+    if let Some(policy) = spec.get_mut("podFailurePolicy").and_then(Value::as_object_mut) {
+        for rule in items(policy, "rules") {
+            items(rule, "onPodConditions").for_each(|condition| set(condition, "status", json!("True")));
+        }
+    }
+    workload::default_template(spec);
 }
 
 /// Makes the selector of the Job's own pods, and their labels.

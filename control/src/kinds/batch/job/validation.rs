@@ -7,7 +7,10 @@ use windlass_apimachinery::selectors::LabelSelector;
 
 use super::{NAME_LABELS, UID_LABELS};
 use crate::{
-    apiserver::validation::{errors::Errors, names},
+    apiserver::validation::{
+        errors::{Cause, Errors},
+        names,
+    },
     kinds::shared::{
         field::{Field, IMMUTABLE, immutable, none_negative},
         selector, workload,
@@ -100,11 +103,11 @@ pub(crate) fn validate_spec(spec: &Field<'_>, errors: &mut Errors) {
     }
     let manager = spec.at("managedBy");
     if manager.is_set() {
-        manager.named(names::domain_prefixed_path, errors);
+        manager.domain_prefixed_path(errors);
         manager.max_bytes(MAX_MANAGER_BYTES, errors);
     }
     let mode = spec.at("completionMode");
-    mode.optional_one_of(&["Indexed", "NonIndexed"], errors);
+    mode.optional_one_of(&["NonIndexed", "Indexed"], errors);
     if mode.text() == "Indexed" {
         indexed(spec, errors);
     }
@@ -130,7 +133,11 @@ pub(crate) fn validate_spec(spec: &Field<'_>, errors: &mut Errors) {
     let restart = template.below("spec.restartPolicy");
     match restart.text() {
         "" | "Always" => restart.required("valid values: \"OnFailure\", \"Never\"", errors),
-        _ => restart.one_of(&["Never", "OnFailure"], errors),
+        "OnFailure" | "Never" => {}
+        _ => {
+            restart.one_of(&["Always", "OnFailure", "Never"], errors);
+            restart.one_of(&["OnFailure", "Never"], errors);
+        }
     }
     if spec.at("podFailurePolicy").is_set() && restart.text() != "Never" {
         restart.invalid("only \"Never\" is supported when podFailurePolicy is specified", errors);
@@ -194,11 +201,16 @@ fn failure_policy(spec: &Field<'_>, errors: &mut Errors) {
             pod_conditions(&conditions, errors);
         }
         match (codes.is_set(), !conditions.is_empty()) {
-            (true, true) => rule.invalid("specifying both OnExitCodes and OnPodConditions is not supported", errors),
-            (false, false) => rule.invalid("specifying one of OnExitCodes and OnPodConditions is required", errors),
+            (true, true) => whole(&rule, "specifying both OnExitCodes and OnPodConditions is not supported", errors),
+            (false, false) => whole(&rule, "specifying one of OnExitCodes and OnPodConditions is required", errors),
             _ => {}
         }
     }
+}
+
+/// Refuses a rule as a whole, which upstream does not repeat.
+fn whole(rule: &Field<'_>, why: &str, errors: &mut Errors) {
+    errors.push(rule.path.as_str(), Cause::Invalid, format!("Invalid value: {why}"));
 }
 
 fn exit_codes(codes: &Field<'_>, containers: &BTreeSet<&str>, errors: &mut Errors) {
@@ -254,7 +266,8 @@ fn success_policy(spec: &Field<'_>, errors: &mut Errors) {
         rules.required("at least one rules must be specified when the successPolicy is specified", errors);
     }
     rules.max_items(MAX_RULES, errors);
-    let completions = spec.at("completions").number().unwrap_or(0);
+    let known = spec.at("completions").number();
+    let completions = known.unwrap_or(0);
     for rule in rules.items() {
         let (count, indexes) = (rule.at("succeededCount"), rule.at("succeededIndexes"));
         if !count.is_set() && !indexes.is_set() {
@@ -270,7 +283,7 @@ fn success_policy(spec: &Field<'_>, errors: &mut Errors) {
         }
         let Some(wanted) = count.number() else { continue };
         count.at_least_0(errors);
-        if wanted > completions {
+        if known.is_some_and(|completions| wanted > completions) {
             count.invalid(
                 &format!("must be less than or equal to {completions} (the number of specified completions)"),
                 errors,
