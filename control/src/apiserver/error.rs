@@ -206,9 +206,16 @@ impl ApiError {
     fn of_fields(kind: &str, name: &str, errors: &[FieldError]) -> Self {
         let line =
             |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
-        let text = match errors {
-            [one] => line(one),
-            many => format!("[{}]", many.iter().map(line).collect::<Vec<_>>().join(", ")),
+        // What is told twice stands once in the message, and twice in the causes.
+        let mut lines: Vec<String> = Vec::new();
+        for text in errors.iter().map(line) {
+            if !lines.contains(&text) {
+                lines.push(text);
+            }
+        }
+        let text = match &lines[..] {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
         };
         let causes: Vec<Value> =
             errors.iter().map(|e| json!({"reason": e.cause.as_str(), "message": e.detail, "field": e.field})).collect();

@@ -18,6 +18,9 @@ static SAMPLES: &str = include_str!("../../src/kinds/tests/samples.tsv");
 /// What upstream refuses of each: `apiVersion`, kind, a pointer, and what stands there instead.
 static REFUSALS: &str = include_str!("../../src/kinds/tests/refusals.tsv");
 
+/// What upstream refuses of a change: `apiVersion`, kind, the subresource, a pointer, and what stands there instead.
+static CHANGES: &str = include_str!("../../src/kinds/tests/changes.tsv");
+
 /// A resource as discovery shows it.
 struct Served {
     plural: String,
@@ -175,10 +178,42 @@ pub(crate) fn every_kind_is_answered_alike() {
             let name = format!("kind: refused {api_version} {kind} {pointer}");
             compare(real, ours, &step(&name, "admin", "POST", &path, JSON, object), &mut report).await?;
         }
+        changes(real, ours, &kinds, &mut report).await?;
         report.print();
         report.assert_all_seen(is_of_kinds);
         Ok(())
     });
+}
+
+/// Changes an object of each kind in ways that are refused.
+async fn changes(
+    real: &ApiServer,
+    ours: &ApiServer,
+    kinds: &BTreeMap<&str, BTreeMap<String, Served>>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    for line in CHANGES.lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [api_version, kind, subresource, pointer, value, _] = fields[..] else {
+            anyhow::bail!("not six fields: {line}")
+        };
+        let served = kinds.get(api_version).and_then(|all| all.get(kind));
+        let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
+        let all = collection(api_version, served);
+        let one = format!("{all}/{}", name_of(kind));
+        let ask = |method, path: &str, body| step("kind: change", "admin", method, path, JSON, body);
+        let mut answers = Vec::new();
+        for side in [real, ours] {
+            side.ask(&ask("POST", &all, sample(api_version, kind)?)).await?;
+            let stored = side.ask(&ask("GET", &one, Value::Null)).await?["body"].take();
+            let slash = if subresource.is_empty() { "" } else { "/" };
+            let path = format!("{one}{slash}{subresource}?dryRun=All");
+            answers.push(side.ask(&ask("PUT", &path, with(stored, pointer, value)?)).await?);
+        }
+        report.request = format!("PUT {one} {subresource} {pointer} {value}");
+        report.compare(&format!("kind: changed {api_version} {kind} {pointer}"), &answers[0], &answers[1]);
+    }
+    Ok(())
 }
 
 async fn compare(real: &ApiServer, ours: &ApiServer, step: &Step, report: &mut Report) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use crate::{
     kinds::{
         shared::{
             cells::text,
-            field::{Field, immutable},
+            field::{Field, IMMUTABLE},
             tables::{column, named},
         },
         types,
@@ -66,6 +66,14 @@ impl Strategy for IpAddressStrategy {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
-        immutable(new, old, &["spec.parentRef"], errors);
+        let parent = Field::root(new).below("spec.parentRef");
+        if parent.value != &old["spec"]["parentRef"] {
+            // Upstream writes its internal type, in the order of its fields.
+            let [group, resource, namespace, name] =
+                ["group", "resource", "namespace", "name"].map(|field| json!(parent.at(field).text()));
+            let shown =
+                format!("{{\"Group\":{group},\"Resource\":{resource},\"Namespace\":{namespace},\"Name\":{name}}}");
+            parent.invalid_as(&shown, IMMUTABLE, errors);
+        }
     }
 }

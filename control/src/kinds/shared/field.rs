@@ -109,6 +109,11 @@ impl<'a> Field<'a> {
         format!("{{{}}}", fields.join(","))
     }
 
+    /// Says that it is not good, without its value.
+    pub(crate) fn invalid_whole(&self, why: &str, errors: &mut Errors) {
+        errors.push(self.path.as_str(), Cause::Invalid, format!("Invalid value: {why}"));
+    }
+
     /// Says that its value, which is shown so, is not good.
     pub(crate) fn invalid_as(&self, shown: &str, why: &str, errors: &mut Errors) {
         errors.push(self.path.as_str(), Cause::Invalid, format!("Invalid value: {shown}: {why}"));

@@ -91,8 +91,9 @@ pub(crate) fn int_or_percent_value(field: &Field<'_>) -> i64 {
 pub(crate) fn at_most_replicas(status: &Field<'_>, fields: &[&str], errors: &mut Errors) {
     let replicas = status.at("replicas").number().unwrap_or(0);
     for field in fields.iter().map(|field| status.at(field)) {
-        if field.number().unwrap_or(0) > replicas {
-            field.invalid(STATUS_REPLICAS, errors);
+        let count = field.number().unwrap_or(0);
+        if count > replicas {
+            field.invalid_as(&count.to_string(), STATUS_REPLICAS, errors);
         }
     }
 }
@@ -100,8 +101,9 @@ pub(crate) fn at_most_replicas(status: &Field<'_>, fields: &[&str], errors: &mut
 /// Refuses more available pods than ready ones.
 pub(crate) fn available_at_most_ready(status: &Field<'_>, why: &str, errors: &mut Errors) {
     let available = status.at("availableReplicas");
-    if available.number().unwrap_or(0) > status.at("readyReplicas").number().unwrap_or(0) {
-        available.invalid(why, errors);
+    let count = available.number().unwrap_or(0);
+    if count > status.at("readyReplicas").number().unwrap_or(0) {
+        available.invalid_as(&count.to_string(), why, errors);
     }
 }
 

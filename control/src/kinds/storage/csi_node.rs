@@ -86,7 +86,13 @@ impl Strategy for CsiNode {
         for driver in Field::root(new).below("spec.drivers").items() {
             let same = |old: &&Value| old["name"] == driver.value["name"];
             if before.into_iter().flatten().find(same).is_some_and(|old| fixed(old) != fixed(driver.value)) {
-                errors.invalid("spec.drivers", driver.value, IMMUTABLE);
+                let shown = driver.internal(&[
+                    ("Name", "name"),
+                    ("NodeID", "nodeID"),
+                    ("TopologyKeys", "topologyKeys"),
+                    ("Allocatable", "allocatable"),
+                ]);
+                Field::root(new).below("spec.drivers").invalid_as(&shown, IMMUTABLE, errors);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::{
     kinds::{
         shared::{
             cells::text,
-            field::{Field, immutable},
+            field::{Field, IMMUTABLE},
             tables::{AGE, column, flag, named},
         },
         types,
@@ -97,7 +97,15 @@ impl Strategy for VolumeAttachment {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
-        immutable(new, old, &["spec"], errors);
+        let spec = Field::root(new).at("spec");
+        if spec.value != &old["spec"] {
+            // Upstream writes its internal type, in the order of its fields.
+            let source = spec.at("source");
+            let fields = [("PersistentVolumeName", "persistentVolumeName"), ("InlineVolumeSpec", "inlineVolumeSpec")];
+            let (attacher, node, source) = (spec.at("attacher"), spec.at("nodeName"), source.internal(&fields));
+            let shown = format!("{{\"Attacher\":{},\"Source\":{source},\"NodeName\":{}}}", attacher.value, node.value);
+            spec.invalid_as(&shown, IMMUTABLE, errors);
+        }
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {

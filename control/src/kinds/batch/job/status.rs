@@ -65,48 +65,47 @@ pub(super) fn validate(new: &Value, old: &Value, errors: &mut Errors) {
             }
         }
     }
-    conditions(&change, &status, errors);
+    ends(&change, errors);
     times(&change, &status, errors);
+    targets(&change, errors);
     ended(&change, &status, errors);
     indexes(&change, &status, errors);
+    success(&change, errors);
     transitions(&change, &status, errors);
 }
 
-fn conditions(change: &Change<'_>, status: &Field<'_>, errors: &mut Errors) {
-    let all = status.at("conditions");
-    let complete = change.is("Complete");
-    let mut refuse = |changed: bool, broken: bool, why: &str| {
-        if changed && broken {
-            all.invalid(why, errors);
+/// Refuses conditions that contradict each other, where one of them is new or gone.
+fn refuse(change: &Change<'_>, (one, other): (&str, &str), broken: bool, why: &str, errors: &mut Errors) {
+    if change.of_conditions(&[one, other]) && broken {
+        Field::root(change.new).below("status.conditions").invalid_whole(why, errors);
+    }
+}
+
+fn ends(change: &Change<'_>, errors: &mut Errors) {
+    let (complete, failed) = (change.is("Complete"), change.is("Failed"));
+    let why = "cannot set Complete=True and Failed=true conditions";
+    refuse(change, ("Complete", "Failed"), complete && failed, why, errors);
+    let why = "cannot set Complete=True and FailureTarget=true conditions";
+    refuse(change, ("Complete", "FailureTarget"), complete && change.is("FailureTarget"), why, errors);
+}
+
+fn targets(change: &Change<'_>, errors: &mut Errors) {
+    let without = |one: &str, other: &str| change.is(one) && !change.is(other);
+    let pair = ("Failed", "FailureTarget");
+    let why = "cannot set Failed=True condition without the FailureTarget=true condition";
+    refuse(change, pair, without(pair.0, pair.1), why, errors);
+    let pair = ("Complete", "SuccessCriteriaMet");
+    let why = "cannot set Complete=True condition without the SuccessCriteriaMet=true condition";
+    refuse(change, pair, without(pair.0, pair.1), why, errors);
+}
+
+fn success(change: &Change<'_>, errors: &mut Errors) {
+    let all = Field::root(change.new).below("status.conditions");
+    for other in ["Failed", "FailureTarget"] {
+        if change.is("SuccessCriteriaMet") && change.is(other) {
+            all.invalid_whole(&format!("cannot set SuccessCriteriaMet=True and {other}=true conditions"), errors);
         }
-    };
-    refuse(
-        change.of_conditions(&["Complete", "Failed"]),
-        complete && change.is("Failed"),
-        "cannot set Complete=True and Failed=true conditions",
-    );
-    refuse(
-        change.of_conditions(&["Complete", "FailureTarget"]),
-        complete && change.is("FailureTarget"),
-        "cannot set Complete=True and FailureTarget=true conditions",
-    );
-    refuse(
-        change.of_conditions(&["Failed", "FailureTarget"]),
-        change.is("Failed") && !change.is("FailureTarget"),
-        "cannot set Failed=True condition without the FailureTarget=true condition",
-    );
-    refuse(
-        change.of_conditions(&["Complete", "SuccessCriteriaMet"]),
-        complete && !change.is("SuccessCriteriaMet"),
-        "cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
-    );
-    let met = change.is("SuccessCriteriaMet");
-    refuse(true, met && change.is("Failed"), "cannot set SuccessCriteriaMet=True and Failed=true conditions");
-    refuse(
-        true,
-        met && change.is("FailureTarget"),
-        "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions",
-    );
+    }
 }
 
 fn times(change: &Change<'_>, status: &Field<'_>, errors: &mut Errors) {
@@ -147,7 +146,8 @@ fn ended(change: &Change<'_>, status: &Field<'_>, errors: &mut Errors) {
     if since(&["terminating"]) && finished && change.count("terminating") > 0 {
         status.at("terminating").invalid("terminating>0 is invalid for finished job", errors);
     }
-    if change.of_fields(&["ready", "active"]) && change.count("ready") > change.count("active") {
+    let more = status.at("ready").is_set() && change.count("ready") > change.count("active");
+    if change.of_fields(&["ready", "active"]) && more {
         status.at("ready").invalid("cannot set more ready pods than active", errors);
     }
 }
@@ -181,7 +181,7 @@ fn transitions(change: &Change<'_>, status: &Field<'_>, errors: &mut Errors) {
     let all = status.at("conditions");
     let gone = |kind: &str| is_true(change.old, kind) && !change.is(kind);
     for kind in ["Failed", "Complete", "FailureTarget"].into_iter().filter(|kind| gone(kind)) {
-        all.invalid(&format!("cannot disable the terminal {kind}=True condition"), errors);
+        all.invalid_whole(&format!("cannot disable the terminal {kind}=True condition"), errors);
     }
     let spec = &change.new["spec"];
     let elastic = change.is_indexed() && spec["completions"] == spec["parallelism"];
@@ -199,10 +199,10 @@ fn transitions(change: &Change<'_>, status: &Field<'_>, errors: &mut Errors) {
         start.invalid("field is immutable for unsuspended job once set", errors);
     }
     if gone("SuccessCriteriaMet") {
-        all.invalid("cannot disable the SuccessCriteriaMet=True condition", errors);
+        all.invalid_whole("cannot disable the SuccessCriteriaMet=True condition", errors);
     }
     let late = is_true(change.old, "Complete") && !is_true(change.old, "SuccessCriteriaMet");
     if late && change.is("SuccessCriteriaMet") {
-        all.invalid("cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions", errors);
+        all.invalid_whole("cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions", errors);
     }
 }

@@ -7,10 +7,7 @@ use windlass_apimachinery::selectors::LabelSelector;
 
 use super::{NAME_LABELS, UID_LABELS};
 use crate::{
-    apiserver::validation::{
-        errors::{Cause, Errors},
-        names,
-    },
+    apiserver::validation::{errors::Errors, names},
     kinds::shared::{
         field::{Field, IMMUTABLE, immutable, none_negative},
         selector, workload,
@@ -201,16 +198,15 @@ fn failure_policy(spec: &Field<'_>, errors: &mut Errors) {
             pod_conditions(&conditions, errors);
         }
         match (codes.is_set(), !conditions.is_empty()) {
-            (true, true) => whole(&rule, "specifying both OnExitCodes and OnPodConditions is not supported", errors),
-            (false, false) => whole(&rule, "specifying one of OnExitCodes and OnPodConditions is required", errors),
+            (true, true) => {
+                rule.invalid_whole("specifying both OnExitCodes and OnPodConditions is not supported", errors)
+            }
+            (false, false) => {
+                rule.invalid_whole("specifying one of OnExitCodes and OnPodConditions is required", errors)
+            }
             _ => {}
         }
     }
-}
-
-/// Refuses a rule as a whole, which upstream does not repeat.
-fn whole(rule: &Field<'_>, why: &str, errors: &mut Errors) {
-    errors.push(rule.path.as_str(), Cause::Invalid, format!("Invalid value: {why}"));
 }
 
 fn exit_codes(codes: &Field<'_>, containers: &BTreeSet<&str>, errors: &mut Errors) {
@@ -337,6 +333,8 @@ pub(super) fn parse_indexes(text: &str, completions: i64) -> Result<i64, String>
 const SCHEDULING: [&str; 4] = ["affinity", "nodeSelector", "tolerations", "schedulingGates"];
 
 pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    // Upstream validates a changed spec twice, and tells so.
+    validate_job(new, errors);
     completions(new, old, errors);
     immutable(new, old, &["spec.selector"], errors);
     template(new, old, errors);
