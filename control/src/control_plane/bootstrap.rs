@@ -46,7 +46,7 @@ impl ControlPlane {
     }
 }
 
-async fn create<K>(api: &KubeApi<K>, object: Value, what: &str) -> Result<(), Error>
+pub(super) async fn create<K>(api: &KubeApi<K>, object: Value, what: &str) -> Result<(), Error>
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {

@@ -1,6 +1,7 @@
 //! The control plane as a whole: opens the data directory, bootstraps the cluster, and provides a router, clients in
 //! this process, TLS listeners and kubeconfigs.
 
+mod api_services;
 mod bootstrap;
 mod certificates;
 mod data_dir;
@@ -173,6 +174,7 @@ impl ControlPlane {
             config,
         };
         plane.bootstrap().await?;
+        plane.register_api_services().await?;
         Ok(plane)
     }
 
