@@ -39,6 +39,7 @@ fn version_priority(group: &str, version: &str) -> i64 {
     match (group, version) {
         ("", _) => 1,
         ("autoscaling", "v2") => 30,
+        ("autoscaling", "v2beta1") => 9,
         ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", _) => 21,
         (group, _) if GROUPS.iter().any(|(known, _)| *known == group) => 15,
         _ => 100,

@@ -38,6 +38,8 @@ const TYPES: &[(&str, &str, Decode)] = &[
     ("storage.k8s.io/v1", "StorageClass", of::<storage::StorageClass>),
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition", of::<extensions::CustomResourceDefinition>),
     ("events.k8s.io/v1", "Event", of::<events::Event>),
+    // No client has this version any more.
+    ("autoscaling/v2beta1", "HorizontalPodAutoscaler", of::<serde_json::Value>),
     ("v1", "LimitRange", of::<core::LimitRange>),
     ("v1", "PodTemplate", of::<core::PodTemplate>),
     ("v1", "ResourceQuota", of::<core::ResourceQuota>),

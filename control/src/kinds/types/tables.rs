@@ -16,6 +16,7 @@ pub(crate) static TABLES: &[(&str, &str)] = tables![
     "authorization" "v1",
     "autoscaling" "v1",
     "autoscaling" "v2",
+    "autoscaling" "v2beta1",
     "batch" "v1",
     "certificates" "v1",
     "coordination" "v1",

@@ -145,6 +145,48 @@ pub(super) fn v2_of_v1(object: &mut Value) {
     }
 }
 
+/// The lists of metrics, and what they say.
+const LISTS: [(&str, &str, Side); 2] = [("spec", "metrics", Side::Target), ("status", "currentMetrics", Side::Current)];
+
+fn each_metric(object: &mut Value, convert: fn(&Value, Side) -> Value) {
+    for (part, list, side) in LISTS {
+        let metrics = object.get_mut(part).and_then(|part| part.get_mut(list)).and_then(Value::as_array_mut);
+        metrics.into_iter().flatten().for_each(|metric| *metric = convert(metric, side));
+    }
+}
+
+/// Makes the `v2beta1` object of a stored one: the behavior stands in an annotation.
+pub(super) fn v2beta1_of_v2(object: &mut Value) {
+    take_annotations(object);
+    each_metric(object, to_old);
+    let behavior = object["spec"].as_object_mut().and_then(|spec| spec.remove("behavior"));
+    if let Some(behavior) = behavior.filter(Value::is_object) {
+        let metadata = &mut object["metadata"];
+        if !metadata["annotations"].is_object() {
+            metadata["annotations"] = json!({});
+        }
+        metadata["annotations"][BEHAVIOR] =
+            json!(renamed(&behavior, |(own, _)| own, |(_, internal)| internal).to_string());
+    }
+    let status = &mut object["status"];
+    if status.is_object() && status["currentReplicas"].is_null() {
+        status["currentReplicas"] = json!(0);
+    }
+}
+
+/// Makes the stored object of a `v2beta1` one.
+pub(super) fn v2_of_v2beta1(object: &mut Value) {
+    let annotations = take_annotations(object);
+    each_metric(object, to_v2);
+    let behavior = annotations.get(BEHAVIOR).and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
+    if let Some(spec) = object["spec"].as_object_mut() {
+        if let Some(behavior) = behavior.filter(Value::is_object) {
+            spec.insert("behavior".to_owned(), renamed(&behavior, |(_, internal)| internal, |(own, _)| own));
+        }
+        default_v2(spec);
+    }
+}
+
 type Names = (&'static str, &'static str);
 
 /// A behavior with the fields of the other naming: rules, their policies, and what these hold.
@@ -194,6 +236,11 @@ mod tests {
         assert_eq!(converted["spec"].get("metrics"), None);
         assert_eq!(converted["metadata"]["annotations"].as_object().unwrap().len(), 5);
         v2_of_v1(&mut converted);
+        assert_eq!(converted, stored);
+        v2beta1_of_v2(&mut converted);
+        let memory = json!({"type": "Resource", "resource": {"name": "memory", "targetAverageValue": "1Gi"}});
+        assert_eq!((&converted["spec"]["metrics"][0], converted["spec"].get("behavior")), (&memory, None));
+        v2_of_v2beta1(&mut converted);
         assert_eq!(converted, stored);
     }
 }

@@ -1,4 +1,6 @@
-//! HorizontalPodAutoscaler: one resource in two versions, stored as `v2`. Pure.
+//! HorizontalPodAutoscaler: one resource in three versions, stored as `v2`. Pure.
+//!
+//! `v2beta1` is gone from Kubernetes since 1.25, and served here for manifests that still have it.
 
 mod cells;
 mod conversion;
@@ -26,6 +28,8 @@ use crate::{
     },
 };
 
+const BETA_WARNING: &str = "autoscaling/v2beta1 HorizontalPodAutoscaler is deprecated in v1.22+, unavailable in v1.25+; use autoscaling/v2 HorizontalPodAutoscaler";
+
 /// The resource.
 pub(crate) fn definition() -> Definition {
     let mut resource =
@@ -41,7 +45,10 @@ pub(crate) fn definition() -> Definition {
         version
     };
     let v1 = Conversion::Fn { from_storage: conversion::v1_of_v2, to_storage: conversion::v2_of_v1 };
-    Definition::of(resource, vec![version("v2", Conversion::None), version("v1", v1)], "v2")
+    let beta = Conversion::Fn { from_storage: conversion::v2beta1_of_v2, to_storage: conversion::v2_of_v2beta1 };
+    let mut v2beta1 = version("v2beta1", beta);
+    v2beta1.deprecation_warning = Some(BETA_WARNING.to_owned());
+    Definition::of(resource, vec![version("v2", Conversion::None), version("v1", v1), v2beta1], "v2")
 }
 
 fn table() -> Table {
@@ -58,11 +65,13 @@ fn table() -> Table {
 
 /// An object of any version as `v2` has it.
 fn in_v2(object: &Value) -> Cow<'_, Value> {
-    if object["apiVersion"] != "autoscaling/v1" {
-        return Cow::Borrowed(object);
-    }
+    let convert = match object["apiVersion"].as_str() {
+        Some("autoscaling/v1") => conversion::v2_of_v1,
+        Some("autoscaling/v2beta1") => conversion::v2_of_v2beta1,
+        _ => return Cow::Borrowed(object),
+    };
     let mut converted = object.clone();
-    conversion::v2_of_v1(&mut converted);
+    convert(&mut converted);
     Cow::Owned(converted)
 }
 
@@ -71,10 +80,10 @@ struct HorizontalPodAutoscaler;
 
 impl Strategy for HorizontalPodAutoscaler {
     fn default(&self, object: &mut Map<String, Value>) {
-        let is_v1 = object.get("apiVersion").is_some_and(|version| version == "autoscaling/v1");
+        let is_v2 = object.get("apiVersion").is_none_or(|version| version == "autoscaling/v2");
         let spec = child(object, "spec");
         set(spec, "minReplicas", json!(1));
-        if !is_v1 {
+        if is_v2 {
             default_v2(spec);
         }
     }
