@@ -112,6 +112,8 @@ impl Strategy for StatefulSet {
         selector::validate_workload(&spec, "statefulset", errors);
         let selector = spec.at("selector");
         if selector::is_readable(&selector) {
+            let with_claims = with_claim_volumes(spec.value);
+            let spec = Field { value: &with_claims, path: spec.path.clone() };
             workload::validate_lasting_template(&spec, "StatefulSet", errors);
         } else {
             // Upstream says no more.
@@ -153,6 +155,24 @@ impl Strategy for StatefulSet {
         workload::available_at_most_ready(&status, "cannot be greater than status.readyReplicas", errors);
         workload::collisions_grow(&status, old, errors);
     }
+}
+
+/// The spec with a volume in the template for each claim: containers mount claims by their names.
+fn with_claim_volumes(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    let claims = spec["volumeClaimTemplates"].as_array().into_iter().flatten();
+    let names: Vec<Value> = claims.map(|claim| claim["metadata"]["name"].clone()).collect();
+    let template = spec["template"]["spec"].as_object_mut();
+    let volumes = template.map(|template| template.entry("volumes").or_insert_with(|| json!([])));
+    if let Some(volumes) = volumes.and_then(Value::as_array_mut) {
+        for name in names {
+            // The volume of a claim takes the place of the template's own.
+            if volumes.iter().all(|volume| volume["name"] != name) {
+                volumes.push(json!({"name": name, "emptyDir": {}}));
+            }
+        }
+    }
+    spec
 }
 
 fn policies(spec: &Field<'_>, errors: &mut Errors) {
