@@ -113,7 +113,7 @@ impl Strategy for ApiService {
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
         for condition in Field::root(new).below("status.conditions").items() {
-            condition.at("status").one_of(&["False", "True", "Unknown"], errors);
+            condition.at("status").one_of(&["True", "False", "Unknown"], errors);
         }
     }
 }

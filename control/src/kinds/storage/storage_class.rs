@@ -51,7 +51,7 @@ fn row(object: &Value, now: Timestamp) -> Vec<Value> {
         object["provisioner"].clone(),
         object["reclaimPolicy"].clone(),
         object["volumeBindingMode"].clone(),
-        json!(object["allowVolumeExpansion"].as_bool().unwrap_or(false).to_string()),
+        json!(object["allowVolumeExpansion"] == true),
         json!(age(text(&object["metadata"]["creationTimestamp"]), now)),
     ]
 }

@@ -7,7 +7,10 @@ use windlass_apimachinery::selectors::LabelSelector;
 
 use super::{NAME_LABELS, UID_LABELS};
 use crate::{
-    apiserver::validation::{errors::Errors, names},
+    apiserver::{
+        subresource::keep_field,
+        validation::{errors::Errors, names},
+    },
     kinds::shared::{
         field::{Field, IMMUTABLE, immutable, none_negative},
         selector, workload,
@@ -360,10 +363,24 @@ fn completions(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
+/// Takes what containers ask for from the new template: it may change while a Job is suspended.
+fn keep_resources(now: &Value, before: &mut Value) {
+    for kind in ["containers", "initContainers"] {
+        let wanted = now["spec"][kind].as_array().into_iter().flatten();
+        let own = before.pointer_mut(&format!("/spec/{kind}")).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, wanted) in own.zip(wanted).filter(|(own, wanted)| own["name"] == wanted["name"]) {
+            keep_field(container, wanted, "resources");
+        }
+    }
+}
+
 fn template(new: &Value, old: &Value, errors: &mut Errors) {
     let (now, mut before) = (Field::root(new).below("spec.template"), old["spec"]["template"].clone());
-    let free = old["spec"]["suspend"] == true && old["status"]["startTime"].is_null();
-    if free {
+    let suspended = old["spec"]["suspend"] == true;
+    if suspended {
+        keep_resources(now.value, &mut before);
+    }
+    if suspended && old["status"]["startTime"].is_null() {
         for field in SCHEDULING {
             let value = &now.value["spec"][field];
             match before["spec"].as_object_mut() {
@@ -373,7 +390,7 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
             }
         }
         for field in ["labels", "annotations"] {
-            crate::apiserver::subresource::keep_field(&mut before["metadata"], &now.value["metadata"], field);
+            keep_field(&mut before["metadata"], &now.value["metadata"], field);
         }
     }
     if *now.value != before {
@@ -384,6 +401,25 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn some_of_the_template_of_a_suspended_job_may_change() {
+        let job = |suspend: bool, pod: Value| json!({"spec": {"suspend": suspend, "template": {"metadata": {"labels": {}}, "spec": pod}}});
+        let container =
+            |image: &str, cpu: &str| json!([{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]);
+        let before = json!({"containers": container("i", "1")});
+        for (after, suspended_is_fine) in [
+            (json!({"containers": container("i", "2")}), true),
+            (json!({"containers": container("i", "1"), "nodeSelector": {"a": "b"}}), true),
+            (json!({"containers": container("j", "1")}), false),
+        ] {
+            for suspended in [true, false] {
+                let mut errors = Errors::default();
+                template(&job(suspended, after.clone()), &job(suspended, before.clone()), &mut errors);
+                assert_eq!(errors.0.is_empty(), suspended && suspended_is_fine, "{suspended} {after}");
+            }
+        }
+    }
 
     #[test]
     fn indexes_are_counted() {
