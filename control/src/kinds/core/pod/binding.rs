@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, RequestOptions, Strategy, Target, VirtualResource, generate::now,
+        ApiError, ApiRequest, ApiResult, RequestOptions, Strategy, Target, VirtualResource,
+        generate::now,
         subresource::SubresourceHandler,
         types::{Definition, Gvk, Resource, Storage, VersionSpec},
     },
