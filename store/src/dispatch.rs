@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tokio::sync::watch as tokio_watch;
 
-use super::{Event, Index, Key, index::values_of};
+use super::{Event, Index, Key, Object, index::values_of};
 
 /// The part of a resource that a watcher follows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,18 +20,21 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Whether an event is about it: the object belongs to it, or did before.
-    pub(crate) fn has(&self, event: &Event, indexes: &[Index]) -> bool {
-        let key = &event.object.key;
+    /// Whether an object belongs to it.
+    pub(crate) fn has_object(&self, object: &Object, indexes: &[Index]) -> bool {
         match self {
             Self::All => true,
-            Self::Namespace(namespace) => key.namespace == *namespace,
-            Self::Object(one) => key == one,
-            Self::Index(at, value) => {
-                let previous = event.previous.iter();
-                previous.chain([&event.object]).any(|object| object.has_index_value(indexes, *at, value))
-            }
+            Self::Namespace(namespace) => object.key.namespace == *namespace,
+            Self::Object(one) => object.key == *one,
+            Self::Index(at, value) => object.has_index_value(indexes, *at, value),
         }
+    }
+
+    /// Whether an event is about it: the object belongs to it, or did before.
+    pub(crate) fn has(&self, event: &Event, indexes: &[Index]) -> bool {
+        // The key of an object never changes.
+        let previous = event.previous.as_ref().filter(|_| matches!(self, Self::Index(..)));
+        self.has_object(&event.object, indexes) || previous.is_some_and(|object| self.has_object(object, indexes))
     }
 }
 

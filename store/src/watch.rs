@@ -108,6 +108,13 @@ impl Watch {
         if unread { self.after } else { self.after.max(state.revision) }
     }
 
+    /// Whether an object of the resource belongs to the scope.
+    #[must_use]
+    pub fn has(&self, object: &Object) -> bool {
+        let state = self.store.state();
+        state.resource(self.resource).is_some_and(|r| self.scope.has_object(object, &r.options.indexes))
+    }
+
     /// Waits for events; returns at least one.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! The canonical forms of objects, as a typed decoder would produce them: the stored form and the form for comparison.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::{
@@ -16,10 +18,43 @@ pub fn canonicalize(schema: &Schema, value: &mut Value) {
     normalize(schema, value, &mut Form { compared: false, typed: false, depth: 0 });
 }
 
-/// The form in which equal objects have equal values.
+/// The form in which equal objects have equal values; most stored ones have it.
 #[must_use]
-pub fn canonical(schema: &Schema, value: &Value) -> Value {
-    compared(schema, value, Form { compared: true, typed: false, depth: 0 })
+pub fn canonical<'a>(schema: &Schema, value: &'a Value) -> Cow<'a, Value> {
+    let form = Form { compared: true, typed: false, depth: 0 };
+    if is_compared(schema, value, form) { Cow::Borrowed(value) } else { Cow::Owned(compared(schema, value, form)) }
+}
+
+/// Whether [`compared`] would change nothing.
+fn is_compared(schema: &Schema, value: &Value, mut form: Form) -> bool {
+    if form.depth > MAX_DEPTH {
+        return false;
+    }
+    form.depth += 1;
+    form.typed |= matches!(schema.kind, Kind::Named(_));
+    let schema = schema.resolved();
+    match (&schema.kind, value) {
+        (Kind::Object(object), Value::Object(fields)) => fields.iter().all(|(name, value)| {
+            let Some(property) = object.properties.get(name.as_str()) else {
+                return object.additional.is_none() && schema.preserve_unknown_fields;
+            };
+            !value.is_null()
+                && is_compared(&property.schema, value, form)
+                && !is_omitted(&property.schema, property.presence, value, true)
+        }),
+        (Kind::Map(values), Value::Object(fields)) => {
+            fields.values().all(|value| !value.is_null() && is_compared(values, value, form))
+        }
+        (Kind::List(items), Value::Array(values)) => {
+            values.iter().all(|value| !value.is_null() && is_compared(items, value, form))
+        }
+        // What is inside is pruned, or kept as it is.
+        (_, Value::Object(_) | Value::Array(_)) => {
+            schema.preserve_unknown_fields && !matches!(schema.kind, Kind::Union(_))
+        }
+        (kind, value) if form.typed => scalars::is_canonical(kind, value, true),
+        _ => false,
+    }
 }
 
 /// Whether two objects are equal to upstream's types: `null`, `[]`, `{}` and absent are equal, and so are absent and

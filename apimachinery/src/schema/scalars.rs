@@ -107,6 +107,18 @@ pub(super) fn canonicalize(kind: &Kind, value: &mut Value, compared: bool) {
     }
 }
 
+/// Whether [`canonicalize`] would change nothing.
+pub(super) fn is_canonical(kind: &Kind, value: &Value, compared: bool) -> bool {
+    match kind {
+        Kind::Quantity | Kind::Time | Kind::MicroTime | Kind::Duration | Kind::Bytes => {
+            let mut canonical = value.clone();
+            canonicalize(kind, &mut canonical, compared);
+            canonical == *value
+        }
+        _ => true,
+    }
+}
+
 /// Writes `1.0` as `1`, which is the same integer to JSON Schema, and to Go's clients another type.
 pub(super) fn canonicalize_integer(value: &mut Value) {
     /// Every whole number up to this one is exact.

@@ -94,6 +94,12 @@ impl FieldSelector {
         self.requirements.is_empty()
     }
 
+    /// Whether the selector says the value of one field and nothing else.
+    #[must_use]
+    pub fn is_one_exact(&self) -> bool {
+        matches!(self.requirements.as_slice(), [(_, _, true)])
+    }
+
     /// Whether an object matches.
     #[must_use]
     pub fn matches(&self, object: &Value) -> bool {

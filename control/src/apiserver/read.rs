@@ -38,6 +38,11 @@ impl Selectors {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// Whether they ask for the value of one field and nothing else.
+    pub(super) fn is_one_field(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_one_exact()
+    }
+
     /// The value that a field must have, if the selector says one.
     pub(super) fn exact_field(&self, field: &str) -> Option<&str> {
         self.fields.exact(field)

@@ -6,19 +6,21 @@ use crate::store::{Expected, Object};
 
 impl Api {
     /// Checks all stored objects and repairs those that cannot be decoded as their type. The names of removed fields
-    /// are logged, their values are not.
-    pub async fn repair(&self) {
+    /// are logged, their values are not. Whether all can be decoded now.
+    pub async fn repair(&self) -> bool {
+        let mut all = true;
         for version in self.catalogs().current().all().filter(|version| version.is_served_as_stored()) {
             let Some(id) = version.id() else { continue };
             for object in self.store().list(id, None).0 {
                 if let Err(why) = version.spec.schema.check_decodable(&object.value()) {
-                    self.repair_one(version, &object, &why).await;
+                    all &= self.repair_one(version, &object, &why).await;
                 }
             }
         }
+        all
     }
 
-    async fn repair_one(&self, version: &Version, object: &Object, why: &str) {
+    async fn repair_one(&self, version: &Version, object: &Object, why: &str) -> bool {
         let key = object.key.clone();
         let (kind, namespace, name) = (version.group_resource(), key.namespace.clone(), key.name.clone());
         let repaired = repaired(version, object);
@@ -30,6 +32,7 @@ impl Api {
             }
             Err(what) => Err(what),
         };
+        let is_repaired = stored.is_ok();
         match stored {
             Ok(_) => tracing::warn!(
                 kind,
@@ -48,6 +51,7 @@ impl Api {
                 "stored object cannot be decoded as its type and could not be repaired; lists of its type fail until it is deleted"
             ),
         }
+        is_repaired
     }
 }
 

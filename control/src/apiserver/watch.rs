@@ -54,6 +54,8 @@ struct WatchStream {
     version: Arc<Version>,
     namespace: Option<String>,
     selectors: Selectors,
+    /// The selectors say nothing but the indexed field of the scope: the store knows what matches.
+    scope_selects: bool,
     representation: Representation,
     encoding: Encoding,
     include: String,
@@ -95,6 +97,7 @@ impl ApiRequest {
             (Some(namespace), None) => indexed().unwrap_or_else(|| Scope::Namespace(namespace.clone())),
             (None, None) => indexed().unwrap_or(Scope::All),
         };
+        let scope_selects = matches!(scope, Scope::Index(..)) && selectors.is_one_field();
         let watch = self.store().watch_scope(resource, scope, after).map_err(|e| ApiError::store(&e))?;
         let now = Instant::now();
         let stream = WatchStream {
@@ -106,6 +109,7 @@ impl ApiRequest {
             version: Arc::clone(&target.version),
             namespace: target.namespace.clone(),
             selectors,
+            scope_selects,
             representation: accept.representation,
             encoding: accept.encoding,
             include: options.include_object.clone(),
@@ -199,7 +203,10 @@ impl WatchStream {
             && let Some(object) = self.initial.next()
         {
             bytes += object.bytes.len();
-            if self.shows_stored_bytes() {
+            if self.scope_selects && !self.watch.has(&object) {
+                continue;
+            }
+            if self.shows_stored_bytes() && (self.scope_selects || self.selectors.is_empty()) {
                 self.ready.push_back(encode_event(self.encoding, "ADDED", &object.bytes));
                 continue;
             }
@@ -233,9 +240,20 @@ impl WatchStream {
         Some(chunk.into())
     }
 
-    /// Whether events are the stored objects as they are, for whoever watches.
+    /// Whether objects are shown as they are stored.
     fn shows_stored_bytes(&self) -> bool {
-        self.selectors.is_empty() && self.representation == Representation::Object && self.version.is_served_as_stored()
+        self.representation == Representation::Object && self.version.is_served_as_stored()
+    }
+
+    /// Whether the selectors match the object before and after an event, if that is known without decoding them.
+    fn matches_of(&self, change: &store::Event) -> Option<(bool, bool)> {
+        let selected = |object: &store::Object| match (self.scope_selects, self.selectors.is_empty()) {
+            (true, _) => Some(self.watch.has(object)),
+            (false, true) => Some(true),
+            (false, false) => None,
+        };
+        let matched = change.previous.as_ref().map_or(Some(false), |previous| selected(previous))?;
+        Some((matched, if change.deleted { false } else { selected(&change.object)? }))
     }
 
     /// An object that begins to match the selectors is `ADDED` for this watcher, one that ceases to match is `DELETED`.
@@ -243,13 +261,18 @@ impl WatchStream {
         if self.namespace.as_ref().is_some_and(|n| *n != change.object.key.namespace) {
             return;
         }
-        if self.shows_stored_bytes() {
-            // Such a watcher sees an event as one type only, so that there is one form.
-            let kind = match (change.deleted, &change.previous) {
-                (true, _) => "DELETED",
-                (false, None) => "ADDED",
-                (false, Some(_)) => "MODIFIED",
-            };
+        let known = self.matches_of(change);
+        if known == Some((false, false)) {
+            return;
+        }
+        // Of one type for all who see it as it was written, so that there is one form.
+        let kind = match (change.deleted, &change.previous) {
+            (true, _) => "DELETED",
+            (false, None) => "ADDED",
+            (false, Some(_)) => "MODIFIED",
+        };
+        let as_written = known == Some((change.previous.is_some(), !change.deleted));
+        if as_written && self.shows_stored_bytes() {
             let frame = change
                 .frame(STORED_BYTES + self.encoding as u64, || encode_event(self.encoding, kind, &change.object.bytes));
             return self.ready.push_back(frame);

@@ -1,5 +1,7 @@
 //! `create`, `update` and `patch`.
 
+use std::sync::{Mutex, PoisonError};
+
 use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::Value;
 use windlass_apimachinery::patch::PatchKind;
@@ -107,18 +109,25 @@ impl ApiRequest {
         let collected = Warnings::default();
         warnings.into_iter().for_each(|warning| collected.add(warning));
         let creates = version.create_on_update && target.subresource.is_none();
+        let first = Mutex::new(Some(value));
         for _ in 0..MAX_WRITE_ATTEMPTS {
             if creates && self.find(target)?.is_none() {
-                match self.create_named(target, options, value.clone(), (&collected, Some(&manager))).await {
+                let value = self.read_object(version, options, body)?.value;
+                match self.create_named(target, options, value, (&collected, Some(&manager))).await {
                     // Created concurrently by another client.
                     Err(error) if error.is_already_exists() => continue,
                     created => return Ok(self.written(StatusCode::CREATED, target, options, created?, &collected)),
                 }
             }
             let make = |old: &Value| {
+                // Read once more for another attempt: most writes need one, without a copy.
+                let value = match first.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                    Some(value) => value,
+                    None => self.read_object(version, options, body)?.value,
+                };
                 check_unconditional(target, &value)?;
                 check_preconditions(target, &value, old)?;
-                Ok(value.clone())
+                Ok(value)
             };
             match self.modify(target, options, (&collected, Some(&manager)), &make).await {
                 // Deleted concurrently.

@@ -1,6 +1,9 @@
 //! The data directory: which directories belong to windlass, and how one is opened.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use super::Error;
 use crate::{
@@ -21,6 +24,11 @@ const IMPORTED_STORE_FILE: &str = "store.redb.imported";
 #[must_use]
 pub fn is_data_dir(path: &Path) -> bool {
     path.join(MARKER_FILE).is_file()
+}
+
+/// The directory of the store.
+pub(super) fn store_dir(path: &Path) -> PathBuf {
+    path.join(STORE_DIR)
 }
 
 /// The state of a data directory.

@@ -6,6 +6,7 @@ mod bootstrap;
 mod certificates;
 mod data_dir;
 pub(crate) mod instance;
+mod stored_types;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -31,7 +32,7 @@ use crate::{
     store::{self, Store},
 };
 use certificates::{client_tls, pems, pki_dir};
-use data_dir::adopt_data_dir;
+use data_dir::{adopt_data_dir, store_dir};
 pub use data_dir::{copy_store, is_data_dir, restore_store};
 use instance::{ApiConfig, Instance};
 
@@ -153,7 +154,7 @@ impl ControlPlane {
         let tokens = TokenIssuer::from_pem(&pki.service_accounts.0)?;
         let instance = Instance::new(&store, &api_config, Some(kubelet.clone()), Some(tokens));
         let api = instance.api;
-        api.repair().await;
+        stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
         let custom_resources = CustomResources::load(&api);
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let root_ca = watch::Sender::new(pki.ca_pem.clone());

@@ -268,6 +268,8 @@ fn measure_restarts(
         "",
         "≤ 1 s",
     );
+    std::thread::sleep(Duration::from_secs(5));
+    row("— resident memory then, without watchers", &format!("{:.1} MB", api.resident()?), "", "", "");
     let (watchers, expired, time) = runtime.block_on(NodeWatchers::resume(&server, seen))?;
     std::thread::sleep(Duration::from_secs(2));
     let relists = expired + watchers.ended();

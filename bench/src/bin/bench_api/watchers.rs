@@ -119,13 +119,17 @@ impl NodeWatchers {
 
 /// Follows a watch until its end. An event of the type ERROR ends it too.
 async fn follow((mut connection, mut response): (Connection, Response), seen: Seen) {
+    // The end of the piece before: a revision may be cut in two.
+    let mut text = Vec::new();
     loop {
         let mut failed = false;
         let mut take = |piece: &[u8]| {
-            failed |= memchr::memmem::find(piece, b"\"type\":\"ERROR\"").is_some();
-            if let Some(revision) = last_revision(piece) {
+            text.extend_from_slice(piece);
+            failed |= memchr::memmem::find(&text, b"\"type\":\"ERROR\"").is_some();
+            if let Some(revision) = last_revision(&text) {
                 seen.store(revision, Ordering::Relaxed);
             }
+            text.drain(..text.len().saturating_sub(64));
         };
         match connection.piece(&mut response, &mut take).await {
             Ok(true) if !failed => {}

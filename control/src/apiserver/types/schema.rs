@@ -88,7 +88,7 @@ impl TypeSchema {
     /// The form in which equal objects have equal values.
     #[must_use]
     pub fn canonical<'a>(&self, value: &'a Value) -> Cow<'a, Value> {
-        if self.is_built_in() { Cow::Owned(schema::canonical(&self.node, value)) } else { Cow::Borrowed(value) }
+        if self.is_built_in() { schema::canonical(&self.node, value) } else { Cow::Borrowed(value) }
     }
 
     /// Whether two objects are equal to the type.

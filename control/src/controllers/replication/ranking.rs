@@ -5,10 +5,7 @@ use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::controllers::pods;
-
-/// Pods with a lower value are deleted first (upstream's annotation).
-const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+use crate::controllers::{pods, runtime::POD_DELETION_COST};
 
 /// The criteria of the ranking.
 #[derive(Debug)]
@@ -40,7 +37,7 @@ pub(crate) fn to_delete(pods: &[Arc<Pod>], count: usize, now: Timestamp) -> Vec<
 }
 
 fn rank<'a>(pod: &'a Arc<Pod>, per_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
-    let annotation = pod.metadata.annotations.as_ref().and_then(|a| a.get(DELETION_COST));
+    let annotation = pod.metadata.annotations.as_ref().and_then(|a| a.get(POD_DELETION_COST));
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     Rank {
         pod,

@@ -27,5 +27,5 @@ pub(crate) use informer::{Cache, Life, MetadataSource, SyncPoint};
 pub(crate) use informers::Informers;
 pub(crate) use key::Key;
 pub(crate) use selector_index::SelectorIndex;
-pub(crate) use trim::Cached;
+pub(crate) use trim::{Cached, POD_DELETION_COST};
 pub(crate) use workqueue::{Outcome, WorkQueue};

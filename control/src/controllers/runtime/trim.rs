@@ -52,7 +52,7 @@ impl Cached for Node {
     }
 }
 
-/// Keeps metadata, ports, node, tolerations and claims; phase, conditions, addresses and restarts.
+/// Keeps metadata without annotations, ports, node, tolerations and claims; phase, conditions, addresses and restarts.
 impl Cached for Pod {
     fn trim(&mut self) {
         trim_pod(self);
@@ -86,8 +86,16 @@ fn trim_node(node: &mut Node) {
     }
 }
 
+/// The only annotation of pods that a controller reads: pods with a lower value are deleted first.
+pub(crate) const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
 fn trim_pod(pod: &mut Pod) {
     trim_meta(&mut pod.metadata);
+    pod.metadata.annotations = pod
+        .metadata
+        .annotations
+        .take()
+        .and_then(|mut annotations| annotations.remove_entry(POD_DELETION_COST).map(|cost| [cost].into()));
     if let Some(spec) = &mut pod.spec {
         spec.volumes = spec.volumes.take().and_then(|volumes| {
             let claims: Vec<_> =
