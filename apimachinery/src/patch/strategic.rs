@@ -110,13 +110,17 @@ fn merge_objects(
                 Value::Object(new.clone())
             }
             (Some(Value::Object(old)), Value::Object(new)) => merge_objects(schema, old, new)?,
-            // There is nothing to replace or delete.
-            (None, Value::Object(new)) if new.contains_key(DIRECTIVE) => continue,
+            // There is nothing to direct: upstream leaves the field out, whatever the directive says.
+            (None, Value::Object(new)) if has_directive(new) => continue,
+            (None, Value::Object(_)) => {
+                let new = without_nulls(value);
+                merge_objects(schema, &Map::new(), new.as_object().unwrap_or(&Map::new()))?
+            }
             (_, Value::Object(new)) => merge_objects(schema, &Map::new(), new)?,
             (Some(Value::Array(old)), Value::Array(new)) if !old.is_empty() => merge_lists(schema, old, new, field)?,
             // Without a current list there is nothing to merge with: two items with the same key, such as a port for
             // TCP and UDP, both stay.
-            (_, Value::Array(new)) => Value::Array(additions(new)?),
+            (_, Value::Array(new)) => Value::Array(additions(new)),
             (_, new) => new.clone(),
         };
         out.insert(field.clone(), merged);
@@ -134,16 +138,22 @@ fn merge_objects(
     Ok(Value::Object(out))
 }
 
-/// A list of the patch without a current list, without its directives.
-fn additions(new: &[Value]) -> Result<Vec<Value>, PatchError> {
-    let mut out = Vec::with_capacity(new.len());
-    for item in new {
-        match item.as_object() {
-            Some(fields) if directive(fields)?.is_some() => {}
-            _ => out.push(clean(item)),
-        }
+/// Whether a map of a patch has a directive, of any word; null is none.
+fn has_directive(fields: &Map<String, Value>) -> bool {
+    fields.get(DIRECTIVE).is_some_and(|word| !word.is_null())
+}
+
+/// A list of the patch where there is nothing to merge with, without its directives.
+fn additions(new: &[Value]) -> Vec<Value> {
+    new.iter().filter(|item| !item.as_object().is_some_and(has_directive)).map(clean).collect()
+}
+
+/// A list of the patch that replaces the current one: its directives are read.
+fn replacements(new: &[Value]) -> Result<Value, PatchError> {
+    for fields in new.iter().filter_map(Value::as_object) {
+        directive_of_item(fields)?;
     }
-    Ok(out)
+    Ok(Value::Array(additions(new)))
 }
 
 fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &str) -> Result<Value, PatchError> {
@@ -159,7 +169,7 @@ fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &st
     };
     let key = &**key;
     if new.iter().any(|item| item.get(DIRECTIVE).and_then(Value::as_str) == Some("replace")) {
-        return additions(new).map(Value::Array);
+        return replacements(new);
     }
     let mut out = old.to_vec();
     let mut named = Vec::with_capacity(new.len());
@@ -179,7 +189,8 @@ fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &st
                 let current = out[at].as_object().cloned().unwrap_or_default();
                 out[at] = merge_objects(schema.items(), &current, fields)?;
             }
-            None => out.push(merge_objects(schema.items(), &Map::new(), fields)?),
+            // As upstream: a new item is added as it is, and a directive in it is an unknown field.
+            None => out.push(without_nulls(item)),
         }
     }
     set_element_order(&mut out, &named, old, Some(key));

@@ -108,6 +108,32 @@ fn wrong_patches_are_refused() {
     assert_eq!(code(strategic(object!({"x": {"$retainKeys": ["a"], "b": 1}}))), 400);
 }
 
+/// As upstream: what a directive says is only read where there is something that it could be about.
+#[test]
+fn directives_without_a_field_leave_it_out() {
+    let pod = object!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}});
+    for word in [object!("replace"), object!("delete"), object!("merge"), object!("explode"), object!(1), object!("")] {
+        for patch in [
+            object!({"metadata": {"annotations": {"$patch": word, "z": "1"}}}),
+            object!({"spec": {"imagePullSecrets": [{"$patch": word, "name": "x"}], "nodeSelector": {"$patch": word}}}),
+        ] {
+            let mut patched = strategic(&schema(POD), &pod, &patch).expect("a patch");
+            // An empty list is none.
+            patched["spec"].as_object_mut().map(|spec| spec.remove("imagePullSecrets"));
+            assert_eq!(patched, pod, "{patch}");
+        }
+    }
+    let null = object!({"metadata": {"annotations": {"$patch": null, "z": "1"}}});
+    let patched = strategic(&schema(POD), &pod, &null).expect("a patch");
+    assert_eq!(patched["metadata"]["annotations"], object!({"z": "1"}));
+    // A new item of a list is added as it is.
+    let item = object!({"name": "b", "resources": {"$patch": "explode", "limits": {"cpu": "1"}}});
+    let patched = strategic(&schema(POD), &pod, &object!({"spec": {"containers": [item]}})).expect("a patch");
+    assert_eq!(patched["spec"]["containers"], object!([item, {"name": "a"}]));
+    let replaced = object!({"spec": {"containers": [{"$patch": "replace"}, {"$patch": "explode"}]}});
+    assert_eq!(strategic(&schema(POD), &pod, &replaced).map_err(|error| error.code()), Err(500));
+}
+
 #[test]
 fn directives_that_do_not_fit_are_refused_in_upstreams_words() {
     let pod =

@@ -60,6 +60,13 @@ pub(super) fn steps() -> Vec<Step> {
             STRATEGIC,
             json!({"metadata": {"annotations": {"$patch": "replace", "z": "1"}}}),
         ),
+        admin("patch: to explode where nothing is", STRATEGIC, {
+            json!({"spec": {"nodeSelector": {"$patch": "explode", "z": "1"}, "imagePullSecrets": [{"$patch": "explode", "name": "x"}]}})
+        }),
+        admin("patch: null where nothing is", STRATEGIC, json!({"spec": {"nodeSelector": {"$patch": null, "z": "1"}}})),
+        admin("patch: to explode in a new item", STRATEGIC, {
+            json!({"spec": {"containers": [{"name": "new", "image": "i", "resources": {"$patch": "explode"}}]}})
+        }),
         admin(
             "patch: items to be merged",
             STRATEGIC,
