@@ -101,7 +101,12 @@ fn read(document: &Value, depth: usize) -> Result<(FieldSet, bool), FieldsV1Erro
     if depth > MAX_DEPTH {
         return Err(FieldsV1Error::TooDeep);
     }
-    let fields = document.as_object().ok_or(FieldsV1Error::NotAnObject)?;
+    let empty = Map::new();
+    let fields = match document {
+        // As Go reads it.
+        Value::Null if depth > 0 => &empty,
+        document => document.as_object().ok_or(FieldsV1Error::NotAnObject)?,
+    };
     let (mut set, mut is_member) = (FieldSet::default(), false);
     for (key, inner) in fields {
         if key == "." {

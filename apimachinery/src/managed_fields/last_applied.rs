@@ -31,7 +31,7 @@ pub(super) fn resolve(
     if !rest.is_empty() {
         return Err(ApplyError::Conflicts(Conflicts(rest)));
     }
-    record_apply(request, live, applied, managers, true).map_err(ApplyError::Conflicts)
+    Ok(record_apply(request, live, applied, managers, true)?)
 }
 
 /// The fields of the last applied configuration that still have its values.

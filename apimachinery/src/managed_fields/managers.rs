@@ -234,7 +234,7 @@ pub(super) fn entry(
 pub fn is_reset(entries: &Value) -> bool {
     match entries.as_array().map(Vec::as_slice) {
         Some([]) => true,
-        Some([only]) => *only == json!({}),
+        Some([only]) => only.is_null() || *only == json!({}),
         _ => false,
     }
 }

@@ -30,8 +30,8 @@ pub use path::{Path, PathElement, PathElementError};
 pub use scale::{ScaleManagers, to_parent, to_scale};
 pub use set::FieldSet;
 pub use typed::{Comparison, Duplicates, Type, TypeError, TypeErrors};
-use updater::Updater;
-pub use updater::{OneVersion, Versions};
+pub use updater::{ConvertError, OneVersion, Versions};
+use updater::{UpdateError, Updater};
 
 /// The manager that owns what was there before the first apply of an object without managers.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -74,6 +74,15 @@ pub struct Request<'a> {
     pub now: &'a str,
 }
 
+impl From<UpdateError> for ApplyError {
+    fn from(error: UpdateError) -> Self {
+        match error {
+            UpdateError::Conflicts(conflicts) => Self::Conflicts(conflicts),
+            UpdateError::Conversion(why) => Self::Conversion(why),
+        }
+    }
+}
+
 impl<'a> Request<'a> {
     fn updater(&self) -> Updater<'a> {
         Updater { ty: self.ty, api_version: self.api_version, reset: self.reset, versions: self.versions }
@@ -105,6 +114,9 @@ pub enum ApplyError {
         /// What does not fit.
         errors: TypeErrors,
     },
+    /// The object cannot be converted to the version in which a manager owns fields: 500.
+    #[error("{0}")]
+    Conversion(String),
     /// The stored managed fields cannot be read: 500.
     #[error("failed to decode managed fields: {0}")]
     Managers(#[from] ManagersError),
@@ -114,14 +126,16 @@ pub enum ApplyError {
 ///
 /// `live` is the stored object, an empty one for a create; `new` is what the request made of it, before admission. Both are
 /// in the form in which objects are stored: canonical and with defaults. Managed fields that the request brings are those
-/// before the write; a list without entries, or with one empty entry, resets them.
+/// before the write; a list without entries, or with one empty entry, resets them. An object that cannot be converted to the
+/// version of one of its managers loses them all, as upstream's.
 pub fn update(request: &Request<'_>, live: &Value, new: &mut Value) {
     let is_create = live["metadata"]["uid"].as_str().unwrap_or("").is_empty();
     let stored = &live["metadata"]["managedFields"];
     let requested = take_managers(new);
     let is_reset = request.subresource.is_empty() && is_reset(&requested);
     let from_live = !request.subresource.is_empty() || requested.is_null() || requested == *stored;
-    if !is_create && !is_reset && from_live && is_same_without_managers(live, new) {
+    let is_same = || owned_in(stored, request.api_version) && is_same_without_managers(live, new);
+    if !is_create && !is_reset && from_live && is_same() {
         // Nothing changed, so neither do the owners.
         return set_managers(new, live["metadata"].get("managedFields").cloned());
     }
@@ -137,10 +151,16 @@ pub fn update(request: &Request<'_>, live: &Value, new: &mut Value) {
         _ => of_live(),
     };
     // An object whose managers were reset stays without, until it is applied.
-    if !managers.0.is_empty() || is_create {
-        record_update(request, live, new, &mut managers);
+    let is_recorded = !managers.0.is_empty() || is_create;
+    if is_recorded && record_update(request, live, new, &mut managers).is_err() {
+        managers = Managers::default();
     }
     set_managers(new, managers.encode());
+}
+
+/// Whether all entries are those of managers in one version.
+fn owned_in(entries: &Value, api_version: &str) -> bool {
+    entries.as_array().into_iter().flatten().all(|entry| entry["apiVersion"] == api_version)
 }
 
 /// The object after an apply, with its owners. An apply that changes nothing gives the live object.
@@ -161,11 +181,13 @@ pub fn apply(request: &Request<'_>, live: &Value, applied: &Value, force: bool) 
     let live = without_managers(live);
     if managers.0.is_empty() && !live["metadata"]["uid"].is_null() {
         let before = Request { manager: BEFORE_FIRST_APPLY, ..*request };
-        record_update(&before, &Value::Object(Map::new()), &live, &mut managers);
+        record_update(&before, &Value::Object(Map::new()), &live, &mut managers)?;
     }
     let mut new = match record_apply(request, &live, applied, &mut managers, force) {
-        Err(conflicts) => last_applied::resolve(request, &live, applied, &mut managers, conflicts)?,
-        Ok(new) => new,
+        Err(UpdateError::Conflicts(conflicts)) => {
+            last_applied::resolve(request, &live, applied, &mut managers, conflicts)?
+        }
+        new => new?,
     };
     last_applied::refresh(request, applied, &mut new);
     set_managers(&mut new, managers.encode());
@@ -192,11 +214,11 @@ pub fn keep_times(old: &Value, new: &mut Value) {
 }
 
 /// Owners after an update, with the manager's time where it owns more than before.
-fn record_update(request: &Request<'_>, live: &Value, new: &Value, managers: &mut Managers) {
+fn record_update(request: &Request<'_>, live: &Value, new: &Value, managers: &mut Managers) -> Result<(), UpdateError> {
     let manager = ManagerId::of(request.manager, Operation::Update, request.api_version, request.subresource);
     // The manager of this write alone: what it had before is added after.
     let current = ManagerId { manager: "\0current-operation".to_owned(), ..manager.clone() };
-    request.updater().update(live, new, managers, &current);
+    request.updater().update(live, new, managers, &current)?;
     if let Some(mut owned) = managers.0.remove(&current) {
         owned.fields = owned.fields.difference(&STRIPPED);
         if !owned.fields.is_empty() {
@@ -208,6 +230,7 @@ fn record_update(request: &Request<'_>, live: &Value, new: &Value, managers: &mu
         }
     }
     managers.cap();
+    Ok(())
 }
 
 fn record_apply(
@@ -216,7 +239,7 @@ fn record_apply(
     applied: &Value,
     managers: &mut Managers,
     force: bool,
-) -> Result<Value, Conflicts> {
+) -> Result<Value, UpdateError> {
     let manager = ManagerId::of(request.manager, Operation::Apply, request.api_version, request.subresource);
     let mut after = managers.clone();
     let new = request.updater().apply(live, applied, &mut after, &manager, force)?;

@@ -8,17 +8,29 @@ use super::{
     conflict::Conflicts,
     managers::{ManagerId, Managers, Owned},
     set::FieldSet,
-    typed::{Comparison, Type},
+    typed::{Comparison, Duplicates, Type},
     value::equal,
 };
 
 /// The other versions of a resource.
 pub trait Versions {
-    /// The type of objects in a version; `None` for one that is no longer served.
+    /// The type of objects in a version; `None` for one that the resource does not have.
     fn type_of(&self, api_version: &str) -> Option<Type<'_>>;
 
-    /// An object in another version; `None` if it cannot be converted.
-    fn convert(&self, object: &Value, from: &str, to: &str) -> Option<Value>;
+    /// An object in another version.
+    ///
+    /// # Errors
+    /// When there is no such version, or the conversion fails.
+    fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Value, ConvertError>;
+}
+
+/// Why an object cannot be shown in another version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConvertError {
+    /// There is no such version: who owns fields of it owns nothing any more.
+    NoVersion,
+    /// The conversion failed, in the words of the answer: nothing is known of the owners.
+    Failed(String),
 }
 
 /// A resource with one version.
@@ -30,8 +42,23 @@ impl Versions for OneVersion {
         None
     }
 
-    fn convert(&self, _: &Value, _: &str, _: &str) -> Option<Value> {
-        None
+    fn convert(&self, _: &Value, _: &str, _: &str) -> Result<Value, ConvertError> {
+        Err(ConvertError::NoVersion)
+    }
+}
+
+/// Why the owners of a write cannot be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum UpdateError {
+    /// Other managers own what is applied with other values.
+    Conflicts(Conflicts),
+    /// The object cannot be converted to the version of a manager, in upstream's words.
+    Conversion(String),
+}
+
+impl From<String> for UpdateError {
+    fn from(why: String) -> Self {
+        Self::Conversion(why)
     }
 }
 
@@ -47,11 +74,20 @@ pub(super) struct Updater<'a> {
 
 impl Updater<'_> {
     /// Owners after an update by `manager`: it owns what it changed, and nobody what is gone.
-    pub(super) fn update(&self, live: &Value, new: &Value, managers: &mut Managers, manager: &ManagerId) {
-        self.reconcile(managers);
+    ///
+    /// # Errors
+    /// When the object cannot be converted to the version of a manager.
+    pub(super) fn update(
+        &self,
+        live: &Value,
+        new: &Value,
+        managers: &mut Managers,
+        manager: &ManagerId,
+    ) -> Result<(), UpdateError> {
+        self.reconcile(live, managers)?;
         let comparison = self.compare(live, new);
         // Without conflicts: an update takes what it changes.
-        let _ = self.take((live, new), &comparison, managers, manager, true);
+        self.take((live, new), &comparison, managers, manager, true)?;
         let owned = managers.0.remove(manager).map(|owned| owned.fields).unwrap_or_default();
         let fields = owned.difference(&comparison.removed).union(&comparison.changed());
         let fields = fields.recursive_difference(self.reset);
@@ -59,6 +95,7 @@ impl Updater<'_> {
             let api_version = self.api_version.to_owned();
             managers.0.insert(manager.clone(), Owned { fields, api_version, time: String::new() });
         }
+        Ok(())
     }
 
     /// The object after an apply, or `None` if it is the live one; and its owners.
@@ -69,13 +106,13 @@ impl Updater<'_> {
         managers: &mut Managers,
         manager: &ManagerId,
         force: bool,
-    ) -> Result<Option<Value>, Conflicts> {
-        self.reconcile(managers);
+    ) -> Result<Option<Value>, UpdateError> {
+        self.reconcile(live, managers)?;
         let merged = self.ty.merge(live, applied);
         let fields = self.ty.to_set(applied).recursive_difference(self.reset);
         let time = managers.0.get(manager).map(|last| last.time.clone()).unwrap_or_default();
         let last = managers.0.insert(manager.clone(), Owned { fields, api_version: self.api_version.to_owned(), time });
-        let new = self.prune(merged, managers, last.as_ref());
+        let new = self.prune(merged, managers, last.as_ref())?;
         let comparison = self.compare(live, &new);
         self.take((live, &new), &comparison, managers, manager, force)?;
         Ok((!equal(live, &new)).then_some(new))
@@ -93,30 +130,27 @@ impl Updater<'_> {
         managers: &mut Managers,
         manager: &ManagerId,
         force: bool,
-    ) -> Result<(), Conflicts> {
+    ) -> Result<(), UpdateError> {
         let mut changes: BTreeMap<String, Option<(FieldSet, FieldSet)>> = BTreeMap::new();
         let of_request = (comparison.changed(), comparison.removed.clone());
         changes.insert(self.api_version.to_owned(), Some(of_request));
         let mut conflicts = Vec::new();
         for (id, owned) in managers.0.iter().filter(|(id, _)| *id != manager) {
-            let changes = changes.entry(owned.api_version.clone()).or_insert_with(|| {
-                let (live, ty) = self.at(live, self.api_version, &owned.api_version)?;
-                let (new, _) = self.at(new, self.api_version, &owned.api_version)?;
-                let comparison = ty.compare(&live, &new).map(|set| set.recursive_difference(self.reset));
-                Some((comparison.changed(), comparison.removed))
-            });
-            let Some((changed, _)) = changes else { continue };
+            if !changes.contains_key(&owned.api_version) {
+                changes.insert(owned.api_version.clone(), self.changes_at(live, new, &owned.api_version)?);
+            }
+            let Some(Some((changed, _))) = changes.get(&owned.api_version) else { continue };
             let conflict = owned.fields.intersection(changed);
             if !conflict.is_empty() {
                 conflicts.push((id.clone(), conflict));
             }
         }
         if !force && !conflicts.is_empty() {
-            return Err(Conflicts::of(conflicts));
+            return Err(UpdateError::Conflicts(Conflicts::of(conflicts)));
         }
         managers.0.retain(|id, owned| {
             if id != manager {
-                // A version that is no longer served has no owners.
+                // A version that there is not has no owners.
                 let Some(Some((changed, removed))) = changes.get(&owned.api_version) else { return false };
                 owned.fields = owned.fields.difference(changed).difference(removed);
             }
@@ -125,45 +159,94 @@ impl Updater<'_> {
         Ok(())
     }
 
+    /// What has changed and what is gone, as fields of a version; `None` if there is no such version.
+    fn changes_at(
+        &self,
+        live: &Value,
+        new: &Value,
+        api_version: &str,
+    ) -> Result<Option<(FieldSet, FieldSet)>, UpdateError> {
+        let failed = |what: &'static str| move |why| format!("failed to convert {what} object: {why}");
+        let Some((live, ty)) = self.at(live, self.api_version, api_version).map_err(failed("old"))? else {
+            return Ok(None);
+        };
+        let Some((new, _)) = self.at(new, self.api_version, api_version).map_err(failed("new"))? else {
+            return Ok(None);
+        };
+        let comparison = ty.compare(&live, &new).map(|set| set.recursive_difference(self.reset));
+        Ok(Some((comparison.changed(), comparison.removed)))
+    }
+
     /// Removes the fields and items that the manager applied last time and does not apply now, unless another manager owns
     /// them.
-    fn prune(&self, merged: Value, managers: &Managers, last: Option<&Owned>) -> Value {
-        let Some(last) = last.filter(|last| !last.fields.is_empty()) else { return merged };
+    fn prune(&self, merged: Value, managers: &Managers, last: Option<&Owned>) -> Result<Value, UpdateError> {
+        let Some(last) = last.filter(|last| !last.fields.is_empty()) else { return Ok(merged) };
         let version = last.api_version.as_str();
-        let Some((in_last, ty)) = self.at(&merged, self.api_version, version) else { return merged };
+        let to_last = self.at(&merged, self.api_version, version);
+        let to_last =
+            to_last.map_err(|why| format!("failed to convert merged object to last applied version: {why}"))?;
+        let Some((in_last, ty)) = to_last else { return Ok(merged) };
         let last_fields = ty.with_named_fields(&last.fields);
         let mut pruned = ty.remove(&in_last, &last_fields);
         for (other, owned) in owned_by_version(managers, version) {
-            let there = self.at(&in_last, version, other).zip(self.at(&pruned, version, other));
-            let Some(((in_other, ty), (pruned_there, _))) = there else { continue };
+            let failed = |what: &'static str| {
+                move |why| {
+                    format!("failed add back owned items: failed to convert {what} object at version {other}: {why}")
+                }
+            };
+            let Some((in_other, ty)) = self.at(&in_last, version, other).map_err(failed("merged"))? else { continue };
+            let Some((pruned_there, _)) = self.at(&pruned, version, other).map_err(failed("pruned"))? else { continue };
             let all = ty.with_named_fields(&ty.to_set(&in_other));
             let left = ty.with_named_fields(&ty.to_set(&pruned_there)).union(&ty.with_named_fields(&owned));
             let kept = ty.remove(&in_other, &all.difference(&left));
-            pruned = self.at(&kept, other, version).map_or(pruned, |(kept, _)| kept.into_owned());
+            pruned = self.at(&kept, other, version)?.map_or(pruned, |(kept, _)| kept.into_owned());
         }
         // Only what the manager applied last time goes; what nobody applied stays.
         let left = ty.with_named_fields(&ty.to_set(&pruned));
         let gone = ty.with_named_fields(&ty.to_set(&in_last)).difference(&left).intersection(&last_fields);
         let pruned = ty.remove(&in_last, &gone);
-        self.at(&pruned, version, self.api_version).map(|(pruned, _)| pruned.into_owned()).unwrap_or(merged)
+        let back = self.at(&pruned, version, self.api_version)?;
+        Ok(back.map(|(pruned, _)| pruned.into_owned()).unwrap_or(merged))
     }
 
-    /// An object in another version, and its type there.
-    fn at<'b>(&'b self, object: &'b Value, from: &str, to: &str) -> Option<(Cow<'b, Value>, Type<'b>)> {
-        let ty = if to == self.api_version { self.ty } else { self.versions.type_of(to)? };
+    /// An object in another version, and its type there; `None` if there is no such version.
+    ///
+    /// # Errors
+    /// Why it cannot be converted, or does not fit the type.
+    fn at<'b>(&'b self, object: &'b Value, from: &str, to: &str) -> Result<Option<(Cow<'b, Value>, Type<'b>)>, String> {
         if from == to {
-            return Some((Cow::Borrowed(object), ty));
+            let ty = if to == self.api_version { Some(self.ty) } else { self.versions.type_of(to) };
+            return Ok(ty.map(|ty| (Cow::Borrowed(object), ty)));
         }
-        Some((Cow::Owned(self.versions.convert(object, from, to)?), ty))
+        let converted = match self.versions.convert(object, from, to) {
+            Ok(converted) => converted,
+            Err(ConvertError::NoVersion) => return Ok(None),
+            Err(ConvertError::Failed(why)) => return Err(why),
+        };
+        let ty = if to == self.api_version { Some(self.ty) } else { self.versions.type_of(to) };
+        let Some(ty) = ty else { return Ok(None) };
+        ty.check(&converted, Duplicates::Allowed).map_err(|errors| errors.to_string())?;
+        Ok(Some((Cow::Owned(converted), ty)))
     }
 
-    fn reconcile(&self, managers: &mut Managers) {
+    /// Brings what is owned to the types as they are now, and drops the owners in versions that there are not.
+    fn reconcile(&self, live: &Value, managers: &mut Managers) -> Result<(), UpdateError> {
+        let mut types: BTreeMap<String, Option<Type<'_>>> = BTreeMap::new();
         for owned in managers.0.values_mut() {
-            let here = owned.api_version == self.api_version;
-            if let Some(ty) = if here { Some(self.ty) } else { self.versions.type_of(&owned.api_version) } {
+            if owned.api_version == self.api_version {
+                owned.fields = self.ty.reconcile(&owned.fields);
+                continue;
+            }
+            if !types.contains_key(&owned.api_version) {
+                let there = self.at(live, self.api_version, &owned.api_version)?;
+                types.insert(owned.api_version.clone(), there.and_then(|_| self.versions.type_of(&owned.api_version)));
+            }
+            if let Some(Some(ty)) = types.get(&owned.api_version) {
                 owned.fields = ty.reconcile(&owned.fields);
             }
         }
+        managers.0.retain(|_, owned| types.get(&owned.api_version).is_none_or(Option::is_some));
+        Ok(())
     }
 }
 

@@ -50,19 +50,24 @@ pub(super) fn resource_of(definition: &Value) -> Definition {
     resource.allow_unconditional_update = false;
     resource.generation = Generation::Counted;
     resource.terminating = !definition["metadata"]["deletionTimestamp"].is_null();
-    let served: Vec<&Value> =
-        spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true).collect();
     let kind = resource.kind.clone();
     let object_meta = types::schema("meta/v1.ObjectMeta");
-    let versions = served.iter().map(|version| {
-        let mut one = VersionSpec::new(
-            text(version, "name"),
-            TypeSchema::custom(kind.clone(), &version["schema"]["openAPIV3Schema"], &object_meta),
-        );
+    let all = spec["versions"].as_array().map_or(&[][..], Vec::as_slice);
+    let schemas: Vec<TypeSchema> = all
+        .iter()
+        .map(|version| TypeSchema::custom(kind.clone(), &version["schema"]["openAPIV3Schema"], &object_meta))
+        .collect();
+    let api_version = |version: &Value| format!("{group}/{}", version["name"].as_str().unwrap_or(""));
+    resource.schemas = all.iter().map(api_version).zip(schemas.iter().cloned()).collect();
+    let conversion = if spec["conversion"]["strategy"] == "Webhook" { Conversion::Webhook } else { Conversion::Rename };
+    let served: Vec<&Value> = all.iter().filter(|version| version["served"] == true).collect();
+    let of_served = all.iter().zip(schemas).filter(|(version, _)| version["served"] == true);
+    let versions = of_served.map(|(version, schema)| {
+        let mut one = VersionSpec::new(text(version, "name"), schema);
         one.table = columns::table(version);
         one.selectable = selectable(version);
         one.subresources = subresources(&version["subresources"]);
-        one.conversion = Conversion::Rename;
+        one.conversion = conversion;
         one.deprecation_warning = deprecation(&group, &kind, version, &served);
         one
     });
@@ -118,6 +123,10 @@ fn deprecation(group: &str, kind: &str, version: &Value, served: &[&Value]) -> O
 struct CustomResource;
 
 impl Strategy for CustomResource {
+    fn reset_fields(&self, subresource: &str) -> Option<&'static [&'static str]> {
+        (subresource == "status").then_some(&["metadata", "spec"])
+    }
+
     /// A finalizer without a domain may be another controller's.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let finalizers = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use windlass_apimachinery::{field::FieldError, schema::structural};
 
-use crate::kinds::shared::conditions;
+use crate::kinds::{apiextensions::custom_resource_definition::ca_bundle_fault, shared::conditions};
 
 fn text<'a>(names: &'a Value, field: &str) -> &'a str {
     names[field].as_str().unwrap_or("")
@@ -92,6 +93,9 @@ pub(super) fn named(definition: &Value, others: &[Value], now: &str) -> Value {
     if !conditions::is_true(&named, "Established") {
         let (reason, why) = match problem {
             Some(_) => ("NotAccepted", "not all names are accepted"),
+            None if ca_bundle_fault(definition).is_some() => {
+                ("InvalidCABundle", "The conversion webhook CABundle is invalid")
+            }
             None => ("Installing", "the initial names have been accepted"),
         };
         conditions::set(&mut named, "Established", "False", reason, why, now);
@@ -145,10 +149,61 @@ fn approve(definition: &mut Value, now: &str) {
 /// The definition with the condition `Established`, if its names are accepted and it has not been established.
 pub(super) fn established(definition: &Value, now: &str) -> Option<Value> {
     let due = conditions::is_true(definition, "NamesAccepted") && !conditions::is_true(definition, "Established");
+    let due = due && ca_bundle_fault(definition).is_none();
     due.then(|| {
         let mut established = definition.clone();
         let why = "the initial names have been accepted";
         conditions::set(&mut established, "Established", "True", "InitialNamesAccepted", why, now);
         established
     })
+}
+
+/// Sets the condition `NonStructuralSchema` of a definition whose schemas are not structural, and removes it from others.
+///
+/// What is created as v1 has none; definitions of older APIs may come by a restore.
+pub(super) fn check_structure(definition: &mut Value, now: &str) {
+    const CONDITION: &str = "NonStructuralSchema";
+    let found = match violations(definition) {
+        Err(why) => Some(("Unknown", "StructuralError", why)),
+        Ok(errors) => joined(&errors).map(|text| ("True", "Violations", text)),
+    };
+    match found {
+        Some((status, reason, why)) => conditions::set(definition, CONDITION, status, reason, &why, now),
+        None => conditions::remove(definition, CONDITION),
+    }
+}
+
+/// What keeps the schemas of a definition from being structural.
+fn violations(definition: &Value) -> Result<Vec<FieldError>, String> {
+    let spec = &definition["spec"];
+    let mut errors = windlass_apimachinery::field::Errors::default();
+    if spec["preserveUnknownFields"] == true {
+        errors.invalid("spec.preserveUnknownFields", &spec["preserveUnknownFields"], "must be false");
+    }
+    for (at, version) in spec["versions"].as_array().into_iter().flatten().enumerate() {
+        let schema = &version["schema"]["openAPIV3Schema"];
+        if schema.is_object() {
+            let found = structural::violations(schema, &format!("spec.versions[{at}].schema.openAPIV3Schema"));
+            let name = text(version, "name");
+            let failed = |why| format!("failed to check validation schema for version {name}: {why}");
+            errors.0.extend(found.map_err(failed)?);
+        }
+    }
+    Ok(errors.0)
+}
+
+/// Several errors as one text, in the form of upstream's aggregates; `None` without errors.
+fn joined(errors: &[FieldError]) -> Option<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for error in errors {
+        let line = format!("{}: {}", error.field, error.detail);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    match lines.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        many => Some(format!("[{}]", many.join(", "))),
+    }
 }

@@ -251,7 +251,7 @@ async fn definitions_are_refused_in_upstreams_words() {
         (
             "/spec/versions/0/selectableFields/0/jsonPath",
             json!(".metadata.name"),
-            "must not point to fields in metadata",
+            "spec.versions[0].selectableFields: Invalid value: \"\": may only be set when",
         ),
     ] {
         let mut wrong = definition("widgets", "Widget");

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -57,6 +57,8 @@ pub(crate) struct CustomResources {
     resource: ResourceId,
     /// What is served: the fingerprint of each definition.
     served: Mutex<BTreeMap<String, String>>,
+    /// The uid and generation of each definition whose schemas were checked.
+    checked: Mutex<BTreeMap<String, (Value, Value)>>,
 }
 
 impl CustomResources {
@@ -64,11 +66,15 @@ impl CustomResources {
     pub(crate) fn load(api: &Api) -> Self {
         let store = api.store().clone();
         let resource = store.resource(GROUP_RESOURCE);
-        let all = Self { api: api.clone(), store, resource, served: Mutex::default() };
+        let all = Self { api: api.clone(), store, resource, served: Mutex::default(), checked: Mutex::default() };
         for definition in all.list() {
             all.serve(&definition);
         }
         all
+    }
+
+    fn checked(&self) -> MutexGuard<'_, BTreeMap<String, (Value, Value)>> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn list(&self) -> Vec<Value> {
@@ -184,6 +190,8 @@ impl CustomResources {
             }
             there
         });
+        drop(served);
+        self.checked().retain(|name, _| all.iter().any(|definition| definition["metadata"]["name"] == name.as_str()));
     }
 
     /// Names and establishes one definition; the definition with its new status.
@@ -198,9 +206,22 @@ impl CustomResources {
             .filter(|(_, other)| other["spec"]["group"] == *group)
             .map(|(_, other)| other.clone())
             .collect();
-        let named = naming::named(definition, &others, &now());
-        if named != *definition {
+        let mut named = naming::named(definition, &others, &now());
+        let metadata = &definition["metadata"];
+        let name = metadata["name"].as_str().unwrap_or("").to_owned();
+        let state = (metadata["uid"].clone(), metadata["generation"].clone());
+        let is_checked = self.checked().get(&name) == Some(&state);
+        if !is_checked {
+            naming::check_structure(&mut named, &now());
+        }
+        let changed = named != *definition;
+        if changed {
             write_status(client, &named).await?;
+        }
+        if !is_checked {
+            self.checked().insert(name, state);
+        }
+        if changed {
             // Established by the event of this write.
             return Ok(Some(named));
         }

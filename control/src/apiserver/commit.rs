@@ -32,7 +32,7 @@ impl Api {
                 tracing::error!(resource, name, why, "refused to store object that clients could not decode");
                 return Err(ApiError::internal(format!("{resource} {name:?} would not be readable: {why}")));
             }
-            version.convert_to_storage(object);
+            version.convert_to_storage(object)?;
         }
         let name = key.name.clone();
         let write = Write { resource, key, expected, value, guards };
@@ -47,6 +47,7 @@ impl Api {
     pub(super) fn dry_run(&self, version: &Version, object: &mut Value) -> Result<(), ApiError> {
         let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
         let planned = version.strategy.dry_run(object);
-        planned.map_err(|refusal| ApiError::write(version, &name, &Error::Allocation(refusal)))
+        planned.map_err(|refusal| ApiError::write(version, &name, &Error::Allocation(refusal)))?;
+        Ok(version.pass_through_storage(object)?)
     }
 }

@@ -221,7 +221,7 @@ impl ApiRequest {
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
                 Ok(self.accept.write(StatusCode::OK, &status))
             }
-            Mutated::Stored(object) => Ok(self.accept.stored(StatusCode::OK, version, &object, "")),
+            Mutated::Stored(object) => self.accept.stored(StatusCode::OK, version, &object, ""),
             Mutated::Drafted(object) => Ok(self.accept.object(StatusCode::OK, version, object, "")),
         }
     }
@@ -260,7 +260,7 @@ impl ApiRequest {
         let (items, revision) = self.store().list(target.id()?, target.namespace.as_deref());
         let mut deleted = Vec::new();
         for object in items {
-            let value = version.decode(&object);
+            let value = version.decode(&object)?;
             if !selectors.is_empty() && !selectors.matches(&value) {
                 continue;
             }

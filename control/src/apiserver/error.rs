@@ -7,7 +7,7 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    types::{Resource, Version},
+    types::{ConversionError, Resource, Version},
     validation::{Cause, FieldError},
 };
 use crate::store;
@@ -267,6 +267,12 @@ impl ApiError {
             status["details"]["retryAfterSeconds"] = json!(seconds);
         }
         status
+    }
+}
+
+impl From<ConversionError> for ApiError {
+    fn from(error: ConversionError) -> Self {
+        Self::new(500, "", error.to_string())
     }
 }
 

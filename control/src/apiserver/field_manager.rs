@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::http::header;
 use serde_json::{Value, json};
 use windlass_apimachinery::{
-    managed_fields::{ApplyError, FieldSet, OneVersion, Request, Type, apply, update},
+    managed_fields::{ApplyError, FieldSet, OneVersion, Request, Type, Versions, apply, update},
     schema::Schema,
 };
 
@@ -16,16 +16,22 @@ use super::{
     authentication::Credentials,
     chain::{ApiRequest, header_text},
     error::ApiError,
+    field_versions::FieldVersions,
     generate::now,
     request_info::RequestOptions,
     target::Target,
     types::{Gvk, TypeSchema, Version},
     user,
-    validation::{Cause, FieldError},
+    validation::{
+        Cause, Errors, FieldError,
+        errors::{list, text},
+    },
 };
 
 /// Bytes of a manager's name.
 const MAX_MANAGER_BYTES: usize = 128;
+/// Bytes of the name of a subresource in an entry.
+const MAX_SUBRESOURCE_BYTES: usize = 256;
 
 /// The manager that a request acts as, and the path that it writes by.
 #[derive(Debug)]
@@ -36,6 +42,10 @@ pub(crate) struct FieldManager {
     schema: Arc<Schema>,
     object_meta: Arc<Schema>,
     reset: FieldSet,
+    /// Whether the object is a custom resource.
+    is_custom: bool,
+    /// The other versions; `None` where there are none.
+    versions: Option<FieldVersions>,
     now: String,
 }
 
@@ -44,7 +54,9 @@ impl FieldManager {
     pub(super) fn new(request: &ApiRequest, target: &Target, options: &RequestOptions) -> Self {
         let version = &target.version;
         let reset = reset_fields(version, target.subresource());
-        Self::of_type(request, options, (&version.gvk, &version.spec.schema), target.subresource(), reset)
+        let of_type = (&version.gvk, &version.spec.schema);
+        let versions = FieldVersions::new(version, request.api.catalogs().current(), request.api.object_meta());
+        Self { versions: Some(versions), ..Self::of_type(request, options, of_type, target.subresource(), reset) }
     }
 
     /// The manager of a request to a subresource with a type of its own.
@@ -62,6 +74,8 @@ impl FieldManager {
             schema: Arc::clone(schema.node()),
             object_meta: Arc::clone(request.api.object_meta()),
             reset,
+            is_custom: !schema.is_built_in(),
+            versions: None,
             now: now(),
         }
     }
@@ -72,7 +86,7 @@ impl FieldManager {
             api_version: &self.api_version,
             subresource: &self.subresource,
             reset: &self.reset,
-            versions: &OneVersion,
+            versions: self.versions.as_ref().map_or(&OneVersion, |versions| versions as &dyn Versions),
             manager: &self.name,
             now: &self.now,
         }
@@ -81,6 +95,10 @@ impl FieldManager {
     /// Records the owners of `new`, which is made of `old`; null before a creation. Both are canonical and have defaults.
     pub(super) fn update(&self, old: &Value, new: &mut Value) {
         let empty = json!({});
+        // As upstream: the metadata of a custom object has no empty list.
+        if self.is_custom && new["metadata"]["managedFields"] == json!([]) {
+            new["metadata"].as_object_mut().map(|metadata| metadata.remove("managedFields"));
+        }
         update(&self.request(), if old.is_null() { &empty } else { old }, new);
     }
 
@@ -100,9 +118,10 @@ impl FieldManager {
                 ApiError::new(409, "Conflict", conflicts.to_string()).with_causes(causes.collect())
             }
             ApplyError::ManagedFields => ApiError::bad_request(error.to_string()),
-            ApplyError::Patch { .. } | ApplyError::Live { .. } | ApplyError::Managers(_) => {
-                ApiError::new(500, "", error.to_string())
-            }
+            ApplyError::Patch { .. }
+            | ApplyError::Live { .. }
+            | ApplyError::Conversion(_)
+            | ApplyError::Managers(_) => ApiError::new(500, "", error.to_string()),
         })
     }
 }
@@ -123,16 +142,44 @@ pub(super) fn validate_options(kind: &str, options: &RequestOptions, is_apply: b
     if !is_apply && options.get("force").is_some_and(|force| force == "true") && kind == "PatchOptions" {
         refuse("force", Cause::Forbidden, "Forbidden: may not be specified for non-apply patch".to_owned());
     }
+    for (cause, detail) in faults_of_manager(manager) {
+        refuse("fieldManager", cause, detail);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options(kind, &errors)) }
+}
+
+/// What is wrong with the name of a manager.
+fn faults_of_manager(manager: &str) -> Vec<(Cause, String)> {
+    let mut faults = Vec::new();
     if manager.len() > MAX_MANAGER_BYTES {
-        let detail = format!("Too long: may not be more than {MAX_MANAGER_BYTES} bytes");
-        refuse("fieldManager", Cause::TooLong, detail);
+        faults.push((Cause::TooLong, format!("Too long: may not be more than {MAX_MANAGER_BYTES} bytes")));
     }
     if let Some((at, odd)) = manager.char_indices().find(|(_, c)| !is_printable(*c)) {
         let code = u32::from(odd);
         let detail = format!("Invalid value: {manager:?}: invalid character U+{code:04X} (at position {at})");
-        refuse("fieldManager", Cause::Invalid, detail);
+        faults.push((Cause::Invalid, detail));
     }
-    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options(kind, &errors)) }
+    faults
+}
+
+/// Validates `metadata.managedFields` as it is to be stored. Entries that cannot be read do not come here: what a client
+/// sends with such ones is ignored. Upstream: `ValidateManagedFields`.
+pub(super) fn validate_managed_fields(metadata: &Value, errors: &mut Errors) {
+    for (at, entry) in list(metadata, "managedFields") {
+        let here = format!("metadata.managedFields[{at}]");
+        if !matches!(text(entry, "operation"), "Apply" | "Update") {
+            errors.invalid(format!("{here}.operation"), &entry["operation"], "must be `Apply` or `Update`");
+        }
+        if !matches!(text(entry, "fieldsType"), "" | "FieldsV1") {
+            errors.invalid(format!("{here}.fieldsType"), &entry["fieldsType"], "must be `FieldsV1`");
+        }
+        for (cause, detail) in faults_of_manager(text(entry, "manager")) {
+            errors.push(format!("{here}.manager"), cause, detail);
+        }
+        if text(entry, "subresource").len() > MAX_SUBRESOURCE_BYTES {
+            errors.too_long(format!("{here}.subresource"), MAX_SUBRESOURCE_BYTES);
+        }
+    }
 }
 
 fn is_printable(c: char) -> bool {

@@ -21,7 +21,7 @@ use super::{
     read::Selectors,
     request_info::RequestOptions,
     target::Target,
-    types::Version,
+    types::{ConversionError, Version},
 };
 use crate::{
     schema::transcoding::Encoding,
@@ -82,7 +82,12 @@ impl ApiRequest {
         let has_protobuf = target.version.spec.schema.is_built_in();
         let accept = if has_protobuf { self.accept } else { self.accept.without_protobuf() };
         if options.limit > 0 || accept.encoding != Encoding::Json || !accept.is_acceptable {
-            return Ok(self.page(target, options, &selectors, &snapshot, after.as_ref()));
+            return self.page(target, options, &selectors, &snapshot, after.as_ref());
+        }
+        // A chunk cannot be refused.
+        if !target.version.spec.schema.is_built_in() {
+            let mut objects = snapshot.objects(target.namespace.as_deref(), after.as_ref());
+            objects.try_for_each(|object| target.version.check_convertible(object))?;
         }
         let decodes = !(selectors.is_empty()
             && accept.representation == Representation::Object
@@ -113,7 +118,7 @@ impl ApiRequest {
         selectors: &Selectors,
         snapshot: &Snapshot,
         after: Option<&Key>,
-    ) -> Response {
+    ) -> ApiResult {
         let version = &target.version;
         let limit = if options.limit > 0 { options.limit } else { usize::MAX };
         let mut metadata = json!({"resourceVersion": snapshot.revision().to_string()});
@@ -122,7 +127,7 @@ impl ApiRequest {
         let decodes = self.accept.representation != Representation::Object;
         // Objects behind the page are left to the next one.
         for object in objects.by_ref() {
-            let value = (decodes || !selectors.is_empty()).then(|| version.decode(object));
+            let value = (decodes || !selectors.is_empty()).then(|| version.decode(object)).transpose()?;
             if value.as_ref().is_some_and(|value| !selectors.matches(value)) {
                 continue;
             }
@@ -139,7 +144,7 @@ impl ApiRequest {
                 metadata["remainingItemCount"] = json!(objects.count() + 1);
             }
         }
-        match self.accept.representation {
+        Ok(match self.accept.representation {
             Representation::Table => {
                 self.accept.write(StatusCode::OK, &table(version, &values, &options.include_object, metadata, true))
             }
@@ -153,12 +158,12 @@ impl ApiRequest {
                     if at > 0 {
                         out.push(b',');
                     }
-                    out.extend_from_slice(&version.encode(object));
+                    out.extend_from_slice(&version.encode(object)?);
                 }
                 out.extend_from_slice(b"]}");
                 self.accept.bytes(StatusCode::OK, out.into())
             }
-        }
+        })
     }
 }
 
@@ -213,7 +218,8 @@ impl Iterator for Chunks {
         chunk.reserve(self.chunk_bytes);
         let (now, mut is_empty, mut bytes, mut last) = (Timestamp::now(), self.is_empty, 0, None);
         for object in self.snapshot.objects(self.namespace.as_deref(), self.after.as_ref()) {
-            if let Some(item) = self.item(object, now) {
+            // Whether all can be converted was asked before.
+            if let Ok(Some(item)) = self.item(object, now) {
                 if !is_empty {
                     chunk.push(b',');
                 }
@@ -239,20 +245,20 @@ impl Iterator for Chunks {
 
 impl Chunks {
     /// An object as this list shows it, if it is selected.
-    fn item(&self, object: &Object, now: Timestamp) -> Option<Bytes> {
+    fn item(&self, object: &Object, now: Timestamp) -> Result<Option<Bytes>, ConversionError> {
         if self.selectors.is_empty() && self.representation == Representation::Object {
-            return Some(self.version.encode(object));
+            return self.version.encode(object).map(Some);
         }
-        let value = self.version.decode(object);
+        let value = self.version.decode(object)?;
         if !self.selectors.matches(&value) {
-            return None;
+            return Ok(None);
         }
         let item = match self.representation {
-            Representation::Object => return Some(self.version.encode(object)),
+            Representation::Object => return self.version.encode(object).map(Some),
             Representation::Metadata => metadata_of(&value),
             Representation::Table => row(&self.version, &value, &self.include, now),
         };
-        Some(item.to_string().into())
+        Ok(Some(item.to_string().into()))
     }
 }
 

@@ -17,6 +17,7 @@ mod discovery;
 mod dispatch;
 mod error;
 mod field_manager;
+mod field_versions;
 pub(crate) mod generate;
 mod health;
 mod impersonation;

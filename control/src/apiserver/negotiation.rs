@@ -15,7 +15,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use windlass_apimachinery::protobuf::envelope;
 
-use super::{chain::header_text, error::ApiError, types::Version};
+use super::{
+    chain::{ApiResult, header_text},
+    error::ApiError,
+    types::Version,
+};
 use crate::{
     schema::transcoding::{self, Encoding},
     store::Object,
@@ -84,11 +88,14 @@ impl Accept {
     }
 
     /// One object of the store, with the bytes that are there where they can be.
-    pub(super) fn stored(self, code: StatusCode, version: &Version, object: &Object, include: &str) -> Response {
-        match self.representation {
-            Representation::Object => self.bytes(code, version.encode(object)),
-            _ => self.object(code, version, version.decode(object), include),
-        }
+    ///
+    /// # Errors
+    /// When it cannot be converted to the version.
+    pub(super) fn stored(self, code: StatusCode, version: &Version, object: &Object, include: &str) -> ApiResult {
+        Ok(match self.representation {
+            Representation::Object => self.bytes(code, version.encode(object)?),
+            _ => self.object(code, version, version.decode(object)?, include),
+        })
     }
 
     /// A JSON value as it is.

@@ -77,10 +77,14 @@ pub(crate) enum Mutated {
 }
 
 impl Mutated {
-    pub(crate) fn into_object(self, version: &Version) -> Value {
+    /// The object in a version.
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub(crate) fn into_object(self, version: &Version) -> Result<Value, ApiError> {
         match self {
-            Self::Stored(object) => version.decode(&object),
-            Self::Drafted(object) | Self::Deleted(object) => object,
+            Self::Stored(object) => Ok(version.decode(&object)?),
+            Self::Drafted(object) | Self::Deleted(object) => Ok(object),
         }
     }
 }
@@ -116,7 +120,7 @@ impl ApiRequest {
                 }
                 return Err(ApiError::not_found(&target.version, target.name()));
             };
-            let old = target.version.decode(&existing);
+            let old = target.version.decode(&existing)?;
             let draft = (mutation.make)(Some(&old))?;
             let done = match mutation.operation {
                 Operation::Delete => self.delete_object(&mutation, draft, &old, &existing).await?,
@@ -221,7 +225,7 @@ impl ApiRequest {
             version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
         }
         keep_times(old, &mut object);
-        if version.spec.schema.same(&object, old) {
+        if version.spec.schema.same(&object, old) && version.is_in_storage_version(existing) {
             return Ok(Some(Mutated::Stored(Arc::clone(existing))));
         }
         if mutation.dry_run {

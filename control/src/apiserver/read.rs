@@ -56,7 +56,7 @@ impl Selectors {
 impl ApiRequest {
     pub(super) fn get(&self, target: &Target) -> ApiResult {
         let object = self.fetch(target)?;
-        Ok(self.accept.stored(StatusCode::OK, &target.version, &object, ""))
+        self.accept.stored(StatusCode::OK, &target.version, &object, "")
     }
 
     /// The stored object of a target.
@@ -72,7 +72,7 @@ impl ApiRequest {
     /// # Errors
     /// When there is none.
     pub(crate) fn read(&self, target: &Target) -> Result<Value, ApiError> {
-        Ok(target.version.decode(&*self.fetch(target)?))
+        Ok(target.version.decode(&*self.fetch(target)?)?)
     }
 
     pub(super) fn find(&self, target: &Target) -> Result<Option<Arc<Object>>, ApiError> {

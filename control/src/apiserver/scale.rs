@@ -76,7 +76,7 @@ impl ApiRequest {
             Ok(object)
         };
         let changed = self.modify(&target.whole(), options, (&Warnings::default(), None), &make).await?;
-        let changed = changed.into_object(&target.version);
+        let changed = changed.into_object(&target.version)?;
         Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &changed)))
     }
 }

@@ -165,10 +165,7 @@ impl WatchStream {
             match next {
                 Ok(Ok(changes)) => changes.into_iter().for_each(|c| self.on_change(&c)),
                 Ok(Err(store::Error::Closed)) => return None,
-                Ok(Err(error)) => {
-                    self.send("ERROR", &ApiError::store(&error).status());
-                    self.ended = true;
-                }
+                Ok(Err(error)) => self.fail(ApiError::store(&error)),
                 Err(_) => {
                     let now = Instant::now();
                     if self.bookmarks {
@@ -210,9 +207,13 @@ impl WatchStream {
                 self.ready.push_back(encode_event(self.encoding, "ADDED", &object.bytes));
                 continue;
             }
-            let value = self.version.decode(&object);
-            if self.selectors.matches(&value) {
-                self.push("ADDED", value);
+            match self.version.decode(&object) {
+                Ok(value) if self.selectors.matches(&value) => self.push("ADDED", value),
+                Ok(_) => {}
+                Err(error) => {
+                    self.fail(error.into());
+                    return true;
+                }
             }
         }
         if bytes == 0
@@ -258,7 +259,7 @@ impl WatchStream {
 
     /// An object that begins to match the selectors is `ADDED` for this watcher, one that ceases to match is `DELETED`.
     fn on_change(&mut self, change: &store::Event) {
-        if self.namespace.as_ref().is_some_and(|n| *n != change.object.key.namespace) {
+        if self.ended || self.namespace.as_ref().is_some_and(|n| *n != change.object.key.namespace) {
             return;
         }
         let known = self.matches_of(change);
@@ -277,8 +278,11 @@ impl WatchStream {
                 .frame(STORED_BYTES + self.encoding as u64, || encode_event(self.encoding, kind, &change.object.bytes));
             return self.ready.push_back(frame);
         }
-        let object = self.version.decode(&change.object);
-        let before = change.previous.as_ref().map(|previous| self.version.decode(previous));
+        let before = change.previous.as_ref().map(|previous| self.version.decode(previous)).transpose();
+        let (object, before) = match (self.version.decode(&change.object), before) {
+            (Ok(object), Ok(before)) => (object, before),
+            (Err(error), _) | (_, Err(error)) => return self.fail(error.into()),
+        };
         let matched = before.as_ref().is_some_and(|b| self.selectors.matches(b));
         let matches = !change.deleted && self.selectors.matches(&object);
         match (matched, matches) {
@@ -292,6 +296,14 @@ impl WatchStream {
             }
             (false, false) => {}
         }
+    }
+
+    /// Ends the watch with an error.
+    fn fail(&mut self, error: ApiError) {
+        self.send("ERROR", &error.status());
+        self.initial = Vec::new().into_iter();
+        self.initial_bookmark = None;
+        self.ended = true;
     }
 
     fn push(&mut self, kind: &str, object: Value) {

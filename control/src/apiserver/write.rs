@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use axum::{body::Bytes, http::StatusCode, response::Response};
+use axum::{body::Bytes, http::StatusCode};
 use serde_json::Value;
 use windlass_apimachinery::patch::PatchKind;
 
@@ -38,7 +38,7 @@ impl ApiRequest {
         let collected = Warnings::default();
         warnings.into_iter().for_each(|warning| collected.add(warning));
         let created = self.insert(target, options, &value, (&collected, Some(&manager))).await?;
-        Ok(self.written(StatusCode::CREATED, target, options, created, &collected))
+        self.written(StatusCode::CREATED, target, options, created, &collected)
     }
 
     /// Creates an object under the name in the path, for `update` and apply: the caller needs the right to create as
@@ -116,7 +116,7 @@ impl ApiRequest {
                 match self.create_named(target, options, value, (&collected, Some(&manager))).await {
                     // Created concurrently by another client.
                     Err(error) if error.is_already_exists() => continue,
-                    created => return Ok(self.written(StatusCode::CREATED, target, options, created?, &collected)),
+                    created => return self.written(StatusCode::CREATED, target, options, created?, &collected),
                 }
             }
             let make = |old: &Value| {
@@ -132,7 +132,7 @@ impl ApiRequest {
             match self.modify(target, options, (&collected, Some(&manager)), &make).await {
                 // Deleted concurrently.
                 Err(error) if creates && error.is_not_found() => {}
-                object => return Ok(self.written(StatusCode::OK, target, options, object?, &collected)),
+                object => return self.written(StatusCode::OK, target, options, object?, &collected),
             }
         }
         Err(ApiError::modified(version, target.name()))
@@ -158,7 +158,7 @@ impl ApiRequest {
                 warnings.into_iter().for_each(|warning| collected.add(warning));
                 match self.create_named(target, options, value, (&collected, None)).await {
                     Err(error) if error.is_already_exists() => continue,
-                    created => return Ok(self.written(StatusCode::CREATED, target, options, created?, &collected)),
+                    created => return self.written(StatusCode::CREATED, target, options, created?, &collected),
                 }
             }
             let make = |old: &Value| {
@@ -172,7 +172,7 @@ impl ApiRequest {
             };
             match self.modify(target, options, (&collected, Some(&manager).filter(|_| !applies)), &make).await {
                 Err(error) if creates && error.is_not_found() => {}
-                object => return Ok(self.written(StatusCode::OK, target, options, object?, &collected)),
+                object => return self.written(StatusCode::OK, target, options, object?, &collected),
             }
         }
         Err(ApiError::modified(version, target.name()))
@@ -185,13 +185,13 @@ impl ApiRequest {
         options: &RequestOptions,
         written: Mutated,
         warnings: &Warnings,
-    ) -> Response {
+    ) -> ApiResult {
         let (version, include) = (&target.version, &options.include_object);
         let response = match written {
-            Mutated::Stored(object) => self.accept.stored(code, version, &object, include),
+            Mutated::Stored(object) => self.accept.stored(code, version, &object, include)?,
             Mutated::Drafted(object) | Mutated::Deleted(object) => self.accept.object(code, version, object, include),
         };
-        with_warnings(response, &warnings.take())
+        Ok(with_warnings(response, &warnings.take()))
     }
 }
 

@@ -39,6 +39,18 @@ impl ApiServer {
         Ok(json!({"code": code, "body": body}))
     }
 
+    /// Sends a request until its answer has a value at a pointer; returns the last answer.
+    pub(crate) async fn ask_until(&self, step: &Step, pointer: &str, value: &Value) -> anyhow::Result<Value> {
+        let end = tokio::time::Instant::now() + SETTLE_TIMEOUT;
+        loop {
+            let answer = self.ask(step).await?;
+            if answer.pointer(pointer) == Some(value) || tokio::time::Instant::now() >= end {
+                return Ok(answer);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
     async fn send(
         &self,
         who: &str,
@@ -122,6 +134,8 @@ impl ApiServer {
     }
 }
 
+/// Time limit for what a server does by itself.
+const SETTLE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 /// Time limit for an event, also on a slow machine.
 const WATCH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 

@@ -11,8 +11,10 @@
 mod api_server;
 #[path = "../config/mod.rs"]
 mod config;
+mod definitions;
 mod kinds;
 mod known_differences;
+mod managed;
 mod normalize;
 mod random;
 mod random_applies;
@@ -26,11 +28,13 @@ use std::{
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use windlass_control::{ControlPlane, apiserver::User};
 use windlass_tests::{Testbed, client, cluster::assets};
 
 use api_server::{ApiServer, JSON, Step};
-use known_differences::{KNOWN_DIFFERENCES, KnownDifference, is_of_kinds, is_random};
+use definitions::Settles;
+use known_differences::{KNOWN_DIFFERENCES, KnownDifference, is_of_scenario, is_random};
 use normalize::{Difference, differences, is_zero, matches_pattern, normalize};
 use random::Rng;
 use scenario::{NODE, fixtures, pod, step, steps, within};
@@ -58,6 +62,8 @@ fn main() -> ExitCode {
         trial("every_kind_is_answered_alike", kinds::every_kind_is_answered_alike).with_ignored_flag(skipped),
         trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
         trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
+        trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),
+        trial("owners_that_clients_send_are_answered_alike", owners_of_clients).with_ignored_flag(skipped),
         trial("objects_have_the_bytes_of_the_real_server", wire::objects_have_the_bytes_of_the_real_server)
             .with_ignored_flag(skipped),
         trial("documents_are_those_of_the_real_server", wire::documents_are_those_of_the_real_server)
@@ -88,6 +94,8 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
             (NODE, embedded.client(User::node(NODE))),
         ]);
         let ours = ApiServer { name: "windlass", clients };
+        let stop = CancellationToken::new();
+        let custom_resources = tokio::spawn(embedded.clone().serve_custom_resources(stop.clone()));
         for step in fixtures() {
             for side in [&real, &ours] {
                 let answer = side.ask(&step).await?;
@@ -99,7 +107,10 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
                 );
             }
         }
-        ask(&real, &ours).await
+        ask(&real, &ours).await?;
+        stop.cancel();
+        custom_resources.await??;
+        Ok(())
     });
     if let Err(error) = done {
         panic!("{error:#}");
@@ -272,7 +283,7 @@ fn fixed_scenario() {
         let mut report = Report::default();
         run_steps(real, ours, &steps(), &mut report).await?;
         report.print();
-        report.assert_all_seen(|row| !is_random(row) && !is_of_kinds(row));
+        report.assert_all_seen(is_of_scenario);
         Ok(())
     });
 }
@@ -317,6 +328,42 @@ fn random_applies() {
         });
     }
     report.print();
+}
+
+/// Definitions of custom resources, and what is done to their objects in several versions.
+fn definitions_and_their_objects() {
+    with_both_servers(async |real, ours| {
+        let mut report = Report::default();
+        for (step, settles) in definitions::steps() {
+            report.request = format!("{} {} {} {}", step.method, step.path, step.kind, step.body);
+            let (real, ours) = match settles {
+                Settles::At(pointer, value) => {
+                    tokio::try_join!(real.ask_until(&step, pointer, &value), ours.ask_until(&step, pointer, &value))?
+                }
+                Settles::Now | Settles::Later => (real.ask(&step).await?, ours.ask(&step).await?),
+            };
+            report.compare(&step.name, &real, &ours);
+            if matches!(settles, Settles::Later) {
+                tokio::time::sleep(definitions::PAUSE).await;
+            }
+        }
+        report.print();
+        report.assert_all_seen(|row| row.step.starts_with("definition: "));
+        Ok(())
+    });
+}
+
+fn owners_of_clients() {
+    with_both_servers(async |real, ours| {
+        let mut report = Report::default();
+        for step in managed::steps() {
+            report.request = format!("{} {} {} {}", step.method, step.path, step.kind, step.body);
+            report.compare(&step.name, &real.ask(&step).await?, &ours.ask(&step).await?);
+        }
+        report.print();
+        report.assert_all_seen(|row| row.step.starts_with("managed: "));
+        Ok(())
+    });
 }
 
 /// The requested seed, or the fixed ones.

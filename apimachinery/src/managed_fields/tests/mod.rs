@@ -5,6 +5,7 @@ mod objects;
 mod properties;
 mod recorded;
 mod types;
+mod versions;
 
 use serde_json::Value;
 

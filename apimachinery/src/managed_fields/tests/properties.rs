@@ -273,7 +273,7 @@ proptest! {
         let stored = super::super::take_managers(&mut new);
         let entries = stored.as_array().expect("managers");
         let mut managers = Managers::decode(&stored).expect("entries");
-        super::super::record_update(&request, &live, &new, &mut managers);
+        prop_assert!(super::super::record_update(&request, &live, &new, &mut managers).is_ok());
         let quick = super::super::unchanged::update(&request, &live, &new, entries);
         prop_assert_eq!(quick, managers.encode());
     }

@@ -6,4 +6,4 @@ mod read;
 mod rules;
 
 pub use read::read;
-pub use rules::validate;
+pub use rules::{validate, violations};

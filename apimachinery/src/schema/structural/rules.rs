@@ -34,6 +34,43 @@ pub fn validate(schema: &Value, path: &str, status: bool) -> Vec<FieldError> {
     errors
 }
 
+/// The faults that keep a schema from being structural, as upstream's controller looks for them in definitions that are
+/// stored already.
+///
+/// # Errors
+/// What of the schema no structural schema can hold.
+pub fn violations(schema: &Value, path: &str) -> Result<Vec<FieldError>, String> {
+    match unsupported(schema, 0) {
+        Some(why) => Err(format!("OpenAPIV3Schema {why}")),
+        None => Ok(invariants::check(schema, path)),
+    }
+}
+
+/// The first word in a schema that no structural schema can hold.
+fn unsupported(schema: &Value, depth: usize) -> Option<String> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
+    let words = ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"];
+    if let Some(word) = words.iter().find(|word| is_present(&schema[**word])) {
+        return Some(format!("'{word}' is not supported"));
+    }
+    if schema["items"].as_array().is_some_and(|items| !items.is_empty()) {
+        return Some("'items' must be a schema, but is an array".to_owned());
+    }
+    let members =
+        ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|word| schema[word].as_array().into_iter().flatten());
+    let single = ["not", "additionalProperties", "items"].into_iter().map(|word| &schema[word]);
+    let properties = schema["properties"].as_object().into_iter().flatten().map(|(_, schema)| schema);
+    let inside = members.chain(single).chain(properties);
+    inside.filter(|schema| schema.is_object()).find_map(|schema| unsupported(schema, depth + 1))
+}
+
+/// Whether a word that upstream does not support says something.
+fn is_present(value: &Value) -> bool {
+    !value.is_null() && *value != "" && *value != json!({})
+}
+
 /// Fields that the root may have beside a status subresource, as upstream's type calls them.
 const AT_ROOT: [(&str, &str); 22] = [
     ("Description", "description"),
@@ -149,7 +186,7 @@ impl Rules {
 
     fn unsupported(&mut self, schema: &Value) {
         for word in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-            if schema.get(word).is_some_and(|value| !value.is_null() && value != "" && value != &json!({})) {
+            if is_present(&schema[word]) {
                 self.errors.forbidden(self.field(word), &format!("{word} is not supported"));
                 self.unsupported = true;
             }

@@ -62,7 +62,7 @@ fn set(info: &mut Value, path: &[&str], value: Value) {
 fn check(api: &Api, resource: &Version, what: &str) {
     for object in api.store().list(resource.id().unwrap(), None).0 {
         let served = resource.encode(&object);
-        if let Err(why) = decode(&resource.gvk.api_version(), &resource.gvk.kind, &served) {
+        if let Err(why) = decode(&resource.gvk.api_version(), &resource.gvk.kind, &served.unwrap()) {
             let key = &object.key;
             panic!("{what}: {key:?} cannot be read: {why}: {}", String::from_utf8_lossy(&object.bytes));
         }

@@ -13,7 +13,7 @@ mod table;
 mod version;
 
 pub use catalog::{Catalog, Catalogs, Group, GroupVersion, compare_versions};
-pub use conversion::Conversion;
+pub use conversion::{Conversion, ConversionError};
 pub use gvk::{Gvk, Name};
 pub use resource::{Definition, GcPolicy, Generation, Resource, Storage};
 pub use schema::TypeSchema;

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Conversion, Gvk, Name, Version, VersionSpec, gvk};
+use super::{Conversion, Gvk, Name, TypeSchema, Version, VersionSpec, gvk};
 use crate::{
     apiserver::{Strategy, virtual_resource::VirtualResource},
     store::{RelaxedDurability, ResourceId, ResourceOptions, Store},
@@ -84,6 +84,9 @@ pub struct Resource {
     pub relaxed_durability: RelaxedDurability,
     /// Whether the resource itself is going: nothing is created any more.
     pub terminating: bool,
+    /// The schemas of all versions of a custom resource by `apiVersion`, of those that are not served too: objects may be
+    /// stored in any of them. Empty for built-in resources.
+    pub schemas: Vec<(String, TypeSchema)>,
     /// What the resource does at create, update and delete.
     pub strategy: Arc<dyn Strategy>,
 }
@@ -124,6 +127,7 @@ impl Resource {
             generation: Generation::Unset,
             relaxed_durability: RelaxedDurability::Never,
             terminating: false,
+            schemas: Vec::new(),
             strategy: Arc::new(strategy),
         }
     }
@@ -145,6 +149,12 @@ impl Resource {
     #[must_use]
     pub fn group_kind(&self) -> String {
         group_resource(&self.group, &self.kind)
+    }
+
+    /// The schema of a version of a custom resource, served or not.
+    #[must_use]
+    pub fn schema_of(&self, api_version: &str) -> Option<&TypeSchema> {
+        self.schemas.iter().find(|(known, _)| known == api_version).map(|(_, schema)| schema)
     }
 
     /// The id in the store; `None` for virtual resources.

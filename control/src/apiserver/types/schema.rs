@@ -130,6 +130,13 @@ impl TypeSchema {
         schema::check(&self.node, value, &self.kind).wrong.into_iter().next().map_or(Ok(()), Err)
     }
 
+    /// Prunes an object that was converted to the version of the schema, without filling in defaults.
+    pub fn prune_alone(&self, value: &mut Value) {
+        if !self.is_built_in() {
+            schema::prune(&self.node, value);
+        }
+    }
+
     /// Prunes a stored object and fills in defaults, where the schema may have changed since it was written.
     pub fn complete_stored(&self, value: &mut Value) {
         if !self.is_built_in() {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use windlass_apimachinery::selectors::SelectableField;
 
-use super::{Conversion, Gvk, Name, Resource, Storage, Table, TypeSchema};
+use super::{Conversion, ConversionError, Gvk, Name, Resource, Storage, Table, TypeSchema};
 use crate::{
     apiserver::subresource::{Serves, Subresource},
     store::Object,
@@ -92,46 +92,150 @@ impl Version {
     }
 
     /// A stored object in this version.
-    #[must_use]
-    pub fn decode(&self, object: &Object) -> Value {
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub fn decode(&self, object: &Object) -> Result<Value, ConversionError> {
         let mut value = object.value();
-        self.convert_from_storage(&mut value);
-        value
+        self.convert_from_storage(&mut value)?;
+        Ok(value)
     }
 
     /// The bytes of a stored object in this version.
-    #[must_use]
-    pub fn encode(&self, object: &Object) -> Bytes {
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub fn encode(&self, object: &Object) -> Result<Bytes, ConversionError> {
         if self.is_served_as_stored() {
-            return object.bytes.clone();
+            return Ok(object.bytes.clone());
         }
-        serde_json::to_vec(&self.decode(object)).unwrap_or_default().into()
+        Ok(serde_json::to_vec(&self.decode(object)?).unwrap_or_default().into())
     }
 
-    /// Converts a stored object to this version. Objects of schemas that may have changed since they were written are
-    /// pruned and get defaults.
-    fn convert_from_storage(&self, value: &mut Value) {
+    /// Whether a stored object can be had in this version.
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub fn check_convertible(&self, object: &Object) -> Result<(), ConversionError> {
+        if self.spec.schema.is_built_in() {
+            return Ok(());
+        }
+        let stored = serde_json::from_slice::<TypeMeta<'_>>(&object.bytes).unwrap_or_default();
+        self.stored_schema(&stored.api_version, &self.gvk.api_version()).map(drop)
+    }
+
+    /// Whether a stored object would be written again as it is: it may be in a version that was stored before.
+    #[must_use]
+    pub fn is_in_storage_version(&self, object: &Object) -> bool {
+        let Storage::Store { api_version, .. } = &self.storage else { return true };
+        self.spec.schema.is_built_in()
+            || serde_json::from_slice::<TypeMeta<'_>>(&object.bytes)
+                .is_ok_and(|stored| stored.api_version == *api_version)
+    }
+
+    /// The schema of an object of a custom resource that is stored in `from`, if it is another than that of `to`.
+    fn stored_schema(&self, from: &str, to: &str) -> Result<Option<&TypeSchema>, ConversionError> {
+        if from == to {
+            return Ok(None);
+        }
+        let schema = self.schema_of(from).ok_or_else(|| ConversionError::from_unknown(from))?;
+        if matches!(self.spec.conversion, Conversion::Webhook) {
+            return Err(ConversionError::webhook(&self.gvk_of(from)));
+        }
+        Ok(Some(schema))
+    }
+
+    /// The kind in another version of the group.
+    fn gvk_of(&self, api_version: &str) -> Gvk {
+        let version = api_version.rsplit('/').next().unwrap_or("").to_owned();
+        Gvk { version: version.into(), ..self.gvk.clone() }
+    }
+
+    /// Converts a stored object to this version. Custom objects are pruned and get defaults by the schema of the version in
+    /// which they are stored, which may have changed since, and are pruned by that of this version. As upstream, they get no
+    /// defaults of this version.
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub(crate) fn convert_from_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
         match self.spec.conversion {
             Conversion::None => {}
-            Conversion::Rename => value["apiVersion"] = self.gvk.api_version().into(),
+            Conversion::Rename | Conversion::Webhook => {
+                let (from, to) = (value["apiVersion"].as_str().unwrap_or("").to_owned(), self.gvk.api_version());
+                if let Some(stored) = self.stored_schema(&from, &to)? {
+                    stored.complete_stored(value);
+                    value["apiVersion"] = to.into();
+                    self.spec.schema.prune_alone(value);
+                    return Ok(());
+                }
+            }
             Conversion::Fn { from_storage, .. } => {
                 from_storage(value);
                 value["apiVersion"] = self.gvk.api_version().into();
             }
         }
         self.spec.schema.complete_stored(value);
+        Ok(())
     }
 
     /// Converts an object of this version to the stored form.
-    pub(crate) fn convert_to_storage(&self, value: &mut Value) {
-        let Storage::Store { api_version, .. } = &self.storage else { return };
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub(crate) fn convert_to_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
+        let Storage::Store { api_version, .. } = &self.storage else { return Ok(()) };
         match self.spec.conversion {
-            Conversion::None => return,
-            Conversion::Rename => {}
+            Conversion::None => return Ok(()),
+            Conversion::Rename | Conversion::Webhook => {
+                let own = self.gvk.api_version();
+                if own == *api_version {
+                    return Ok(());
+                }
+                if matches!(self.spec.conversion, Conversion::Webhook) {
+                    return Err(ConversionError::webhook(&self.gvk));
+                }
+                if let Some(schema) = self.schema_of(api_version) {
+                    schema.prune_alone(value);
+                }
+            }
             Conversion::Fn { to_storage, .. } => to_storage(value),
         }
         value["apiVersion"] = api_version.as_str().into();
+        Ok(())
     }
+
+    /// An object of this version as it is served once it is stored: what the storage version does not have is gone.
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub(crate) fn pass_through_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
+        if self.spec.schema.is_built_in() {
+            return Ok(());
+        }
+        self.convert_to_storage(value)?;
+        self.convert_from_storage(value)
+    }
+
+    /// An object of a custom resource in another version, for those who own its fields there.
+    ///
+    /// # Errors
+    /// When there is no such version, or it cannot be converted.
+    pub(crate) fn convert_between(&self, value: &Value, from: &str, to: &str) -> Result<Value, ConversionError> {
+        if self.schema_of(to).is_none() {
+            return Err(ConversionError::to_unknown(to));
+        }
+        self.stored_schema(from, to)?;
+        let mut converted = value.clone();
+        converted["apiVersion"] = to.into();
+        Ok(converted)
+    }
+}
+
+/// The version of a stored object.
+#[derive(Default, serde::Deserialize)]
+struct TypeMeta<'a> {
+    #[serde(rename = "apiVersion", borrow, default)]
+    api_version: std::borrow::Cow<'a, str>,
 }
 
 impl Version {

@@ -8,7 +8,7 @@ use super::{
     errors::{self, Errors, text},
     names,
 };
-use crate::apiserver::types::Version;
+use crate::apiserver::{field_manager, types::Version};
 
 /// Upstream's limit on all annotations of an object.
 const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
@@ -58,6 +58,7 @@ pub(super) fn validate(version: &Version, metadata: &Value, errors: &mut Errors)
         let finalizer = finalizer.as_str().unwrap_or_default();
         errors.unless(format!("metadata.finalizers[{at}]"), finalizer, names::qualified(finalizer));
     }
+    field_manager::validate_managed_fields(metadata, errors);
 }
 
 /// New finalizers may not be added once an object is being deleted.

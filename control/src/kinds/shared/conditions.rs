@@ -69,3 +69,10 @@ pub(crate) fn validate(conditions: &Field<'_>, errors: &mut Errors) {
         condition.at("message").max_bytes(MAX_MESSAGE_BYTES, errors);
     }
 }
+
+/// Removes a condition.
+pub(crate) fn remove(object: &mut Value, kind: &str) {
+    if let Some(all) = object["status"]["conditions"].as_array_mut() {
+        all.retain(|condition| condition["type"] != kind);
+    }
+}

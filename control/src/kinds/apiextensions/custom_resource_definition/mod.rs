@@ -14,7 +14,7 @@ use crate::{
         generate::now,
         subresource::{Subresource, keep_field},
         types::{Definition, Generation, Resource, VersionSpec},
-        validation::errors::{Errors, text},
+        validation::errors::{Errors, list, text},
     },
     kinds::{
         shared::{
@@ -24,6 +24,8 @@ use crate::{
         types,
     },
 };
+
+pub(crate) use validation::ca_bundle_fault;
 
 /// The finalizer that goes when no custom object is left.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -77,23 +79,40 @@ impl Strategy for CustomResourceDefinition {
             set(names, "singular", json!(kind.to_lowercase()));
             set(names, "listKind", json!(format!("{kind}List")));
         }
+        if spec.get("conversion").is_none_or(Value::is_null) {
+            spec.insert("conversion".to_owned(), json!({"strategy": "None"}));
+        }
         let conversion = child(spec, "conversion");
-        set(conversion, "strategy", json!("None"));
         if let Some(webhook) = conversion.get_mut("webhook").and_then(Value::as_object_mut)
             && let Some(config) = webhook.get_mut("clientConfig").and_then(Value::as_object_mut)
             && let Some(service) = config.get_mut("service").and_then(Value::as_object_mut)
         {
             set(service, "port", json!(443));
         }
+        let webhook = &conversion.get("webhook").cloned().unwrap_or_default();
+        if webhook["clientConfig"].is_null() && list(webhook, "conversionReviewVersions").next().is_none() {
+            conversion.remove("webhook");
+        }
         for version in items(spec, "versions") {
             set(version, "served", json!(false));
             set(version, "storage", json!(false));
         }
+        // Also what a status update takes away.
+        let stored = list(&object["spec"], "versions").find(|(_, version)| version["storage"] == true);
+        let stored = stored.map(|(_, version)| version["name"].clone());
+        if let Some(stored) = stored
+            && let Some(status) = object.get_mut("status").filter(|status| status.is_object())
+            && list(status, "storedVersions").next().is_none()
+        {
+            status["storedVersions"] = json!([stored]);
+        }
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
-        let stored = storage_version(object).to_owned();
-        object["status"] = json!({"storedVersions": [stored]});
+        object["status"] = match storage_version(object) {
+            "" => json!({}),
+            stored => json!({"storedVersions": [stored]}),
+        };
     }
 
     /// A new storage version is added to those that objects are stored in.
@@ -118,10 +137,6 @@ impl Strategy for CustomResourceDefinition {
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
         validation::validate_update(new, old, errors);
-    }
-
-    fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
-        validation::validate_stored_versions(new, errors);
     }
 
     /// Formats that nothing is known of are not validated.
