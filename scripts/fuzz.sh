@@ -10,7 +10,7 @@ running=()
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in bodies channel_message kernel_state log_entry log_reader manifests patches schemas spdy_connection spdy_headers token volume_tree; do
+for target in bodies channel_message kernel_state log_entry log_reader manifests owners patches schemas spdy_connection spdy_headers token volume_tree; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
@@ -25,6 +25,8 @@ for target in bodies channel_message kernel_state log_entry log_reader manifests
     log_reader)
       printf '\1\100\2%s stdout P a \n%s stdout F b\n{"log":"c\\n","stream":"stderr","time":"%s"}\n' \
         2026-01-01T00:00:00.5Z 2026-01-01T00:00:01Z 2026-01-01T00:00:02Z >"$corpus/both" ;;
+    owners)
+      printf '%s' '[{"manager":"m","operation":"Apply","apiVersion":"v1","time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:data":{".":{},"f:a":{}},"f:metadata":{"f:finalizers":{"v:\"x\"":{}},"f:ownerReferences":{"k:{\"uid\":\"u\"}":{}}}},"subresource":"status"}]' >"$corpus/entry" ;;
     patches)
       printf '%s' '[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}},{"spec":{"$setElementOrder/containers":[{"name":"c"}],"containers":[{"name":"c","$patch":"delete"},{"name":"d","image":"j"}],"nodeSelector":{"a":null}}}]' >"$corpus/strategic"
       printf '%s' '[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"b"}},[{"op":"copy","from":"/data/a","path":"/data/c"},{"op":"test","path":"/kind","value":"ConfigMap"},{"op":"move","from":"/data/c","path":"/data/d"}]]' >"$corpus/json" ;;

@@ -53,7 +53,7 @@ impl FieldManager {
     /// The manager of a request to a resource or to one of its subresources that has the resource's type.
     pub(super) fn new(request: &ApiRequest, target: &Target, options: &RequestOptions) -> Self {
         let version = &target.version;
-        let reset = reset_fields(version, target.subresource());
+        let reset = FieldSet::of_names(reset_fields(version, target.subresource()).iter().copied());
         let of_type = (&version.gvk, &version.spec.schema);
         let versions = FieldVersions::new(version, request.api.catalogs().current(), request.api.object_meta());
         Self { versions: Some(versions), ..Self::of_type(request, options, of_type, target.subresource(), reset) }
@@ -212,11 +212,10 @@ fn manager_name(request: &ApiRequest, options: &RequestOptions) -> String {
 }
 
 /// The fields that a path does not write; their values and owners stay.
-fn reset_fields(version: &Version, subresource: &str) -> FieldSet {
-    let paths = version.strategy.reset_fields(subresource).unwrap_or(match subresource {
+pub(crate) fn reset_fields(version: &Version, subresource: &str) -> &'static [&'static str] {
+    version.strategy.reset_fields(subresource).unwrap_or(match subresource {
         "status" => &["spec"],
         "" | "finalize" if version.has_status() => &["status"],
         _ => &[],
-    });
-    FieldSet::of_names(paths.iter().copied())
+    })
 }

@@ -16,7 +16,7 @@ mod delete;
 mod discovery;
 mod dispatch;
 mod error;
-mod field_manager;
+pub(crate) mod field_manager;
 mod field_versions;
 pub(crate) mod generate;
 mod health;

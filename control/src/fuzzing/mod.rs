@@ -7,8 +7,9 @@ use std::{
 
 pub(crate) mod client_types;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass_apimachinery::{
+    managed_fields::Managers,
     patch::{self, PatchKind},
     schema::Schema,
 };
@@ -21,7 +22,7 @@ use crate::{
     },
     control_plane::instance::{ApiConfig, Instance},
     kinds,
-    schema::{self, ContentType},
+    schema::{self, ContentType, transcoding},
     store::Memory,
 };
 
@@ -60,6 +61,16 @@ pub fn patch(text: &[u8]) {
     }
 }
 
+/// Does with an object that has owners what precedes storing. `text` is a JSON list, as of `metadata.managedFields`.
+///
+/// # Panics
+/// When the object is another one after its way through protobuf.
+pub fn owners(text: &[u8]) {
+    let Ok(decoded) = schema::decode(text, ContentType::Json) else { return };
+    let metadata = json!({"name": "o", "managedFields": decoded.value});
+    object(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
+}
+
 /// The built-in types.
 fn catalog() -> Arc<Catalog> {
     static CATALOG: LazyLock<Option<Arc<Catalog>>> = LazyLock::new(|| {
@@ -87,12 +98,16 @@ fn object(value: Value) {
     let catalog = catalog();
     let version = catalog.of_kind(group, kind).iter().find(|v| v.gvk.api_version() == group_version);
     let Some(version) = version.filter(|v| v.id().is_some() && value["metadata"].is_object()) else { return };
-    let schema = &version.spec.schema;
+    let of_version = &version.spec.schema;
     let mut made = value;
-    // The server ignores this field of clients.
-    made["metadata"].as_object_mut().and_then(|metadata| metadata.remove("managedFields"));
-    if !schema.check(&made).wrong.is_empty() {
-        schema.drop_invalid_fields(&mut made);
+    // Owners are stored as the server writes them, and none where they cannot be read.
+    let owners = Managers::decode(&made["metadata"]["managedFields"]).ok().and_then(|managers| managers.encode());
+    if let Some(metadata) = made["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        metadata.extend(owners.map(|owners| ("managedFields".to_owned(), owners)));
+    }
+    if !of_version.check(&made).wrong.is_empty() {
+        of_version.drop_invalid_fields(&mut made);
     }
     apiserver::default(version, &mut made);
     let _ = validation::validate_create(version, &made);
@@ -103,6 +118,19 @@ fn object(value: Value) {
         panic!("{kind} cannot be read: {why}: {made}");
     }
     let mut again = made.clone();
-    schema.prune(&mut again);
+    of_version.prune(&mut again);
     assert_eq!(again, made, "what is stored is in the form that is stored");
+    let protobuf = match transcoding::to_protobuf(&bytes) {
+        Ok(protobuf) => protobuf,
+        Err(transcoding::Error::NoProtobuf) => return,
+        Err(why) => panic!("{kind} has no form in protobuf: {why}: {made}"),
+    };
+    match schema::decode_protobuf(&protobuf) {
+        Ok(decoded) => {
+            let mut back = decoded.value;
+            of_version.prune(&mut back);
+            assert_eq!(back, made, "an object is the same after its way through protobuf");
+        }
+        Err(why) => panic!("{kind} cannot be read in protobuf: {why}: {made}"),
+    }
 }

@@ -336,9 +336,9 @@ fn definitions_and_their_objects() {
         let mut report = Report::default();
         for (step, settles) in definitions::steps() {
             report.request = format!("{} {} {} {}", step.method, step.path, step.kind, step.body);
-            let (real, ours) = match settles {
+            let (real, ours) = match &settles {
                 Settles::At(pointer, value) => {
-                    tokio::try_join!(real.ask_until(&step, pointer, &value), ours.ask_until(&step, pointer, &value))?
+                    tokio::try_join!(real.ask_until(&step, pointer, value), ours.ask_until(&step, pointer, value))?
                 }
                 Settles::Now | Settles::Later => (real.ask(&step).await?, ours.ask(&step).await?),
             };

@@ -2,6 +2,7 @@
 
 mod defaults;
 mod refusals;
+mod reset_fields;
 mod rules;
 mod tables;
 mod validation;

@@ -67,7 +67,42 @@ fn fields_that_a_typed_decoder_drops_are_pruned() {
     );
 }
 
+/// A name in a set of fields, with what text and JSON have to escape.
+fn name() -> impl Strategy<Value = String> {
+    "[a-c\\.:\"\\\\{}é ]{0,6}"
+}
+
+/// A set of fields as it is stored, with elements of each kind.
+fn fields() -> impl Strategy<Value = Value> {
+    let element = prop_oneof![
+        name().prop_map(|name| format!("f:{name}")),
+        (name(), 0..3).prop_map(|(name, port)| format!("k:{}", json!({"name": name, "port": port}))),
+        name().prop_map(|name| format!("v:{}", json!(name))),
+        (0..9).prop_map(|at| format!("i:{at}")),
+        Just(".".to_owned()),
+    ];
+    let leaf = Just(json!({})).boxed();
+    leaf.prop_recursive(4, 24, 4, move |inner| {
+        prop::collection::btree_map(element.clone(), inner, 0..4).prop_map(|fields| json!(fields))
+    })
+}
+
 proptest! {
+    #[test]
+    fn objects_with_owners_pass_through_protobuf(
+        entries in prop::collection::vec((name(), any::<bool>(), any::<Option<u32>>(), name(), fields()), 0..4),
+    ) {
+        let entries: Vec<Value> = entries
+            .into_iter()
+            .map(|(manager, applies, time, subresource, fields)| {
+                let time = time.and_then(|seconds| jiff::Timestamp::from_second(seconds.into()).ok());
+                json!({"manager": manager, "operation": if applies { "Apply" } else { "Update" }, "apiVersion": "v1",
+                    "time": time.map(|time| time.to_string()), "fieldsType": "FieldsV1", "fieldsV1": fields, "subresource": subresource})
+            })
+            .collect();
+        crate::fuzzing::owners(json!(entries).to_string().as_bytes());
+    }
+
     #[test]
     fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let _ = decode(&bytes, ContentType::Json);
