@@ -16,14 +16,15 @@ const SCALE: &str = "autoscaling/v1";
 pub struct ScaleManagers<'a> {
     /// The version of the resource in the request.
     pub api_version: String,
-    /// The path of the replicas in it, such as `spec`, `replicas`. Other versions of the resource have no part in a scale.
-    pub replicas: &'a [&'a str],
+    /// The path of the replicas in each version that has a scale, such as `spec`, `replicas`. Who owns fields of another
+    /// version keeps them.
+    pub replicas: &'a [(String, Vec<String>)],
 }
 
 impl ScaleManagers<'_> {
     fn path(&self, api_version: &str) -> Option<Vec<PathElement>> {
-        let path = self.replicas.iter().map(|name| PathElement::Field((*name).to_owned()));
-        (api_version == self.api_version).then(|| path.collect())
+        let (_, path) = self.replicas.iter().find(|(version, _)| version == api_version)?;
+        Some(path.iter().map(|name| PathElement::Field(name.clone())).collect())
     }
 }
 

@@ -207,3 +207,58 @@ fn joined(errors: &[FieldError]) -> Option<String> {
         many => Some(format!("[{}]", many.join(", "))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_that_are_not_structural_are_named() {
+        let unknown = |why: &str| {
+            (
+                "Unknown",
+                "StructuralError",
+                format!("failed to check validation schema for version v1: OpenAPIV3Schema {why}"),
+            )
+        };
+        let found = |text: &str| ("True", "Violations", text.to_owned());
+        for (schema, expected) in [
+            (json!({"type": "object"}), None),
+            (
+                json!({"type": "object", "properties": {"a": {}, "b": {"type": "array"}}}),
+                Some(found(
+                    "[spec.versions[0].schema.openAPIV3Schema.properties[a].type: Required value: must not be empty for specified object fields, spec.versions[0].schema.openAPIV3Schema.properties[b].items: Required value: must be specified]",
+                )),
+            ),
+            (
+                json!({"properties": {"a": {"type": "string"}}}),
+                Some(found(
+                    "spec.versions[0].schema.openAPIV3Schema.type: Required value: must not be empty at the root",
+                )),
+            ),
+            (json!({"type": "object", "properties": {"a": {"$ref": "#/x"}}}), Some(unknown("'$ref' is not supported"))),
+            (
+                json!({"type": "object", "properties": {"a": {"type": "array", "items": [{"type": "string"}]}}}),
+                Some(unknown("'items' must be a schema, but is an array")),
+            ),
+            (
+                json!({"type": "object", "allOf": [{"patternProperties": {"a": {"type": "string"}}}]}),
+                Some(unknown("'patternProperties' is not supported")),
+            ),
+        ] {
+            let mut definition = json!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]}});
+            check_structure(&mut definition, "2026-01-01T00:00:00Z");
+            let condition = conditions::get(&definition, "NonStructuralSchema");
+            let text = |field: &str| condition.map_or("", |condition| text(condition, field));
+            let actual = condition.map(|_| (text("status"), text("reason"), text("message").to_owned()));
+            assert_eq!(actual, expected, "{schema}");
+            definition["spec"]["versions"] = json!([]);
+            check_structure(&mut definition, "2026-01-01T00:00:00Z");
+            assert!(conditions::get(&definition, "NonStructuralSchema").is_none());
+            definition["spec"]["preserveUnknownFields"] = json!(true);
+            check_structure(&mut definition, "2026-01-01T00:00:00Z");
+            let condition = conditions::get(&definition, "NonStructuralSchema").expect("a condition");
+            assert_eq!(condition["message"], "spec.preserveUnknownFields: Invalid value: true: must be false");
+        }
+    }
+}

@@ -16,9 +16,9 @@ use super::{
     metadata,
     preconditions::check_preconditions,
     request_info::RequestOptions,
-    subresource::ScalePaths,
+    subresource::{ScalePaths, Serves},
     target::Target,
-    types::Gvk,
+    types::{Catalog, Gvk},
     validation::{Cause, FieldError},
 };
 
@@ -39,10 +39,10 @@ impl ApiRequest {
         let schema = self.api.scale_schema();
         let manager = FieldManager::of_type(self, options, (&SCALE, schema), "scale", FieldSet::default());
         let patch = if self.method == "PATCH" { Some(self.read_patch(options, body)?) } else { None };
+        let replicas = replicas_of(&self.api.catalogs().current(), target);
         let make = |old: &Value| {
             let mut scale = scale_of(target, paths, old);
-            let replicas = segments(&paths.spec_replicas);
-            let owners = managers_of(target, &replicas);
+            let owners = ScaleManagers { api_version: target.version.gvk.api_version(), replicas: &replicas };
             if let Ok(Some(managers)) = to_scale(&owners, &old["metadata"]["managedFields"]) {
                 scale["metadata"]["managedFields"] = managers;
             }
@@ -118,12 +118,18 @@ fn scale_of(target: &Target, paths: &ScalePaths, object: &Value) -> Value {
     })
 }
 
-/// The segments of a path such as `.spec.replicas`.
-fn segments(path: &str) -> Vec<&str> {
-    path.trim_start_matches('.').split('.').collect()
+/// Where the resource has its replicas, in each version that has a scale.
+fn replicas_of(catalog: &Catalog, target: &Target) -> Vec<(String, Vec<String>)> {
+    let gvk = &target.version.gvk;
+    let versions = catalog.of_kind(&gvk.group, &gvk.kind).iter().filter(|version| version.id() == target.version.id());
+    let scaled = versions.filter_map(|version| match &version.subresource("scale")?.serves {
+        Serves::Scale(paths) => Some((version.gvk.api_version(), segments(&paths.spec_replicas))),
+        _ => None,
+    });
+    scaled.collect()
 }
 
-/// Where the resource has its replicas.
-fn managers_of<'a>(target: &Target, replicas: &'a [&'a str]) -> ScaleManagers<'a> {
-    ScaleManagers { api_version: target.version.gvk.api_version(), replicas }
+/// The segments of a path such as `.spec.replicas`.
+fn segments(path: &str) -> Vec<String> {
+    path.trim_start_matches('.').split('.').map(str::to_owned).collect()
 }

@@ -109,7 +109,7 @@ fn describe_resource(version: &Version) -> Option<Resource> {
         Some(source) => Model::Custom {
             list_kind: version.list_kind.to_string(),
             schema: Arc::new(source.clone()),
-            selectable: Vec::new(),
+            selectable: version.spec.selectable.iter().map(|field| field.label.to_string()).collect(),
         },
         None => Model::BuiltIn(types::named(&version.gvk.api_version(), &version.gvk.kind)?),
     };

@@ -72,7 +72,7 @@ pub(crate) fn validate(conditions: &Field<'_>, errors: &mut Errors) {
 
 /// Removes a condition.
 pub(crate) fn remove(object: &mut Value, kind: &str) {
-    if let Some(all) = object["status"]["conditions"].as_array_mut() {
+    if let Some(all) = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut) {
         all.retain(|condition| condition["type"] != kind);
     }
 }

@@ -1,5 +1,7 @@
 //! Custom resources over the router, with the task that serves them.
 
+mod versions;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -101,6 +103,16 @@ async fn a_definition_is_established_and_served() {
     let document = call(&api, "GET", "/openapi/v3/apis/test.example/v1", Value::Null).await.body;
     let size = &document["components"]["schemas"]["example.test.v1.Widget"]["properties"]["spec"]["properties"]["size"];
     assert_eq!(size["type"], "integer", "{document}");
+    let both = call(&api, "GET", "/openapi/v2", Value::Null).await.body;
+    for (schemas, kind) in [
+        (&document["components"]["schemas"], "Widget"),
+        (&document["components"]["schemas"], "WidgetList"),
+        (&both["definitions"], "Widget"),
+        (&both["definitions"], "WidgetList"),
+    ] {
+        let selectable = &schemas[format!("example.test.v1.{kind}")]["x-kubernetes-selectable-fields"];
+        assert_eq!(*selectable, json!([{"fieldPath": "spec.colour"}]), "{kind}");
+    }
 
     let made = call(&api, "POST", WIDGETS, widget("a", json!({"size": 2}))).await;
     assert_eq!((made.code, &made.body["spec"]), (201, &json!({"size": 2, "colour": "red"})), "{}", made.body);
