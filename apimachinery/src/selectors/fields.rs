@@ -70,7 +70,7 @@ impl FieldSelector {
             } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
                 (path, value, true)
             } else {
-                return Err(SelectorError(format!("invalid selector: {text:?}; can't understand {part:?}")));
+                return Err(SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")));
             };
             let field = METADATA.iter().chain(selectable).find(|field| field.label == path);
             let Some(field) = field else {

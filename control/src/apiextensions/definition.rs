@@ -7,7 +7,7 @@ use super::columns;
 use crate::{
     apiserver::{
         Strategy,
-        subresource::{ScalePaths, Subresource},
+        subresource::{ScalePaths, Subresource, keep_metadata, status_keeps_metadata},
         types::{Conversion, Definition, Generation, Name, Resource, TypeSchema, VersionSpec, compare_versions},
     },
     kinds::{apiextensions::custom_resource_definition::storage_version, shared::conditions, types},
@@ -123,8 +123,13 @@ fn deprecation(group: &str, kind: &str, version: &Value, served: &[&Value]) -> O
 struct CustomResource;
 
 impl Strategy for CustomResource {
+    /// Through `/status` nothing of the metadata changes but the owners.
+    fn prepare_status_update(&self, object: &mut Value, old: &Value) {
+        keep_metadata(object, old);
+    }
+
     fn reset_fields(&self, subresource: &str) -> Option<&'static [&'static str]> {
-        (subresource == "status").then_some(&["metadata", "spec"])
+        status_keeps_metadata(subresource)
     }
 
     /// A finalizer without a domain may be another controller's.

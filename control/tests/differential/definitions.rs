@@ -63,7 +63,7 @@ fn establish(plural: &str, object: Value) -> Steps {
     let one = format!("{DEFINITIONS}/{plural}.diff.example");
     let is_established = Settles::At("/body/status/conditions/1/status", json!("True"));
     vec![
-        (called(&format!("{plural}"), "POST", DEFINITIONS, JSON, object), Settles::Now),
+        (called(plural, "POST", DEFINITIONS, JSON, object), Settles::Now),
         (called(&format!("{plural} is established"), "GET", &one, JSON, Value::Null), is_established),
         (called(&format!("{plural} settles"), "GET", &one, JSON, Value::Null), Settles::Later),
     ]

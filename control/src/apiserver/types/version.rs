@@ -1,6 +1,6 @@
 //! A version of a resource: the form in which its objects are served.
 
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{borrow::Cow, fmt, ops::Deref, sync::Arc};
 
 use axum::body::Bytes;
 use serde_json::Value;
@@ -120,17 +120,14 @@ impl Version {
         if self.spec.schema.is_built_in() {
             return Ok(());
         }
-        let stored = serde_json::from_slice::<TypeMeta<'_>>(&object.bytes).unwrap_or_default();
-        self.stored_schema(&stored.api_version, &self.gvk.api_version()).map(drop)
+        self.stored_schema(&stored_version(object), &self.gvk.api_version()).map(drop)
     }
 
     /// Whether a stored object would be written again as it is: it may be in a version that was stored before.
     #[must_use]
     pub fn is_in_storage_version(&self, object: &Object) -> bool {
         let Storage::Store { api_version, .. } = &self.storage else { return true };
-        self.spec.schema.is_built_in()
-            || serde_json::from_slice::<TypeMeta<'_>>(&object.bytes)
-                .is_ok_and(|stored| stored.api_version == *api_version)
+        self.spec.schema.is_built_in() || stored_version(object) == *api_version
     }
 
     /// The schema of an object of a custom resource that is stored in `from`, if it is another than that of `to`.
@@ -231,11 +228,14 @@ impl Version {
     }
 }
 
-/// The version of a stored object.
-#[derive(Default, serde::Deserialize)]
-struct TypeMeta<'a> {
-    #[serde(rename = "apiVersion", borrow, default)]
-    api_version: std::borrow::Cow<'a, str>,
+/// The `apiVersion` of a stored object. Its fields are sorted by their names, so that it comes first.
+fn stored_version(object: &Object) -> Cow<'_, str> {
+    let text = object.bytes.strip_prefix(br#"{"apiVersion":""#);
+    let end = text.and_then(|text| text.iter().position(|byte| matches!(byte, b'"' | b'\\')));
+    match text.zip(end).map(|(text, end)| (std::str::from_utf8(&text[..end]), text[end])) {
+        Some((Ok(version), b'"')) => Cow::Borrowed(version),
+        _ => Cow::Owned(object.value()["apiVersion"].as_str().unwrap_or("").to_owned()),
+    }
 }
 
 impl Version {
