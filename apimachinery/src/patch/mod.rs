@@ -68,9 +68,24 @@ impl PatchError {
 /// When the patch is no object, or nested too deep.
 pub fn merge(current: &Value, patch: &Value) -> Result<Value, PatchError> {
     check_object(patch)?;
-    let mut out = current.clone();
-    json_patch::merge(&mut out, patch);
+    let (mut out, mut patch) = (current.clone(), patch.clone());
+    drop_nulls_in_lists(&mut patch, false);
+    json_patch::merge(&mut out, &patch);
     Ok(out)
+}
+
+/// As upstream's library: objects in lists lose their fields of null; null items stay.
+fn drop_nulls_in_lists(value: &mut Value, in_list: bool) {
+    match value {
+        Value::Object(fields) => {
+            if in_list {
+                fields.retain(|_, field| !field.is_null());
+            }
+            fields.values_mut().for_each(|field| drop_nulls_in_lists(field, in_list));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| drop_nulls_in_lists(item, true)),
+        _ => {}
+    }
 }
 
 /// Refuses a patch that is no object, and one that no body can hold.

@@ -108,6 +108,13 @@ fn wrong_patches_are_refused() {
     assert_eq!(code(strategic(object!({"x": {"$retainKeys": ["a"], "b": 1}}))), 400);
 }
 
+#[test]
+fn a_merge_patch_leaves_no_null_in_the_objects_of_a_list() {
+    let patch = object!({"l": [{"a": null, "b": {"c": null}}, null, [{"d": null}]], "o": {"n": null}});
+    let patched = merge(&object!({"o": {"n": 1}}), &patch).expect("a patch");
+    assert_eq!(patched, object!({"l": [{"b": {}}, null, [{}]], "o": {}}));
+}
+
 /// As upstream: what a directive says is only read where there is something that it could be about.
 #[test]
 fn directives_without_a_field_leave_it_out() {

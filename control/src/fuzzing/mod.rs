@@ -128,6 +128,8 @@ fn object(value: Value) {
     match schema::decode_protobuf(&protobuf) {
         Ok(decoded) => {
             let mut back = decoded.value;
+            // Nothing is left of empty metadata.
+            back.as_object_mut().map(|fields| fields.entry("metadata").or_insert_with(|| json!({})));
             of_version.prune(&mut back);
             assert_eq!(back, made, "an object is the same after its way through protobuf");
         }
