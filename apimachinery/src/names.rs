@@ -57,7 +57,10 @@ pub fn subdomain(text: &str) -> Option<String> {
 pub fn qualified(text: &str) -> Option<String> {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(p, n)| (Some(p), n));
     if name.contains('/') {
-        return Some(format!("a valid label key must have one '/' at most; {QUALIFIED}"));
+        let rule = QUALIFIED.trim_start_matches("name part ");
+        return Some(format!(
+            "a valid label key {rule} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ));
     }
     match prefix {
         Some("") => return Some("prefix part must be non-empty".to_owned()),

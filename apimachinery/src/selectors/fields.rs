@@ -58,11 +58,12 @@ pub struct FieldSelector {
 }
 
 impl FieldSelector {
-    /// Parses the query parameter. `selectable` are the fields of the type beside name and namespace.
+    /// Parses the query parameter. `selectable` are the fields of the type beside name and namespace; `None` for a type
+    /// that upstream registers no conversion of field labels for, which it refuses in other words.
     ///
     /// # Errors
     /// For fields that are not selectable, and for malformed text.
-    pub fn parse(text: &str, selectable: &[SelectableField]) -> Result<Self, SelectorError> {
+    pub fn parse(text: &str, selectable: Option<&[SelectableField]>) -> Result<Self, SelectorError> {
         let mut requirements = Vec::new();
         for part in text.split(',').filter(|p| !p.is_empty()) {
             let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
@@ -72,9 +73,14 @@ impl FieldSelector {
             } else {
                 return Err(SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")));
             };
-            let field = METADATA.iter().chain(selectable).find(|field| field.label == path);
+            let field = METADATA.iter().chain(selectable.into_iter().flatten()).find(|field| field.label == path);
             let Some(field) = field else {
-                return Err(SelectorError(format!("field label not supported: {path}")));
+                return Err(SelectorError(match selectable {
+                    Some(_) => format!("field label not supported: {path}"),
+                    None => format!(
+                        "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                    ),
+                }));
             };
             requirements.push((field.clone(), value.to_owned(), equal));
         }
@@ -144,12 +150,16 @@ mod tests {
             ("address=10.0.0.1", true),
             ("address=10.0.0.2", false),
         ] {
-            assert_eq!(FieldSelector::parse(selector, &POD).unwrap().matches(&pod), matches, "{selector}");
+            assert_eq!(FieldSelector::parse(selector, Some(&POD)).unwrap().matches(&pod), matches, "{selector}");
         }
-        let error = FieldSelector::parse("spec.color=red", &POD).unwrap_err().to_string();
+        let error = FieldSelector::parse("spec.color=red", Some(&POD)).unwrap_err().to_string();
         assert_eq!(error, "field label not supported: spec.color");
-        assert!(FieldSelector::parse("nonsense", &POD).is_err());
-        let fields = FieldSelector::parse("metadata.name=a,spec.nodeName!=n", &POD).unwrap();
+        let error = FieldSelector::parse("data.color=red", None).unwrap_err().to_string();
+        let fields = r#""metadata.name", "metadata.namespace""#;
+        assert_eq!(error, format!(r#""data.color" is not a known field selector: only {fields}"#));
+        assert!(FieldSelector::parse("metadata.name=a", None).is_ok());
+        assert!(FieldSelector::parse("nonsense", Some(&POD)).is_err());
+        let fields = FieldSelector::parse("metadata.name=a,spec.nodeName!=n", Some(&POD)).unwrap();
         assert_eq!((fields.exact("metadata.name"), fields.exact("spec.nodeName")), (Some("a"), None));
     }
 }

@@ -1,15 +1,20 @@
-//! Label selectors: `a=b,c!=d,e in (f,g),!h`.
+//! Label selectors: `a=b,c!=d,e in (f,g),!h,i>5`.
 
 use serde_json::Value;
 
-use super::SelectorError;
+use super::{SelectorError, parser};
 
+/// One condition of a selector, with the key of the label.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Requirement {
+pub(super) enum Requirement {
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
     Exists(String),
     Absent(String),
+    /// A number above this one.
+    Above(String, i64),
+    /// A number below this one.
+    Below(String, i64),
 }
 
 /// A parsed label selector; the empty one matches everything.
@@ -22,20 +27,9 @@ impl LabelSelector {
     /// Parses the query parameter.
     ///
     /// # Errors
-    /// Names the part that cannot be parsed.
+    /// Names the first part that does not fit.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut requirements = Vec::new();
-        for part in split(text) {
-            let part = part.trim();
-            if part.is_empty() {
-                if text.trim().is_empty() {
-                    continue;
-                }
-                return Err(wrong(text, "found ',', expected: identifier"));
-            }
-            requirements.push(requirement(part).ok_or_else(|| wrong(text, &format!("cannot read {part:?}")))?);
-        }
-        Ok(Self { requirements })
+        Ok(Self { requirements: parser::parse(text)? })
     }
 
     /// The selector of equality with a map, as ReplicationControllers and Services have it.
@@ -103,6 +97,8 @@ impl LabelSelector {
                 Requirement::NotIn(key, values) => label(key).is_none_or(|l| values.iter().all(|v| v != l)),
                 Requirement::Exists(key) => label(key).is_some(),
                 Requirement::Absent(key) => label(key).is_none(),
+                Requirement::Above(key, bound) => number(label(key)).is_some_and(|n| n > *bound),
+                Requirement::Below(key, bound) => number(label(key)).is_some_and(|n| n < *bound),
             }
         })
     }
@@ -131,61 +127,8 @@ pub fn label_selector_text(selector: &Value) -> String {
     parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>().join(",")
 }
 
-fn wrong(text: &str, why: &str) -> SelectorError {
-    SelectorError(format!("unable to parse requirement: {why} in the label selector {text:?}"))
-}
-
-/// Splits at commas outside parentheses.
-fn split(text: &str) -> Vec<&str> {
-    let (mut parts, mut depth, mut start) = (Vec::new(), 0i32, 0);
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts
-}
-
-fn requirement(part: &str) -> Option<Requirement> {
-    if let Some(key) = part.strip_prefix('!') {
-        return key_of(key).map(Requirement::Absent);
-    }
-    if let Some((key, value)) = part.split_once("!=") {
-        return Some(Requirement::NotIn(key_of(key)?, vec![value_of(value)?]));
-    }
-    if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return Some(Requirement::In(key_of(key)?, vec![value_of(value)?]));
-    }
-    if let Some((head, list)) = part.split_once('(') {
-        let values = list.trim_end().strip_suffix(')')?.split(',').map(value_of).collect::<Option<Vec<_>>>()?;
-        let mut words = head.split_whitespace();
-        let (key, operator) = (key_of(words.next()?)?, words.next()?);
-        return match (operator, words.next()) {
-            ("in", None) => Some(Requirement::In(key, values)),
-            ("notin", None) => Some(Requirement::NotIn(key, values)),
-            _ => None,
-        };
-    }
-    key_of(part).map(Requirement::Exists)
-}
-
-fn key_of(text: &str) -> Option<String> {
-    let text = text.trim();
-    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-    (!text.is_empty() && text.len() <= 317 && text.chars().all(fine)).then(|| text.to_owned())
-}
-
-fn value_of(text: &str) -> Option<String> {
-    let text = text.trim();
-    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (text.len() <= 63 && text.chars().all(fine)).then(|| text.to_owned())
+fn number(label: Option<&str>) -> Option<i64> {
+    label?.parse().ok()
 }
 
 #[cfg(test)]

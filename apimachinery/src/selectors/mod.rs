@@ -2,6 +2,7 @@
 
 mod fields;
 mod labels;
+mod parser;
 
 pub use fields::{FieldSelector, SelectableField};
 pub use labels::{LabelSelector, label_selector_text};

@@ -29,7 +29,9 @@ impl Selectors {
         if let Some(name) = target.name.as_ref().filter(|_| options.watch) {
             query = format!("{query},metadata.name={name}");
         }
-        let fields = FieldSelector::parse(&query, &target.version.spec.selectable)
+        let spec = &target.version.spec;
+        let registered = !spec.selectable.is_empty() || !spec.schema.is_built_in();
+        let fields = FieldSelector::parse(&query, registered.then_some(&*spec.selectable))
             .map_err(|e| ApiError::bad_request(e.to_string()))?;
         Ok(Self { labels, fields })
     }

@@ -207,6 +207,14 @@ async fn refusals_are_statuses_with_the_right_code() {
             "BadRequest",
             "field label not supported: spec.x",
         ),
+        (
+            "GET",
+            "/api/v1/configmaps?fieldSelector=data.x%3D1",
+            Value::Null,
+            400,
+            "BadRequest",
+            "\"data.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        ),
         ("GET", "/api/v1/pods?resourceVersion=999999", Value::Null, 504, "Timeout", "Too large resource version"),
     ] {
         let reply = call(&api, method, path, body).await;
