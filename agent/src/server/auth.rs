@@ -302,7 +302,11 @@ mod tests {
 
     #[test]
     fn whoever_shows_a_certificate_is_authenticated() {
-        let user = User::of(&ClientIdentity { name: "metrics".into(), groups: vec!["monitoring".into()] });
+        let user = User::of(&ClientIdentity {
+            name: "metrics".into(),
+            groups: vec!["monitoring".into()],
+            ..ClientIdentity::default()
+        });
         assert_eq!(user.groups, ["monitoring", AUTHENTICATED]);
         assert_eq!(user.clone().into_authenticated(), user);
     }
@@ -433,7 +437,11 @@ mod tests {
         let router =
             axum::Router::new().fallback(|| async {}).layer(axum::middleware::from_fn(check)).layer(Extension(filter));
         let ask = async |origin: &str| {
-            let admin = ClientIdentity { name: "admin".into(), groups: vec!["system:masters".into()] };
+            let admin = ClientIdentity {
+                name: "admin".into(),
+                groups: vec!["system:masters".into()],
+                ..ClientIdentity::default()
+            };
             let request = Request::get("/exec/d/p/c").header("host", "n:10250").header("upgrade", "websocket");
             let request = request.header("origin", origin).extension(admin).body(axum::body::Body::empty()).unwrap();
             router.clone().oneshot(request).await.unwrap().status().as_u16()
@@ -453,7 +461,11 @@ mod tests {
             (StatusCode::CREATED, axum::Json(review))
         });
         let filter = AuthFilter::new(Client::new(router, "default"), "n1", true);
-        let user = User::of(&ClientIdentity { name: "admin".into(), groups: vec!["system:masters".into()] });
+        let user = User::of(&ClientIdentity {
+            name: "admin".into(),
+            groups: vec!["system:masters".into()],
+            ..ClientIdentity::default()
+        });
         assert!(!filter.authorize(&user, "create", "proxy").await.unwrap());
     }
 }

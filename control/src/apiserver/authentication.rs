@@ -36,6 +36,9 @@ pub(crate) enum Credentials {
     Other,
 }
 
+/// What tells apart the credentials of one user, in its extra information.
+pub(crate) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 /// WebSocket subprotocol with a token, for browsers, which cannot set headers.
 pub(crate) const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
@@ -66,8 +69,11 @@ impl Api {
             return Ok((user.clone().authenticated(), Credentials::InProcess));
         }
         if let Some(peer) = extensions.get::<ClientIdentity>() {
-            let user = User { name: peer.name.clone(), groups: peer.groups.clone(), ..User::default() };
+            let mut user = User { name: peer.name.clone(), groups: peer.groups.clone(), ..User::default() };
             if !user.is_anonymous() {
+                if !peer.fingerprint.is_empty() {
+                    user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", peer.fingerprint)]);
+                }
                 return Ok((user.authenticated(), Credentials::Certificate));
             }
         }

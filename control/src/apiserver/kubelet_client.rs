@@ -295,7 +295,7 @@ mod tests {
             .with_no_client_auth();
         let kubelet = KubeletClient::new(tls);
         // Nobody serves the other side: the connection is taken and nothing comes.
-        let (connector, _other_side) = in_process(ClientIdentity { name: "api".into(), groups: Vec::new() });
+        let (connector, _other_side) = in_process(ClientIdentity { name: "api".into(), ..ClientIdentity::default() });
         kubelet.set_in_process_node("n".into(), connector);
         let node = json!({"metadata": {"name": "n"}, "status": {
             "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],

@@ -58,7 +58,7 @@ pub use audit::{AuditEvent, AuditSink};
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
 pub use authentication::{Authenticated, TokenAuthenticator};
-pub(crate) use authentication::{TOKEN_PROTOCOL, protocols};
+pub(crate) use authentication::{CREDENTIAL_ID, TOKEN_PROTOCOL, protocols};
 pub use authorization::{Attributes, Authorizer, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules};
 pub use chain::ApiRequest;
 pub(crate) use chain::{ApiResult, header_text};

@@ -109,13 +109,18 @@ fn scale_of(target: &Target, paths: &ScalePaths, object: &Value) -> Value {
         _ => String::new(),
     };
     let metadata = &object["metadata"];
-    json!({
+    let mut scale = json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1",
         "metadata": {"name": target.name, "namespace": target.namespace, "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"]},
-        "spec": {"replicas": at(object, &paths.spec_replicas).as_i64().unwrap_or(0)},
+        "spec": {},
         "status": {"replicas": at(object, &paths.status_replicas).as_i64().unwrap_or(0), "selector": selector},
-    })
+    });
+    // As upstream's type writes it: no replicas are not written.
+    if let Some(count) = at(object, &paths.spec_replicas).as_i64().filter(|count| *count != 0) {
+        scale["spec"]["replicas"] = json!(count);
+    }
+    scale
 }
 
 /// Where the resource has its replicas, in each version that has a scale.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use k8s_openapi::api::{
-    core::v1::{Namespace, Service},
+    core::v1::{Endpoints, Namespace, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{
@@ -29,7 +29,7 @@ impl ControlPlane {
         let port = json!({"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.port()});
         let service = json!({"metadata": {"name": "kubernetes", "labels": labels}, "spec": {"clusterIP": first, "ports": [port]}});
         create(&services, service, "the kubernetes service").await?;
-        let slices: KubeApi<EndpointSlice> = KubeApi::namespaced(client, "default");
+        let slices: KubeApi<EndpointSlice> = KubeApi::namespaced(client.clone(), "default");
         let slice = json!({
             "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/managed-by": "windlass"}},
             "addressType": "IPv4",
@@ -42,6 +42,27 @@ impl ControlPlane {
         // The address may have changed since they were made.
         slices.patch("kubernetes", &PatchParams::default(), &Patch::Merge(slice)).await.map_err(failed)?;
         let _ = slices.list(&ListParams::default().limit(1)).await.map_err(failed)?;
+        // Endpoints take no loopback address, which a slice does.
+        if let Err(error) = self.write_endpoints(client).await {
+            tracing::warn!(%error, "failed to write the Endpoints of the kubernetes service; clients find the API by its EndpointSlice alone");
+        }
+        Ok(())
+    }
+
+    /// The Endpoints of the kubernetes service, for clients that still find API servers by them, such as Prometheus.
+    async fn write_endpoints(&self, client: kube::Client) -> Result<(), Error> {
+        let failed =
+            |source| Error::Bootstrap { what: "the kubernetes endpoints".to_owned(), source: Box::new(source) };
+        let endpoints: KubeApi<Endpoints> = KubeApi::namespaced(client, "default");
+        let object = json!({
+            "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+            "subsets": [{
+                "addresses": [{"ip": self.config.advertise.to_string()}],
+                "ports": [{"name": "https", "port": self.port(), "protocol": "TCP"}],
+            }],
+        });
+        create(&endpoints, object.clone(), "the kubernetes endpoints").await?;
+        endpoints.patch("kubernetes", &PatchParams::default(), &Patch::Merge(object)).await.map_err(failed)?;
         Ok(())
     }
 }

@@ -311,7 +311,11 @@ impl ControlPlane {
     /// certificate.
     #[must_use]
     pub fn in_process_node_listener(&self) -> InProcessListener {
-        let peer = ClientIdentity { name: pki::KUBELET_CLIENT.to_owned(), groups: vec![pki::MASTERS_GROUP.to_owned()] };
+        let peer = ClientIdentity {
+            name: pki::KUBELET_CLIENT.to_owned(),
+            groups: vec![pki::MASTERS_GROUP.to_owned()],
+            ..ClientIdentity::default()
+        };
         let (connector, listener) = serve::in_process(peer);
         self.kubelet.set_in_process_node(self.config.node_name.clone(), connector);
         listener

@@ -54,12 +54,14 @@ pub use tls::{Pems, Tls, certificates, ends_at};
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 /// The identity in a verified client certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientIdentity {
     /// The subject's common name.
     pub name: String,
     /// The subject's organisations.
     pub groups: Vec<String>,
+    /// SHA-256 of the certificate, in hexadecimal digits; empty where there is none, inside the process.
+    pub fingerprint: String,
 }
 
 /// Why a server could not start.

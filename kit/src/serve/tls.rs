@@ -167,5 +167,7 @@ pub(super) fn identity(certificate: &CertificateDer<'_>) -> Option<ClientIdentit
     let subject = parsed.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
-    Some(ClientIdentity { name, groups })
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    let fingerprint = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(ClientIdentity { name, groups, fingerprint })
 }

@@ -12,7 +12,11 @@ fn endless() -> Body {
 
 /// A request from outside of this process, by the holder of a certificate.
 fn from_outside(groups: &[&str], method: &str, path: &str, body: Body) -> Request<Body> {
-    let peer = ClientIdentity { name: "eve".to_owned(), groups: groups.iter().map(|g| (*g).to_owned()).collect() };
+    let peer = ClientIdentity {
+        name: "eve".to_owned(),
+        groups: groups.iter().map(|g| (*g).to_owned()).collect(),
+        ..ClientIdentity::default()
+    };
     let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
     request.extension(peer).body(body).unwrap()
 }
@@ -83,7 +87,11 @@ async fn parts_of_this_process_and_nodes_have_their_own_share() {
     assert_eq!(code(&api, from_outside(ADMIN, "GET", MAPS, Body::empty())).await, 429);
     assert_eq!(code(&api, from_outside(ADMIN, "POST", MAPS, Body::from(map("a").to_string()))).await, 429);
     assert_eq!(call(&api, "POST", MAPS, map("a")).await.code, 201);
-    let node = ClientIdentity { name: "system:node:n1".to_owned(), groups: vec![NODES_GROUP.to_owned()] };
+    let node = ClientIdentity {
+        name: "system:node:n1".to_owned(),
+        groups: vec![NODES_GROUP.to_owned()],
+        ..ClientIdentity::default()
+    };
     let mut request = from_outside(&[], "GET", "/api/v1/services", Body::empty());
     request.extensions_mut().insert(node);
     assert_eq!(code(&api, request).await, 200);

@@ -216,6 +216,31 @@ async fn scale_is_read_as_what_it_is() {
     ] {
         assert_eq!(call(&api, "PATCH", &path, body.clone()).await.code, code, "{body}");
     }
+    let none = call(&api, "PATCH", &path, json!({"spec": {"replicas": 0}})).await.body;
+    assert_eq!((&none["spec"], &none["status"]["replicas"]), (&json!({}), &json!(0)), "as upstream's type writes it");
+}
+
+#[tokio::test]
+async fn only_balanced_services_have_addresses_of_a_balancer() {
+    let api = with_namespace().await;
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    call(&api, "POST", SERVICES, service).await;
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
+    let refused = call(&api, "PATCH", &format!("{SERVICES}/s/status"), status).await;
+    let causes = refused.body["details"]["causes"].as_array().unwrap();
+    assert_eq!((refused.code, causes.len()), (422, 1), "{}", refused.body);
+    assert_eq!(causes[0]["field"], "status.loadBalancer.ingress");
+}
+
+#[tokio::test]
+async fn endpoints_are_deprecated() {
+    let api = with_namespace().await;
+    let path = "/api/v1/namespaces/n/endpoints";
+    for (method, body, code) in [("GET", Value::Null, 200), ("POST", json!({"metadata": {"name": "e"}}), 201)] {
+        let reply = call(&api, method, path, body).await;
+        let warning = "299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\"";
+        assert_eq!((reply.code, reply.warnings.as_slice()), (code, &[warning.to_owned()][..]), "{method}");
+    }
 }
 
 #[tokio::test]

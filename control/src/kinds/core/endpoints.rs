@@ -28,6 +28,8 @@ pub(crate) fn definition() -> Definition {
     resource.short_names = vec!["ep".into()];
     resource.create_on_update = true;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "Endpoints"));
+    v1.deprecation_warning =
+        Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned());
     v1.table = named(vec![column("Endpoints", "Addresses and ports."), AGE], |object, age| {
         vec![json!(endpoints(object)), json!(age)]
     });

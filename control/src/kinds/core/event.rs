@@ -81,11 +81,11 @@ fn row(object: &Value, now: Timestamp) -> Vec<Value> {
         .into_iter()
         .find(|t| !text(t).is_empty())
         .map_or(first, text);
-    let source = match (text(&object["source"]["component"]), text(&object["source"]["host"])) {
-        ("", _) => text(&object["reportingComponent"]).to_owned(),
-        (component, "") => component.to_owned(),
-        (component, host) => format!("{component}, {host}"),
-    };
+    let either =
+        |old: &Value, new: &Value| if text(old).is_empty() { text(new).to_owned() } else { text(old).to_owned() };
+    let component = either(&object["source"]["component"], &object["reportingComponent"]);
+    let instance = either(&object["source"]["host"], &object["reportingInstance"]);
+    let source = if instance.is_empty() { component } else { format!("{component}, {instance}") };
     let count = object["series"]["count"].as_i64().or_else(|| object["count"].as_i64()).unwrap_or(1);
     vec![
         json!(age(last, now)),

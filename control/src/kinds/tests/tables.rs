@@ -315,6 +315,9 @@ fn rows_of_the_other_kinds() {
         cells("Event", &event),
         ["10s", "Normal", "Pulled", "pod/p", "spec.containers{c}", "agent, n", "there it is", "60m", "3", "e.1"]
     );
+    let newer = json!({"metadata": {"name": "e.2"}, "involvedObject": {"kind": "Pod", "name": "p"}, "type": "Normal", "reason": "Pulled",
+        "reportingComponent": "example.com/agent", "reportingInstance": "agent-1", "eventTime": "2026-01-01T23:59:50.000000Z"});
+    assert_eq!(cells("Event", &newer)[5], "example.com/agent, agent-1");
 }
 
 proptest::proptest! {

@@ -82,7 +82,7 @@ fn changes_that_are_refused() {
             service(json!({"clusterIP": "10.96.0.1"})),
             service(json!({"clusterIP": "10.96.0.2"}))
         ),
-        ["spec.clusterIPs[0]: Invalid value: \"10.96.0.2\": may not change once set"]
+        ["spec.clusterIPs[0]: Invalid value: [\"10.96.0.2\"]: may not change once set"]
     );
     let external = json!({"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "x.org", "clusterIP": "10.96.0.1"}});
     assert!(

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
-    apiserver::{Authenticated, TokenAuthenticator, User},
+    apiserver::{Authenticated, CREDENTIAL_ID, TokenAuthenticator, User},
     service_account_tokens::{ISSUER, TokenIssuer},
     store::{Key, Store},
 };
@@ -66,7 +66,7 @@ fn extra(claims: &Value) -> std::collections::BTreeMap<String, Vec<String>> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let pod = &claims["kubernetes.io"]["pod"];
     let all = [
-        ("authentication.kubernetes.io/credential-id", text(&claims["jti"]).map(|id| format!("JTI={id}"))),
+        (CREDENTIAL_ID, text(&claims["jti"]).map(|id| format!("JTI={id}"))),
         ("authentication.kubernetes.io/pod-name", text(&pod["name"])),
         ("authentication.kubernetes.io/pod-uid", text(&pod["uid"])),
     ];

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     apiserver::validation::{
@@ -95,7 +95,7 @@ fn service_ports(spec: &Value, headless: bool, kind: &str, errors: &mut Errors) 
 pub(super) fn validate_spec_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (was, is) = (text(old, "clusterIP"), text(new, "clusterIP"));
     if new["type"] != "ExternalName" && old["type"] != "ExternalName" && !was.is_empty() && was != is {
-        errors.invalid("spec.clusterIPs[0]", &new["clusterIP"], "may not change once set");
+        errors.invalid("spec.clusterIPs[0]", &json!([is]), "may not change once set");
     }
 }
 
@@ -104,6 +104,7 @@ pub(super) fn validate_load_balancer(object: &Value, errors: &mut Errors) {
     let any = list(balancer, "ingress").next().is_some();
     if any && object["spec"]["type"] != "LoadBalancer" {
         errors.forbidden("status.loadBalancer.ingress", "may only be used when `spec.type` is 'LoadBalancer'");
+        return;
     }
     for (at, ingress) in list(balancer, "ingress") {
         let here = format!("status.loadBalancer.ingress[{at}]");
