@@ -34,6 +34,12 @@ test: ## lint and all tests
 	$(MAKE) --no-print-directory lint
 	scripts/test.sh
 
+.PHONY: test-clients
+test-clients: ## kubectl, Python and Rust clients on every type of the API, in one running server
+	scripts/install.sh test
+	cargo build --locked --workspace
+	cargo test --locked --workspace --test clients
+
 .PHONY: test-cluster
 test-cluster: ## a node in a real Kubernetes, whose programs are in the directory KUBEBUILDER_ASSETS; skipped without it
 	scripts/install.sh test

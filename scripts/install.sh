@@ -49,5 +49,6 @@ elif [ "$what" != build ]; then
 fi
 if [ "$what" = test ]; then
     scripts/python.sh >/dev/null
+    while read -r version; do scripts/kubectl.sh "$version" >/dev/null; done <tests/clients/kubectl-versions.txt
     scripts/cargo-tool.sh cargo-deny >/dev/null
 fi

@@ -22,6 +22,8 @@ pub struct Kubectl<'w> {
     testbed: &'w Testbed,
     kubeconfig: PathBuf,
     namespace: Option<String>,
+    /// The file name of the program in `target/tools`.
+    program: String,
 }
 
 /// What a call printed and how it ended.
@@ -37,7 +39,13 @@ pub struct Output {
 
 impl<'w> Kubectl<'w> {
     pub(crate) fn new(testbed: &'w Testbed, kubeconfig: PathBuf) -> Self {
-        Self { testbed, kubeconfig, namespace: None }
+        Self { testbed, kubeconfig, namespace: None, program: "kubectl".to_owned() }
+    }
+
+    /// The same with a kubectl of this version, which `scripts/kubectl.sh VERSION` has installed.
+    #[must_use]
+    pub fn of_version(&self, version: &str) -> Self {
+        Self { program: format!("kubectl-{version}"), ..self.clone() }
     }
 
     /// A kubectl for one namespace.
@@ -49,8 +57,8 @@ impl<'w> Kubectl<'w> {
     /// A command ready for arguments.
     #[must_use]
     pub fn command(&self) -> Command {
-        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/kubectl");
-        assert!(tool.exists(), "{} is missing: run scripts/kubectl.sh", tool.display());
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools").join(&self.program);
+        assert!(tool.exists(), "{} is missing: run `scripts/install.sh test`", tool.display());
         let mut command = self.testbed.command(&tool.to_string_lossy());
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command.args(self.namespace.iter().flat_map(|n| ["--namespace", n]));

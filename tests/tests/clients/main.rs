@@ -1,0 +1,48 @@
+//! Real clients of the API: kubectl (the oldest and the newest of the package index), the Python clients `kubernetes`, `kr8s`
+//! and `lightkube`, and kube-rs. Each creates, watches, patches, runs into conflicts and deletes on every type that the
+//! server tells of, with the same objects (`tests/clients/objects.yaml`). All share one running server without a node.
+//!
+//! Run like any other test: `cargo test --workspace --test clients -- FILTER`.
+
+mod kube_rs;
+mod kubectl;
+mod python;
+mod server;
+
+use std::{
+    process::ExitCode,
+    sync::{Arc, LazyLock},
+};
+
+use libtest_mimic::{Arguments, Trial};
+
+use server::Server;
+
+type Start = fn() -> Server;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    // Started by the first test that runs: `--list`, or a filter without matches, needs none.
+    let server: Arc<LazyLock<Server, Start>> = Arc::new(LazyLock::new(Server::start as Start));
+    let of = |name: String, test: Box<dyn FnOnce(&Server) + Send>| {
+        let server = Arc::clone(&server);
+        Trial::test(name, move || {
+            test(&server);
+            Ok(())
+        })
+    };
+    let mut trials = vec![of("every_served_type_has_an_object".to_owned(), Box::new(Server::check_objects))];
+    for version in include_str!("../../clients/kubectl-versions.txt").lines() {
+        trials.push(of(format!("kubectl::{version}"), Box::new(|server| kubectl::every_type(server, version))));
+    }
+    for client in python::CLIENTS {
+        trials.push(of(format!("python::{client}"), Box::new(|server| python::every_type(server, client))));
+    }
+    for (name, test) in kube_rs::TESTS {
+        trials.push(of(format!("kube_rs::{name}"), Box::new(test)));
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // The last reference ends the server, also after failures.
+    drop(server);
+    conclusion.exit_code()
+}
