@@ -41,7 +41,7 @@ pub fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> {
         let operation = Operation::read(fields).map_err(|why| PatchError::Unfit(format!("operation {at}: {why}")))?;
         // Each copy may double the object: a short patch could exhaust memory.
         if let Step::Copy { from } = operation.step {
-            copied += value_at(&mut out, from).map_or(0, |value| size(value));
+            copied += value_at(&mut out, from).map_or(0, size);
             if copied > MAX_COPIED_BYTES {
                 return malformed(format!("the JSON patch copies more than {MAX_COPIED_BYTES} bytes"));
             }
