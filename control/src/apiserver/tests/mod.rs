@@ -15,6 +15,7 @@ mod stored_types;
 pub(crate) mod templates;
 mod tokens;
 mod updates;
+mod watches;
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 

@@ -1,0 +1,62 @@
+//! What watchers are told, however their selectors are decided.
+
+use super::*;
+
+/// The types and resource versions of the events that a watch of pods gets at once.
+async fn events(api: &Api, query: &str) -> Vec<(String, String)> {
+    let request = Request::builder()
+        .uri(format!("{PODS}?watch=1&{query}"))
+        .extension(User::internal("test"))
+        .body(Body::empty())
+        .unwrap();
+    let mut stream = api.router().oneshot(request).await.unwrap().into_body().into_data_stream();
+    let mut text = Vec::new();
+    while let Ok(Some(piece)) = tokio::time::timeout(Duration::from_millis(200), stream.next()).await {
+        text.extend_from_slice(&piece.unwrap());
+    }
+    let event = |line: &[u8]| {
+        let event: Value = serde_json::from_slice(line).unwrap();
+        let object = event["object"].to_string();
+        (event["type"].as_str().unwrap().to_owned(), object)
+    };
+    text.split(|b| *b == b'\n').filter(|line| !line.is_empty()).map(event).collect()
+}
+
+#[tokio::test]
+async fn a_selector_of_a_node_is_decided_by_the_index_as_by_the_objects() {
+    let api = with_namespace().await;
+    let made = call(&api, "POST", PODS, pod("first")).await.body;
+    let from = made["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    for (name, node) in [("a", "one"), ("b", "two"), ("c", "")] {
+        let mut pod = pod(name);
+        pod["spec"]["nodeName"] = json!(node);
+        assert_eq!(call(&api, "POST", PODS, pod).await.code, 201);
+        let label = json!({"metadata": {"labels": {"a": name}}});
+        call(&api, "PATCH", &format!("{PODS}/{name}"), label).await;
+    }
+    let to_one = json!({"metadata": {"name": "c"}, "target": {"name": "one"}});
+    assert_eq!(call(&api, "POST", &format!("{PODS}/c/binding"), to_one).await.code, 201);
+    for name in ["a", "b", "c"] {
+        call(&api, "DELETE", &format!("{PODS}/{name}"), json!({"gracePeriodSeconds": 0})).await;
+    }
+    for (node, expected) in [
+        ("one", vec!["ADDED", "MODIFIED", "ADDED", "DELETED", "DELETED"]),
+        ("two", vec!["ADDED", "MODIFIED", "DELETED"]),
+        ("", vec!["ADDED", "MODIFIED", "DELETED"]),
+        ("three", vec![]),
+    ] {
+        let query = format!("resourceVersion={from}&fieldSelector=spec.nodeName%3D{node}");
+        let by_index = events(&api, &query).await;
+        // A second requirement is decided by each object.
+        let by_object = events(&api, &format!("{query},metadata.namespace%3Dn")).await;
+        assert_eq!(by_index, by_object, "{node}");
+        assert_eq!(by_index.iter().map(|(kind, _)| kind.as_str()).collect::<Vec<_>>(), expected, "{node}");
+    }
+    // What is there already is selected in the same way.
+    let mut pod = pod("d");
+    pod["spec"]["nodeName"] = json!("one");
+    call(&api, "POST", PODS, pod).await;
+    let initial = events(&api, "fieldSelector=spec.nodeName%3Done").await;
+    assert_eq!(initial, events(&api, "fieldSelector=spec.nodeName%3Done,metadata.namespace%3Dn").await);
+    assert_eq!(initial.len(), 1);
+}
