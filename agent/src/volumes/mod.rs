@@ -256,7 +256,7 @@ impl Volumes {
                 size,
                 group,
             }
-        } else if let Some(used) = claim_of(pod, volume) {
+        } else if let Some(used) = claim_of(&pod.metadata, volume) {
             let (claim, persistent, labels) = pvc::resolve(&self.client, &self.node_name, pod, &used).await?;
             let resolved = pvc::persistent_source(&claim, &persistent, &self.node_name, &labels, used.read_only)?;
             let on_root_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");

@@ -60,7 +60,7 @@ fn measurable(pod: &Pod, sources: &BTreeMap<String, MountSource>) -> Vec<Registe
         if volume.host_path.is_some() || volume.image.is_some() {
             return None;
         }
-        let claim = claim_of(pod, volume).map(|claim| claim.name);
+        let claim = claim_of(&pod.metadata, volume).map(|claim| claim.name);
         Some(RegisteredVolume {
             name: volume.name.clone(),
             path: source.path.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Namespace, NamespaceCondition, Pod},
+    api::core::v1::{Namespace, NamespaceCondition},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
@@ -14,7 +14,7 @@ use kube::{
 use serde_json::json;
 
 use super::runtime::{
-    Cache, Context, Controller, During as _, Error, Key, Outcome, error,
+    Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error,
     kinds::{Kind, Kinds},
 };
 
@@ -34,7 +34,7 @@ struct Remaining {
 pub(crate) struct Namespaces {
     client: Client,
     namespaces: Cache<Namespace>,
-    pods: Cache<Pod>,
+    pods: Cache<CachedPod>,
 }
 
 impl Controller for Namespaces {
@@ -45,7 +45,7 @@ impl Controller for Namespaces {
     type Config = ();
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
-        let (namespaces, pods) = (context.informer::<Namespace>(), context.informer::<Pod>());
+        let (namespaces, pods) = (context.informer::<Namespace>(), context.informer::<CachedPod>());
         let enqueue = context.queue();
         namespaces.on_change(move |_, new| {
             if let Some(namespace) = new

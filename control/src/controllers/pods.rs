@@ -3,39 +3,41 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use super::runtime::CachedPod;
+
 /// Succeeded or Failed: its containers do not run again.
-pub(crate) fn is_terminal(pod: &Pod) -> bool {
+pub(crate) fn is_terminal(pod: &CachedPod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
 /// Neither terminal nor being deleted.
-pub(crate) fn is_active(pod: &Pod) -> bool {
+pub(crate) fn is_active(pod: &CachedPod) -> bool {
     !is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// The phase; `Pending` while there is none yet.
-pub(crate) fn phase(pod: &Pod) -> &str {
+pub(crate) fn phase(pod: &CachedPod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending")
 }
 
-pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+pub(crate) fn condition<'a>(pod: &'a CachedPod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
 }
 
-pub(crate) fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &CachedPod) -> bool {
     condition(pod, "Ready").is_some_and(|c| c.status == "True")
 }
 
 /// Since when the pod is ready, if it is.
-pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
+pub(crate) fn ready_since(pod: &CachedPod) -> Option<Timestamp> {
     condition(pod, "Ready").filter(|c| c.status == "True")?.last_transition_time.as_ref().map(|t| t.0)
 }
 
 /// How long until a ready pod counts as available: zero when it does, `None` when it is not ready.
-pub(crate) fn available_in(pod: &Pod, min_ready: Duration, now: Timestamp) -> Option<Duration> {
+pub(crate) fn available_in(pod: &CachedPod, min_ready: Duration, now: Timestamp) -> Option<Duration> {
     if !is_ready(pod) {
         return None;
     }
@@ -47,12 +49,12 @@ pub(crate) fn available_in(pod: &Pod, min_ready: Duration, now: Timestamp) -> Op
 }
 
 /// The node the pod is bound to; empty counts as none.
-pub(crate) fn node_name(pod: &Pod) -> Option<&str> {
+pub(crate) fn node_name(pod: &CachedPod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|n| !n.is_empty())
 }
 
 /// The pod's addresses, the primary one first.
-pub(crate) fn addresses(pod: &Pod) -> Vec<&str> {
+pub(crate) fn addresses(pod: &CachedPod) -> Vec<&str> {
     let Some(status) = &pod.status else { return Vec::new() };
     let mut addresses: Vec<&str> =
         status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).filter(|ip| !ip.is_empty()).collect();

@@ -1,6 +1,9 @@
 //! The PersistentVolumeClaims of a pod's volumes.
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::{
+    api::core::v1::{Pod, Volume},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 
 /// A PersistentVolumeClaim of a pod, in the pod's own namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,22 +16,22 @@ pub struct Claim {
     pub ephemeral: bool,
 }
 
-/// The claim of a volume; `None` for other volume types. The claim of a generic ephemeral volume is `<pod>-<volume>`.
+/// The claim of a volume of the pod with this metadata; `None` for other volume types. The claim of a generic ephemeral volume is `<pod>-<volume>`.
 #[must_use]
-pub fn claim_of(pod: &Pod, volume: &Volume) -> Option<Claim> {
+pub fn claim_of(pod: &ObjectMeta, volume: &Volume) -> Option<Claim> {
     if let Some(source) = &volume.persistent_volume_claim {
         let read_only = source.read_only == Some(true);
         return Some(Claim { name: source.claim_name.clone(), read_only, ephemeral: false });
     }
     volume.ephemeral.as_ref()?;
-    let pod = pod.metadata.name.as_deref().unwrap_or("");
+    let pod = pod.name.as_deref().unwrap_or("");
     Some(Claim { name: format!("{pod}-{}", volume.name), read_only: false, ephemeral: true })
 }
 
 /// The claims of all of a pod's volumes.
 pub fn claims_of(pod: &Pod) -> impl Iterator<Item = Claim> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    volumes.filter_map(|volume| claim_of(pod, volume))
+    volumes.filter_map(|volume| claim_of(&pod.metadata, volume))
 }
 
 #[cfg(test)]
@@ -47,6 +50,6 @@ mod tests {
         let named = Claim { name: "data".to_owned(), read_only: true, ephemeral: false };
         assert_eq!(claims_of(&pod).collect::<Vec<_>>(), [made, named]);
         let other: Volume = serde_json::from_str(r#"{"name":"v","emptyDir":{}}"#).unwrap();
-        assert_eq!(claim_of(&pod, &other), None);
+        assert_eq!(claim_of(&pod.metadata, &other), None);
     }
 }

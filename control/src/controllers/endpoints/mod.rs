@@ -10,7 +10,7 @@ use std::{
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{Endpoints, Node, Pod, Service},
+    core::v1::{Endpoints, Node, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{
@@ -23,7 +23,8 @@ use super::{
     indexes::{PODS_BY_LABEL, PODS_BY_NODE, selected},
     pods,
     runtime::{
-        Cache, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint, WorkQueue, error,
+        Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint,
+        WorkQueue, error,
     },
 };
 
@@ -44,7 +45,7 @@ const SLICES_BY_SERVICE: Index<EndpointSlice> =
 pub(crate) struct EndpointsController {
     client: Client,
     services: Cache<Service>,
-    pods: Cache<Pod>,
+    pods: Cache<CachedPod>,
     nodes: Cache<Node>,
     slices: Cache<EndpointSlice>,
     endpoints: Cache<Endpoints>,
@@ -89,7 +90,7 @@ impl Trigger {
     }
 
     /// The services that select the pod, before or after a change.
-    fn on_pod(&self, old: Option<&Pod>, new: Option<&Pod>) {
+    fn on_pod(&self, old: Option<&CachedPod>, new: Option<&CachedPod>) {
         let Some(namespace) = new.or(old).and_then(ResourceExt::namespace) else { return };
         let labels = || [old, new].into_iter().flatten().filter_map(|pod| pod.metadata.labels.as_ref());
         let candidates = self.selectors.lock().unwrap_or_else(PoisonError::into_inner).candidates(&namespace, labels());
@@ -112,7 +113,7 @@ impl Controller for EndpointsController {
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let (services, pods, nodes) =
-            (context.informer::<Service>(), context.informer::<Pod>(), context.informer::<Node>());
+            (context.informer::<Service>(), context.informer::<CachedPod>(), context.informer::<Node>());
         let (slices, endpoints) = (context.informer::<EndpointSlice>(), context.informer::<Endpoints>());
         pods.index(&PODS_BY_LABEL).index(&PODS_BY_NODE);
         slices.index(&SLICES_BY_SERVICE);

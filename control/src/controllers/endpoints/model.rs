@@ -7,13 +7,13 @@ use std::{
 
 use k8s_openapi::{
     api::{
-        core::v1::{Node, ObjectReference, Pod, Service, ServicePort, ServiceSpec},
+        core::v1::{Node, ObjectReference, Service, ServicePort, ServiceSpec},
         discovery::v1::{Endpoint, EndpointConditions, EndpointPort},
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use crate::controllers::pods;
+use crate::controllers::{pods, runtime::CachedPod};
 
 /// The address family of a slice; upstream's third, FQDN, is never made by this controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +91,7 @@ pub(crate) fn families(spec: &ServiceSpec) -> Vec<Family> {
 }
 
 /// The endpoints of `service`, grouped as slices are; pods come ordered by name.
-pub(crate) fn desired(service: &Service, pods: &[Arc<Pod>], zone_of: impl Fn(&str) -> Option<String>) -> Groups {
+pub(crate) fn desired(service: &Service, pods: &[Arc<CachedPod>], zone_of: impl Fn(&str) -> Option<String>) -> Groups {
     let mut groups = Groups::new();
     let Some(spec) = service.spec.as_ref().filter(|spec| has_endpoints(spec)) else { return groups };
     let Some(selector) = &spec.selector else { return groups };
@@ -111,14 +111,14 @@ pub(crate) fn desired(service: &Service, pods: &[Arc<Pod>], zone_of: impl Fn(&st
 }
 
 /// Whether a pod is an endpoint: it has an address and is not terminal. A terminating pod still is one.
-fn is_endpoint(pod: &Pod) -> bool {
+fn is_endpoint(pod: &CachedPod) -> bool {
     !pods::is_terminal(pod) && !pods::addresses(pod).is_empty()
 }
 
 fn endpoint(
     service: &Service,
     spec: &ServiceSpec,
-    pod: &Pod,
+    pod: &CachedPod,
     address: &str,
     zone_of: impl Fn(&str) -> Option<String>,
 ) -> Endpoint {
@@ -142,13 +142,13 @@ fn endpoint(
 }
 
 /// The pod's own name within the service's domain, where it asks for one.
-pub(crate) fn hostname(service: &Service, pod: &Pod) -> Option<String> {
+pub(crate) fn hostname(service: &Service, pod: &CachedPod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let hostname = spec.hostname.as_ref().filter(|h| !h.is_empty())?;
     (spec.subdomain.is_some() && spec.subdomain == service.metadata.name).then(|| hostname.clone())
 }
 
-pub(crate) fn target(pod: &Pod) -> ObjectReference {
+pub(crate) fn target(pod: &CachedPod) -> ObjectReference {
     ObjectReference {
         kind: Some("Pod".to_owned()),
         namespace: pod.metadata.namespace.clone(),
@@ -159,7 +159,7 @@ pub(crate) fn target(pod: &Pod) -> ObjectReference {
 }
 
 /// The service's ports as this pod serves them; a named port that the pod lacks is left out.
-pub(crate) fn resolve_ports(spec: &ServiceSpec, pod: &Pod) -> Vec<Port> {
+pub(crate) fn resolve_ports(spec: &ServiceSpec, pod: &CachedPod) -> Vec<Port> {
     let mut ports: Vec<Port> = spec
         .ports
         .iter()
@@ -182,7 +182,7 @@ fn protocol(protocol: Option<&String>) -> &str {
     protocol.map_or("TCP", String::as_str)
 }
 
-fn target_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
+fn target_port(port: &ServicePort, pod: &CachedPod) -> Option<i32> {
     match &port.target_port {
         None => Some(port.port),
         Some(IntOrString::Int(0)) => Some(port.port),
@@ -218,8 +218,8 @@ pub(crate) fn copied_labels(service: &Service) -> BTreeMap<String, String> {
 }
 
 /// Whether a pod change can change any endpoint.
-pub(crate) fn matters(old: Option<&Pod>, new: Option<&Pod>) -> bool {
-    let view = |pod: &Pod| {
+pub(crate) fn matters(old: Option<&CachedPod>, new: Option<&CachedPod>) -> bool {
+    let view = |pod: &CachedPod| {
         let ports: BTreeSet<(Option<String>, i32)> = pod
             .spec
             .iter()

@@ -2,15 +2,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{
     api::{
-        core::v1::{
-            Container, ContainerPort, Pod, PodCondition, PodIP, PodSpec, PodStatus, Service, ServicePort, ServiceSpec,
-        },
+        core::v1::{ContainerPort, PodCondition, PodIP, Service, ServicePort, ServiceSpec},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString},
 };
 
 use super::{legacy, model, slices};
+use crate::controllers::runtime::cached_pod::{CachedContainer, CachedPod, CachedPodSpec, CachedPodStatus};
 
 fn labels() -> BTreeMap<String, String> {
     BTreeMap::from([("app".to_owned(), "web".to_owned())])
@@ -36,19 +35,19 @@ fn service() -> Service {
     service
 }
 
-fn pod(name: &str, ip: &str, ready: bool, www: i32) -> Pod {
-    let mut pod = Pod::default();
+fn pod(name: &str, ip: &str, ready: bool, www: i32) -> CachedPod {
+    let mut pod = CachedPod::default();
     pod.metadata.name = Some(name.into());
     pod.metadata.namespace = Some("default".into());
     pod.metadata.uid = Some(format!("uid-{name}"));
     pod.metadata.labels = Some(labels());
     let port = ContainerPort { name: Some("www".into()), container_port: www, ..ContainerPort::default() };
-    pod.spec = Some(PodSpec {
+    pod.spec = Some(CachedPodSpec {
         node_name: Some("n1".into()),
-        containers: vec![Container { ports: Some(vec![port]), ..Container::default() }],
-        ..PodSpec::default()
+        containers: vec![CachedContainer { ports: Some(vec![port]), ..CachedContainer::default() }],
+        ..CachedPodSpec::default()
     });
-    pod.status = Some(PodStatus {
+    pod.status = Some(CachedPodStatus {
         phase: Some("Running".into()),
         pod_ips: (!ip.is_empty()).then(|| vec![PodIP { ip: ip.into() }]),
         conditions: Some(vec![PodCondition {
@@ -56,18 +55,18 @@ fn pod(name: &str, ip: &str, ready: bool, www: i32) -> Pod {
             status: if ready { "True" } else { "False" }.into(),
             ..PodCondition::default()
         }]),
-        ..PodStatus::default()
+        ..CachedPodStatus::default()
     });
     pod
 }
 
-fn many(count: usize) -> Vec<Arc<Pod>> {
+fn many(count: usize) -> Vec<Arc<CachedPod>> {
     (0..count)
         .map(|i| Arc::new(pod(&format!("p{i:04}"), &format!("10.244.{}.{}", i / 250, i % 250 + 1), true, 8080)))
         .collect()
 }
 
-fn groups(service: &Service, pods: &[Arc<Pod>]) -> model::Groups {
+fn groups(service: &Service, pods: &[Arc<CachedPod>]) -> model::Groups {
     model::desired(service, pods, |_| None)
 }
 
@@ -95,7 +94,7 @@ fn sizes(slices: &[Arc<EndpointSlice>]) -> Vec<usize> {
 
 #[test]
 fn conditions_follow_the_pod() {
-    let terminating = |mut pod: Pod| {
+    let terminating = |mut pod: CachedPod| {
         pod.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
         pod
     };

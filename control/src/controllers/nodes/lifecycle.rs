@@ -33,7 +33,7 @@ use super::{
 use crate::controllers::{
     indexes::PODS_BY_NODE,
     pods,
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error},
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -68,7 +68,7 @@ struct HealthMap {
 pub(crate) struct NodeLifecycle {
     client: Client,
     nodes: Cache<Node>,
-    pods: Cache<Pod>,
+    pods: Cache<CachedPod>,
     recorder: Recorder,
     timing: Timing,
     memory: Arc<Mutex<HealthMap>>,
@@ -81,7 +81,7 @@ impl Controller for NodeLifecycle {
 
     fn subscribe(context: &mut Context<Key>, timing: Timing) -> Self {
         let (nodes, pods, leases) =
-            (context.informer::<Node>(), context.informer::<Pod>(), context.informer::<Lease>());
+            (context.informer::<Node>(), context.informer::<CachedPod>(), context.informer::<Lease>());
         pods.index(&PODS_BY_NODE);
         let memory: Arc<Mutex<HealthMap>> = Arc::default();
         let recorder = context.recorder("node-controller");

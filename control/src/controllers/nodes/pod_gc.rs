@@ -14,7 +14,7 @@ use super::{health, taint_eviction::disruption};
 use crate::controllers::{
     indexes::PODS_BY_NODE,
     pods,
-    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, error},
 };
 
 /// Time from a node's deletion to that of its pods (upstream's quarantine).
@@ -24,7 +24,7 @@ const TERMINATED_POD_THRESHOLD: usize = 12_500;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The terminated pods that nobody deletes yet, all under one value.
-const TERMINATED_PODS: Index<Pod> = Index::new("terminated", |pod| {
+const TERMINATED_PODS: Index<CachedPod> = Index::new("terminated", |pod| {
     let is_kept = pods::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none();
     is_kept.then(String::new).into_iter().collect()
 });
@@ -32,7 +32,7 @@ const TERMINATED_PODS: Index<Pod> = Index::new("terminated", |pod| {
 pub(crate) struct PodGc {
     client: Client,
     nodes: Cache<Node>,
-    pods: Cache<Pod>,
+    pods: Cache<CachedPod>,
 }
 
 /// Why a pod is deleted.
@@ -43,7 +43,7 @@ enum GcReason {
     OutOfService,
 }
 
-fn gc_reason(pod: &Pod, node: Option<&Node>) -> Option<GcReason> {
+fn gc_reason(pod: &CachedPod, node: Option<&Node>) -> Option<GcReason> {
     let terminating = pod.metadata.deletion_timestamp.is_some();
     match (pods::node_name(pod), node) {
         (None, _) => terminating.then_some(GcReason::NeverScheduled),
@@ -66,7 +66,7 @@ impl Controller for PodGc {
     type Config = ();
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
-        let (nodes, pods) = (context.informer::<Node>(), context.informer::<Pod>());
+        let (nodes, pods) = (context.informer::<Node>(), context.informer::<CachedPod>());
         pods.index(&PODS_BY_NODE).index(&TERMINATED_PODS);
         let (enqueue, all) = (context.queue(), pods.cache());
         nodes.on_change(move |old, new| {
@@ -132,7 +132,7 @@ impl Controller for PodGc {
 }
 
 impl PodGc {
-    async fn delete(&self, pod: &Pod) -> Result<(), Error> {
+    async fn delete(&self, pod: &CachedPod) -> Result<(), Error> {
         let key = Key::of(&pod.metadata);
         let params = DeleteParams {
             grace_period_seconds: Some(0),
@@ -161,17 +161,18 @@ impl PodGc {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::{
-        api::core::v1::{NodeSpec, PodSpec, Taint},
+        api::core::v1::{NodeSpec, Taint},
         apimachinery::pkg::apis::meta::v1::Time,
     };
 
     use super::*;
+    use crate::controllers::runtime::cached_pod::CachedPodSpec;
 
     #[test]
     fn only_pods_without_a_keeper_go() {
         let pod = |node: Option<&str>, deleting: bool| {
-            let spec = PodSpec { node_name: node.map(str::to_owned), ..PodSpec::default() };
-            let mut pod = Pod { spec: Some(spec), ..Pod::default() };
+            let spec = CachedPodSpec { node_name: node.map(str::to_owned), ..CachedPodSpec::default() };
+            let mut pod = CachedPod { spec: Some(spec), ..CachedPod::default() };
             pod.metadata.deletion_timestamp = deleting.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
             pod
         };

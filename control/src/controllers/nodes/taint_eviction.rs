@@ -21,13 +21,13 @@ use windlass_kit::{
 use crate::controllers::{
     indexes::PODS_BY_NODE,
     pods,
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error},
 };
 
 pub(crate) struct TaintEviction {
     client: Client,
     nodes: Cache<Node>,
-    pods: Cache<Pod>,
+    pods: Cache<CachedPod>,
     recorder: Recorder,
     /// Pods to evict: UID, and since when.
     pending_evictions: Arc<Mutex<HashMap<Key, (String, Instant)>>>,
@@ -39,7 +39,7 @@ impl Controller for TaintEviction {
     type Config = ();
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
-        let (nodes, pods) = (context.informer::<Node>(), context.informer::<Pod>());
+        let (nodes, pods) = (context.informer::<Node>(), context.informer::<CachedPod>());
         pods.index(&PODS_BY_NODE);
         let (enqueue, all) = (context.queue(), pods.cache());
         nodes.on_change(move |old, new| {

@@ -9,7 +9,7 @@ mod bind;
 use std::sync::Arc;
 
 use k8s_openapi::{
-    api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Volume},
+    api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{
@@ -19,13 +19,13 @@ use kube::{
 use serde_json::json;
 use windlass_kit::{
     events::{Recorder, Severity},
-    objects::claims::{claim_of, claims_of},
+    objects::claims::claim_of,
 };
 
 use super::{
     indexes::PODS_BY_CLAIM,
     pods::{is_active, is_terminal},
-    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, error},
 };
 use bind::{Choice, choose, is_of_another, phase};
 
@@ -69,7 +69,7 @@ pub(crate) struct PersistentVolumes {
     client: Client,
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
-    pods: Cache<Pod>,
+    pods: Cache<CachedPod>,
     recorder: Recorder,
 }
 
@@ -81,7 +81,7 @@ impl Controller for PersistentVolumes {
     fn subscribe(context: &mut Context<QueueItem>, (): ()) -> Self {
         let claims = context.informer::<PersistentVolumeClaim>();
         let volumes = context.informer::<PersistentVolume>();
-        let pods = context.informer::<Pod>();
+        let pods = context.informer::<CachedPod>();
         claims.index(&CLAIMS_BY_VOLUME).index(&UNBOUND_CLAIMS_BY_CLASS);
         volumes.index(&FREE_VOLUMES_BY_CLASS).index(&VOLUMES_BY_CLAIM);
         pods.index(&PODS_BY_CLAIM);
@@ -114,12 +114,12 @@ impl Controller for PersistentVolumes {
             }
         });
         let enqueue = context.queue();
-        pods.on_change(move |old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>| {
+        pods.on_change(move |old: Option<&Arc<CachedPod>>, new: Option<&Arc<CachedPod>>| {
             let Some(pod) = new.or(old) else { return };
-            if new.is_some() && volumes_of(pod).any(|v| v.ephemeral.is_some()) {
+            if new.is_some() && pod.volumes().any(|v| v.ephemeral.is_some()) {
                 enqueue.add(QueueItem::Pod(Key::of(pod.meta())));
             }
-            for claim in claims_of(pod) {
+            for claim in pod.claims() {
                 enqueue.add(QueueItem::Claim(Key::new(pod.namespace().unwrap_or_default(), claim.name)));
             }
         });
@@ -275,11 +275,11 @@ impl PersistentVolumes {
     async fn pod(&self, key: &Key) -> Result<(), Error> {
         let Some(pod) = self.pods.get(key).filter(|p| is_active(p)) else { return Ok(()) };
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
-        for volume in volumes_of(&pod) {
+        for volume in pod.volumes() {
             let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else {
                 continue;
             };
-            let Some(name) = claim_of(&pod, volume).map(|c| c.name) else { continue };
+            let Some(name) = claim_of(&pod.metadata, volume).map(|c| c.name) else { continue };
             if self.claims.get(&Key::new(&key.namespace, &name)).is_some() {
                 continue;
             }
@@ -325,10 +325,6 @@ where
     let patch = json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}});
     let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
     error::ignore_deleted(patched).during("write the finalizers of", &name).map(drop)
-}
-
-fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
 }
 
 /// The claim that a volume belongs to or is reserved for.

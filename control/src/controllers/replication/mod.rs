@@ -26,8 +26,8 @@ use super::{
     indexes::{PODS_BY_CONTROLLER, PODS_BY_LABEL, selected},
     pods,
     runtime::{
-        Cache, Cached, Context, Controller, During as _, Error, Expectations, Key, Outcome, SelectorIndex, WorkQueue,
-        error,
+        Cache, Cached, CachedPod, Context, Controller, During as _, Error, Expectations, Key, Outcome, SelectorIndex,
+        WorkQueue, error,
     },
 };
 
@@ -66,7 +66,7 @@ pub(crate) trait Owner: Cached + Resource<DynamicType = (), Scope = NamespaceRes
 pub(crate) struct Replication<O> {
     client: Client,
     owners: Cache<O>,
-    pods: Cache<Pod>,
+    pods: Cache<CachedPod>,
     recorder: Recorder,
     /// By owner, with the owner's UID.
     expectations: Mutex<HashMap<Key, (String, Expectations)>>,
@@ -78,7 +78,7 @@ impl<O: Owner> Controller for Replication<O> {
     type Config = ();
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
-        let (owners, pods) = (context.informer::<O>(), context.informer::<Pod>());
+        let (owners, pods) = (context.informer::<O>(), context.informer::<CachedPod>());
         pods.index(&PODS_BY_CONTROLLER).index(&PODS_BY_LABEL);
         let selectors: Arc<Mutex<SelectorIndex>> = Arc::default();
         let (enqueue, index) = (context.queue(), Arc::clone(&selectors));
@@ -139,11 +139,11 @@ impl<O: Owner> Replication<O> {
     }
 
     /// The pods that the owner controls, and those that match its selector, ordered by name.
-    fn claimable(&self, key: &Key, desired: &Desired<'_>) -> Vec<Arc<Pod>> {
+    fn claimable(&self, key: &Key, desired: &Desired<'_>) -> Vec<Arc<CachedPod>> {
         let owned = self.pods.by_index(&PODS_BY_CONTROLLER, desired.uid);
         let matching = selected(&self.pods, &key.namespace, desired.selector);
         let owned = owned.into_iter().filter(|pod| pod.metadata.namespace.as_deref() == Some(&key.namespace));
-        let both: BTreeMap<String, Arc<Pod>> = owned.chain(matching).map(|pod| (pod.name_any(), pod)).collect();
+        let both: BTreeMap<String, Arc<CachedPod>> = owned.chain(matching).map(|pod| (pod.name_any(), pod)).collect();
         both.into_values().collect()
     }
 
@@ -208,7 +208,7 @@ impl<O: Owner> Replication<O> {
         None
     }
 
-    async fn delete(&self, owner: &O, key: &Key, victims: &[Arc<Pod>]) -> Option<Failure> {
+    async fn delete(&self, owner: &O, key: &Key, victims: &[Arc<CachedPod>]) -> Option<Failure> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let (about, uid) = (owner.object_ref(&()), owner.uid().unwrap_or_default());
         let deletions = victims.iter().map(|pod| {
@@ -248,8 +248,8 @@ fn enqueue_owners<O: Owner>(
     queue: &WorkQueue<Key>,
     owners: &Cache<O>,
     selectors: &Mutex<SelectorIndex>,
-    old: Option<&Arc<Pod>>,
-    new: Option<&Arc<Pod>>,
+    old: Option<&Arc<CachedPod>>,
+    new: Option<&Arc<CachedPod>>,
 ) {
     for pod in [old, new].into_iter().flatten() {
         if let Some(owner) = pods::controller_of(&pod.metadata)
@@ -273,7 +273,7 @@ fn enqueue_owners<O: Owner>(
 }
 
 /// Replaces the owner references of exactly this pod; a deleted or changed pod is ignored.
-async fn patch_owners(api: &Api<Pod>, pod: &Pod, owners: &[OwnerReference]) -> Result<(), kube::Error> {
+async fn patch_owners(api: &Api<Pod>, pod: &CachedPod, owners: &[OwnerReference]) -> Result<(), kube::Error> {
     let patch = json!({"metadata": {
         "uid": pod.metadata.uid,
         "resourceVersion": pod.metadata.resource_version,

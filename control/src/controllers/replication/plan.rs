@@ -3,10 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 
 use super::ranking;
-use crate::controllers::pods;
+use crate::controllers::{pods, runtime::CachedPod};
 
 /// Maximum number of pods that one run creates or deletes.
 pub(crate) const BURST: usize = 500;
@@ -37,12 +36,12 @@ pub(crate) struct Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Matching pods without a controller, to adopt.
-    pub(crate) adopt: Vec<Arc<Pod>>,
+    pub(crate) adopt: Vec<Arc<CachedPod>>,
     /// Owned pods whose labels no longer match, to release.
-    pub(crate) release: Vec<Arc<Pod>>,
+    pub(crate) release: Vec<Arc<CachedPod>>,
     pub(crate) create: usize,
     /// In order of deletion.
-    pub(crate) delete: Vec<Arc<Pod>>,
+    pub(crate) delete: Vec<Arc<CachedPod>>,
     pub(crate) counts: Counts,
     /// When a ready pod becomes available by time alone.
     pub(crate) recheck: Option<Duration>,
@@ -51,12 +50,12 @@ pub(crate) struct Plan {
 /// Classifies the namespace's pods as owned, to adopt and to release.
 #[derive(Debug, Default)]
 pub(crate) struct Claim {
-    pub(crate) ours: Vec<Arc<Pod>>,
-    pub(crate) adopt: Vec<Arc<Pod>>,
-    pub(crate) release: Vec<Arc<Pod>>,
+    pub(crate) ours: Vec<Arc<CachedPod>>,
+    pub(crate) adopt: Vec<Arc<CachedPod>>,
+    pub(crate) release: Vec<Arc<CachedPod>>,
 }
 
-pub(crate) fn claim(desired: &Desired<'_>, pods: &[Arc<Pod>]) -> Claim {
+pub(crate) fn claim(desired: &Desired<'_>, pods: &[Arc<CachedPod>]) -> Claim {
     let mut claim = Claim::default();
     for pod in pods {
         let matches = pods::selects(desired.selector, pod.metadata.labels.as_ref());
@@ -73,9 +72,9 @@ pub(crate) fn claim(desired: &Desired<'_>, pods: &[Arc<Pod>]) -> Claim {
 }
 
 /// `scale` is false while expectations of earlier writes are not satisfied.
-pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<Pod>], scale: bool, now: Timestamp) -> Plan {
+pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<CachedPod>], scale: bool, now: Timestamp) -> Plan {
     let Claim { ours, adopt, release } = claim(desired, pods);
-    let active: Vec<Arc<Pod>> = ours.iter().filter(|p| pods::is_active(p)).chain(&adopt).cloned().collect();
+    let active: Vec<Arc<CachedPod>> = ours.iter().filter(|p| pods::is_active(p)).chain(&adopt).cloned().collect();
     let terminating = ours.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !pods::is_terminal(p)).count();
     let mut plan = Plan { adopt, release, ..Plan::default() };
     (plan.counts, plan.recheck) = count(desired, &active, terminating, now);
@@ -90,7 +89,12 @@ pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<Pod>], scale: bool, n
     plan
 }
 
-fn count(desired: &Desired<'_>, active: &[Arc<Pod>], terminating: usize, now: Timestamp) -> (Counts, Option<Duration>) {
+fn count(
+    desired: &Desired<'_>,
+    active: &[Arc<CachedPod>],
+    terminating: usize,
+    now: Timestamp,
+) -> (Counts, Option<Duration>) {
     let mut counts = Counts { replicas: clamp(active.len()), terminating: clamp(terminating), ..Counts::default() };
     let mut recheck: Option<Duration> = None;
     for pod in active {

@@ -3,14 +3,16 @@
 use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 
-use crate::controllers::{pods, runtime::POD_DELETION_COST};
+use crate::controllers::{
+    pods,
+    runtime::{CachedPod, POD_DELETION_COST},
+};
 
 /// The criteria of the ranking.
 #[derive(Debug)]
 struct Rank<'a> {
-    pod: &'a Arc<Pod>,
+    pod: &'a Arc<CachedPod>,
     assigned: bool,
     phase: u8,
     ready: bool,
@@ -23,7 +25,7 @@ struct Rank<'a> {
 }
 
 /// The `count` pods to delete, in order.
-pub(crate) fn to_delete(pods: &[Arc<Pod>], count: usize, now: Timestamp) -> Vec<Arc<Pod>> {
+pub(crate) fn to_delete(pods: &[Arc<CachedPod>], count: usize, now: Timestamp) -> Vec<Arc<CachedPod>> {
     let mut per_node: HashMap<&str, usize> = HashMap::new();
     for pod in pods {
         if let Some(node) = pods::node_name(pod) {
@@ -36,7 +38,7 @@ pub(crate) fn to_delete(pods: &[Arc<Pod>], count: usize, now: Timestamp) -> Vec<
     ranks.into_iter().map(|rank| Arc::clone(rank.pod)).collect()
 }
 
-fn rank<'a>(pod: &'a Arc<Pod>, per_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
+fn rank<'a>(pod: &'a Arc<CachedPod>, per_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
     let annotation = pod.metadata.annotations.as_ref().and_then(|a| a.get(POD_DELETION_COST));
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     Rank {

@@ -1,11 +1,12 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use proptest::prelude::*;
 
 use super::{plan::*, ranking};
+use crate::controllers::runtime::cached_pod::{CachedContainerStatus, CachedPod, CachedPodSpec, CachedPodStatus};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -19,30 +20,33 @@ fn owned(uid: &str) -> Vec<OwnerReference> {
     vec![OwnerReference { uid: uid.into(), controller: Some(true), ..OwnerReference::default() }]
 }
 
-fn pod(name: &str, phase: &str, ready: Option<i64>) -> Pod {
-    let mut pod = Pod::default();
+fn pod(name: &str, phase: &str, ready: Option<i64>) -> CachedPod {
+    let mut pod = CachedPod::default();
     pod.metadata.name = Some(name.into());
     pod.metadata.labels = Some(labels("web"));
     pod.metadata.owner_references = Some(owned("rc"));
     pod.metadata.creation_timestamp = Some(Time(at(0)));
-    pod.spec = Some(PodSpec { node_name: Some("n1".into()), ..PodSpec::default() });
+    pod.spec = Some(CachedPodSpec { node_name: Some("n1".into()), ..CachedPodSpec::default() });
     let condition = PodCondition {
         type_: "Ready".into(),
         status: if ready.is_some() { "True" } else { "False" }.into(),
         last_transition_time: ready.map(|s| Time(at(s))),
         ..PodCondition::default()
     };
-    pod.status =
-        Some(PodStatus { phase: Some(phase.into()), conditions: Some(vec![condition]), ..PodStatus::default() });
+    pod.status = Some(CachedPodStatus {
+        phase: Some(phase.into()),
+        conditions: Some(vec![condition]),
+        ..CachedPodStatus::default()
+    });
     pod
 }
 
-fn with<F: FnOnce(&mut Pod)>(mut pod: Pod, change: F) -> Arc<Pod> {
+fn with<F: FnOnce(&mut CachedPod)>(mut pod: CachedPod, change: F) -> Arc<CachedPod> {
     change(&mut pod);
     Arc::new(pod)
 }
 
-fn names(pods: &[Arc<Pod>]) -> Vec<&str> {
+fn names(pods: &[Arc<CachedPod>]) -> Vec<&str> {
     pods.iter().map(|p| p.metadata.name.as_deref().unwrap()).collect()
 }
 
@@ -54,18 +58,17 @@ fn desired<'a>(selector: &'a BTreeMap<String, String>, replicas: usize) -> Desir
 fn deletion_order_follows_the_preferences() {
     let now = at(10_000);
     let restarts = |n: i32| {
-        move |p: &mut Pod| {
-            p.status.as_mut().unwrap().container_statuses =
-                Some(vec![ContainerStatus { restart_count: n, ..ContainerStatus::default() }]);
+        move |p: &mut CachedPod| {
+            p.status.as_mut().unwrap().container_statuses = Some(vec![CachedContainerStatus { restart_count: n }]);
         }
     };
     let cost = |n: &'static str| {
-        move |p: &mut Pod| {
+        move |p: &mut CachedPod| {
             p.metadata.annotations =
                 Some(BTreeMap::from([("controller.kubernetes.io/pod-deletion-cost".to_owned(), n.to_owned())]));
         }
     };
-    let alone = |p: &mut Pod| p.spec.as_mut().unwrap().node_name = Some("n2".into());
+    let alone = |p: &mut CachedPod| p.spec.as_mut().unwrap().node_name = Some("n2".into());
     let pods = [
         with(pod("h-oldest", "Running", Some(100)), |_| {}),
         with(pod("i-alone", "Running", Some(100)), alone),
@@ -163,7 +166,7 @@ proptest! {
     #[test]
     fn converges(start in 0usize..40, dead in 0usize..10, replicas in 0usize..700) {
         let selector = labels("web");
-        let mut pods: Vec<Arc<Pod>> =
+        let mut pods: Vec<Arc<CachedPod>> =
             (0..start).map(|i| with(pod(&format!("p{i}"), "Running", Some(1)), |_| {})).collect();
         pods.extend((0..dead).map(|i| with(pod(&format!("d{i}"), "Failed", None), |_| {})));
         let (mut serial, mut rounds) = (0, 0);

@@ -2,6 +2,7 @@
 //! supervision of controllers. Imports no controller and names no type but for what caches keep of it (`trim`).
 //! `index`, `selector_index`, `trim` and the state of work queues are pure.
 
+pub(crate) mod cached_pod;
 mod controller;
 mod discovery;
 pub(crate) mod error;
@@ -17,6 +18,7 @@ mod tests;
 mod trim;
 mod workqueue;
 
+pub(crate) use cached_pod::{CachedPod, POD_DELETION_COST};
 pub(crate) use controller::{Context, Controller, Controllers, Subscription};
 pub(crate) use discovery::Discovery;
 pub(crate) use error::During;
@@ -27,5 +29,5 @@ pub(crate) use informer::{Cache, Life, MetadataSource, SyncPoint};
 pub(crate) use informers::Informers;
 pub(crate) use key::Key;
 pub(crate) use selector_index::SelectorIndex;
-pub(crate) use trim::{Cached, POD_DELETION_COST};
+pub(crate) use trim::Cached;
 pub(crate) use workqueue::{Outcome, WorkQueue};

@@ -4,10 +4,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{
-        Container, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
-        Service,
-    },
+    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
     discovery::v1::EndpointSlice,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -52,13 +49,6 @@ impl Cached for Node {
     }
 }
 
-/// Keeps metadata without annotations, ports, node, tolerations and claims; phase, conditions, addresses and restarts.
-impl Cached for Pod {
-    fn trim(&mut self) {
-        trim_pod(self);
-    }
-}
-
 /// Drops what only clients that write whole objects need.
 fn trim_meta(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
@@ -84,65 +74,4 @@ fn trim_node(node: &mut Node) {
         status.volumes_attached = None;
         status.volumes_in_use = None;
     }
-}
-
-/// The only annotation of pods that a controller reads: pods with a lower value are deleted first.
-pub(crate) const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-
-fn trim_pod(pod: &mut Pod) {
-    trim_meta(&mut pod.metadata);
-    pod.metadata.annotations = pod
-        .metadata
-        .annotations
-        .take()
-        .and_then(|mut annotations| annotations.remove_entry(POD_DELETION_COST).map(|cost| [cost].into()));
-    if let Some(spec) = &mut pod.spec {
-        spec.volumes = spec.volumes.take().and_then(|volumes| {
-            let claims: Vec<_> =
-                volumes.into_iter().filter(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some()).collect();
-            (!claims.is_empty()).then_some(claims)
-        });
-        spec.affinity = None;
-        spec.ephemeral_containers = None;
-        spec.image_pull_secrets = None;
-        spec.dns_config = None;
-        spec.host_aliases = None;
-        spec.security_context = None;
-        spec.node_selector = None;
-        spec.topology_spread_constraints = None;
-        spec.overhead = None;
-        for container in spec.containers.iter_mut() {
-            keep_ports(container);
-        }
-        if let Some(inits) = &mut spec.init_containers {
-            // Only sidecars offer ports.
-            inits.retain(|c| c.restart_policy.as_deref() == Some("Always"));
-            inits.iter_mut().for_each(keep_ports);
-        }
-        spec.containers.shrink_to_fit();
-    }
-    if let Some(status) = &mut pod.status {
-        status.init_container_statuses = None;
-        status.ephemeral_container_statuses = None;
-        status.host_ips = None;
-        for container in status.container_statuses.iter_mut().flatten() {
-            container.state = None;
-            container.last_state = None;
-            container.image_id = String::new();
-            container.image = String::new();
-            container.container_id = None;
-            container.volume_mounts = None;
-            container.resources = None;
-            container.allocated_resources = None;
-        }
-    }
-}
-
-fn keep_ports(container: &mut Container) {
-    *container = Container {
-        name: std::mem::take(&mut container.name),
-        ports: container.ports.take(),
-        restart_policy: container.restart_policy.take(),
-        ..Container::default()
-    };
 }

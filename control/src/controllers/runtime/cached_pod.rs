@@ -1,0 +1,273 @@
+//! Pods as informers cache them: what controllers read of them, decoded without the rest.
+//!
+//! A `Pod` of k8s-openapi takes some seven kilobytes however little is in it, and each of its volumes and containers two more
+//! while it is decoded; of ten thousand pods that is most of the control plane's memory.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::core::v1::{
+        ContainerPort, EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodIP, Toleration,
+        Volume,
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+};
+use kube::Resource;
+use serde::{Deserialize, Deserializer};
+use windlass_kit::objects::claims::{Claim, claim_of};
+
+use super::trim::Cached;
+
+/// The only annotation of pods that a controller reads: pods with a lower value are deleted first.
+pub(crate) const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// A pod; fields have the names and types of k8s-openapi's.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(crate) struct CachedPod {
+    #[serde(default, deserialize_with = "metadata")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: Option<CachedPodSpec>,
+    pub(crate) status: Option<CachedPodStatus>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CachedPodSpec {
+    pub(crate) node_name: Option<String>,
+    pub(crate) hostname: Option<String>,
+    pub(crate) subdomain: Option<String>,
+    pub(crate) tolerations: Option<Vec<Toleration>>,
+    #[serde(default)]
+    pub(crate) containers: Vec<CachedContainer>,
+    pub(crate) init_containers: Option<Vec<CachedContainer>>,
+    /// Those that have a claim.
+    #[serde(default, deserialize_with = "volumes_with_claims")]
+    pub(crate) volumes: Option<Vec<Volume>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CachedContainer {
+    pub(crate) ports: Option<Vec<ContainerPort>>,
+    pub(crate) restart_policy: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CachedPodStatus {
+    pub(crate) phase: Option<String>,
+    pub(crate) conditions: Option<Vec<PodCondition>>,
+    #[serde(rename = "podIP")]
+    pub(crate) pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pub(crate) pod_ips: Option<Vec<PodIP>>,
+    pub(crate) container_statuses: Option<Vec<CachedContainerStatus>>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CachedContainerStatus {
+    #[serde(default)]
+    pub(crate) restart_count: i32,
+}
+
+impl CachedPod {
+    /// The volumes that have a claim.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        self.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
+    }
+
+    /// The claims of its volumes.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = Claim> {
+        self.volumes().filter_map(|volume| claim_of(&self.metadata, volume))
+    }
+}
+
+impl Resource for CachedPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Pod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Pod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Pod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Pod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl Cached for CachedPod {
+    /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports.
+    fn trim(&mut self) {
+        if let Some(spec) = &mut self.spec {
+            if let Some(inits) = &mut spec.init_containers {
+                inits.retain(|container| container.restart_policy.as_deref() == Some("Always"));
+                inits.shrink_to_fit();
+            }
+            spec.containers.shrink_to_fit();
+            for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+                container.ports.iter_mut().for_each(Vec::shrink_to_fit);
+            }
+            spec.tolerations.iter_mut().for_each(Vec::shrink_to_fit);
+        }
+        if let Some(status) = &mut self.status {
+            status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
+            status.pod_ips.iter_mut().for_each(Vec::shrink_to_fit);
+            status.container_statuses.iter_mut().for_each(Vec::shrink_to_fit);
+        }
+    }
+}
+
+/// What is kept of the metadata.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    generate_name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<Annotations>,
+    owner_references: Option<Vec<OwnerReference>>,
+    finalizers: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    #[serde(rename = "controller.kubernetes.io/pod-deletion-cost")]
+    deletion_cost: Option<String>,
+}
+
+fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let metadata = Metadata::deserialize(deserializer)?;
+    let cost = metadata.annotations.and_then(|annotations| annotations.deletion_cost);
+    Ok(ObjectMeta {
+        name: metadata.name,
+        generate_name: metadata.generate_name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        generation: metadata.generation,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+        labels: metadata.labels,
+        annotations: cost.map(|cost| [(POD_DELETION_COST.to_owned(), cost)].into()),
+        owner_references: metadata.owner_references,
+        finalizers: metadata.finalizers,
+        ..ObjectMeta::default()
+    })
+}
+
+/// What is decoded of a volume.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimVolume {
+    #[serde(default)]
+    name: String,
+    persistent_volume_claim: Option<PersistentVolumeClaimVolumeSource>,
+    ephemeral: Option<EphemeralVolumeSource>,
+}
+
+fn volumes_with_claims<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Volume>>, D::Error> {
+    let volumes: Vec<ClaimVolume> = Option::deserialize(deserializer)?.unwrap_or_default();
+    let claims = volumes.into_iter().filter(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
+    let claims: Vec<Volume> = claims
+        .map(|v| Volume {
+            name: v.name,
+            persistent_volume_claim: v.persistent_volume_claim,
+            ephemeral: v.ephemeral,
+            ..Volume::default()
+        })
+        .collect();
+    Ok((!claims.is_empty()).then_some(claims))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_a_whole_pod_says() {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "p", "generateName": "p-", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 3,
+                "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
+                "deletionGracePeriodSeconds": 5, "labels": {"a": "b"}, "finalizers": ["f"],
+                "annotations": {"other": "x", POD_DELETION_COST: "-5"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "w", "controller": true}],
+                "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
+            },
+            "spec": {
+                "nodeName": "one", "hostname": "h", "subdomain": "s", "schedulerName": "default-scheduler",
+                "tolerations": [{"key": "k", "operator": "Exists", "tolerationSeconds": 3}],
+                "containers": [{"name": "c", "image": "i", "ports": [{"name": "www", "containerPort": 80}]}],
+                "initContainers": [{"name": "once", "ports": [{"containerPort": 1}]},
+                                   {"name": "sidecar", "restartPolicy": "Always", "ports": [{"containerPort": 2}]}],
+                "volumes": [{"name": "v", "ephemeral": {}}, {"name": "e", "emptyDir": {}},
+                            {"name": "c", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}],
+            },
+            "status": {
+                "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "containerStatuses": [{"name": "c", "restartCount": 4, "ready": true, "image": "i", "imageID": "d"}],
+            },
+        });
+        let mut cached: CachedPod = serde_json::from_value(pod.clone()).expect("a pod");
+        cached.trim();
+        let mut whole: Pod = serde_json::from_value(pod).expect("a pod");
+        whole.metadata.managed_fields = None;
+        whole.metadata.annotations.as_mut().expect("annotations").remove("other");
+        assert_eq!(cached.metadata, whole.metadata);
+        let (cached_spec, spec) = (cached.spec.as_ref().expect("a spec"), whole.spec.as_ref().expect("a spec"));
+        assert_eq!(cached_spec.node_name, spec.node_name);
+        assert_eq!((&cached_spec.hostname, &cached_spec.subdomain), (&spec.hostname, &spec.subdomain));
+        assert_eq!(cached_spec.tolerations, spec.tolerations);
+        assert_eq!(cached_spec.containers[0].ports, spec.containers[0].ports);
+        let (inits, whole_inits) = (cached_spec.init_containers.as_deref(), spec.init_containers.as_deref());
+        let (inits, whole_inits) = (inits.unwrap_or_default(), whole_inits.unwrap_or_default());
+        assert_eq!(inits.iter().map(|c| &c.ports).collect::<Vec<_>>(), [&whole_inits[1].ports]);
+        assert_eq!(
+            cached.claims().collect::<Vec<_>>(),
+            windlass_kit::objects::claims::claims_of(&whole).collect::<Vec<_>>()
+        );
+        let (cached_status, status) = (cached.status.expect("a status"), whole.status.expect("a status"));
+        assert_eq!((cached_status.phase, cached_status.pod_ip), (status.phase, status.pod_ip));
+        assert_eq!((cached_status.pod_ips, cached_status.conditions), (status.pod_ips, status.conditions));
+        let restarts: Vec<i32> = status.container_statuses.iter().flatten().map(|s| s.restart_count).collect();
+        assert_eq!(cached_status.container_statuses, Some(vec![CachedContainerStatus { restart_count: restarts[0] }]));
+    }
+
+    #[test]
+    fn a_pod_without_anything_is_one() {
+        for pod in [json!({}), json!({"spec": null, "status": {}}), json!({"metadata": {}, "spec": {"volumes": null}})]
+        {
+            assert_eq!(serde_json::from_value::<CachedPod>(pod).expect("a pod").claims().count(), 0);
+        }
+    }
+}
