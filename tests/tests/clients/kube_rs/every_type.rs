@@ -4,7 +4,9 @@ use anyhow::Context as _;
 use futures::TryStreamExt as _;
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    api::{
+        DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams,
+    },
     core::GroupVersionKind,
     discovery::{self, Scope},
 };
@@ -47,8 +49,8 @@ async fn one_type(client: &Client, object: Value) -> anyhow::Result<()> {
         has_code(&api.replace(&name, &PostParams::default(), &stale).await, 409),
         "an old version was taken"
     );
-    let mut wrong = DeleteParams::default();
-    wrong.preconditions = Some(kube::api::Preconditions { uid: Some("other".to_owned()), resource_version: None });
+    let preconditions = Preconditions { uid: Some("other".to_owned()), resource_version: None };
+    let wrong = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     anyhow::ensure!(has_code(&api.delete(&name, &wrong).await, 409), "another object was deleted");
     api.delete(&name, &DeleteParams::default()).await?;
 
