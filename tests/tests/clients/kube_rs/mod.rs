@@ -12,8 +12,11 @@ use kube::Client;
 
 use crate::server::Server;
 
-/// Names and tests.
-pub(crate) const TESTS: [(&str, fn(&Server)); 5] = [
+/// A name and a test.
+type Test = (&'static str, fn(&Server));
+
+/// All tests.
+pub(crate) const TESTS: [Test; 5] = [
     ("every_type", every_type::every_type),
     ("a_reflector_follows_a_type", reflector::a_reflector_follows_a_type),
     ("a_controller_reconciles", controller::a_controller_reconciles),
