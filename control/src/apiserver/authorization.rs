@@ -67,20 +67,22 @@ pub enum Decision {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceRule {
     /// Verbs.
-    pub verbs: Vec<&'static str>,
+    pub verbs: Vec<String>,
     /// API groups.
-    pub groups: Vec<&'static str>,
+    pub groups: Vec<String>,
     /// Plural names, with the subresource after a slash.
-    pub resources: Vec<&'static str>,
+    pub resources: Vec<String>,
+    /// Names of objects; empty for all.
+    pub names: Vec<String>,
 }
 
 /// What a user may do to paths that are no resources; a path may end in `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NonResourceRule {
     /// Verbs.
-    pub verbs: Vec<&'static str>,
+    pub verbs: Vec<String>,
     /// Paths.
-    pub paths: Vec<&'static str>,
+    pub paths: Vec<String>,
 }
 
 /// The rules by which an authorizer decides for a user.
@@ -159,9 +161,9 @@ impl Authorizer for PrivilegedGroups {
         if !self.has(user) {
             return Rules::default();
         }
-        let all = || vec!["*"];
+        let all = || vec!["*".to_owned()];
         Rules {
-            resource: vec![ResourceRule { verbs: all(), groups: all(), resources: all() }],
+            resource: vec![ResourceRule { verbs: all(), groups: all(), resources: all(), names: Vec::new() }],
             non_resource: vec![NonResourceRule { verbs: all(), paths: all() }],
             unresolved: Vec::new(),
         }

@@ -10,7 +10,7 @@ use crate::{
     plugin::{
         admission,
         authenticator::ServiceAccountTokens,
-        authorizer::{DefaultRoles, NodeAuthorizer},
+        authorizer::{NodeAuthorizer, RbacAuthorizer},
     },
     service_account_tokens::TokenIssuer,
     store::Store,
@@ -58,10 +58,12 @@ impl Instance {
             max_token_seconds: config.max_token_seconds,
             usage: usage.clone(),
         };
+        let rbac = RbacAuthorizer::new(store.clone());
+        let policy = rbac.policy();
         let authorizers: Vec<Arc<dyn Authorizer>> = vec![
             Arc::new(PrivilegedGroups(vec![MASTERS_GROUP])),
             Arc::new(NodeAuthorizer::new(store.clone())),
-            Arc::new(DefaultRoles),
+            Arc::new(rbac),
         ];
         let authenticator = tokens.map(|tokens| {
             Arc::new(ServiceAccountTokens { store: store.clone(), tokens }) as Arc<dyn TokenAuthenticator>
@@ -72,7 +74,7 @@ impl Instance {
             scale: types::built_in("autoscaling/v1", "Scale"),
             definitions: kinds::definitions(&environment),
             authorizers,
-            admission: admission::plugins(store),
+            admission: admission::plugins(store, &policy),
             token_authenticators: authenticator.into_iter().collect(),
             audit_sinks: Vec::new(),
         };

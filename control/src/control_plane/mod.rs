@@ -6,6 +6,7 @@ mod bootstrap;
 mod certificates;
 mod data_dir;
 pub(crate) mod instance;
+pub(crate) mod rbac_defaults;
 mod stored_types;
 
 use std::{
@@ -175,6 +176,7 @@ impl ControlPlane {
             config,
         };
         plane.bootstrap().await?;
+        plane.bootstrap_rbac().await?;
         plane.register_api_services().await?;
         Ok(plane)
     }

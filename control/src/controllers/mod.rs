@@ -10,11 +10,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::metrics::Registry;
 
+mod cluster_role_aggregation;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod gc;
 mod indexes;
+mod label_selector;
 mod namespaces;
 mod nodes;
 mod persistent_volumes;
@@ -28,6 +30,7 @@ mod tests;
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
 
+use cluster_role_aggregation::ClusterRoleAggregation;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
 use namespaces::Namespaces;
@@ -88,6 +91,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<Namespaces>(());
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
+    controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<EndpointsController>(());
     controllers.add::<PersistentVolumes>(());
     if !ranges.is_empty() {

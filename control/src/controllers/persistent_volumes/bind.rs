@@ -1,13 +1,9 @@
 //! Matches volumes to claims. Pure.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::{
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec},
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
-};
-use windlass_apimachinery::selectors;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use windlass_kit::{objects::resources::amount, quantity::Quantity};
+
+use crate::controllers::label_selector::selects;
 
 /// The decision for an unbound claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,11 +73,6 @@ fn fits(wanted: &PersistentVolumeClaimSpec, volume: &PersistentVolume) -> bool {
         && requested.iter().all(|mode| offered.contains(mode))
         && capacity(volume) >= bytes
         && wanted.selector.as_ref().is_none_or(|selector| selects(selector, &labels))
-}
-
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let parsed = selectors::LabelSelector::from_label_selector(&serde_json::to_value(selector).unwrap_or_default());
-    parsed.is_ok_and(|selector| selector.matches_labels(&serde_json::to_value(labels).unwrap_or_default()))
 }
 
 fn capacity(volume: &PersistentVolume) -> i64 {

@@ -6,6 +6,7 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
     discovery::v1::EndpointSlice,
+    rbac::v1::ClusterRole,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, api::DynamicObject, core::PartialObjectMeta};
@@ -19,6 +20,7 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
     }
 }
 
+impl Cached for ClusterRole {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
 impl Cached for Lease {}

@@ -62,8 +62,13 @@ fn self_subject_rules_review(request: &ApiRequest, review: Value) -> Result<Valu
         return Err(ApiError::bad_request("no namespace on request"));
     };
     let rules = request.api.authorizer().rules(&request.user, namespace);
-    let resource = rules.resource.iter();
-    let resource = resource.map(|r| json!({"verbs": r.verbs, "apiGroups": r.groups, "resources": r.resources}));
+    let resource = rules.resource.iter().map(|rule| {
+        let mut shown = json!({"verbs": rule.verbs, "apiGroups": rule.groups, "resources": rule.resources});
+        if !rule.names.is_empty() {
+            shown["resourceNames"] = json!(rule.names);
+        }
+        shown
+    });
     let other = rules.non_resource.iter().map(|rule| json!({"verbs": rule.verbs, "nonResourceURLs": rule.paths}));
     let mut status = json!({
         "resourceRules": resource.collect::<Vec<_>>(),

@@ -6,15 +6,16 @@ mod default_tolerations;
 mod namespace_lifecycle;
 mod node_restriction;
 mod priority;
+mod rbac_escalation;
 mod service_account;
 mod taint_nodes;
 
 use std::sync::Arc;
 
-use crate::{apiserver::AdmissionPlugin, store::Store};
+use crate::{apiserver::AdmissionPlugin, plugin::authorizer::rbac::SyncedPolicy, store::Store};
 
 /// The plugins, in upstream's order.
-pub(crate) fn plugins(store: &Store) -> Vec<Arc<dyn AdmissionPlugin>> {
+pub(crate) fn plugins(store: &Store, policy: &Arc<SyncedPolicy>) -> Vec<Arc<dyn AdmissionPlugin>> {
     vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
         Arc::new(service_account::ServiceAccount { store: store.clone() }),
@@ -23,5 +24,6 @@ pub(crate) fn plugins(store: &Store) -> Vec<Arc<dyn AdmissionPlugin>> {
         Arc::new(priority::Priority),
         Arc::new(default_tolerations::DefaultTolerationSeconds),
         Arc::new(default_storage_class::DefaultStorageClass { store: store.clone() }),
+        Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
     ]
 }

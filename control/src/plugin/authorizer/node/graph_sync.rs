@@ -62,15 +62,17 @@ impl SyncedGraph {
     /// Applies the changes since the last call.
     fn catch_up(&mut self) -> Result<(), Error> {
         let Self { graph, pods, volumes } = self;
-        read(pods, |change| graph.pod(&change.object.key, (!change.deleted).then(|| change.object.value()).as_ref()))?;
-        read(volumes, |change| {
+        read_changes(pods, |change| {
+            graph.pod(&change.object.key, (!change.deleted).then(|| change.object.value()).as_ref())
+        })?;
+        read_changes(volumes, |change| {
             graph.volume(&change.object.key.name, (!change.deleted).then(|| change.object.value()).as_ref())
         })
     }
 }
 
 /// Reads the changes that are available, without waiting for more.
-fn read(watch: &mut Watch, mut take: impl FnMut(&Event)) -> Result<(), Error> {
+pub(crate) fn read_changes(watch: &mut Watch, mut take: impl FnMut(&Event)) -> Result<(), Error> {
     loop {
         match watch.next().now_or_never() {
             Some(Ok(changes)) => changes.iter().for_each(|event| take(event)),

@@ -13,7 +13,7 @@ pub(crate) mod references;
 mod tests;
 
 pub(crate) use graph::{Kind, Vertex};
-pub(crate) use graph_sync::NodeGraph;
+pub(crate) use graph_sync::{NodeGraph, read_changes};
 
 use crate::apiserver::{Attributes, Authorizer, Decision, Rules, User};
 

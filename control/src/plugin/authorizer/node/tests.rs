@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 
 use super::{Kind, Relations as _, Vertex, graph::Graph};
 use crate::{
-    apiserver::{Attributes, User},
+    apiserver::{Attributes, User, tests::add_default_roles},
     control_plane::instance::{ApiConfig, Instance as Api},
     kinds,
     store::{Key, Memory},
@@ -66,6 +66,7 @@ async fn cluster() -> (Api, Value) {
         let body = json!({"metadata": {"name": namespace}});
         send(&api, User::internal("test"), "POST", "/api/v1/namespaces", "application/json", &body).await;
     }
+    add_default_roles(&api).await;
     for step in answers["setup"].as_array().unwrap() {
         let (method, path) = (step[0].as_str().unwrap(), step[1].as_str().unwrap());
         let kind = if method == "PATCH" { "application/strategic-merge-patch+json" } else { "application/json" };
@@ -253,14 +254,15 @@ proptest! {
     }
 }
 
-#[test]
-fn nodes_have_rights_and_others_none() {
+#[tokio::test]
+async fn nodes_have_rights_and_others_none() {
     let user = |name: &str, groups: &[&str]| User {
         name: name.to_owned(),
         groups: groups.iter().map(|g| (*g).to_owned()).collect(),
         ..User::default()
     };
     let api = api();
+    add_default_roles(&api).await;
     let services = Attributes { verb: "list", is_resource: true, resource: "services", ..Attributes::default() };
     for (user, allowed) in [
         (User::internal("x"), true),

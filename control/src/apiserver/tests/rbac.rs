@@ -1,0 +1,99 @@
+//! Rights by roles and bindings, and that nobody grants more than it holds.
+
+use super::*;
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+fn user(name: &str, groups: &[&str]) -> User {
+    User { name: name.to_owned(), groups: groups.iter().map(|g| (*g).to_owned()).collect(), ..User::default() }
+}
+
+async fn post(api: &Api, user: &User, path: &str, object: &Value) -> Reply {
+    send(api, user, "POST", path, "application/json", "application/json", &object.to_string()).await
+}
+
+fn role(name: &str, verbs: &[&str], group: &str, resources: &[&str]) -> Value {
+    json!({"metadata": {"name": name}, "rules": [{"verbs": verbs, "apiGroups": [group], "resources": resources}]})
+}
+
+fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [{"kind": "User", "name": user}],
+    })
+}
+
+/// An API where `eve` may read config maps and write RBAC objects in the namespace `n`.
+async fn with_eve() -> (Api, User) {
+    let (api, admin) = (api(), User::internal("t"));
+    let made = post(&api, &admin, "/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await;
+    assert_eq!(made.code, 201, "{}", made.body);
+    let mut role = role("eves", &["get", "list"], "", &["configmaps"]);
+    let rbac = json!({"verbs": ["create", "patch"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"]});
+    role["rules"].as_array_mut().unwrap().push(rbac);
+    for (path, object) in [
+        (format!("{RBAC}/namespaces/n/roles"), role),
+        (format!("{RBAC}/namespaces/n/rolebindings"), binding("eves", "Role", "eves", "eve")),
+    ] {
+        let made = post(&api, &admin, &path, &object).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
+    (api, user("eve", &["g"]))
+}
+
+#[tokio::test]
+async fn a_binding_gives_rights_in_its_namespace_from_then_on() {
+    let (api, eve) = with_eve().await;
+    let list = async |path: &str| send(&api, &eve, "GET", path, "", "*/*", "").await.code;
+    assert_eq!(list("/api/v1/namespaces/n/configmaps").await, 200);
+    for path in ["/api/v1/namespaces/n/secrets", "/api/v1/namespaces/default/configmaps", "/api/v1/configmaps"] {
+        assert_eq!(list(path).await, 403, "{path}");
+    }
+    let gone = call(&api, "DELETE", &format!("{RBAC}/namespaces/n/rolebindings/eves"), json!({})).await;
+    assert_eq!(gone.code, 200, "{}", gone.body);
+    assert_eq!(list("/api/v1/namespaces/n/configmaps").await, 403);
+}
+
+#[tokio::test]
+async fn nobody_grants_what_it_does_not_hold() {
+    let (api, eve) = with_eve().await;
+    let (roles, bindings) = (format!("{RBAC}/namespaces/n/roles"), format!("{RBAC}/namespaces/n/rolebindings"));
+    let held = post(&api, &eve, &roles, &role("held", &["get"], "", &["configmaps"])).await;
+    assert_eq!(held.code, 201, "{}", held.body);
+    let refused = post(&api, &eve, &roles, &role("more", &["get", "delete"], "", &["configmaps", "secrets"])).await;
+    assert_eq!(refused.code, 403);
+    assert_eq!(
+        refused.body["message"],
+        "roles.rbac.authorization.k8s.io \"more\" is forbidden: user \"eve\" (groups=[\"g\" \"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"configmaps\"], Verbs:[\"delete\"]}\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"delete\"]}"
+    );
+    // By a change as well, but what is not about rights is free.
+    let patch = |body: Value| body.to_string();
+    let path = format!("{roles}/held");
+    let more = patch(json!({"rules": [{"verbs": ["*"], "apiGroups": [""], "resources": ["secrets"]}]}));
+    let merge = "application/merge-patch+json";
+    assert_eq!(send(&api, &eve, "PATCH", &path, merge, "application/json", &more).await.code, 403);
+    let label = patch(json!({"metadata": {"labels": {"a": "b"}}}));
+    assert_eq!(send(&api, &eve, "PATCH", &path, merge, "application/json", &label).await.code, 200);
+
+    // Bindings: to a role whose rights she holds, to one with more, to one that is missing.
+    let admin = User::internal("t");
+    let strong = post(&api, &admin, &format!("{RBAC}/clusterroles"), &role("strong", &["*"], "*", &["*"])).await;
+    assert_eq!(strong.code, 201, "{}", strong.body);
+    for (name, kind, role, code) in [
+        ("weak", "Role", "held", 201),
+        ("strong", "ClusterRole", "strong", 403),
+        ("missing", "ClusterRole", "missing", 404),
+    ] {
+        let answer = post(&api, &eve, &bindings, &binding(name, kind, role, "bob")).await;
+        assert_eq!(answer.code, code, "{}", answer.body);
+    }
+    // Whoever may bind a role, may.
+    let mut may_bind = role("binder", &["bind"], "rbac.authorization.k8s.io", &["clusterroles"]);
+    may_bind["rules"][0]["resourceNames"] = json!(["strong"]);
+    assert_eq!(post(&api, &admin, &format!("{RBAC}/clusterroles"), &may_bind).await.code, 201);
+    let bound = post(&api, &admin, &bindings, &binding("binder", "ClusterRole", "binder", "eve")).await;
+    assert_eq!(bound.code, 201, "{}", bound.body);
+    let now = post(&api, &eve, &bindings, &binding("strong", "ClusterRole", "strong", "bob")).await;
+    assert_eq!(now.code, 201, "{}", now.body);
+}

@@ -1,0 +1,73 @@
+//! The RBAC authorizer: what roles allow to those who are bound to them.
+//!
+//! `rules.rs` says what a rule allows and whether some rules cover others, `policy.rs` holds roles and bindings by subject
+//! (both pure), `policy_sync.rs` feeds them from the store and is the only one here that may import it. Nothing here may
+//! import handlers.
+
+mod policy;
+mod policy_sync;
+pub(crate) mod rules;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub(crate) use policy::{Policy, RoleRef};
+pub(crate) use policy_sync::SyncedPolicy;
+
+use crate::{
+    apiserver::{Attributes, Authorizer, Decision, Rules, User},
+    store::Store,
+};
+
+/// The authorizer.
+#[derive(Debug)]
+pub(crate) struct RbacAuthorizer {
+    policy: Arc<SyncedPolicy>,
+}
+
+impl RbacAuthorizer {
+    /// An authorizer that follows the roles and bindings of the store.
+    pub(crate) fn new(store: Store) -> Self {
+        Self { policy: Arc::new(SyncedPolicy::new(store)) }
+    }
+
+    /// What it decides by, for the check of escalations.
+    pub(crate) fn policy(&self) -> Arc<SyncedPolicy> {
+        Arc::clone(&self.policy)
+    }
+}
+
+impl Authorizer for RbacAuthorizer {
+    fn decide(&self, user: &User, what: &Attributes<'_>) -> Decision {
+        // Without roles nobody is allowed anything.
+        self.policy.read(|policy| decide(policy, user, what)).unwrap_or(Decision::NoOpinion(String::new()))
+    }
+
+    fn rules(&self, user: &User, namespace: &str) -> Rules {
+        self.policy.read(|policy| policy.rules_of(user, namespace)).unwrap_or_default()
+    }
+}
+
+/// Whether a policy allows a request.
+pub(crate) fn is_allowed(policy: &Policy, user: &User, what: &Attributes<'_>) -> bool {
+    decide(policy, user, what) == Decision::Allow
+}
+
+/// Decides by a policy. Roles that are missing are told only if nothing allows the request, as upstream.
+fn decide(policy: &Policy, user: &User, what: &Attributes<'_>) -> Decision {
+    let mut missing = Vec::new();
+    for role in policy.roles_of(user, what.namespace) {
+        match policy.role(role) {
+            Some(rules) if rules::allows(rules, what) => return Decision::Allow,
+            Some(_) => {}
+            None => missing.push(role.not_found()),
+        }
+    }
+    Decision::NoOpinion(match missing.as_slice() {
+        [] => String::new(),
+        [one] => format!("RBAC: {one}"),
+        many => format!("RBAC: [{}]", many.join(", ")),
+    })
+}

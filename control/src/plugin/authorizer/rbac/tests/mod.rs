@@ -1,0 +1,4 @@
+//! What rules allow, and how roles are found.
+
+mod policy;
+mod rules;
