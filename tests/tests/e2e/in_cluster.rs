@@ -94,6 +94,8 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
     assert!(kubectl.run(&["--as=nobody", "--as-group=system:masters", "get", "pods"]).contains("host"));
     eventually(DEFAULT_TIMEOUT, "nothing was deleted", || kubectl.ready_pods("test=client", 2));
 
+    roles_give_rights(&kubectl);
+
     // The node's credentials give access only to objects that its pods reference.
     let _ = kubectl.run(&["create", "secret", "generic", "mine", "--from-literal=a=b"]);
     let config = testbed.dir().join("data/pki/node.kubeconfig").display().to_string();
@@ -126,4 +128,43 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         Ok(done)
     });
     assert!(read);
+}
+
+/// Rights by roles and bindings: of a pod's account, of users, and of who hands them on.
+fn roles_give_rights(kubectl: &Kubectl<'_>) {
+    let bind = ["create", "rolebinding", "viewers", "--clusterrole=view", "--serviceaccount=default:default"];
+    let _ = kubectl.run(&bind);
+    // The rules of `view` come from other roles.
+    let _ = eventually(DEFAULT_TIMEOUT, "the account may list pods", || {
+        let printed = shell(kubectl, "host", "ask /api/v1/namespaces/default/pods | tail -n 1")?;
+        anyhow::ensure!(printed == "200\n", "{printed}");
+        Ok(())
+    });
+    for path in ["/api/v1/namespaces/default/secrets", "/api/v1/namespaces/kube-system/pods", "/api/v1/nodes"] {
+        let printed = shell(kubectl, "host", &format!("ask {path}")).unwrap();
+        assert!(printed.ends_with("403\n"), "{path}: {printed}");
+    }
+    let _ = kubectl.run(&["create", "rolebinding", "ada", "--clusterrole=admin", "--user=ada"]);
+    let grant = |role: &str| {
+        let role = format!("--clusterrole={role}");
+        kubectl.output(&["--as=ada", "create", "rolebinding", "bob", &role, "--user=bob"], "")
+    };
+    let _ = eventually(DEFAULT_TIMEOUT, "the administrator of a namespace hands on what it holds", || {
+        let granted = grant("edit");
+        anyhow::ensure!(granted.ok, "{granted:?}");
+        Ok(())
+    });
+    assert_eq!(kubectl.run(&["--as=bob", "auth", "can-i", "create", "pods"]).trim(), "yes");
+    let refused = grant("cluster-admin");
+    let words = "is attempting to grant RBAC permissions not currently held";
+    assert!(!refused.ok && refused.err.contains(words), "{refused:?}");
+    // A role that is made later counts for those that aggregate it.
+    let _ = kubectl.run(&["create", "clusterrole", "more", "--verb=get", "--resource=nodes"]);
+    let _ = kubectl.run(&["label", "clusterrole", "more", "rbac.authorization.k8s.io/aggregate-to-view=true"]);
+    let _ = kubectl.run(&["create", "clusterrolebinding", "vera", "--clusterrole=view", "--user=vera"]);
+    let _ = eventually(DEFAULT_TIMEOUT, "the role is aggregated", || {
+        let may = kubectl.output(&["--as=vera", "auth", "can-i", "get", "nodes"], "");
+        anyhow::ensure!(may.out.trim() == "yes", "{may:?}");
+        Ok(())
+    });
 }
