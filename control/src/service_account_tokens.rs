@@ -16,6 +16,11 @@ const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::
 /// The issuer, and the default audience.
 pub const ISSUER: &str = "https://kubernetes.default.svc";
 
+/// The path of [`TokenIssuer::openid_configuration`].
+pub const CONFIGURATION_PATH: &str = "/.well-known/openid-configuration";
+/// The path of [`TokenIssuer::key_set`].
+pub const KEY_SET_PATH: &str = "/openid/v1/jwks";
+
 /// The signing key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the key of service accounts' tokens cannot be used: {0}")]
@@ -63,6 +68,31 @@ impl TokenIssuer {
         Ok(format!("{text}.{}", BASE64.encode(signature)))
     }
 
+    /// The discovery document of OpenID Connect, by which others find the keys (upstream: `serviceaccount.NewOpenIDMetadata`).
+    #[must_use]
+    pub fn openid_configuration() -> Value {
+        json!({
+            "issuer": ISSUER,
+            "jwks_uri": format!("{ISSUER}{KEY_SET_PATH}"),
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["ES256"],
+        })
+    }
+
+    /// The public key, as a JSON Web Key Set.
+    #[must_use]
+    pub fn key_set(&self) -> Value {
+        // Uncompressed: a byte that says so, and both coordinates.
+        let point = self.key.public_key().as_ref().get(1..).unwrap_or_default();
+        let (x, y) = point.split_at(point.len() / 2);
+        let key = json!({
+            "use": "sig", "kty": "EC", "kid": self.id, "crv": "P-256", "alg": "ES256",
+            "x": BASE64.encode(x), "y": BASE64.encode(y),
+        });
+        json!({"keys": [key]})
+    }
+
     /// The claims of a token that is signed by this key and valid at `now` (seconds since 1970).
     #[must_use]
     pub fn verify(&self, token: &str, now: i64) -> Option<Value> {
@@ -99,6 +129,21 @@ mod tests {
         assert_eq!(ours.verify(&token, 150), Some(claims));
         assert_eq!((ours.verify(&token, 200), ours.verify(&token, 99)), (None, None));
         assert_eq!(tokens().verify(&token, 150), None, "another key's");
+    }
+
+    #[test]
+    fn others_verify_tokens_by_the_key_set() {
+        let ours = tokens();
+        let set = ours.key_set();
+        let [key] = set["keys"].as_array().unwrap().as_slice() else { panic!("{set}") };
+        let read = |field: &str| BASE64.decode(key[field].as_str().unwrap()).unwrap();
+        let point = [vec![4], read("x"), read("y")].concat();
+        let token = ours.sign(&json!({"iss": ISSUER, "exp": 200})).unwrap();
+        let (text, signature) = token.rsplit_once('.').unwrap();
+        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
+        public.verify(text.as_bytes(), &BASE64.decode(signature).unwrap()).unwrap();
+        let head: Value = serde_json::from_slice(&BASE64.decode(text.split_once('.').unwrap().0).unwrap()).unwrap();
+        assert_eq!(head["kid"], key["kid"]);
     }
 
     #[test]

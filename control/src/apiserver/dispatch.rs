@@ -26,6 +26,9 @@ impl ApiRequest {
             return self.metrics_page();
         }
         if !info.is_resource {
+            if let Some(answer) = self.document(&info.path) {
+                return answer;
+            }
             let answer = discovery::answer(&catalog, info, &self.method, &self.headers, options);
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
         }

@@ -159,6 +159,11 @@ impl ApiError {
             .about(resource, name)
     }
 
+    /// A method that a path which is no resource does not have.
+    pub(crate) fn method_not_allowed_here() -> Self {
+        Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    }
+
     pub(crate) fn too_many_requests() -> Self {
         let message = "The server has received too many requests and has asked us to try again later";
         Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", message) }

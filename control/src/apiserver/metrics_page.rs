@@ -17,8 +17,7 @@ pub(super) const PATH: &str = "/metrics";
 impl ApiRequest {
     pub(super) fn metrics_page(&self) -> ApiResult {
         if self.method != Method::GET {
-            let message = "the server does not allow this method on the requested resource";
-            return Err(ApiError::new(405, "MethodNotAllowed", message));
+            return Err(ApiError::method_not_allowed_here());
         }
         let format = Format::accepted(&header_text(&self.headers, header::ACCEPT));
         Ok(([(header::CONTENT_TYPE, format.content_type())], self.api.metrics().page(format)).into_response())

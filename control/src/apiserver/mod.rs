@@ -15,6 +15,7 @@ mod decode;
 mod delete;
 mod discovery;
 mod dispatch;
+mod documents;
 mod error;
 pub(crate) mod field_manager;
 mod field_versions;
@@ -64,6 +65,7 @@ pub use chain::ApiRequest;
 pub(crate) use chain::{ApiResult, header_text};
 pub(crate) use decode::read_json;
 pub(crate) use delete::DeleteOptions;
+pub use documents::Document;
 pub use error::ApiError;
 pub use kubelet_client::KubeletClient;
 pub(crate) use negotiation::{Representation, metadata_of, table};
@@ -104,6 +106,8 @@ pub struct Components {
     pub token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     /// Receivers of audit events.
     pub audit_sinks: Vec<Arc<dyn AuditSink>>,
+    /// Documents beside discovery.
+    pub documents: Vec<Document>,
 }
 
 /// The API server, apart from its sockets.
@@ -123,6 +127,7 @@ struct Inner {
     admission: admission::Chain,
     token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     audit_sinks: Vec<Arc<dyn AuditSink>>,
+    documents: Vec<Document>,
     limits: Limits,
     metrics: Registry,
     /// Closes upgraded connections.
@@ -143,6 +148,7 @@ impl Api {
             admission: admission::Chain::new(components.admission),
             token_authenticators: components.token_authenticators,
             audit_sinks: components.audit_sinks,
+            documents: components.documents,
             limits: Limits::default(),
             metrics: Registry::default(),
             closing: CancellationToken::new(),

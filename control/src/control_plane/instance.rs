@@ -3,7 +3,7 @@
 use std::{net::Ipv4Addr, ops::RangeInclusive, sync::Arc};
 
 use crate::{
-    apiserver::{Api, Authorizer, Components, KubeletClient, PrivilegedGroups, TokenAuthenticator},
+    apiserver::{Api, Authorizer, Components, Document, KubeletClient, PrivilegedGroups, TokenAuthenticator},
     kinds::{self, Environment, core::service::ServiceAllocator, types},
     metrics::Usage,
     pki::MASTERS_GROUP,
@@ -12,7 +12,7 @@ use crate::{
         authenticator::ServiceAccountTokens,
         authorizer::{NodeAuthorizer, RbacAuthorizer},
     },
-    service_account_tokens::TokenIssuer,
+    service_account_tokens::{CONFIGURATION_PATH, KEY_SET_PATH, TokenIssuer},
     store::Store,
 };
 
@@ -65,6 +65,7 @@ impl Instance {
             Arc::new(NodeAuthorizer::new(store.clone())),
             Arc::new(rbac),
         ];
+        let documents = tokens.as_deref().map(documents).unwrap_or_default();
         let authenticator = tokens.map(|tokens| {
             Arc::new(ServiceAccountTokens { store: store.clone(), tokens }) as Arc<dyn TokenAuthenticator>
         });
@@ -77,6 +78,7 @@ impl Instance {
             admission: admission::plugins(store, &policy),
             token_authenticators: authenticator.into_iter().collect(),
             audit_sinks: Vec::new(),
+            documents,
         };
         Self {
             api: Api::new(store.clone(), components),
@@ -85,6 +87,16 @@ impl Instance {
             allocator,
         }
     }
+}
+
+/// By what others verify tokens of service accounts.
+fn documents(tokens: &TokenIssuer) -> Vec<Document> {
+    let document =
+        |path, content_type, body: serde_json::Value| Document { path, content_type, body: body.to_string().into() };
+    vec![
+        document(CONFIGURATION_PATH, "application/json", TokenIssuer::openid_configuration()),
+        document(KEY_SET_PATH, "application/jwk-set+json", tokens.key_set()),
+    ]
 }
 
 /// Tests call it like the API server itself.

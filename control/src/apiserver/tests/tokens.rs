@@ -114,3 +114,25 @@ async fn a_caller_may_list_what_it_may_do() {
         assert_eq!(status["evaluationError"].is_string(), incomplete);
     }
 }
+
+#[tokio::test]
+async fn service_accounts_find_the_keys_of_tokens() {
+    let api = signing(None).await;
+    add_default_roles(&api).await;
+    let account = User {
+        name: "system:serviceaccount:n:a".to_owned(),
+        groups: vec!["system:serviceaccounts".to_owned()],
+        ..User::default()
+    };
+    let get = async |user: &User, path: &str| send(&api, user, "GET", path, "", "*/*", "").await;
+    let configuration = get(&account, "/.well-known/openid-configuration").await;
+    assert_eq!(configuration.code, 200, "{}", configuration.body);
+    let keys = configuration.body["jwks_uri"].as_str().unwrap();
+    let path = keys.strip_prefix(configuration.body["issuer"].as_str().unwrap()).unwrap();
+    let keys = get(&account, path).await;
+    assert_eq!((keys.code, &keys.body["keys"][0]["alg"]), (200, &json!("ES256")), "{}", keys.body);
+    // Only by the role, and only read.
+    let eve = User { name: "eve".to_owned(), ..User::default() };
+    assert_eq!(get(&eve, path).await.code, 403);
+    assert_eq!(call(&api, "POST", path, json!({})).await.code, 405);
+}
