@@ -135,13 +135,13 @@ fn roles_give_rights(kubectl: &Kubectl<'_>) {
     let bind = ["create", "rolebinding", "viewers", "--clusterrole=view", "--serviceaccount=default:default"];
     let _ = kubectl.run(&bind);
     // The rules of `view` come from other roles.
-    let _ = eventually(DEFAULT_TIMEOUT, "the account may list pods", || {
+    eventually(DEFAULT_TIMEOUT, "the account may list pods", || {
         let printed = shell(kubectl, "host", "ask /api/v1/namespaces/default/pods | tail -n 1")?;
         anyhow::ensure!(printed == "200\n", "{printed}");
         Ok(())
     });
     for path in ["/api/v1/namespaces/default/secrets", "/api/v1/namespaces/kube-system/pods", "/api/v1/nodes"] {
-        let printed = shell(kubectl, "host", &format!("ask {path}")).unwrap();
+        let printed = shell(kubectl, "host", &format!("ask {path}")).expect("an answer");
         assert!(printed.ends_with("403\n"), "{path}: {printed}");
     }
     let _ = kubectl.run(&["create", "rolebinding", "ada", "--clusterrole=admin", "--user=ada"]);
@@ -149,7 +149,7 @@ fn roles_give_rights(kubectl: &Kubectl<'_>) {
         let role = format!("--clusterrole={role}");
         kubectl.output(&["--as=ada", "create", "rolebinding", "bob", &role, "--user=bob"], "")
     };
-    let _ = eventually(DEFAULT_TIMEOUT, "the administrator of a namespace hands on what it holds", || {
+    eventually(DEFAULT_TIMEOUT, "the administrator of a namespace hands on what it holds", || {
         let granted = grant("edit");
         anyhow::ensure!(granted.ok, "{granted:?}");
         Ok(())
@@ -162,7 +162,7 @@ fn roles_give_rights(kubectl: &Kubectl<'_>) {
     let _ = kubectl.run(&["create", "clusterrole", "more", "--verb=get", "--resource=nodes"]);
     let _ = kubectl.run(&["label", "clusterrole", "more", "rbac.authorization.k8s.io/aggregate-to-view=true"]);
     let _ = kubectl.run(&["create", "clusterrolebinding", "vera", "--clusterrole=view", "--user=vera"]);
-    let _ = eventually(DEFAULT_TIMEOUT, "the role is aggregated", || {
+    eventually(DEFAULT_TIMEOUT, "the role is aggregated", || {
         let may = kubectl.output(&["--as=vera", "auth", "can-i", "get", "nodes"], "");
         anyhow::ensure!(may.out.trim() == "yes", "{may:?}");
         Ok(())
