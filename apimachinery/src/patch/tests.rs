@@ -366,6 +366,20 @@ fn strategic_patches_do_what_they_do_at_kube_apiserver() {
 /// Types whose fields have the names of [`any_json`].
 const TYPES: [&str; 4] = [POD, "core/v1.PodSpec", "core/v1.Container", "core/v1.ServiceSpec"];
 
+/// Whether a patch has no `$patch`, and no item of a list has a null.
+fn is_plain(patch: &Value, is_item: bool) -> bool {
+    match patch {
+        Value::Object(fields) => {
+            let plain = |(name, value): (&String, &Value)| {
+                name != "$patch" && !(is_item && value.is_null()) && is_plain(value, false)
+            };
+            fields.iter().all(plain)
+        }
+        Value::Array(items) => items.iter().all(|item| is_plain(item, true)),
+        _ => true,
+    }
+}
+
 proptest! {
     #[test]
     fn no_patch_panics(current in any_json(), patch in any_json()) {
@@ -398,7 +412,9 @@ proptest! {
         if let Ok(once) = merge(&current, &patch) {
             prop_assert_eq!(&merge(&once, &patch).unwrap(), &once);
         }
-        for of in TYPES {
+        // Upstream leaves an item with a directive out of a list that is new, and adds it as it is to one that is there; an item
+        // whose merge key is null is new each time.
+        for of in TYPES.into_iter().filter(|_| is_plain(&patch, false)) {
             let Ok(once) = strategic(&schema(of), &current, &patch) else { continue };
             let Ok(twice) = strategic(&schema(of), &once, &patch) else { continue };
             prop_assert_eq!(&once, &twice, "{}", of);

@@ -31,7 +31,7 @@ const TENANT: &[&str] = &["tenants"];
 #[tokio::test(start_paused = true)]
 async fn rights_to_reviews_are_decided_before_anything_is_read() {
     let api = api();
-    add_default_roles(&api).await;
+    rbac::add_default_roles(&api).await;
     for (path, expected) in [
         ("/apis/authentication.k8s.io/v1/tokenreviews", 403),
         ("/apis/authorization.k8s.io/v1/subjectaccessreviews", 403),
@@ -53,7 +53,7 @@ async fn rights_to_reviews_are_decided_before_anything_is_read() {
 #[tokio::test(start_paused = true)]
 async fn slow_reviews_block_neither_components_nor_administrators() {
     let api = api();
-    add_default_roles(&api).await;
+    rbac::add_default_roles(&api).await;
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     for _ in 0..MAX_REVIEWS_IN_FLIGHT {
         let (api, request) = (api.clone(), from_outside(TENANT, "POST", path, endless()));

@@ -8,7 +8,7 @@ mod lists;
 mod metrics;
 mod metrics_page;
 mod protobuf;
-mod rbac;
+pub(crate) mod rbac;
 mod replay;
 mod representations;
 mod services;
@@ -42,10 +42,7 @@ use super::{
     *,
 };
 use crate::{
-    control_plane::{
-        instance::{ApiConfig, Instance as Api},
-        rbac_defaults,
-    },
+    control_plane::instance::{ApiConfig, Instance as Api},
     kinds,
     service_account_tokens::TokenIssuer,
     store::Memory,
@@ -128,20 +125,6 @@ pub(crate) async fn call(api: &Api, method: &str, path: &str, body: Value) -> Re
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let text = if body.is_null() { String::new() } else { body.to_string() };
     send(api, &User::internal("test"), method, path, kind, "application/json", &text).await
-}
-
-/// Makes the roles and bindings that every cluster has, and the namespaces that they are in.
-pub(crate) async fn add_default_roles(api: &Api) {
-    for object in rbac_defaults::objects() {
-        let plural = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
-        let mut path = "/apis/rbac.authorization.k8s.io/v1".to_owned();
-        if let Some(namespace) = object["metadata"]["namespace"].as_str() {
-            call(api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": namespace}})).await;
-            path = format!("{path}/namespaces/{namespace}");
-        }
-        let made = call(api, "POST", &format!("{path}/{plural}"), object).await;
-        assert_eq!(made.code, 201, "{}", made.body);
-    }
 }
 
 pub(crate) async fn with_namespace() -> Api {
@@ -432,7 +415,7 @@ async fn lists_are_paged_and_selected() {
 #[tokio::test]
 async fn strangers_get_nothing() {
     let api = with_namespace().await;
-    add_default_roles(&api).await;
+    rbac::add_default_roles(&api).await;
     let nobody = User::anonymous();
     let to = |user: User, path: &'static str| {
         let api = api.clone();

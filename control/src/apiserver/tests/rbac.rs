@@ -1,6 +1,7 @@
 //! Rights by roles and bindings, and that nobody grants more than it holds.
 
 use super::*;
+use crate::control_plane::rbac_defaults;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
@@ -22,6 +23,20 @@ fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
         "subjects": [{"kind": "User", "name": user}],
     })
+}
+
+/// Makes the roles and bindings that every cluster has, and the namespaces that they are in.
+pub(crate) async fn add_default_roles(api: &Api) {
+    for object in rbac_defaults::objects() {
+        let plural = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
+        let mut path = "/apis/rbac.authorization.k8s.io/v1".to_owned();
+        if let Some(namespace) = object["metadata"]["namespace"].as_str() {
+            call(api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": namespace}})).await;
+            path = format!("{path}/namespaces/{namespace}");
+        }
+        let made = call(api, "POST", &format!("{path}/{plural}"), object).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
 }
 
 /// An API where `eve` may read config maps and write RBAC objects in the namespace `n`.

@@ -96,7 +96,7 @@ async fn a_review_answers_the_audiences_that_the_token_is_for() {
 #[tokio::test]
 async fn a_caller_may_list_what_it_may_do() {
     let api = signing(None).await;
-    add_default_roles(&api).await;
+    rbac::add_default_roles(&api).await;
     let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
     let review = json!({"spec": {"namespace": "n"}}).to_string();
     for (user, incomplete, first) in [
@@ -118,7 +118,7 @@ async fn a_caller_may_list_what_it_may_do() {
 #[tokio::test]
 async fn service_accounts_find_the_keys_of_tokens() {
     let api = signing(None).await;
-    add_default_roles(&api).await;
+    rbac::add_default_roles(&api).await;
     let account = User {
         name: "system:serviceaccount:n:a".to_owned(),
         groups: vec!["system:serviceaccounts".to_owned()],

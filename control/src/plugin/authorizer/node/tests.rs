@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 
 use super::{Kind, Relations as _, Vertex, graph::Graph};
 use crate::{
-    apiserver::{Attributes, User, tests::add_default_roles},
+    apiserver::{Attributes, User, tests::rbac::add_default_roles},
     control_plane::instance::{ApiConfig, Instance as Api},
     kinds,
     store::{Key, Memory},
