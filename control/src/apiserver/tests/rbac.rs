@@ -102,6 +102,9 @@ async fn nobody_grants_what_it_does_not_hold() {
     ] {
         let answer = post(&api, &eve, &bindings, &binding(name, kind, role, "bob")).await;
         assert_eq!(answer.code, code, "{}", answer.body);
+        if code == 404 {
+            assert_eq!(answer.body["message"], "rolebindings.rbac.authorization.k8s.io \"missing\" not found");
+        }
     }
     // Whoever may bind a role, may.
     let mut may_bind = role("binder", &["bind"], "rbac.authorization.k8s.io", &["clusterroles"]);

@@ -67,7 +67,9 @@ impl RbacEscalation {
             return Ok(());
         }
         let granted = self.policy.read(|policy| policy.role(&role).cloned()).flatten();
-        let granted = granted.ok_or_else(|| ApiError::not_found_in(GROUP, resource, role.name()))?;
+        // Upstream's error names the binding's resource and the role's name.
+        let of = &attributes.target.version.plural;
+        let granted = granted.ok_or_else(|| ApiError::not_found_in(GROUP, of, role.name()))?;
         self.check_held(attributes, binding, &granted)
     }
 
