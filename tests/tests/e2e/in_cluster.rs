@@ -61,7 +61,7 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         }
         let printed = shell(&kubectl, pod, "api=https://$NODE_IP:6443; ask /api").unwrap();
         assert!(printed.ends_with("200\n"), "{pod}: {printed}");
-        // It is authenticated as its service account, and may read without any RBAC objects.
+        // It is authenticated as its service account, which is bound to no role of its own.
         let review = "-H 'Content-Type: application/json' -d '{}'";
         let printed =
             shell(&kubectl, pod, &format!("ask /apis/authentication.k8s.io/v1/selfsubjectreviews {review}")).unwrap();

@@ -29,7 +29,7 @@ fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
 pub(crate) async fn add_default_roles(api: &Api) {
     for object in rbac_defaults::objects() {
         let plural = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
-        let mut path = "/apis/rbac.authorization.k8s.io/v1".to_owned();
+        let mut path = RBAC.to_owned();
         if let Some(namespace) = object["metadata"]["namespace"].as_str() {
             call(api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": namespace}})).await;
             path = format!("{path}/namespaces/{namespace}");

@@ -61,7 +61,7 @@ impl RbacEscalation {
         if !changed("roleRef") && !changed("subjects") {
             return Ok(());
         }
-        let role = RoleRef::of(&binding["roleRef"], attributes.target.namespace.as_deref().unwrap_or(""));
+        let role = RoleRef::of(&binding["roleRef"], namespace(attributes));
         let resource = if role.is_cluster_role() { "clusterroles" } else { "roles" };
         if self.may(attributes, "bind", resource, role.name()) {
             return Ok(());
@@ -80,7 +80,7 @@ impl RbacEscalation {
             is_resource: true,
             group: GROUP,
             resource,
-            namespace: attributes.target.namespace.as_deref().unwrap_or(""),
+            namespace: namespace(attributes),
             name,
             ..Attributes::default()
         };
@@ -90,8 +90,7 @@ impl RbacEscalation {
     /// Refuses rights that the user does not hold where the object is.
     fn check_held(&self, attributes: &AdmissionAttributes<'_>, object: &Value, wanted: &Rules) -> Result<(), ApiError> {
         let user = attributes.user;
-        let namespace = attributes.target.namespace.as_deref().unwrap_or("");
-        let held = self.policy.read(|policy| policy.rules_of(user, namespace)).unwrap_or_default();
+        let held = self.policy.read(|policy| policy.rules_of(user, namespace(attributes))).unwrap_or_default();
         let mut missing: Vec<String> = rules::uncovered(&held, wanted).iter().map(ToString::to_string).collect();
         if missing.is_empty() {
             return Ok(());
@@ -109,6 +108,11 @@ impl RbacEscalation {
         }
         Err(attributes.forbidden(object, &why))
     }
+}
+
+/// Where the object is; empty for the whole cluster.
+fn namespace<'a>(attributes: &'a AdmissionAttributes<'_>) -> &'a str {
+    attributes.target.namespace.as_deref().unwrap_or("")
 }
 
 /// What an aggregated role may come to hold.
