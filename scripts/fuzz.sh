@@ -10,10 +10,13 @@ running=()
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in bodies channel_message kernel_state log_entry log_reader manifests owners patches schemas spdy_connection spdy_headers token volume_tree; do
+for target in applies bodies channel_message kernel_state log_entry log_reader manifests owners patches schemas selectors spdy_connection spdy_headers token volume_tree; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
+    applies)
+      printf '%s' '[{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","labels":{"a":"b"}},"spec":{"replicas":2,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","ports":[{"containerPort":80}],"env":[{"name":"E","value":"1"}]}]}}}},{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"replicas":3,"template":{"spec":{"containers":[{"name":"c","image":"j"},{"name":"e","image":"k"}],"tolerations":[{"key":"k"}]}}}}]' >"$corpus/deployment"
+      printf '%s' '[{"apiVersion":"v1","kind":"Service","metadata":{"name":"s","finalizers":["a/b"]},"spec":{"ports":[{"port":80,"protocol":"TCP"},{"port":80,"protocol":"UDP"}]}},{"apiVersion":"v1","kind":"Service","metadata":{"name":"s","finalizers":["c/d"]},"spec":{"ports":[{"port":80}],"selector":{"x":"y"}}}]' >"$corpus/service" ;;
     bodies)
       cp proxy/tests/golden/*.yaml "$corpus"
       printf 'k8s\0\n\017\n\002v1\022\tConfigMap\022\015\n\003\n\001m\022\006\n\001a\022\001b' >"$corpus/protobuf"
@@ -32,6 +35,10 @@ for target in bodies channel_message kernel_state log_entry log_reader manifests
       printf '%s' '[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"b"}},[{"op":"copy","from":"/data/a","path":"/data/c"},{"op":"test","path":"/kind","value":"ConfigMap"},{"op":"move","from":"/data/c","path":"/data/d"}]]' >"$corpus/json" ;;
     schemas)
       printf '%s' '[{"type":"object","properties":{"spec":{"type":"object","properties":{"l":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object","required":["k"],"properties":{"k":{"type":"string","pattern":"^[a-c]+$"},"n":{"type":"integer","default":1,"maximum":5}}}},"p":{"x-kubernetes-int-or-string":true},"e":{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true}},"anyOf":[{"required":["l"]},{"required":["p"]}]}}},{"spec":{"l":[{"k":"a"},{"k":"b","n":9}],"p":"50%","e":{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":null}}}}},{"spec":{"l":[{"k":"b","n":9}]}}]' >"$corpus/map" ;;
+    selectors)
+      printf '%s' 'a=b,c!=d,e in (f,g),!h,n>5,x.y/z' >"$corpus/labels"
+      printf '%s' 'metadata.name=x,spec.nodeName!=y' >"$corpus/fields"
+      printf '%s' '{"matchLabels":{"a":"b"},"matchExpressions":[{"key":"n","operator":"In","values":["5","6"]},{"key":"c","operator":"DoesNotExist"}]}' >"$corpus/object" ;;
     manifests) cp proxy/tests/golden/*.yaml "$corpus" ;;
     # Two writes with a link out of the volume in between.
     volume_tree) printf '\5\0\0\1\0\1x\3\0\4\2\0\4\0\5\0\0\1\0\1y' >"$corpus/links" ;;

@@ -9,9 +9,10 @@ pub(crate) mod client_types;
 
 use serde_json::{Value, json};
 use windlass_apimachinery::{
-    managed_fields::Managers,
+    managed_fields::{self, FieldSet, Managers, OneVersion, Request, Type},
     patch::{self, PatchKind},
     schema::Schema,
+    selectors::{FieldSelector, LabelSelector, label_selector_text},
 };
 
 use crate::{
@@ -69,6 +70,66 @@ pub fn owners(text: &[u8]) {
     let Ok(decoded) = schema::decode(text, ContentType::Json) else { return };
     let metadata = json!({"name": "o", "managedFields": decoded.value});
     object(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
+}
+
+/// Has two managers apply objects one after the other, as an apply patch does. `text` is a JSON list of the first and the
+/// second object of the same kind.
+///
+/// # Panics
+/// When applying again what is applied changes something, or the owners cannot be read back.
+pub fn applies(text: &[u8]) {
+    let Ok(decoded) = schema::decode(text, ContentType::Json) else { return };
+    let (first, second) = (&decoded.value[0], &decoded.value[1]);
+    let catalog = catalog();
+    let Some(version) = catalog.all().find(|version| first["kind"] == *version.gvk.kind) else { return };
+    let (node, object_meta) = (version.spec.schema.node(), kinds::types::schema("meta/v1.ObjectMeta"));
+    let api_version = version.gvk.api_version();
+    let request = |manager| Request {
+        ty: Type::new(node, &object_meta),
+        api_version: &api_version,
+        subresource: "",
+        reset: &FieldSet::default(),
+        versions: &OneVersion,
+        manager,
+        now: "2026-01-01T00:00:00Z",
+    };
+    // What is stored is canonical and has defaults, as the pipeline makes it between two writes.
+    let stored = |mut object: Value| {
+        version.spec.schema.drop_invalid_fields(&mut object);
+        apiserver::default(version, &mut object);
+        object
+    };
+    let Ok(live) = managed_fields::apply(&request("first"), &json!({}), first, false) else { return };
+    let live = stored(live);
+    let Ok(both) = managed_fields::apply(&request("second"), &live, second, true) else { return };
+    let both = stored(both);
+    let owners = &both["metadata"]["managedFields"];
+    assert!(Managers::decode(owners).is_ok(), "the owners cannot be read: {owners}");
+    if let Ok(again) = managed_fields::apply(&request("second"), &both, second, true) {
+        assert_eq!(stored(again), both, "applying twice is applying once");
+    }
+}
+
+/// Parses text as the label selector of a query, as the field selector of each type and as a LabelSelector in JSON.
+///
+/// # Panics
+/// When a LabelSelector matches other labels than its text in a query does.
+pub fn selectors(text: &str) {
+    static LABELS: LazyLock<Value> = LazyLock::new(|| json!({"a": "b", "app": "web", "n": "5", "x.y/z": ""}));
+    if let Ok(selector) = LabelSelector::parse(text) {
+        let _ = selector.matches_labels(&LABELS);
+    }
+    for version in catalog().all() {
+        let selectable = Some(version.spec.selectable.as_slice());
+        if let Ok(selector) = FieldSelector::parse(text, selectable) {
+            let _ = selector.matches(&json!({"metadata": {"name": text}}));
+        }
+    }
+    let Ok(decoded) = schema::decode(text.as_bytes(), ContentType::Json) else { return };
+    let Ok(selector) = LabelSelector::from_label_selector(&decoded.value) else { return };
+    // Labels that the API refuses have no form in a query.
+    let Ok(of_text) = LabelSelector::parse(&label_selector_text(&decoded.value)) else { return };
+    assert_eq!(selector.matches_labels(&LABELS), of_text.matches_labels(&LABELS), "{}", decoded.value);
 }
 
 /// The built-in types.
