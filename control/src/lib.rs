@@ -26,6 +26,7 @@ mod control_plane;
 mod event_ttl;
 mod loopback_probe;
 mod plugin;
+mod quota;
 
 pub use windlass_store as store;
 

@@ -8,6 +8,7 @@
 //! a start after an unclean end begins above it. Such an end may lose the last seconds of resources with
 //! [`RelaxedDurability`]; their watchers must list again. All others go on where they were.
 
+mod companion;
 mod dispatch;
 mod engine;
 mod guard;
@@ -34,6 +35,7 @@ use std::{
 use serde_json::Value;
 use tokio::sync::{oneshot, watch as tokio_watch};
 
+pub use companion::{Change, Companion, Decide};
 pub use dispatch::Scope;
 pub use engine::{
     Counters, Directory, Engine, Fault, Log, LogFile, Memory, RealDirectory, Record, copy_log, import_redb,
@@ -83,6 +85,8 @@ pub struct Write {
     pub value: Option<Value>,
     /// What must hold for other objects.
     pub guards: Vec<Guard>,
+    /// What changes with it.
+    pub companions: Vec<Companion>,
 }
 
 /// Which writes of a resource are acknowledged before they are on disk, which they are a few seconds later.
@@ -113,7 +117,7 @@ pub enum Error {
     /// The precondition of a write does not hold.
     #[error("the object was changed or is not there")]
     Conflict,
-    /// A guard of a write does not hold.
+    /// A guard of a write does not hold, or a companion refuses it.
     #[error("the guard on {} {:?} in {:?} does not hold", .resource, .key.name, .key.namespace)]
     Guard {
         /// The group resource.
@@ -283,12 +287,12 @@ impl Store {
     /// state with the deletion's revision. An enqueued write happens also when the caller no longer waits.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when `expected` does not hold, [`Error::Guard`] when a guard does not, [`Error::Allocation`] when a requested value is taken,
+    /// [`Error::Conflict`] when `expected` does not hold, [`Error::Guard`] when a guard does not or a companion refuses, [`Error::Allocation`] when a requested value is taken,
     /// [`Error::OutcomeUnknown`] when the write may exist after a restart; every other error means that nothing was
     /// written.
     pub async fn write(&self, write: Write) -> Result<Arc<Object>, Error> {
         let allocates = self.allocators.read().unwrap_or_else(PoisonError::into_inner).contains_key(&write.resource);
-        let Write { resource, key, expected, value, guards } = write;
+        let Write { resource, key, expected, value, guards, companions } = write;
         // Encoded here, so that the writer thread has little to do for each write.
         let content = match value {
             None => Content::Deleted,
@@ -299,7 +303,7 @@ impl Store {
             }
         };
         let (reply, reply_rx) = oneshot::channel();
-        let write = writer::Prepared { resource, key, expected, content, guards };
+        let write = writer::Prepared { resource, key, expected, content, guards, companions };
         self.writer.write(write, reply).await?;
         reply_rx.await.map_err(|_| Error::Closed)?
     }

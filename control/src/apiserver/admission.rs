@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::{error::ApiError, target::Target, user::User};
-use crate::store::Guard;
+use crate::store::{Companion, Guard};
 
 /// What is done to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +108,12 @@ pub trait AdmissionPlugin: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// What changes in the same transaction as the object, which becomes `new`, or `None` when it is removed; or what
+    /// refuses the write when others came before. Called for every write that is admitted.
+    fn companions(&self, _attributes: &AdmissionAttributes<'_>, _new: Option<&Value>) -> Vec<Companion> {
+        Vec::new()
+    }
+
     /// Refuses an object that all mutating plugins have seen. For a deletion the object is null.
     ///
     /// # Errors
@@ -145,6 +151,11 @@ impl Chain {
     /// What the plugins rely on.
     pub(crate) fn guards(&self, attributes: &AdmissionAttributes<'_>) -> Vec<Guard> {
         self.handling(attributes.operation).flat_map(|plugin| plugin.guards(attributes)).collect()
+    }
+
+    /// What changes with an object that becomes `new`.
+    pub(crate) fn companions(&self, attributes: &AdmissionAttributes<'_>, new: Option<&Value>) -> Vec<Companion> {
+        self.handling(attributes.operation).flat_map(|plugin| plugin.companions(attributes, new)).collect()
     }
 
     /// Runs the validating plugins.

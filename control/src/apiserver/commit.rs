@@ -5,22 +5,29 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Api, error::ApiError, metadata, types::Version};
-use crate::store::{Error, Expected, Guard, Key, Object, Write};
+use crate::store::{Companion, Error, Expected, Guard, Key, Object, Write};
 
 /// Attempts to apply a change to an object that others write too. Upstream's loop ends with the request alone; each
 /// failed attempt is another client's successful write.
 pub(super) const MAX_WRITE_ATTEMPTS: usize = 1000;
 
+/// What a write depends on beside its object, and what changes with it.
+#[derive(Debug, Default)]
+pub(super) struct Relations {
+    pub(super) guards: Vec<Guard>,
+    pub(super) companions: Vec<Companion>,
+}
+
 impl Api {
     /// The only way to write into the store: checks that the object can be decoded as its type, and converts it to the
-    /// storage version. `None` when `expected` or a guard does not hold.
+    /// storage version. `None` when `expected` or a guard does not hold, or a companion refuses.
     pub(super) async fn commit(
         &self,
         version: &Version,
         key: Key,
         expected: Expected,
         mut value: Option<Value>,
-        guards: Vec<Guard>,
+        Relations { guards, companions }: Relations,
     ) -> Result<Option<Arc<Object>>, ApiError> {
         let resource = version.id().ok_or_else(|| ApiError::internal("the resource is not stored"))?;
         if let Some(object) = &mut value {
@@ -35,7 +42,7 @@ impl Api {
             version.convert_to_storage(object)?;
         }
         let name = key.name.clone();
-        let write = Write { resource, key, expected, value, guards };
+        let write = Write { resource, key, expected, value, guards, companions };
         match self.store().write(write).await {
             Ok(written) => Ok(Some(written)),
             Err(Error::Conflict | Error::Guard { .. }) => Ok(None),

@@ -44,7 +44,11 @@ impl ApiError {
         if !self.details.is_object() {
             self.details = json!({});
         }
-        self.details["causes"] = json!([{"reason": reason, "message": message, "field": field}]);
+        let mut cause = json!({"reason": reason});
+        for (name, text) in [("message", message), ("field", field)].into_iter().filter(|(_, text)| !text.is_empty()) {
+            cause[name] = json!(text);
+        }
+        self.details["causes"] = json!([cause]);
         self
     }
 

@@ -11,7 +11,7 @@ use windlass_apimachinery::managed_fields::keep_times;
 use super::{
     admission::{AdmissionAttributes, Operation, Warnings},
     chain::ApiRequest,
-    commit::MAX_WRITE_ATTEMPTS,
+    commit::{MAX_WRITE_ATTEMPTS, Relations},
     delete::is_finalized,
     error::ApiError,
     field_manager::FieldManager,
@@ -171,7 +171,9 @@ impl ApiRequest {
                     return Ok(Mutated::Drafted(object));
                 }
                 let guards = self.api.admission().guards(&attributes);
-                let created = self.api.commit(version, key.clone(), Expected::Absent, Some(object), guards).await?;
+                let companions = self.api.admission().companions(&attributes, Some(&object));
+                let related = Relations { guards, companions };
+                let created = self.api.commit(version, key.clone(), Expected::Absent, Some(object), related).await?;
                 if let Some(created) = created {
                     return Ok(Mutated::Stored(created));
                 }
@@ -235,7 +237,8 @@ impl ApiRequest {
         // An update that removes the last finalizer of a terminating object deletes it.
         let (value, last) = if is_finalized(version, &object) { (None, Some(object)) } else { (Some(object), None) };
         let expected = Expected::Revision(existing.revision);
-        let written = self.api.commit(version, target.key(), expected, value, Vec::new()).await?;
+        let related = self.related(mutation, old, value.as_ref());
+        let written = self.api.commit(version, target.key(), expected, value, related).await?;
         Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
     }
 
@@ -260,8 +263,15 @@ impl ApiRequest {
             Draft::Remove(object) => (None, Some(object)),
         };
         let expected = Expected::Revision(existing.revision);
-        let written = self.api.commit(&target.version, target.key(), expected, value, Vec::new()).await?;
+        let related = self.related(mutation, old, value.as_ref());
+        let written = self.api.commit(&target.version, target.key(), expected, value, related).await?;
         Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
+    }
+
+    /// What changes with `old`, which becomes `new` or is removed.
+    fn related(&self, mutation: &Mutation<'_>, old: &Value, new: Option<&Value>) -> Relations {
+        let companions = self.api.admission().companions(&mutation.attributes(self, Some(old)), new);
+        Relations { companions, ..Relations::default() }
     }
 }
 
@@ -324,7 +334,7 @@ fn validate_update(version: &Version, scope: Scope<'_>, new: &Value, old: &Value
 }
 
 impl ApiRequest {
-    /// Runs admission on what is posted to a subresource; `parent` is its object.
+    /// Runs admission on what is posted to a subresource, and returns what the plugins make of it; `parent` is its object.
     ///
     /// # Errors
     /// The first refusal.
@@ -332,13 +342,13 @@ impl ApiRequest {
         &self,
         target: &Target,
         options: &RequestOptions,
-        posted: &Value,
+        posted: Value,
         parent: Option<&Value>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Value, ApiError> {
         self.admit(target, Operation::Create, options.dry_run, posted, parent).await
     }
 
-    /// Runs admission on what is not stored itself.
+    /// Runs admission on what is not stored itself, and returns what the plugins make of it.
     ///
     /// # Errors
     /// The first refusal.
@@ -347,12 +357,13 @@ impl ApiRequest {
         target: &Target,
         operation: Operation,
         dry_run: bool,
-        object: &Value,
+        mut object: Value,
         old: Option<&Value>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Value, ApiError> {
         let warnings = Warnings::default();
         let attributes = AdmissionAttributes { user: &self.user, operation, target, old, dry_run, warnings: &warnings };
-        self.api.admission().admit(&attributes, &mut object.clone()).await?;
-        self.api.admission().validate(&attributes, object).await
+        self.api.admission().admit(&attributes, &mut object).await?;
+        self.api.admission().validate(&attributes, &object).await?;
+        Ok(object)
     }
 }

@@ -1,7 +1,7 @@
 //! Repairs objects that earlier versions stored and that clients cannot decode: one of them makes every list of its
 //! type fail.
 
-use super::{Api, metadata, types::Version};
+use super::{Api, commit::Relations, metadata, types::Version};
 use crate::store::{Expected, Object};
 
 impl Api {
@@ -28,7 +28,7 @@ impl Api {
         let stored = match repaired {
             Ok((value, _)) => {
                 let expected = Expected::Revision(object.revision);
-                self.commit(version, key, expected, Some(value), Vec::new()).await.map_err(|e| e.to_string())
+                self.commit(version, key, expected, Some(value), Relations::default()).await.map_err(|e| e.to_string())
             }
             Err(what) => Err(what),
         };

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 16] = [
+const KINDS: [(&str, &str, &str, &str, bool); 18] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -34,9 +34,11 @@ const KINDS: [(&str, &str, &str, &str, bool); 16] = [
     ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
     ("", "v1", "PersistentVolume", "persistentvolumes", false),
     ("", "v1", "Node", "nodes", false),
+    ("", "v1", "ResourceQuota", "resourcequotas", true),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
+    ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
     (CUSTOM.0, "v1", "Widget", CUSTOM.1, true),
 ];
 /// Group and plural of a type that discovery shows only while [`FakeApi::serve_custom`] says so.

@@ -22,10 +22,12 @@ mod nodes;
 mod persistent_volumes;
 mod pods;
 mod replication;
+mod resource_quotas;
 mod runtime;
 mod service_accounts;
 #[cfg(test)]
 mod tests;
+mod volume_attributes_classes;
 
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
@@ -37,8 +39,10 @@ use namespaces::Namespaces;
 use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
 use persistent_volumes::PersistentVolumes;
 use replication::Replication;
+use resource_quotas::ResourceQuotas;
 use runtime::Controllers;
 use service_accounts::ServiceAccounts;
+use volume_attributes_classes::VolumeAttributesClasses;
 
 /// Configuration of the controllers.
 #[derive(Debug, Clone)]
@@ -94,6 +98,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<EndpointsController>(());
     controllers.add::<PersistentVolumes>(());
+    controllers.add::<VolumeAttributesClasses>(());
+    controllers.add::<ResourceQuotas>(());
     if !ranges.is_empty() {
         controllers.add::<NodeIpam>(ranges);
     }

@@ -24,7 +24,7 @@ mod node;
 mod policy;
 mod rbac;
 mod resource;
-mod scheduling;
+pub(crate) mod scheduling;
 pub(crate) mod shared;
 mod storage;
 pub mod types;

@@ -1,4 +1,5 @@
 mod calls;
+mod companions;
 mod faults;
 mod history;
 mod log;
@@ -29,7 +30,7 @@ fn key(name: &str) -> Key {
 fn put(name: &str, expected: Expected, text: &str) -> Write {
     // Large enough that each object has pages of its own in the engine's file.
     let value = serde_json::json!({"metadata": {"name": name}, "text": text, "padding": "x".repeat(3000)});
-    Write { resource: THINGS, key: key(name), expected, value: Some(value), guards: Vec::new() }
+    Write { resource: THINGS, key: key(name), expected, value: Some(value), guards: Vec::new(), companions: Vec::new() }
 }
 
 fn beat(name: &str, expected: Expected, text: &str) -> Write {
@@ -37,7 +38,14 @@ fn beat(name: &str, expected: Expected, text: &str) -> Write {
 }
 
 fn delete(name: &str, revision: u64) -> Write {
-    Write { resource: THINGS, key: key(name), expected: Expected::Revision(revision), value: None, guards: Vec::new() }
+    Write {
+        resource: THINGS,
+        key: key(name),
+        expected: Expected::Revision(revision),
+        value: None,
+        guards: Vec::new(),
+        companions: Vec::new(),
+    }
 }
 
 fn open(engine: impl Engine + 'static) -> Store {

@@ -1,13 +1,14 @@
-//! What a write must fulfil: its precondition, its guards, its allocations. Each sees the writes before it.
+//! What a write must fulfil: its precondition, its guards, its companions, its allocations. Each sees the writes before it.
 
 use std::{
     collections::HashMap,
+    iter,
     sync::{Arc, PoisonError},
     time::Instant,
 };
 
 use super::{
-    super::{Encoded, Error, Event, Expected, Key, Object, ResourceId, Rollback},
+    super::{Change, Companion, Encoded, Error, Event, Expected, Key, Object, ResourceId, Rollback},
     Accepted, Content, Prepared, Writer,
     queue::Queued,
     unix_seconds,
@@ -72,29 +73,29 @@ impl Writer {
         let (now, unix_seconds) = (Instant::now(), unix_seconds());
         for (write, reply) in writes {
             let (resource, current) = (write.resource, view.get(write.resource, &write.key));
-            let (object, deleted, rollback) = match self.check_one(&view, write, current.as_ref()) {
+            let Checked { object, deleted, rollback, companions } = match self.check_one(&view, write, current.as_ref())
+            {
                 Ok(checked) => checked,
                 Err(error) => {
                     let _ = reply.send(Err(error));
                     continue;
                 }
             };
-            let options = state.resource(resource).map(|r| &r.options);
-            self.needs_sync |= !options.is_some_and(|o| o.relaxed_durability.holds(&object.key.namespace));
-            view.pending.insert(resource, &object, deleted);
-            let event = Arc::new(Event::new(resource, object, current, deleted, now, unix_seconds));
-            self.checked.push(Accepted { event, reply, rollback });
+            let written = (resource, object, current, deleted, Some(reply), rollback);
+            let with = companions.into_iter().map(|c| (c.resource, c.object, Some(c.current), false, None, None));
+            for (resource, object, current, deleted, reply, rollback) in iter::once(written).chain(with) {
+                let options = state.resource(resource).map(|r| &r.options);
+                self.needs_sync |= !options.is_some_and(|o| o.relaxed_durability.holds(&object.key.namespace));
+                view.pending.insert(resource, &object, deleted);
+                let event = Arc::new(Event::new(resource, object, current, deleted, now, unix_seconds));
+                self.checked.push(Accepted { event, reply, rollback });
+            }
         }
         self.pending = view.pending;
     }
 
-    /// The new state of the object at a revision of its own, and whether it is deleted.
-    fn check_one(
-        &mut self,
-        view: &View<'_>,
-        write: Prepared,
-        current: Option<&Arc<Object>>,
-    ) -> Result<(Arc<Object>, bool, Option<Rollback>), Error> {
+    /// The new state of the object and of its companions, each at a revision of its own.
+    fn check_one(&mut self, view: &View<'_>, write: Prepared, current: Option<&Arc<Object>>) -> Result<Checked, Error> {
         let holds = match (write.expected, current) {
             // What is not there cannot be deleted.
             (Expected::Absent, None) => !matches!(write.content, Content::Deleted),
@@ -110,6 +111,7 @@ impl Writer {
                 return Err(Error::Guard { resource, key: guard.key.clone() });
             }
         }
+        let changed = changed_companions(view, &write.companions)?;
         let mut content = write.content;
         let allocators = self.shared.allocators.read().unwrap_or_else(PoisonError::into_inner);
         let rollback = match (allocators.get(&write.resource), &mut content) {
@@ -128,6 +130,51 @@ impl Writer {
             (Content::Deleted, Some(current)) => (current.at_revision(self.revision), true),
             (Content::Deleted, None) => return Err(Error::Conflict),
         };
-        Ok((Arc::new(object), deleted, rollback))
+        let companions = changed.into_iter().map(|(companion, current, encoded)| {
+            self.revision += 1;
+            let object = Arc::new(encoded.finish(companion.key.clone(), self.revision));
+            CheckedCompanion { resource: companion.resource, object, current }
+        });
+        let companions = companions.collect();
+        Ok(Checked { object: Arc::new(object), deleted, rollback, companions })
     }
+}
+
+/// A write that may be committed.
+struct Checked {
+    object: Arc<Object>,
+    deleted: bool,
+    rollback: Option<Rollback>,
+    companions: Vec<CheckedCompanion>,
+}
+
+/// What changes with it.
+struct CheckedCompanion {
+    resource: ResourceId,
+    object: Arc<Object>,
+    current: Arc<Object>,
+}
+
+/// A companion that changes, with its state before and after.
+type Changed<'a> = (&'a Companion, Arc<Object>, Encoded);
+
+/// The companions that change.
+fn changed_companions<'a>(view: &View<'_>, companions: &'a [Companion]) -> Result<Vec<Changed<'a>>, Error> {
+    let mut changed = Vec::new();
+    for companion in companions {
+        let Some(current) = view.get(companion.resource, &companion.key) else { continue };
+        let of = view.state.resource(companion.resource);
+        match (companion.decide)(&current) {
+            Change::Keep => {}
+            Change::Update(value) => {
+                let indexes = of.map(|r| r.options.indexes.as_slice()).unwrap_or_default();
+                changed.push((companion, current, Encoded::new(&value).with_indexes(indexes)));
+            }
+            Change::Refuse => {
+                let resource = of.map(|r| Arc::clone(&r.name)).unwrap_or_default();
+                return Err(Error::Guard { resource, key: companion.key.clone() });
+            }
+        }
+    }
+    Ok(changed)
 }

@@ -22,8 +22,8 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch as tokio_watch};
 
 use super::{
-    Allocators, Counters, Encoded, Engine, Error, Event, Expected, Guard, Health, Key, Object, Record, ResourceId,
-    Rollback,
+    Allocators, Companion, Counters, Encoded, Engine, Error, Event, Expected, Guard, Health, Key, Object, Record,
+    ResourceId, Rollback,
     state::{State, unix_seconds},
 };
 
@@ -43,6 +43,7 @@ pub(super) struct Prepared {
     pub(super) expected: Expected,
     pub(super) content: Content,
     pub(super) guards: Vec<Guard>,
+    pub(super) companions: Vec<Companion>,
 }
 
 #[derive(Debug)]
@@ -80,7 +81,8 @@ pub(super) struct Shared {
 /// A write that passed its checks.
 struct Accepted {
     event: Arc<Event>,
-    reply: Reply,
+    /// `None` for a companion of the write before it.
+    reply: Option<Reply>,
     rollback: Option<Rollback>,
 }
 
@@ -268,8 +270,9 @@ impl Writer {
         }
         let Some(engine) = self.engine.take() else { return };
         let transaction = self.transaction(records, self.revision + REVISION_HEADROOM);
-        let is_single = may_wait && accepted.len() == 1 && self.last_batch <= 1;
-        self.last_batch = accepted.len();
+        let writes = accepted.iter().filter(|accepted| accepted.reply.is_some()).count();
+        let is_single = may_wait && writes == 1 && self.last_batch <= 1;
+        self.last_batch = writes;
         self.in_flight = accepted;
         if is_single {
             self.on_committed(Committed::of(engine, transaction));
@@ -306,7 +309,7 @@ impl Writer {
         for (is_next, accepted) in [(true, next), (false, accepted)] {
             for Accepted { reply, rollback, .. } in accepted.into_iter().rev() {
                 rollback.into_iter().for_each(|rollback| rollback());
-                replies.push((is_next, reply));
+                replies.extend(reply.map(|reply| (is_next, reply)));
             }
         }
         let outcome = self.on_commit_failure(error);
@@ -352,7 +355,9 @@ impl Writer {
             }
         }
         for Accepted { event, reply, .. } in accepted {
-            let _ = reply.send(Ok(Arc::clone(&event.object)));
+            if let Some(reply) = reply {
+                let _ = reply.send(Ok(Arc::clone(&event.object)));
+            }
             self.framed_bytes += event.object.bytes.len();
             self.framed.push_back(event);
         }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, Testbed, cluster::Api, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::shared_dir::{SharedDir, container_status, is_ready, shell, wait_for, wait_for_event};
 
@@ -62,19 +62,17 @@ fn in_place_resize() {
     assert_ne!(container_status(&pod)["containerID"], id);
     assert_eq!(memory_of(&uid), "50331648");
 
-    // More than the node's capacity is infeasible, and nothing happens. A kube-apiserver rejects it itself, so that the
-    // node never sees it.
-    if testbed.api() == Api::Embedded {
-        resize(json!({"requests": {"cpu": "4000"}, "limits": {"cpu": "4000"}}));
-        let pending = |p: &Value| {
-            let all = p["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            all.into_iter().find(|c| c["type"] == "PodResizePending")
-        };
-        let pod = wait_for(&kubectl, "p", "is told that it cannot be", |p| pending(p).is_some());
-        assert_eq!(pending(&pod).unwrap()["reason"], "Infeasible");
-        resize(json!({"requests": {"cpu": "150m"}, "limits": {"cpu": "300m"}}));
-        wait_for(&kubectl, "p", "wants no more", |p| pending(p).is_none());
-    }
+    // More than the node can ever give is refused.
+    let refused = kubectl.try_run(&[
+        "patch",
+        "pod",
+        "p",
+        "--subresource",
+        "resize",
+        "-p",
+        r#"{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"4000"},"limits":{"cpu":"4000"}}}]}}"#,
+    ]);
+    assert!(refused.unwrap_err().to_string().contains("node didn't have enough allocatable resources: cpu"));
 
     let refused = kubectl.try_run(&[
         "patch",

@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 use windlass_tests::{
-    DEFAULT_TIMEOUT,
-    cluster::Api,
-    eventually,
+    DEFAULT_TIMEOUT, eventually,
     shared_dir::{condition, container_status, shell},
 };
 
@@ -111,13 +109,7 @@ fn resize_several_containers_at_once(case: &Case<'_>) {
 
 fn resize_infeasible(case: &Case<'_>) {
     running(case, json!({"resources": resources("50m", "16Mi")}));
-    if case.testbed.api() == Api::Cluster {
-        return refused_at_once(case, &resources("4000", "16Mi"), "cpu");
-    }
-    resize(case, "p", &[("main", resources("4000", "16Mi"))]);
-    let pod = case.wait("p", "is told", |p| condition(p, "PodResizePending")["reason"] == "Infeasible");
-    assert_eq!(container_status(&pod)["resources"]["limits"]["cpu"], "50m");
-    case.wait_for_event("p", "ResizeInfeasible");
+    refused_at_once(case, &resources("4000", "16Mi"), "cpu");
 }
 
 fn resize_deferred_until_resources_are_free(case: &Case<'_>) {
@@ -162,15 +154,7 @@ fn resize_of_the_pod_cgroup(case: &Case<'_>) {
 fn resize_of_a_memory_request_alone(case: &Case<'_>) {
     let asks = |memory: &str| json!({"requests": {"memory": memory}, "limits": {"memory": "4Ti"}});
     let before = running(case, json!({"resources": asks("16Mi")}));
-    if case.testbed.api() == Api::Cluster {
-        refused_at_once(case, &asks("3Ti"), "memory");
-    } else {
-        resize(case, "p", &[("main", asks("3Ti"))]);
-        let put_off = case.wait("p", "has too large a wish", |p| condition(p, "PodResizePending")["status"] == "True");
-        assert_eq!(container_status(&put_off)["allocatedResources"]["memory"], "16Mi");
-        assert_eq!(container_status(&put_off)["resources"]["requests"]["memory"], "16Mi");
-        case.wait_for_event("p", "ResizeInfeasible");
-    }
+    refused_at_once(case, &asks("3Ti"), "memory");
     resize(case, "p", &[("main", asks("32Mi"))]);
     let after =
         case.wait("p", "has what it asks for", |p| container_status(p)["allocatedResources"]["memory"] == "32Mi");

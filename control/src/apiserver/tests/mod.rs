@@ -1,5 +1,6 @@
 //! Requests against the router, over a store in memory.
 
+mod admission;
 mod apply;
 mod deletion;
 mod impersonation;
@@ -8,6 +9,7 @@ mod lists;
 mod metrics;
 mod metrics_page;
 mod protobuf;
+mod quotas;
 pub(crate) mod rbac;
 mod replay;
 mod representations;

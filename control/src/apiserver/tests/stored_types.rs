@@ -203,7 +203,14 @@ async fn undecodable_objects_are_repaired_at_the_start() {
     {
         let key = Key { namespace: "n".to_owned(), name: name.to_owned() };
         let resource = api.store().resource(resource);
-        let write = Write { resource, key, expected: Expected::Absent, value: Some(value), guards: Vec::new() };
+        let write = Write {
+            resource,
+            key,
+            expected: Expected::Absent,
+            value: Some(value),
+            guards: Vec::new(),
+            companions: Vec::new(),
+        };
         api.store().write(write).await.unwrap();
     }
     let client = Client::new(api.router().layer(axum::Extension(User::internal("t"))), "n");

@@ -4,9 +4,13 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
+    core::v1::{
+        Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, ResourceQuota,
+        Service,
+    },
     discovery::v1::EndpointSlice,
     rbac::v1::ClusterRole,
+    storage::v1::VolumeAttributesClass,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, api::DynamicObject, core::PartialObjectMeta};
@@ -28,7 +32,9 @@ impl Cached for Namespace {}
 impl Cached for PersistentVolume {}
 impl Cached for PersistentVolumeClaim {}
 impl Cached for ReplicationController {}
+impl Cached for ResourceQuota {}
 impl Cached for Service {}
+impl Cached for VolumeAttributesClass {}
 impl Cached for DynamicObject {}
 
 /// Keeps identity, version, owners and finalizers.

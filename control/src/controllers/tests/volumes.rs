@@ -1,6 +1,9 @@
 //! Claims and volumes together.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeClaim},
+    storage::v1::VolumeAttributesClass,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -36,5 +39,24 @@ async fn a_bound_claim_is_lost_with_its_volume_and_bound_again_when_that_is_back
     put(&volumes, volume).await;
     bed.fake.until("persistentvolumeclaims", "bound again", claim_is("Bound")).await;
     bed.fake.until("persistentvolumes", "bound again", bound).await;
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn a_class_of_attributes_stays_while_a_claim_names_it() {
+    let bed = Bed::new(Config::default()).await;
+    let classes: Api<VolumeAttributesClass> = Api::all(bed.client.clone());
+    let class =
+        json!({"metadata": {"name": "fast", "finalizers": ["kubernetes.io/vac-protection"]}, "driverName": "d"});
+    put(&classes, class).await;
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeAttributesClassName": "fast"}});
+    put(&bed.api::<PersistentVolumeClaim>(), claim).await;
+    bed.fake.until("persistentvolumeclaims", "seen", |c| c[0]["status"]["phase"] == "Pending").await;
+    classes.delete("fast", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(bed.fake.all("volumeattributesclasses").len(), 1);
+    let other = Patch::Merge(json!({"spec": {"volumeAttributesClassName": "other"}}));
+    bed.api::<PersistentVolumeClaim>().patch("c", &PatchParams::default(), &other).await.unwrap();
+    bed.fake.until("volumeattributesclasses", "gone", <[Value]>::is_empty).await;
     bed.end().await;
 }

@@ -3,12 +3,15 @@
 use async_trait::async_trait;
 use serde_json::Value;
 
+use super::default_class::default_class;
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation},
     store::Store,
 };
 
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+/// Mark the default.
+const MARKS: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
 /// Sets the class.
 #[derive(Debug)]
@@ -36,15 +39,12 @@ impl AdmissionPlugin for DefaultStorageClass {
 
 /// Sets the default storage class of a claim without one, if there is a default.
 fn set_default(store: &Store, object: &mut Value) {
-    if !object["spec"]["storageClassName"].is_null() || !object["spec"].is_object() {
+    let is_named = !object["spec"]["storageClassName"].is_null()
+        || !object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].is_null();
+    if is_named || !object["spec"].is_object() {
         return;
     }
-    let (classes, _) = store.list(store.resource("storageclasses.storage.k8s.io"), None);
-    let is_default = |class: &Value| class["metadata"]["annotations"][DEFAULT_CLASS] == "true";
-    let mut all: Vec<Value> = classes.iter().map(|class| class.value()).filter(is_default).collect();
-    // Of several defaults the newest, as upstream.
-    all.sort_by_key(|class| class["metadata"]["creationTimestamp"].as_str().unwrap_or("").to_owned());
-    if let Some(class) = all.last() {
-        object["spec"]["storageClassName"] = class["metadata"]["name"].clone();
+    if let Some(name) = default_class(store, store.resource("storageclasses.storage.k8s.io"), &MARKS) {
+        object["spec"]["storageClassName"] = name;
     }
 }

@@ -67,7 +67,7 @@ async fn samples() -> Vec<Arc<Object>> {
     let mut objects = Vec::new();
     for i in 0..WRITERS {
         let value = Some(pod(&key(i).name, i));
-        let write = Write { resource: pods, key: key(i), expected: Expected::Absent, value, guards: Vec::new() };
+        let write = Write { resource: pods, key: key(i), expected: Expected::Absent, value, guards: Vec::new(), companions: Vec::new() };
         objects.push(store.write(write).await.expect("written"));
     }
     objects
@@ -122,7 +122,7 @@ async fn storm(store: &Store, writers: usize, time: Duration) -> (usize, Duratio
                     let object = store.get(pods, &key(i)).expect("a pod");
                     value["metadata"]["name"] = object.key.name.as_str().into();
                     let (expected, value) = (Expected::Revision(object.revision), Some(value.clone()));
-                    let write = Write { resource: pods, key: key(i), expected, value, guards: Vec::new() };
+                    let write = Write { resource: pods, key: key(i), expected, value, guards: Vec::new(), companions: Vec::new() };
                     store.write(write).await.expect("written");
                     count.fetch_add(1, Ordering::Relaxed);
                     i = (i + writers) % OBJECTS;
@@ -263,7 +263,7 @@ async fn whole_store(dir: &Path) {
     let fill = (0..OBJECTS).map(|i| {
         let store = store.clone();
         let value = Some(pod(&key(i).name, i));
-        let write = Write { resource: pods, key: key(i), expected: Expected::Absent, value, guards: Vec::new() };
+        let write = Write { resource: pods, key: key(i), expected: Expected::Absent, value, guards: Vec::new(), companions: Vec::new() };
         async move { store.write(write).await }
     });
     for written in futures(fill).await {
@@ -318,7 +318,7 @@ async fn delivery(store: &Store, pods: windlass_store::ResourceId) {
         let object = store.get(pods, &key(i)).expect("a pod");
         let (expected, value) = (Expected::Revision(object.revision), Some(pod(&object.key.name, i)));
         arrived.store(0, Ordering::Relaxed);
-        store.write(Write { resource: pods, key: key(i), expected, value, guards: Vec::new() }).await.expect("written");
+        store.write(Write { resource: pods, key: key(i), expected, value, guards: Vec::new(), companions: Vec::new() }).await.expect("written");
         let begun = Instant::now();
         while arrived.load(Ordering::Relaxed) < WATCHERS {
             tokio::time::sleep(Duration::from_micros(100)).await;

@@ -67,7 +67,7 @@ async fn bind(request: &ApiRequest, target: &Target, options: &RequestOptions, b
     if binding["metadata"]["name"] != name {
         return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
     }
-    request.admit_posted(target, options, &binding, None).await?;
+    let binding = request.admit_posted(target, options, binding, None).await?;
     let make = |old: &Value| {
         check_binding(target, &binding, old)?;
         bind_pod(&binding, old).map_err(|why| match why {

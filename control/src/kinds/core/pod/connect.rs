@@ -54,7 +54,7 @@ impl SubresourceHandler for Connect {
             return Err(ApiError::new(403, "Forbidden", why));
         }
         let pod = request.read(target)?;
-        request.admit(target, Operation::Connect, options.dry_run, &Value::Null, Some(&pod)).await?;
+        request.admit(target, Operation::Connect, options.dry_run, Value::Null, Some(&pod)).await?;
         let path = kubelet_path(target, self.subresource, options, &pod)?;
         let (kubelet, node) = node_of(request, self.kubelet.as_ref(), target, &pod)?;
         let headers = forwarded_headers(&request.headers);

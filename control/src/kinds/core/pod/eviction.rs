@@ -29,7 +29,7 @@ impl SubresourceHandler for Evict {
         if named.is_some_and(|name| name != target.name()) {
             return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
         }
-        request.admit_posted(target, options, &eviction, Some(&request.read(target)?)).await?;
+        request.admit_posted(target, options, eviction, Some(&request.read(target)?)).await?;
         let pod = target.whole();
         let mut delete_options = DeleteOptions::read(request.api.delete_options_schema(), options, &body)?;
         if !delete_options.dry_run {

@@ -40,7 +40,7 @@ impl SubresourceHandler for TokenRequest {
         let tokens = self.tokens.as_ref();
         let tokens = tokens.ok_or_else(|| ApiError::internal("this server has no key for tokens"))?;
         let account = request.read(target)?;
-        let mut wanted = read_json(body)?;
+        let wanted = read_json(body)?;
         let namespace = target.namespace.clone().unwrap_or_default();
         let name = target.name.clone().unwrap_or_default();
         let seconds = wanted["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
@@ -57,7 +57,7 @@ impl SubresourceHandler for TokenRequest {
             };
             return Err(ApiError::invalid(&target.version, &name, &[error]));
         }
-        request.admit_posted(target, options, &wanted, Some(&account)).await?;
+        let mut wanted = request.admit_posted(target, options, wanted, Some(&account)).await?;
         let bound = bound_object(request, target, &wanted["spec"])?;
         // As upstream: a longer lifetime is cut to the maximum, which the response states.
         let seconds = self.max_token_seconds.map_or(seconds, |max| seconds.min(max));

@@ -1,0 +1,18 @@
+//! Quotas: what objects use of the resources that a ResourceQuota counts, whether a write is within them, and what is used
+//! after it. Used by admission, which counts each write, and by the controller, which counts all objects. Pure.
+
+mod claims;
+mod count;
+mod evaluator;
+pub(crate) mod pod_resources;
+mod pods;
+mod resource_list;
+mod scopes;
+mod services;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use count::{Quota, Request, check, recount};
+pub(crate) use evaluator::Evaluator;
+pub(crate) use pods::charged_until;
+pub(crate) use resource_list::{ResourceList, names};
