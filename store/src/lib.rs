@@ -166,7 +166,7 @@ pub enum Error {
 /// Why a requested value cannot be allocated.
 #[derive(Debug, Clone)]
 pub struct AllocationError {
-    /// The path of the field.
+    /// The path of the field; empty where none is to blame.
     pub field: String,
     /// What is wrong with it.
     pub detail: String,
@@ -175,6 +175,52 @@ pub struct AllocationError {
 /// Reverts the allocation of a failed write.
 pub type Rollback = Box<dyn FnOnce() + Send>;
 
+/// What an allocation does beside filling in the object.
+#[derive(Default)]
+pub struct Allocation {
+    /// Reverts it.
+    pub rollback: Option<Rollback>,
+    /// Objects that record it.
+    pub records: Vec<AllocationRecord>,
+}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocation").field("records", &self.records).finish_non_exhaustive()
+    }
+}
+
+/// An object of another resource that records an allocation. It is written in the same transaction, after the object that
+/// has the allocation: both are on disk, or neither. No allocator is called for it.
+pub struct AllocationRecord {
+    /// Its resource.
+    pub resource: ResourceId,
+    /// Which object.
+    pub key: Key,
+    /// What becomes of it, by its current state.
+    pub change: Box<dyn FnOnce(Option<&Object>) -> RecordChange + Send>,
+}
+
+impl fmt::Debug for AllocationRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AllocationRecord")
+            .field("resource", &self.resource)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What becomes of an object.
+#[derive(Debug)]
+pub enum RecordChange {
+    /// It stays as it is.
+    Keep,
+    /// It is written.
+    Put(Value),
+    /// It is deleted, if it exists.
+    Delete,
+}
+
 /// Allocates values that must be unique among the objects of a resource, such as addresses. The writer calls it in the
 /// order of the writes, so that allocations and stored objects never differ, also when a client cancels its request.
 pub trait Allocator: Send + Sync + fmt::Debug {
@@ -182,7 +228,7 @@ pub trait Allocator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// When a requested value is taken; nothing is changed then.
-    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Option<Rollback>, AllocationError>;
+    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Allocation, AllocationError>;
 }
 
 /// Whether the store accepts writes.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    super::{Encoded, Error, Event, Expected, Key, Object, ResourceId, Rollback},
+    super::{Allocation, AllocationRecord, Encoded, Error, Event, Expected, Key, Object, RecordChange, ResourceId},
     Accepted, Content, Prepared, Writer,
     queue::Queued,
     unix_seconds,
@@ -72,7 +72,7 @@ impl Writer {
         let (now, unix_seconds) = (Instant::now(), unix_seconds());
         for (write, reply) in writes {
             let (resource, current) = (write.resource, view.get(write.resource, &write.key));
-            let (object, deleted, rollback) = match self.check_one(&view, write, current.as_ref()) {
+            let (object, deleted, allocation) = match self.check_one(&view, write, current.as_ref()) {
                 Ok(checked) => checked,
                 Err(error) => {
                     let _ = reply.send(Err(error));
@@ -83,7 +83,16 @@ impl Writer {
             self.needs_sync |= !options.is_some_and(|o| o.relaxed_durability.holds(&object.key.namespace));
             view.pending.insert(resource, &object, deleted);
             let event = Arc::new(Event::new(resource, object, current, deleted, now, unix_seconds));
-            self.checked.push(Accepted { event, reply, rollback });
+            let Allocation { rollback, records } = allocation;
+            self.checked.push(Accepted { event, reply: Some(reply), rollback });
+            for record in records {
+                let resource = record.resource;
+                let current = view.get(resource, &record.key);
+                let Some((object, deleted)) = self.write_record(record, current.as_ref()) else { continue };
+                view.pending.insert(resource, &object, deleted);
+                let event = Arc::new(Event::new(resource, object, current, deleted, now, unix_seconds));
+                self.checked.push(Accepted { event, reply: None, rollback: None });
+            }
         }
         self.pending = view.pending;
     }
@@ -94,7 +103,7 @@ impl Writer {
         view: &View<'_>,
         write: Prepared,
         current: Option<&Arc<Object>>,
-    ) -> Result<(Arc<Object>, bool, Option<Rollback>), Error> {
+    ) -> Result<(Arc<Object>, bool, Allocation), Error> {
         let holds = match (write.expected, current) {
             // What is not there cannot be deleted.
             (Expected::Absent, None) => !matches!(write.content, Content::Deleted),
@@ -112,14 +121,14 @@ impl Writer {
         }
         let mut content = write.content;
         let allocators = self.shared.allocators.read().unwrap_or_else(PoisonError::into_inner);
-        let rollback = match (allocators.get(&write.resource), &mut content) {
+        let allocation = match (allocators.get(&write.resource), &mut content) {
             (Some(allocator), Content::Value(value)) => allocator.allocate(Some(value), current.map(|c| &**c)),
             (Some(allocator), Content::Deleted) => allocator.allocate(None, current.map(|c| &**c)),
             // An allocator that was set after the object was encoded has seen nothing of this write.
             (Some(_), Content::Encoded(_)) => return Err(Error::Conflict),
-            (None, _) => Ok(None),
+            (None, _) => Ok(Allocation::default()),
         };
-        let rollback = rollback.map_err(Error::Allocation)?;
+        let allocation = allocation.map_err(Error::Allocation)?;
         drop(allocators);
         self.revision += 1;
         let (object, deleted) = match (content, current) {
@@ -128,6 +137,18 @@ impl Writer {
             (Content::Deleted, Some(current)) => (current.at_revision(self.revision), true),
             (Content::Deleted, None) => return Err(Error::Conflict),
         };
-        Ok((Arc::new(object), deleted, rollback))
+        Ok((Arc::new(object), deleted, allocation))
+    }
+
+    /// The new state of an object that is written with another one; `None` if it stays.
+    fn write_record(&mut self, record: AllocationRecord, current: Option<&Arc<Object>>) -> Option<(Arc<Object>, bool)> {
+        let revision = self.revision + 1;
+        let (object, deleted) = match ((record.change)(current.map(|current| &**current)), current) {
+            (RecordChange::Put(value), _) => (Encoded::new(&value).finish(record.key, revision), false),
+            (RecordChange::Delete, Some(current)) => (current.at_revision(revision), true),
+            (RecordChange::Delete, None) | (RecordChange::Keep, _) => return None,
+        };
+        self.revision = revision;
+        Some((Arc::new(object), deleted))
     }
 }

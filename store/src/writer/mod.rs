@@ -80,7 +80,8 @@ pub(super) struct Shared {
 /// A write that passed its checks.
 struct Accepted {
     event: Arc<Event>,
-    reply: Reply,
+    /// `None` for one that accompanies the write before it.
+    reply: Option<Reply>,
     rollback: Option<Rollback>,
 }
 
@@ -268,8 +269,10 @@ impl Writer {
         }
         let Some(engine) = self.engine.take() else { return };
         let transaction = self.transaction(records, self.revision + REVISION_HEADROOM);
-        let is_single = may_wait && accepted.len() == 1 && self.last_batch <= 1;
-        self.last_batch = accepted.len();
+        // AllocationRecords come with their writers.
+        let writers = accepted.iter().filter(|accepted| accepted.reply.is_some()).count();
+        let is_single = may_wait && writers == 1 && self.last_batch <= 1;
+        self.last_batch = writers;
         self.in_flight = accepted;
         if is_single {
             self.on_committed(Committed::of(engine, transaction));
@@ -306,7 +309,7 @@ impl Writer {
         for (is_next, accepted) in [(true, next), (false, accepted)] {
             for Accepted { reply, rollback, .. } in accepted.into_iter().rev() {
                 rollback.into_iter().for_each(|rollback| rollback());
-                replies.push((is_next, reply));
+                replies.extend(reply.map(|reply| (is_next, reply)));
             }
         }
         let outcome = self.on_commit_failure(error);
@@ -352,7 +355,9 @@ impl Writer {
             }
         }
         for Accepted { event, reply, .. } in accepted {
-            let _ = reply.send(Ok(Arc::clone(&event.object)));
+            if let Some(reply) = reply {
+                let _ = reply.send(Ok(Arc::clone(&event.object)));
+            }
             self.framed_bytes += event.object.bytes.len();
             self.framed.push_back(event);
         }
