@@ -8,6 +8,7 @@ mod lists;
 mod metrics;
 mod metrics_page;
 mod protobuf;
+mod proxy;
 pub(crate) mod rbac;
 mod replay;
 mod representations;
@@ -355,7 +356,7 @@ async fn addresses_and_ports_are_given_once() {
         call(&api, "POST", SERVICES, service("b", outside)).await.body["message"]
             .as_str()
             .unwrap()
-            .contains("not in the valid range")
+            .contains("the provided network does not match the current range")
     );
     let free =
         call(&api, "POST", SERVICES, service("b", json!({"type": "NodePort", "ports": [{"port": 80}]}))).await.body;
