@@ -24,6 +24,7 @@ mod pods;
 mod replication;
 mod runtime;
 mod service_accounts;
+mod service_addresses;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ use persistent_volumes::PersistentVolumes;
 use replication::Replication;
 use runtime::Controllers;
 use service_accounts::ServiceAccounts;
+use service_addresses::{Repair, ServiceCidrs};
 
 /// Configuration of the controllers.
 #[derive(Debug, Clone)]
@@ -94,6 +96,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<EndpointsController>(());
     controllers.add::<PersistentVolumes>(());
+    controllers.add::<ServiceCidrs>(());
+    controllers.add::<Repair>(());
     if !ranges.is_empty() {
         controllers.add::<NodeIpam>(ranges);
     }

@@ -6,6 +6,7 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::{IPAddress, ServiceCIDR},
     rbac::v1::ClusterRole,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,12 +24,14 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
 impl Cached for ClusterRole {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
+impl Cached for IPAddress {}
 impl Cached for Lease {}
 impl Cached for Namespace {}
 impl Cached for PersistentVolume {}
 impl Cached for PersistentVolumeClaim {}
 impl Cached for ReplicationController {}
 impl Cached for Service {}
+impl Cached for ServiceCIDR {}
 impl Cached for DynamicObject {}
 
 /// Keeps identity, version, owners and finalizers.
