@@ -21,7 +21,7 @@ pub(crate) fn plugins(store: &Store, policy: &Arc<SyncedPolicy>) -> Vec<Arc<dyn 
         Arc::new(service_account::ServiceAccount { store: store.clone() }),
         Arc::new(node_restriction::NodeRestriction { store: store.clone() }),
         Arc::new(taint_nodes::TaintNodesByCondition),
-        Arc::new(priority::Priority),
+        Arc::new(priority::Priority { store: store.clone() }),
         Arc::new(default_tolerations::DefaultTolerationSeconds),
         Arc::new(default_storage_class::DefaultStorageClass { store: store.clone() }),
         Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
