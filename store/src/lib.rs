@@ -190,6 +190,10 @@ impl fmt::Debug for Allocation {
     }
 }
 
+/// Decides what becomes of an object by its current state. Runs in the writer thread: it must be short and must not call
+/// the store.
+pub type DecideRecord = Box<dyn FnOnce(Option<&Object>) -> RecordChange + Send>;
+
 /// An object of another resource that records an allocation. It is written in the same transaction, after the object that
 /// has the allocation: both are on disk, or neither. No allocator is called for it.
 pub struct AllocationRecord {
@@ -198,7 +202,7 @@ pub struct AllocationRecord {
     /// Which object.
     pub key: Key,
     /// What becomes of it, by its current state.
-    pub change: Box<dyn FnOnce(Option<&Object>) -> RecordChange + Send>,
+    pub change: DecideRecord,
 }
 
 impl fmt::Debug for AllocationRecord {

@@ -217,4 +217,58 @@ mod tests {
             assert_eq!(is_proxyable(address.parse().unwrap()), proxyable, "{address}");
         }
     }
+
+    /// Answers one request with its first line.
+    async fn serve_once(mut stream: impl Duplex) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a request"));
+        }
+        let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{line}", line.len());
+        stream.write_all(answer.as_bytes()).await.expect("a client");
+        stream.flush().await.expect("a client");
+        let _ = stream.shutdown().await;
+    }
+
+    async fn ask(stream: Stream) -> String {
+        use http_body_util::BodyExt as _;
+        let request = Request::builder().uri("/x").body(Body::empty()).unwrap();
+        let answer = exchange(stream, request).await.unwrap();
+        String::from_utf8_lossy(&answer.into_body().collect().await.unwrap().to_bytes()).into_owned()
+    }
+
+    #[tokio::test]
+    async fn backends_are_reached_with_and_without_tls() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // An authority that nobody knows, for another name.
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate =
+            rcgen::CertificateParams::new(vec!["other.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let private = rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let tls = builder
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], private)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let server = tokio::spawn(async move {
+            serve_once(listener.accept().await.unwrap().0).await;
+            serve_once(acceptor.accept(listener.accept().await.unwrap().0).await.unwrap()).await;
+            // Hangs up on the last one.
+            drop(listener.accept().await.unwrap());
+        });
+        assert_eq!(ask(connect(address).await.unwrap()).await, "GET /x HTTP/1.1");
+        assert_eq!(ask(connect_tls(address).await.unwrap()).await, "GET /x HTTP/1.1");
+        let request = Request::builder().uri("/x").body(Body::empty()).unwrap();
+        let error = exchange(connect(address).await.unwrap(), request).await.unwrap_err();
+        assert!(["EOF", "connection reset by peer"].contains(&&*reason(&error)), "{error}");
+        server.await.unwrap();
+        let Err(refused) = connect(address).await else { panic!("nobody listens") };
+        assert_eq!(refused, format!("dial tcp {address}: connect: connection refused"));
+    }
 }

@@ -30,6 +30,9 @@ const MAX_ATTEMPTS: usize = 5;
 #[cfg(test)]
 mod tests;
 
+/// What a stored object becomes, or a missing one; `None` if it is as it must be.
+type Revise = Box<dyn Fn(Option<&Value>) -> Option<Value> + Send + Sync>;
+
 /// An object that must be there.
 pub(super) struct Wanted {
     /// Group and version, such as `v1` or `apps/v1`.
@@ -40,8 +43,8 @@ pub(super) struct Wanted {
     name: String,
     /// Whether its status is written too, by a second request.
     has_status: bool,
-    /// What the stored object becomes; `None` if it is as it must be.
-    revise: Box<dyn Fn(Option<&Value>) -> Option<Value> + Send + Sync>,
+    /// What becomes of it.
+    revise: Revise,
 }
 
 impl ControlPlane {
