@@ -1,7 +1,7 @@
 //! Companions of a write: other objects that change with it in one transaction, or refuse it. What they become is decided
 //! by the writer in the order of the writes, so that none is lost and none is counted twice.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use serde_json::Value;
 
@@ -12,18 +12,20 @@ use super::{Key, Object, ResourceId};
 pub enum Change {
     /// It stays as it is.
     Keep,
-    /// It becomes this. Its `resourceVersion` is set by the store.
-    Update(Value),
-    /// The write is refused.
+    /// It is written. Its `resourceVersion` is set by the store.
+    Put(Value),
+    /// It is deleted, if it exists.
+    Delete,
+    /// The write is refused. Not for companions of an allocator, whose write is accepted already.
     Refuse,
 }
 
-/// Decides what becomes of a companion. Runs in the writer thread: it must be short and must not call the store.
-pub type Decide = Arc<dyn Fn(&Object) -> Change + Send + Sync>;
+/// Decides what becomes of a companion by its current state. Runs in the writer thread: it must be short and must not
+/// call the store.
+pub type Decide = Box<dyn FnOnce(Option<&Object>) -> Change + Send>;
 
-/// An object that changes with another one. One that does not exist (any more) is left out. It is not the object of the
-/// write itself, no other companion of it, and of a resource without an allocator.
-#[derive(Clone)]
+/// An object that changes with another one: both are on disk, or neither. It is not the object of the write itself; those
+/// that a write brings are different objects. No allocator is called for it.
 pub struct Companion {
     /// Its resource.
     pub resource: ResourceId,

@@ -170,7 +170,7 @@ pub enum Error {
 /// Why a requested value cannot be allocated.
 #[derive(Debug, Clone)]
 pub struct AllocationError {
-    /// The path of the field.
+    /// The path of the field; empty where none is to blame.
     pub field: String,
     /// What is wrong with it.
     pub detail: String,
@@ -179,6 +179,21 @@ pub struct AllocationError {
 /// Reverts the allocation of a failed write.
 pub type Rollback = Box<dyn FnOnce() + Send>;
 
+/// What an allocation does beside filling in the object.
+#[derive(Default)]
+pub struct Allocation {
+    /// Reverts it.
+    pub rollback: Option<Rollback>,
+    /// Objects that record it; each sees what became of those before it.
+    pub companions: Vec<Companion>,
+}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocation").field("companions", &self.companions).finish_non_exhaustive()
+    }
+}
+
 /// Allocates values that must be unique among the objects of a resource, such as addresses. The writer calls it in the
 /// order of the writes, so that allocations and stored objects never differ, also when a client cancels its request.
 pub trait Allocator: Send + Sync + fmt::Debug {
@@ -186,7 +201,7 @@ pub trait Allocator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// When a requested value is taken; nothing is changed then.
-    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Option<Rollback>, AllocationError>;
+    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Allocation, AllocationError>;
 }
 
 /// Whether the store accepts writes.

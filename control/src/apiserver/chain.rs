@@ -2,6 +2,7 @@
 //! limits, authorization. They know the request's [`RequestInfo`] alone; what is served is looked up behind them.
 
 use std::{
+    net::IpAddr,
     sync::{Mutex, PoisonError},
     time::Instant,
 };
@@ -15,7 +16,7 @@ use axum::{
 use http_body_util::{BodyExt as _, Limited};
 use hyper::upgrade::OnUpgrade;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::BodyError;
+use windlass_kit::serve::{self, BodyError, BodyStreaming, Caller};
 
 use super::{
     Api, audit,
@@ -47,8 +48,11 @@ pub struct ApiRequest {
     pub(crate) accept: Accept,
     pub(crate) content_type: String,
     pub(crate) headers: HeaderMap,
+    /// The client's address; `None` for one in this process.
+    pub(super) client: Option<IpAddr>,
     /// The client's connection, for the handler that upgrades it.
     upgrade: Mutex<Option<OnUpgrade>>,
+    body_streaming: BodyStreaming,
 }
 
 pub(crate) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> String {
@@ -72,7 +76,10 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
         Err(error) => (None, error.into_response()),
         Ok(impersonated) => {
             let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
+            let caller_address = parts.extensions.get::<Caller>().and_then(Caller::address);
             let request = ApiRequest {
+                client: caller_address.map(|address| address.ip().to_canonical()),
+                body_streaming: parts.extensions.remove().unwrap_or_default(),
                 class: Class::of(&caller, credentials),
                 user: impersonated.clone().unwrap_or_else(|| caller.clone()),
                 credentials,
@@ -105,9 +112,10 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
 fn read(uri: &Uri, method: &Method) -> Result<(RequestInfo, RequestOptions), ApiError> {
     let (segments, watch) = request_info::segments(uri.path())
         .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
-    let mut options = RequestOptions::parse(uri)?;
-    options.watch |= watch;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let own = if request_info::is_proxied(&segments) { Uri::default() } else { uri.clone() };
+    let mut options = RequestOptions::parse(&own)?;
+    options.watch |= watch;
     let info = RequestInfo::parse(&segments, method, &options);
     Ok((info, options))
 }
@@ -147,13 +155,32 @@ impl ApiRequest {
     }
 
     /// Whether the caller was authenticated by a client certificate.
-    pub(crate) fn is_by_certificate(&self) -> bool {
+    fn is_by_certificate(&self) -> bool {
         self.credentials == Credentials::Certificate
     }
 
     /// The client's connection, once.
-    pub(crate) fn take_upgrade(&self) -> Option<OnUpgrade> {
+    fn take_upgrade(&self) -> Option<OnUpgrade> {
         self.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The client's connection, if the request asks to upgrade it.
+    ///
+    /// # Errors
+    /// When a page of another origin uses the client certificate of its browser.
+    pub(crate) fn requested_upgrade(&self) -> Result<Option<OnUpgrade>, ApiError> {
+        let words = header_text(&self.headers, header::CONNECTION).to_ascii_lowercase();
+        let upgrade = self.take_upgrade().filter(|_| words.split(',').any(|w| w.trim() == "upgrade"));
+        if upgrade.is_some() && self.is_by_certificate() && !serve::is_own_origin(&self.headers) {
+            let why = "a page of another origin may not use the client certificate of its browser here";
+            return Err(ApiError::new(403, "Forbidden", why));
+        }
+        Ok(upgrade)
+    }
+
+    /// The body is passed on as it arrives: the limits of bodies that are collected do not hold for it.
+    pub(super) fn begin_streaming(&self) {
+        self.body_streaming.begin();
     }
 
     /// Ends upgraded connections.

@@ -12,7 +12,7 @@ use super::{
     error::ApiError,
     metrics_page,
     request_info::{RequestInfo, RequestOptions},
-    subresource::Serves,
+    subresource::{Serves, Subresource},
     target::Target,
 };
 
@@ -45,6 +45,11 @@ impl ApiRequest {
         let verb = info.verb.as_str();
         if !allows(target, verb, &self.method) {
             return Err(target.method_not_allowed(&self.method));
+        }
+        if let Some(Serves::Proxy(locate)) = target.served().map(|subresource| &subresource.serves) {
+            let mut answer = self.proxy(target, info, locate.as_ref(), body).await?;
+            answer.extensions_mut().insert(LongRunning);
+            return Ok(answer);
         }
         let custom = match target.served().map(|subresource| &subresource.serves) {
             Some(Serves::Custom(handler)) => Some(handler),
@@ -113,6 +118,7 @@ impl ApiRequest {
 /// Whether a target has a verb, and the method fits its path.
 fn allows(target: &Target, verb: &str, method: &Method) -> bool {
     match target.served() {
+        Some(Subresource { serves: Serves::Proxy(_), .. }) => *method != Method::CONNECT && *method != Method::TRACE,
         Some(subresource) => subresource.verbs.contains(&verb),
         None if verb == "watch" => target.version.verbs.contains(&verb),
         // Only collections are posted to.

@@ -61,6 +61,16 @@ impl ApiError {
         Self::new(400, "BadRequest", message)
     }
 
+    /// An error without a reason of its own.
+    pub(crate) fn unknown(message: impl Into<String>) -> Self {
+        Self::new(500, "", message)
+    }
+
+    /// What is asked for cannot be reached now.
+    pub(crate) fn service_unavailable(message: impl Into<String>) -> Self {
+        Self::new(503, "ServiceUnavailable", message)
+    }
+
     pub(crate) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
@@ -239,6 +249,7 @@ impl ApiError {
     /// The error of a failed write.
     pub(crate) fn write(resource: &Resource, name: &str, error: &store::Error) -> Self {
         match error {
+            store::Error::Allocation(refusal) if refusal.field.is_empty() => Self::internal(&refusal.detail),
             store::Error::Allocation(refusal) => {
                 let (field, detail) = (refusal.field.clone(), refusal.detail.clone());
                 Self::invalid(resource, name, &[FieldError { field, cause: Cause::Invalid, detail }])

@@ -1,7 +1,7 @@
 //! Client of a node's own API (the kubelet API): logs, and upgraded connections to processes and ports.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
@@ -12,21 +12,20 @@ use axum::{
     response::Response,
 };
 use bytes::BytesMut;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
-use hyper_util::rt::TokioIo;
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, upgrade::OnUpgrade};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
-use tokio::{
-    io::{DuplexStream, copy_bidirectional_with_sizes},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
-use tokio_util::{either::Either, sync::CancellationToken};
+use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::InProcessConnector;
 
-use super::error::ApiError;
+use super::{
+    error::ApiError,
+    proxy::backend::{self, Stream},
+};
 
 /// Time limit for the connection to a node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,11 +34,6 @@ const RESPONSE_HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits for the body of an error response.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Buffer size of a proxied connection, for each direction.
-const COPY_BUFFER_BYTES: usize = 64 << 10;
-
-type Stream = Either<DuplexStream, Box<TlsStream<TcpStream>>>;
-type Connection = (http1::SendRequest<Empty<Bytes>>, http1::Connection<TokioIo<Stream>, Empty<Bytes>>);
 
 /// A client with the API server's certificate.
 #[derive(Clone)]
@@ -82,29 +76,26 @@ impl KubeletClient {
     }
 
     /// Opens a connection to a node's API.
-    async fn connect(&self, node: &Value) -> Result<(NodeEndpoint, Connection), ApiError> {
-        let name = node["metadata"]["name"].as_str().unwrap_or("").to_owned();
-        let (address, port) =
-            endpoint_of(node).ok_or_else(|| ApiError::internal(format!("node {name:?} has no address yet")))?;
-        let endpoint = NodeEndpoint { name, address, port };
-        let own = self.own.get().filter(|own| own.name == endpoint.name);
-        let stream = match own {
-            Some(own) => Either::Left(own.connector.connect().await.map_err(|e| endpoint.failed("reached", &e))?),
-            None => Either::Right(Box::new(self.dial(&endpoint).await?)),
-        };
-        let connection = http1::handshake(TokioIo::new(stream)).await.map_err(|e| endpoint.failed("asked", &e))?;
-        Ok((endpoint, connection))
+    pub(super) async fn open(&self, node: &Value) -> Result<Stream, String> {
+        let endpoint = NodeEndpoint::of(node)?;
+        match self.own.get().filter(|own| own.name == endpoint.name) {
+            Some(own) => {
+                let stream = own.connector.connect().await.map_err(|e| endpoint.failed("reached", &e))?;
+                Ok(Box::new(stream))
+            }
+            None => Ok(Box::new(self.dial(&endpoint).await?)),
+        }
     }
 
-    async fn dial(&self, endpoint: &NodeEndpoint) -> Result<TlsStream<TcpStream>, ApiError> {
-        let (address, port) = (endpoint.address, endpoint.port);
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((address, port)))
+    async fn dial(&self, endpoint: &NodeEndpoint) -> Result<TlsStream<TcpStream>, String> {
+        let address = endpoint.address;
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address))
             .await
             .map_err(|e| endpoint.failed("reached", &e))?
             .map_err(|e| endpoint.failed("reached", &e))?;
         let _ = stream.set_nodelay(true);
         let connector = TlsConnector::from(self.tls());
-        connector.connect(ServerName::from(address), stream).await.map_err(|e| endpoint.failed("trusted", &e))
+        connector.connect(ServerName::from(address.ip()), stream).await.map_err(|e| endpoint.failed("trusted", &e))
     }
 
     /// Sends a request to a node and waits for the response header. The connection ends with the response body, or
@@ -116,19 +107,21 @@ impl KubeletClient {
         path: &str,
         headers: HeaderMap,
     ) -> Result<(NodeEndpoint, hyper::Response<Incoming>), ApiError> {
-        let name = node["metadata"]["name"].as_str().unwrap_or("");
+        let endpoint = NodeEndpoint::of(node).map_err(ApiError::internal)?;
         let exchange = async {
-            let (endpoint, (mut sender, connection)) = self.connect(node).await?;
-            tokio::spawn(connection.with_upgrades());
+            let stream = self.open(node).await?;
             let mut request = endpoint.request(method, path)?;
             request.headers_mut().extend(headers);
-            let answer = sender.send_request(request).await.map_err(|e| endpoint.failed("asked", &e))?;
-            Ok((endpoint, answer))
+            backend::exchange(stream, request).await.map_err(|e| endpoint.failed("asked", &e))
         };
-        tokio::time::timeout(RESPONSE_HEADER_TIMEOUT, exchange).await.unwrap_or_else(|_| {
-            let seconds = RESPONSE_HEADER_TIMEOUT.as_secs();
-            Err(ApiError::new(504, "Timeout", format!("the API of node {name:?} did not answer within {seconds} s")))
-        })
+        match tokio::time::timeout(RESPONSE_HEADER_TIMEOUT, exchange).await {
+            Ok(answer) => answer.map(|answer| (endpoint, answer)).map_err(ApiError::internal),
+            Err(_) => {
+                let (name, seconds) = (&endpoint.name, RESPONSE_HEADER_TIMEOUT.as_secs());
+                let why = format!("the API of node {name:?} did not answer within {seconds} s");
+                Err(ApiError::new(504, "Timeout", why))
+            }
+        }
     }
 
     /// Proxies a `GET` request to a node and streams the response.
@@ -168,23 +161,7 @@ impl KubeletClient {
             let body = read_error_body(body).await;
             return Ok(upgrade_response(&parts).map(|_| Body::from(body)));
         }
-        let node = hyper::upgrade::on(&mut answer);
-        let closing = closing.clone();
-        tokio::spawn(async move {
-            let (client, node) = match tokio::try_join!(client, node) {
-                Ok((client, node)) => (client, node),
-                Err(error) => return tracing::debug!(%error, "failed to upgrade connection"),
-            };
-            let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
-            tokio::select! {
-                () = closing.cancelled() => {}
-                ended = copy_bidirectional_with_sizes(&mut client, &mut node, COPY_BUFFER_BYTES, COPY_BUFFER_BYTES) => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "connection to pod failed");
-                    }
-                }
-            }
-        });
+        backend::join(client, hyper::upgrade::on(&mut answer), closing);
         Ok(upgrade_response(&answer.into_parts().0))
     }
 }
@@ -232,33 +209,31 @@ fn upgrade_response(parts: &axum::http::response::Parts) -> Response {
 /// Where a node serves its API.
 struct NodeEndpoint {
     name: String,
-    address: IpAddr,
-    port: u16,
+    address: SocketAddr,
 }
 
 impl NodeEndpoint {
-    fn failed(&self, what: &str, why: &dyn std::fmt::Display) -> ApiError {
-        let Self { name, address, port } = self;
-        ApiError::internal(format!(
-            "the API of node {name:?} at {address}:{port} could not be {what}: {why}; does its agent run?"
-        ))
+    fn of(node: &Value) -> Result<Self, String> {
+        let name = node["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        match backend::node_address(node) {
+            Some(address) => Ok(Self { name, address }),
+            None => Err(format!("node {name:?} has no address yet")),
+        }
     }
 
-    fn request(&self, method: &Method, path: &str) -> Result<hyper::Request<Empty<Bytes>>, ApiError> {
+    fn failed(&self, what: &str, why: &dyn std::fmt::Display) -> String {
+        let Self { name, address } = self;
+        format!("the API of node {name:?} at {address} could not be {what}: {why}; does its agent run?")
+    }
+
+    fn request(&self, method: &Method, path: &str) -> Result<hyper::Request<Body>, String> {
         hyper::Request::builder()
             .method(method)
             .uri(path)
-            .header("host", SocketAddr::new(self.address, self.port).to_string())
-            .body(Empty::new())
+            .header("host", self.address.to_string())
+            .body(Body::empty())
             .map_err(|e| self.failed("asked", &e))
     }
-}
-
-fn endpoint_of(node: &Value) -> Option<(IpAddr, u16)> {
-    let addresses = node["status"]["addresses"].as_array()?;
-    let address = addresses.iter().find(|a| a["type"] == "InternalIP")?["address"].as_str()?.parse().ok()?;
-    let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64()?;
-    Some((address, u16::try_from(port).ok()?))
 }
 
 #[cfg(test)]

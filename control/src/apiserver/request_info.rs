@@ -30,6 +30,25 @@ pub(crate) fn segments(path: &str) -> Option<(Vec<String>, bool)> {
     Some((segments, watch))
 }
 
+/// Group, version, namespace and the segments from the resource on, of a path that is about a resource.
+fn parts_of<'a, 'b>(segments: &'b [&'a str]) -> Option<(&'a str, &'a str, &'a str, &'b [&'a str])> {
+    let (group, version, parts) = match segments {
+        ["api", version, parts @ ..] if !parts.is_empty() => ("", *version, parts),
+        ["apis", group, version, parts @ ..] if !parts.is_empty() => (*group, *version, parts),
+        _ => return None,
+    };
+    let ["namespaces", namespace, rest @ ..] = parts else { return Some((group, version, "", parts)) };
+    // Subresources of namespaces are not resources in a namespace.
+    let of_namespace = group.is_empty() && matches!(rest, ["status" | "finalize"]);
+    let parts = if rest.is_empty() || of_namespace { parts } else { rest };
+    Some((group, version, namespace, parts))
+}
+
+/// Whether a path is that of a `proxy` subresource, whose query is that of the backend.
+pub(crate) fn is_proxied(segments: &[&str]) -> bool {
+    parts_of(segments).is_some_and(|(.., parts)| parts.get(2) == Some(&"proxy"))
+}
+
 /// What a request is about, by its path, method and query alone: nothing is looked up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RequestInfo {
@@ -58,21 +77,9 @@ impl RequestInfo {
     pub(crate) fn parse(segments: &[&str], method: &Method, options: &RequestOptions) -> Self {
         let path = format!("/{}", segments.join("/"));
         let mut info = Self { verb: method.as_str().to_lowercase(), path, ..Self::default() };
-        let (group, version, mut parts) = match segments {
-            ["api", version, parts @ ..] if !parts.is_empty() => ("", *version, parts),
-            ["apis", group, version, parts @ ..] if !parts.is_empty() => (*group, *version, parts),
-            _ => return info,
-        };
+        let Some((group, version, namespace, parts)) = parts_of(segments) else { return info };
         info.is_resource = true;
-        (info.group, info.version) = (group.to_owned(), version.to_owned());
-        if let ["namespaces", namespace, rest @ ..] = parts {
-            (*namespace).clone_into(&mut info.namespace);
-            // Subresources of namespaces are not resources in a namespace.
-            let of_namespace = group.is_empty() && matches!(rest, ["status" | "finalize"]);
-            if !rest.is_empty() && !of_namespace {
-                parts = rest;
-            }
-        }
+        (info.group, info.version, info.namespace) = (group.to_owned(), version.to_owned(), namespace.to_owned());
         let text = |at: usize| parts.get(at).map(|part| (*part).to_owned()).unwrap_or_default();
         (info.resource, info.path_name, info.subresource) = (text(0), text(1), text(2));
         info.rest = parts.iter().skip(3).map(|part| (*part).to_owned()).collect();
@@ -301,6 +308,14 @@ mod tests {
             assert!(!info.is_resource && info.verb == "get" && info.path == uri, "{uri}");
         }
         assert_eq!(parse("GET", "/api/v1/nodes/n/proxy/a/b").rest, ["a", "b"]);
+        for (path, proxied) in [
+            ("api/v1/nodes/n/proxy", true),
+            ("api/v1/namespaces/n/pods/p/proxy/a", true),
+            ("api/v1/namespaces/n/pods/proxy", false),
+            ("api/v1/namespaces/n/pods/p/log/proxy", false),
+        ] {
+            assert_eq!(is_proxied(&path.split('/').collect::<Vec<_>>()), proxied, "{path}");
+        }
     }
 
     #[test]

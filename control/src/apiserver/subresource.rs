@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{
     ApiRequest, ApiResult,
+    proxy::Locate,
     request_info::RequestOptions,
     target::Target,
     types::{Gvk, Name},
@@ -38,6 +39,8 @@ pub enum Serves {
     Scale(ScalePaths),
     /// By a handler of its own.
     Custom(Arc<dyn SubresourceHandler>),
+    /// Every method and path, by what serves the object.
+    Proxy(Arc<dyn Locate>),
 }
 
 impl Subresource {
@@ -52,6 +55,13 @@ impl Subresource {
     pub fn scale(paths: ScalePaths) -> Self {
         let kind = Gvk::of("autoscaling", "v1", "Scale");
         Self::of_kind("scale", kind, &["get", "patch", "update"], Serves::Scale(paths))
+    }
+
+    /// `proxy`, whose options have this kind.
+    #[must_use]
+    pub fn proxy(options: &'static str, locate: impl Locate + 'static) -> Self {
+        let verbs = ["create", "delete", "get", "patch", "update"];
+        Self::of_kind("proxy", Gvk::of("", "v1", options), &verbs, Serves::Proxy(Arc::new(locate)))
     }
 
     /// A subresource whose bodies are the object.

@@ -8,7 +8,7 @@ use super::{
     authorization::Attributes,
     error::ApiError,
     request_info::RequestInfo,
-    subresource::Subresource,
+    subresource::{Serves, Subresource},
     types::{Catalog, Version},
 };
 use crate::store::{Key, ResourceId};
@@ -34,10 +34,12 @@ impl Target {
         let (name, subresource) = (some(&info.path_name), some(&info.subresource));
         // The namespace of a namespace is itself.
         let namespace = if version.namespaced { some(&info.namespace) } else { None };
+        let served = subresource.as_deref().and_then(|name| version.subresource(name));
+        let has_paths = served.is_some_and(|served| matches!(served.serves, Serves::Proxy(_)));
         let misplaced = !version.namespaced && !info.namespace.is_empty() && info.namespace != info.path_name;
-        let unknown = subresource.as_ref().is_some_and(|name| version.subresource(name).is_none());
+        let unknown = subresource.is_some() && served.is_none();
         let homeless = version.namespaced && namespace.is_none() && name.is_some();
-        if misplaced || unknown || homeless || !info.rest.is_empty() {
+        if misplaced || unknown || homeless || (!has_paths && !info.rest.is_empty()) {
             return None;
         }
         Some(Self { version: Arc::clone(version), namespace, name, subresource })

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::{Api as KubeApi, ResourceExt as _, api::ListParams};
+use kube::{
+    Api as KubeApi, ResourceExt as _,
+    api::{ListParams, PostParams},
+};
 use serde_json::{Value, json};
 
-use super::{ControlPlane, Error, bootstrap::create};
+use super::{ControlPlane, Error};
 use crate::apiserver::User;
 
 /// The priority of each group among the groups; a group that is not here has upstream's of an aggregated one.
@@ -81,6 +84,15 @@ impl ControlPlane {
             }
         }
         Ok(())
+    }
+}
+
+async fn create(api: &KubeApi<APIService>, object: Value, what: &str) -> Result<(), Error> {
+    let failed = |source| Error::Bootstrap { what: what.to_owned(), source: Box::new(source) };
+    let object = windlass_kit::json::from_value(&object).map_err(|e| failed(kube::Error::SerdeError(e)))?;
+    match api.create(&PostParams::default(), &object).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        made => made.map(drop).map_err(failed),
     }
 }
 

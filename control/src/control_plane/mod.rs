@@ -24,7 +24,7 @@ use windlass_kit::serve::{self, ClientIdentity, InProcessListener, ReservedAddre
 
 use crate::{
     apiextensions::CustomResources,
-    apiserver::{Api, KubeletClient, User},
+    apiserver::{Api, KubeletClient, User, generate::new_uid, proxy::is_proxyable},
     event_ttl, kinds,
     loopback_probe::LoopbackProbe,
     metrics::{Readings, Usage},
@@ -113,6 +113,8 @@ pub struct ControlPlane {
     node_tls: Tls,
     /// Reserved connection slots for [`LoopbackProbe`].
     reserved: ReservedAddresses,
+    /// Of this process, among those that have used the data directory.
+    instance: String,
     config: Arc<Config>,
 }
 
@@ -125,11 +127,10 @@ impl ControlPlane {
     pub async fn open(config: Config) -> Result<Self, Error> {
         // The store first: a foreign or damaged directory must stay untouched.
         let store = kinds::open_store(Box::new(adopt_data_dir(&config.data_dir)?))?;
-        let first = Ipv4Addr::from_bits(config.service_cidr.0.to_bits() + 1);
         let mut addresses = vec![
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             "::1".parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            IpAddr::V4(first),
+            IpAddr::V4(first_address(config.service_cidr)),
             config.advertise,
         ];
         addresses.extend(&config.node_addresses);
@@ -173,8 +174,16 @@ impl ControlPlane {
             server_tls,
             node_tls,
             reserved: ReservedAddresses::default(),
+            instance: new_uid().unwrap_or_default(),
             config,
         };
+        if !is_proxyable(plane.config.advertise) {
+            // Endpoints take no loopback address, which a slice does.
+            tracing::warn!(
+                address = %plane.config.advertise,
+                "the kubernetes service has no Endpoints with this address; clients find the API by its EndpointSlice alone"
+            );
+        }
         plane.bootstrap().await?;
         plane.bootstrap_rbac().await?;
         plane.register_api_services().await?;
@@ -323,10 +332,19 @@ impl ControlPlane {
         listener
     }
 
+    /// The cluster IP of the `kubernetes` service.
+    fn first_cluster_ip(&self) -> Ipv4Addr {
+        first_address(self.config.service_cidr)
+    }
+
     /// The API's port, the same at all addresses.
     fn port(&self) -> u16 {
         self.config.listen.first().map_or(0, SocketAddr::port)
     }
+}
+
+fn first_address((network, _): (Ipv4Addr, u8)) -> Ipv4Addr {
+    Ipv4Addr::from_bits(network.to_bits() + 1)
 }
 
 #[cfg(test)]

@@ -124,3 +124,50 @@ async fn clients_of_the_old_and_the_renewed_ca_are_served() {
     works(&old_file).await;
     served.end().await;
 }
+
+#[tokio::test]
+async fn a_fresh_cluster_has_upstreams_objects_and_keeps_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let advertise = "192.0.2.1".parse().unwrap();
+    let listen = vec!["127.0.0.1:6443".parse().unwrap()];
+    let plane = ControlPlane::open(Config { advertise, listen, ..config(dir.path()) }).await.unwrap();
+    let read = |resource: &str, namespace: &str, name: &str| {
+        let key = store::Key { namespace: namespace.to_owned(), name: name.to_owned() };
+        plane.store.get(plane.store.resource(resource), &key).map(|object| object.value())
+    };
+    for (resource, namespace, name) in [
+        ("namespaces", "", "kube-node-lease"),
+        ("priorityclasses.scheduling.k8s.io", "", "system-node-critical"),
+        ("priorityclasses.scheduling.k8s.io", "", "system-cluster-critical"),
+        ("flowschemas.flowcontrol.apiserver.k8s.io", "", "exempt"),
+        ("flowschemas.flowcontrol.apiserver.k8s.io", "", "service-accounts"),
+        ("prioritylevelconfigurations.flowcontrol.apiserver.k8s.io", "", "catch-all"),
+        ("configmaps", "kube-system", "extension-apiserver-authentication"),
+        ("configmaps", "kube-system", "kube-apiserver-legacy-service-account-token-tracking"),
+        ("services", "default", "kubernetes"),
+        ("endpoints", "default", "kubernetes"),
+        ("endpointslices.discovery.k8s.io", "default", "kubernetes"),
+    ] {
+        assert!(read(resource, namespace, name).is_some(), "{resource} {name}");
+    }
+    let cidr = read("servicecidrs.networking.k8s.io", "", "kubernetes").unwrap();
+    assert_eq!(cidr["status"]["conditions"][0]["status"], "True", "{cidr}");
+    let address = read("ipaddresses.networking.k8s.io", "", "10.96.0.1").unwrap();
+    assert_eq!(address["spec"]["parentRef"]["name"], "kubernetes");
+    let schema = read("flowschemas.flowcontrol.apiserver.k8s.io", "", "exempt").unwrap();
+    assert_eq!(schema["status"]["conditions"][0]["reason"], "Found", "{schema}");
+
+    // Another round finds nothing to do, and puts back what is gone.
+    let revision = plane.store.revision();
+    plane.bootstrap().await.unwrap();
+    assert_eq!(plane.store.revision(), revision);
+    let client = plane.client(User::api_server());
+    let slices: KubeApi<k8s_openapi::api::discovery::v1::EndpointSlice> =
+        KubeApi::namespaced(client.clone(), "default");
+    slices.delete("kubernetes", &kube::api::DeleteParams::default()).await.unwrap();
+    let addresses: KubeApi<k8s_openapi::api::networking::v1::IPAddress> = KubeApi::all(client);
+    addresses.delete("10.96.0.1", &kube::api::DeleteParams::default()).await.unwrap();
+    plane.bootstrap().await.unwrap();
+    assert!(read("endpointslices.discovery.k8s.io", "default", "kubernetes").is_some());
+    assert!(read("ipaddresses.networking.k8s.io", "", "10.96.0.1").is_some(), "as of a service of an earlier version");
+}

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 18] = [
+const KINDS: [(&str, &str, &str, &str, bool); 20] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -39,6 +39,8 @@ const KINDS: [(&str, &str, &str, &str, bool); 18] = [
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
     ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
+    ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", false),
+    ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", false),
     (CUSTOM.0, "v1", "Widget", CUSTOM.1, true),
 ];
 /// Group and plural of a type that discovery shows only while [`FakeApi::serve_custom`] says so.
@@ -223,13 +225,16 @@ fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
         "/api/v1" => Some(list("")),
         "/apis" | "/apis/" => {
             let mut groups =
-                ["coordination.k8s.io", "discovery.k8s.io", "rbac.authorization.k8s.io"].map(group).to_vec();
+                ["coordination.k8s.io", "discovery.k8s.io", "networking.k8s.io", "rbac.authorization.k8s.io"]
+                    .map(group)
+                    .to_vec();
             groups.extend(serves_custom.then(|| group(CUSTOM.0)));
             Some(json!({"kind": "APIGroupList", "groups": groups}))
         }
         "/apis/example.com/v1" if serves_custom => Some(list(CUSTOM.0)),
         "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
         "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
+        "/apis/networking.k8s.io/v1" => Some(list("networking.k8s.io")),
         "/apis/rbac.authorization.k8s.io/v1" => Some(list("rbac.authorization.k8s.io")),
         _ => None,
     }

@@ -25,6 +25,7 @@ mod replication;
 mod resource_quotas;
 mod runtime;
 mod service_accounts;
+mod service_addresses;
 #[cfg(test)]
 mod tests;
 mod volume_attributes_classes;
@@ -43,6 +44,7 @@ use resource_quotas::ResourceQuotas;
 use runtime::Controllers;
 use service_accounts::ServiceAccounts;
 use volume_attributes_classes::VolumeAttributesClasses;
+use service_addresses::{Repair, ServiceCidrs};
 
 /// Configuration of the controllers.
 #[derive(Debug, Clone)]
@@ -100,6 +102,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<PersistentVolumes>(());
     controllers.add::<VolumeAttributesClasses>(());
     controllers.add::<ResourceQuotas>(());
+    controllers.add::<ServiceCidrs>(());
+    controllers.add::<Repair>(());
     if !ranges.is_empty() {
         controllers.add::<NodeIpam>(ranges);
     }

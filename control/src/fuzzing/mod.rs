@@ -83,12 +83,12 @@ pub fn applies(text: &[u8]) {
     let catalog = catalog();
     let Some(version) = catalog.all().find(|version| first["kind"] == *version.gvk.kind) else { return };
     let (node, object_meta) = (version.spec.schema.node(), kinds::types::schema("meta/v1.ObjectMeta"));
-    let api_version = version.gvk.api_version();
+    let (api_version, reset) = (version.gvk.api_version(), FieldSet::default());
     let request = |manager| Request {
         ty: Type::new(node, &object_meta),
         api_version: &api_version,
         subresource: "",
-        reset: &FieldSet::default(),
+        reset: &reset,
         versions: &OneVersion,
         manager,
         now: "2026-01-01T00:00:00Z",

@@ -94,7 +94,7 @@ pub(crate) fn open_store(engine: Box<dyn Engine>) -> Result<Store, store::Error>
 }
 
 /// The stored resources of the groups from `autoscaling` on.
-fn of_groups() -> Vec<Definition> {
+fn of_groups(allocator: &ServiceAllocator) -> Vec<Definition> {
     vec![
         autoscaling::horizontal_pod_autoscaler::definition(),
         batch::cron_job::definition(),
@@ -102,9 +102,9 @@ fn of_groups() -> Vec<Definition> {
         certificates::certificate_signing_request::definition(),
         networking::ingress_class::definition(),
         networking::ingress::definition(),
-        networking::ip_address::definition(),
+        networking::ip_address::definition(allocator.ip_addresses()),
         networking::network_policy::definition(),
-        networking::service_cidr::definition(),
+        networking::service_cidr::definition(allocator.service_cidrs()),
         policy::pod_disruption_budget::definition(),
         rbac::bindings::cluster_role_binding(),
         rbac::roles::cluster_role(),
@@ -147,7 +147,7 @@ pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
         core::event::definition(),
         core::limit_range::definition(),
         core::namespace::definition(),
-        core::node::definition(),
+        core::node::definition(kubelet.clone()),
         core::persistent_volume_claim::definition(),
         core::persistent_volume::definition(),
         core::pod::definition(kubelet.clone()),
@@ -169,7 +169,7 @@ pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
     ]);
     all.extend(authentication::definitions());
     all.extend(authorization::definitions());
-    all.extend(of_groups());
+    all.extend(of_groups(allocator));
     all.extend(metrics::definitions(store, usage));
     all
 }

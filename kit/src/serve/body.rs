@@ -4,7 +4,10 @@ use std::{
     error::Error,
     net::IpAddr,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 
@@ -62,7 +65,23 @@ impl BodyMemoryLimit {
 
     /// The share of one request.
     pub(super) fn request(&self, server: &'static str, client: Option<IpAddr>) -> BodyMemory {
-        BodyMemory { limit: self.clone(), permit: Arc::default(), server, client }
+        BodyMemory { limit: self.clone(), permit: Arc::default(), streaming: BodyStreaming::default(), server, client }
+    }
+}
+
+/// Extension of requests: whether their handler passes the body on as it arrives. It holds nothing of it then, and the
+/// body may take as long as its receiver takes.
+#[derive(Debug, Clone, Default)]
+pub struct BodyStreaming(Arc<AtomicBool>);
+
+impl BodyStreaming {
+    /// Lifts the limits for bodies that are collected, from now on.
+    pub fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -71,6 +90,7 @@ impl BodyMemoryLimit {
 pub(super) struct BodyMemory {
     limit: BodyMemoryLimit,
     permit: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    streaming: BodyStreaming,
     server: &'static str,
     client: Option<IpAddr>,
 }
@@ -83,7 +103,15 @@ impl BodyMemory {
         error
     }
 
+    /// What the handler of the request decides on.
+    pub(super) fn streaming(&self) -> BodyStreaming {
+        self.streaming.clone()
+    }
+
     fn add(&self, bytes: usize) -> Result<(), BodyError> {
+        if self.streaming.has_begun() {
+            return Ok(());
+        }
         let count = u32::try_from(bytes).map_err(|_| BodyError::Busy)?;
         let more = Arc::clone(&self.limit.0).try_acquire_many_owned(count).map_err(|_| BodyError::Busy)?;
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,6 +165,7 @@ where
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
             Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending if self.memory.streaming.has_begun() => Poll::Pending,
             Poll::Pending => {
                 let until = self.until;
                 let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
@@ -261,6 +290,19 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(next(&mut body).await, Err(BodyError::Timeout));
         assert_eq!(begun.elapsed(), BODY_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_passed_on_has_no_limits() {
+        let all = BodyMemoryLimit::new();
+        let memory = all.request("a test", None);
+        memory.streaming().begin();
+        let mut body = RequestBody::new(Endless(vec![BODY_BYTES_IN_FLIGHT, BODY_BYTES_IN_FLIGHT]), memory);
+        for _ in 0..2 {
+            assert_eq!(next(&mut body).await, Ok(BODY_BYTES_IN_FLIGHT));
+        }
+        assert!(tokio::time::timeout(2 * BODY_TIMEOUT, next(&mut body)).await.is_err());
+        assert_eq!(all.0.available_permits(), BODY_BYTES_IN_FLIGHT);
     }
 
     #[tokio::test]

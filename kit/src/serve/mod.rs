@@ -36,7 +36,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
-pub use body::BodyError;
+pub use body::{BodyError, BodyStreaming};
 use body::{BodyMemoryLimit, RequestBody, ResponseBody};
 use connection_limit::{ConnectionGuard, ConnectionLimit, RequestGuard};
 pub use connection_limit::{Reservation, ReservedAddresses};
@@ -242,6 +242,7 @@ impl Connection {
                 guard.authenticated();
             }
             request.extensions_mut().insert(Caller { address, request: Arc::clone(&guard) });
+            request.extensions_mut().insert(memory.streaming());
             async move {
                 let progress = stall::current_stream();
                 let answer = router.call(request.map(|body| RequestBody::wrap(body, memory.clone()))).await;

@@ -4,11 +4,13 @@ use super::*;
 
 /// A write that counts in `counter`, which ends at 40.
 fn counted(name: &str) -> Write {
-    let decide: Decide = Arc::new(|counter| {
+    let decide: Decide = Box::new(|counter| {
+        // One that is not there refuses nothing.
+        let Some(counter) = counter else { return Change::Keep };
         let mut value = counter.value();
         let count = value["text"].as_str().and_then(|text| text.parse::<u64>().ok()).unwrap();
         value["text"] = (count + 1).to_string().into();
-        if count == 40 { Change::Refuse } else { Change::Update(value) }
+        if count == 40 { Change::Refuse } else { Change::Put(value) }
     });
     let companion = Companion { resource: BEATS, key: key("counter"), decide };
     Write { companions: vec![companion], ..put(name, Expected::Absent, "1") }
@@ -26,7 +28,6 @@ fn written(store: &Store) -> u64 {
 #[tokio::test]
 async fn no_write_is_missed_and_none_is_too_many() {
     let store = open(Memory::default());
-    // One that is not there refuses nothing.
     store.write(counted("before")).await.unwrap();
     let first = store.write(beat("counter", Expected::Absent, "0")).await.unwrap();
     let mut watch = store.watch(BEATS, first.revision).unwrap();

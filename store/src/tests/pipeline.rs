@@ -213,13 +213,14 @@ fn writes_that_follow_a_failed_commit_fail_with_it() {
 struct Stack(Arc<Mutex<Vec<u64>>>);
 
 impl Allocator for Stack {
-    fn allocate(&self, new: Option<&mut Value>, _: Option<&Object>) -> Result<Option<Rollback>, AllocationError> {
+    fn allocate(&self, new: Option<&mut Value>, _: Option<&Object>) -> Result<Allocation, AllocationError> {
         let mut stack = self.0.lock().unwrap();
         let number = stack.len() as u64;
         stack.push(number);
         new.into_iter().for_each(|new| new["number"] = number.into());
         let shared = Arc::clone(&self.0);
-        Ok(Some(Box::new(move || assert_eq!(shared.lock().unwrap().pop(), Some(number)))))
+        let rollback: Rollback = Box::new(move || assert_eq!(shared.lock().unwrap().pop(), Some(number)));
+        Ok(Allocation { rollback: Some(rollback), companions: Vec::new() })
     }
 }
 

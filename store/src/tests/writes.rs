@@ -71,7 +71,7 @@ async fn no_write_comes_between_a_guard_and_its_write() {
 struct Numbers(Arc<Mutex<Vec<u64>>>);
 
 impl Allocator for Numbers {
-    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Option<Rollback>, AllocationError> {
+    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Allocation, AllocationError> {
         let mut taken = self.0.lock().unwrap();
         match (new, current) {
             (Some(new), None) => {
@@ -81,13 +81,14 @@ impl Allocator for Numbers {
                 taken.push(number);
                 new["number"] = number.into();
                 let shared = Arc::clone(&self.0);
-                Ok(Some(Box::new(move || shared.lock().unwrap().retain(|n| *n != number))))
+                let rollback: Rollback = Box::new(move || shared.lock().unwrap().retain(|n| *n != number));
+                Ok(Allocation { rollback: Some(rollback), companions: Vec::new() })
             }
             (None, Some(deleted)) => {
                 taken.retain(|n| deleted.value()["number"] != *n);
-                Ok(None)
+                Ok(Allocation::default())
             }
-            _ => Ok(None),
+            _ => Ok(Allocation::default()),
         }
     }
 }
@@ -109,4 +110,51 @@ async fn allocations_follow_the_writes_and_are_taken_back_with_them() {
     assert_eq!(store.write(put("d", Expected::Absent, "1")).await.unwrap().value()["number"], 0);
     // Of other resources it hears nothing.
     assert!(store.write(beat("x", Expected::Absent, "1")).await.unwrap().value()["number"].is_null());
+}
+
+/// Writes a heartbeat of the same name with each thing, and deletes it with the thing.
+#[derive(Debug)]
+struct Pairs;
+
+impl Allocator for Pairs {
+    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Allocation, AllocationError> {
+        let is_new = current.is_none();
+        let name = new.as_ref().map_or_else(
+            || current.unwrap().key.name.clone(),
+            |new| new["metadata"]["name"].as_str().unwrap().to_owned(),
+        );
+        let put = new.is_some().then(|| serde_json::json!({"metadata": {"name": name}}));
+        let change = move |found: Option<&Object>| match put {
+            Some(_) if !is_new || found.is_some() => Change::Keep,
+            Some(value) => Change::Put(value),
+            None => Change::Delete,
+        };
+        let record = Companion { resource: BEATS, key: key(&name), decide: Box::new(change) };
+        Ok(Allocation { rollback: None, companions: vec![record] })
+    }
+}
+
+#[tokio::test]
+async fn records_are_written_with_their_object_or_not_at_all() {
+    let memory = Memory::default();
+    let store = open(memory.clone());
+    store.set_allocator(THINGS, Arc::new(Pairs));
+    let before = store.revision();
+    let mut watch = store.watch(BEATS, before).unwrap();
+    let first = store.write(put("a", Expected::Absent, "1")).await.unwrap();
+    let pair = store.get(BEATS, &key("a")).unwrap();
+    assert_eq!((pair.revision, store.revision()), (first.revision + 1, first.revision + 1));
+    assert_eq!(watch.next().await.unwrap()[0].object.revision, pair.revision);
+    let second = store.write(put("a", Expected::Revision(first.revision), "2")).await.unwrap();
+    assert_eq!(second.revision, pair.revision + 1, "an unchanged record has no revision of its own");
+    memory.fail(Fault::Before, 1);
+    assert!(store.write(put("b", Expected::Absent, "1")).await.is_err());
+    assert!(store.get(BEATS, &key("b")).is_none());
+    // A restart finds both.
+    store.close().await.unwrap();
+    let store = open(memory);
+    assert_eq!(store.get(BEATS, &key("a")).unwrap().revision, pair.revision);
+    store.set_allocator(THINGS, Arc::new(Pairs));
+    store.write(delete("a", second.revision)).await.unwrap();
+    assert!(store.get(BEATS, &key("a")).is_none() && store.get(THINGS, &key("a")).is_none());
 }

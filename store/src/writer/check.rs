@@ -2,13 +2,12 @@
 
 use std::{
     collections::HashMap,
-    iter,
     sync::{Arc, PoisonError},
     time::Instant,
 };
 
 use super::{
-    super::{Change, Companion, Encoded, Error, Event, Expected, Key, Object, ResourceId, Rollback},
+    super::{Allocation, Change, Companion, Encoded, Error, Event, Expected, Key, Object, ResourceId},
     Accepted, Content, Prepared, Writer,
     queue::Queued,
     unix_seconds,
@@ -73,28 +72,39 @@ impl Writer {
         let (now, unix_seconds) = (Instant::now(), unix_seconds());
         for (write, reply) in writes {
             let (resource, current) = (write.resource, view.get(write.resource, &write.key));
-            let Checked { object, deleted, rollback, companions } = match self.check_one(&view, write, current.as_ref())
-            {
+            let Checked { object, deleted, allocation, decided } = match self.check_one(&view, write, current.as_ref()) {
                 Ok(checked) => checked,
                 Err(error) => {
                     let _ = reply.send(Err(error));
                     continue;
                 }
             };
-            let written = (resource, object, current, deleted, Some(reply), rollback);
-            let with = companions.into_iter().map(|c| (c.resource, c.object, Some(c.current), false, None, None));
-            for (resource, object, current, deleted, reply, rollback) in iter::once(written).chain(with) {
+            let Allocation { rollback, companions } = allocation;
+            let accept = |writer: &mut Self, view: &mut View<'_>, written: Written, reply, rollback| {
+                let Written { resource, object, current, deleted } = written;
                 let options = state.resource(resource).map(|r| &r.options);
-                self.needs_sync |= !options.is_some_and(|o| o.relaxed_durability.holds(&object.key.namespace));
+                writer.needs_sync |= !options.is_some_and(|o| o.relaxed_durability.holds(&object.key.namespace));
                 view.pending.insert(resource, &object, deleted);
                 let event = Arc::new(Event::new(resource, object, current, deleted, now, unix_seconds));
-                self.checked.push(Accepted { event, reply, rollback });
+                writer.checked.push(Accepted { event, reply, rollback });
+            };
+            let written = Written { resource, object, current, deleted };
+            accept(self, &mut view, written, Some(reply), rollback);
+            for decided in decided {
+                let Some(written) = self.change(&view, decided) else { continue };
+                accept(self, &mut view, written, None, None);
+            }
+            // Each of these sees those before it.
+            for companion in companions {
+                let decided = Decided::of(&view, companion);
+                let Some(written) = self.change(&view, decided) else { continue };
+                accept(self, &mut view, written, None, None);
             }
         }
         self.pending = view.pending;
     }
 
-    /// The new state of the object and of its companions, each at a revision of its own.
+    /// The new state of the object at a revision of its own, and what becomes of the companions that the write brings.
     fn check_one(&mut self, view: &View<'_>, write: Prepared, current: Option<&Arc<Object>>) -> Result<Checked, Error> {
         let holds = match (write.expected, current) {
             // What is not there cannot be deleted.
@@ -111,17 +121,25 @@ impl Writer {
                 return Err(Error::Guard { resource, key: guard.key.clone() });
             }
         }
-        let changed = changed_companions(view, &write.companions)?;
+        let mut decided = Vec::new();
+        for companion in write.companions {
+            let one = Decided::of(view, companion);
+            if matches!(one.change, Change::Refuse) {
+                let resource = view.state.resource(one.resource).map(|r| Arc::clone(&r.name)).unwrap_or_default();
+                return Err(Error::Guard { resource, key: one.key });
+            }
+            decided.push(one);
+        }
         let mut content = write.content;
         let allocators = self.shared.allocators.read().unwrap_or_else(PoisonError::into_inner);
-        let rollback = match (allocators.get(&write.resource), &mut content) {
+        let allocation = match (allocators.get(&write.resource), &mut content) {
             (Some(allocator), Content::Value(value)) => allocator.allocate(Some(value), current.map(|c| &**c)),
             (Some(allocator), Content::Deleted) => allocator.allocate(None, current.map(|c| &**c)),
             // An allocator that was set after the object was encoded has seen nothing of this write.
             (Some(_), Content::Encoded(_)) => return Err(Error::Conflict),
-            (None, _) => Ok(None),
+            (None, _) => Ok(Allocation::default()),
         };
-        let rollback = rollback.map_err(Error::Allocation)?;
+        let allocation = allocation.map_err(Error::Allocation)?;
         drop(allocators);
         self.revision += 1;
         let (object, deleted) = match (content, current) {
@@ -130,13 +148,24 @@ impl Writer {
             (Content::Deleted, Some(current)) => (current.at_revision(self.revision), true),
             (Content::Deleted, None) => return Err(Error::Conflict),
         };
-        let companions = changed.into_iter().map(|(companion, current, encoded)| {
-            self.revision += 1;
-            let object = Arc::new(encoded.finish(companion.key.clone(), self.revision));
-            CheckedCompanion { resource: companion.resource, object, current }
-        });
-        let companions = companions.collect();
-        Ok(Checked { object: Arc::new(object), deleted, rollback, companions })
+        Ok(Checked { object: Arc::new(object), deleted, allocation, decided })
+    }
+
+    /// The new state of a companion; `None` if it stays.
+    fn change(&mut self, view: &View<'_>, decided: Decided) -> Option<Written> {
+        let Decided { resource, key, current, change } = decided;
+        let revision = self.revision + 1;
+        let (object, deleted) = match (change, &current) {
+            (Change::Put(value), _) => {
+                let indexes = view.state.resource(resource).map(|r| r.options.indexes.as_slice()).unwrap_or_default();
+                (Encoded::new(&value).with_indexes(indexes).finish(key, revision), false)
+            }
+            (Change::Delete, Some(current)) => (current.at_revision(revision), true),
+            // The write of an allocator's companion is accepted already.
+            (Change::Delete, None) | (Change::Keep | Change::Refuse, _) => return None,
+        };
+        self.revision = revision;
+        Some(Written { resource, object: Arc::new(object), current, deleted })
     }
 }
 
@@ -144,37 +173,31 @@ impl Writer {
 struct Checked {
     object: Arc<Object>,
     deleted: bool,
-    rollback: Option<Rollback>,
-    companions: Vec<CheckedCompanion>,
+    allocation: Allocation,
+    decided: Vec<Decided>,
 }
 
-/// What changes with it.
-struct CheckedCompanion {
+/// What becomes of a companion.
+struct Decided {
+    resource: ResourceId,
+    key: Key,
+    current: Option<Arc<Object>>,
+    change: Change,
+}
+
+impl Decided {
+    fn of(view: &View<'_>, companion: Companion) -> Self {
+        let Companion { resource, key, decide } = companion;
+        let current = view.get(resource, &key);
+        let change = decide(current.as_deref());
+        Self { resource, key, current, change }
+    }
+}
+
+/// A new state of an object, with the one before.
+struct Written {
     resource: ResourceId,
     object: Arc<Object>,
-    current: Arc<Object>,
-}
-
-/// A companion that changes, with its state before and after.
-type Changed<'a> = (&'a Companion, Arc<Object>, Encoded);
-
-/// The companions that change.
-fn changed_companions<'a>(view: &View<'_>, companions: &'a [Companion]) -> Result<Vec<Changed<'a>>, Error> {
-    let mut changed = Vec::new();
-    for companion in companions {
-        let Some(current) = view.get(companion.resource, &companion.key) else { continue };
-        let of = view.state.resource(companion.resource);
-        match (companion.decide)(&current) {
-            Change::Keep => {}
-            Change::Update(value) => {
-                let indexes = of.map(|r| r.options.indexes.as_slice()).unwrap_or_default();
-                changed.push((companion, current, Encoded::new(&value).with_indexes(indexes)));
-            }
-            Change::Refuse => {
-                let resource = of.map(|r| Arc::clone(&r.name)).unwrap_or_default();
-                return Err(Error::Guard { resource, key: companion.key.clone() });
-            }
-        }
-    }
-    Ok(changed)
+    current: Option<Arc<Object>>,
+    deleted: bool,
 }

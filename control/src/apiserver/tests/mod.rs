@@ -10,6 +10,7 @@ mod metrics;
 mod metrics_page;
 mod protobuf;
 mod quotas;
+mod proxy;
 pub(crate) mod rbac;
 mod replay;
 mod representations;
@@ -357,7 +358,7 @@ async fn addresses_and_ports_are_given_once() {
         call(&api, "POST", SERVICES, service("b", outside)).await.body["message"]
             .as_str()
             .unwrap()
-            .contains("not in the valid range")
+            .contains("the provided network does not match the current range")
     );
     let free =
         call(&api, "POST", SERVICES, service("b", json!({"type": "NodePort", "ports": [{"port": 80}]}))).await.body;

@@ -89,7 +89,7 @@ async fn check(api: &Api) {
         assert!(addresses.insert(address.parse().unwrap()), "{address} twice");
         for port in spec["ports"].as_array().unwrap() {
             if let Some(number) = port["nodePort"].as_u64().filter(|_| spec["type"] != "ClusterIP") {
-                assert!(ports.insert((u16::try_from(number).unwrap(), "TCP".to_owned())), "{number} twice");
+                assert!(ports.insert(u16::try_from(number).unwrap()), "{number} twice");
             }
         }
     }
@@ -194,4 +194,80 @@ async fn requested_node_ports_are_allocated_first() {
         assert_eq!(refused.code, 422, "{}", refused.body);
         call(&api, "DELETE", &format!("{SERVICES}/a"), Value::Null).await;
     }
+}
+
+const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
+const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+
+#[tokio::test]
+async fn a_cluster_ip_has_an_object_as_long_as_its_service() {
+    let api = with_namespace().await;
+    let made = call(&api, "POST", SERVICES, service("a", "ClusterIP", 1)).await.body;
+    let ip = made["spec"]["clusterIP"].as_str().unwrap();
+    let path = format!("{ADDRESSES}/{ip}");
+    let object = call(&api, "GET", &path, Value::Null).await.body;
+    assert_eq!(object["spec"], json!({"parentRef": {"resource": "services", "namespace": "n", "name": "a"}}));
+    assert_eq!(object["metadata"]["labels"]["ipaddress.kubernetes.io/managed-by"], "ipallocator.k8s.io");
+    assert!(object["metadata"]["uid"].is_string() && object["kind"] == "IPAddress", "{object}");
+    // The type of the service decides whether it has an address.
+    let external = json!({"spec": {"type": "ExternalName", "externalName": "example.org", "ports": null}});
+    let changed = call(&api, "PATCH", &format!("{SERVICES}/a"), external).await;
+    assert_eq!(changed.code, 200, "{}", changed.body);
+    assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
+    call(&api, "DELETE", &format!("{SERVICES}/a"), Value::Null).await;
+
+    // What users have reserved is not given, and what they hold goes when they let it.
+    let reserved = json!({"metadata": {"name": "10.96.0.9"}, "spec": {"parentRef": {"resource": "x", "name": "y"}}});
+    assert_eq!(call(&api, "POST", ADDRESSES, reserved).await.code, 201);
+    let mut fixed = service("b", "ClusterIP", 1);
+    fixed["spec"]["clusterIP"] = json!("10.96.0.9");
+    let refused = call(&api, "POST", SERVICES, fixed.clone()).await;
+    assert!(refused.body["message"].as_str().unwrap().contains("provided IP is already allocated"), "{}", refused.body);
+    call(&api, "DELETE", &format!("{ADDRESSES}/10.96.0.9"), Value::Null).await;
+    assert_eq!(call(&api, "POST", SERVICES, fixed.clone()).await.code, 201);
+    let held = json!({"metadata": {"finalizers": ["x/y"]}});
+    assert_eq!(call(&api, "PATCH", &format!("{ADDRESSES}/10.96.0.9"), held).await.code, 200);
+    call(&api, "DELETE", &format!("{SERVICES}/b"), Value::Null).await;
+    let object = call(&api, "GET", &format!("{ADDRESSES}/10.96.0.9"), Value::Null).await.body;
+    assert!(!object["metadata"]["deletionTimestamp"].is_null(), "{object}");
+    assert_eq!(call(&api, "POST", SERVICES, fixed.clone()).await.code, 422);
+    let free = json!({"metadata": {"finalizers": null}});
+    call(&api, "PATCH", &format!("{ADDRESSES}/10.96.0.9"), free).await;
+    assert_eq!(call(&api, "POST", SERVICES, fixed).await.code, 201);
+    check(&api).await;
+}
+
+#[tokio::test]
+async fn ranges_are_added_while_the_server_runs() {
+    let api = with_namespace().await;
+    let mut fixed = service("a", "ClusterIP", 1);
+    fixed["spec"]["clusterIP"] = json!("10.97.0.9");
+    let refused = call(&api, "POST", SERVICES, fixed.clone()).await;
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(message.ends_with("the provided network does not match the current range"), "{message}");
+    let cidr = json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["10.97.0.0/24"]}});
+    assert_eq!(call(&api, "POST", CIDRS, cidr).await.code, 201);
+    assert_eq!(call(&api, "POST", SERVICES, fixed.clone()).await.code, 422, "nobody has said that it is ready");
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "", "message": "m",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let patched = call(&api, "PATCH", &format!("{CIDRS}/more/status"), ready).await;
+    assert_eq!(patched.code, 200, "{}", patched.body);
+    assert_eq!(call(&api, "POST", SERVICES, fixed).await.code, 201);
+    check(&api).await;
+}
+
+/// A restart finds what was allocated.
+#[tokio::test]
+async fn allocations_survive_a_restart() {
+    let memory = Memory::default();
+    let api = api_over(&memory);
+    call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    for name in ["a", "b"] {
+        assert_eq!(call(&api, "POST", SERVICES, service(name, "NodePort", 2)).await.code, 201);
+    }
+    check(&api).await;
+    api.store().close().await.unwrap();
+    let again = api_over(&memory);
+    check(&again).await;
+    assert_eq!(call(&again, "GET", ADDRESSES, Value::Null).await.body["items"].as_array().unwrap().len(), 2);
 }

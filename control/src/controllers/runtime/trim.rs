@@ -9,6 +9,7 @@ use k8s_openapi::api::{
         Service,
     },
     discovery::v1::EndpointSlice,
+    networking::v1::{IPAddress, ServiceCIDR},
     rbac::v1::ClusterRole,
     storage::v1::VolumeAttributesClass,
 };
@@ -27,6 +28,7 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
 impl Cached for ClusterRole {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
+impl Cached for IPAddress {}
 impl Cached for Lease {}
 impl Cached for Namespace {}
 impl Cached for PersistentVolume {}
@@ -35,6 +37,7 @@ impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}
 impl Cached for Service {}
 impl Cached for VolumeAttributesClass {}
+impl Cached for ServiceCIDR {}
 impl Cached for DynamicObject {}
 
 /// Keeps identity, version, owners and finalizers.

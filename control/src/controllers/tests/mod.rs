@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Config, fake_api::FakeApi, run};
 
+mod addresses;
 mod custom_types;
 mod visits;
 mod volumes;

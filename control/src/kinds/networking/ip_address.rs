@@ -1,6 +1,6 @@
-//! IPAddress. Pure.
+//! IPAddress.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -18,11 +18,13 @@ use crate::{
         },
         types,
     },
+    store::Allocator,
 };
 
-/// The resource.
-pub(crate) fn definition() -> Definition {
-    let mut resource = Resource::new("networking.k8s.io", "ipaddresses", "IPAddress", IpAddressStrategy);
+/// The resource; `allocator` hears of each of its writes.
+pub(crate) fn definition(allocator: Arc<dyn Allocator>) -> Definition {
+    let strategy = IpAddressStrategy { allocator };
+    let mut resource = Resource::new("networking.k8s.io", "ipaddresses", "IPAddress", strategy);
     resource.short_names = vec!["ip".into()];
     resource.namespaced = false;
     let mut v1 = VersionSpec::new("v1", types::built_in("networking.k8s.io/v1", "IPAddress"));
@@ -43,9 +45,15 @@ fn parent(parent: &Value) -> String {
 }
 
 #[derive(Debug)]
-struct IpAddressStrategy;
+struct IpAddressStrategy {
+    allocator: Arc<dyn Allocator>,
+}
 
 impl Strategy for IpAddressStrategy {
+    fn allocator(&self) -> Option<Arc<dyn Allocator>> {
+        Some(Arc::clone(&self.allocator))
+    }
+
     fn validate_name(&self, name: &str) -> Option<String> {
         match name.parse::<IpAddr>() {
             Err(_) => names::ip(name),

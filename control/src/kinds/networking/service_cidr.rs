@@ -1,4 +1,6 @@
-//! ServiceCIDR. Pure.
+//! ServiceCIDR.
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -17,11 +19,12 @@ use crate::{
         },
         types,
     },
+    store::Allocator,
 };
 
-/// The resource.
-pub(crate) fn definition() -> Definition {
-    let mut resource = Resource::new("networking.k8s.io", "servicecidrs", "ServiceCIDR", ServiceCidr);
+/// The resource; `allocator` hears of each of its writes.
+pub(crate) fn definition(allocator: Arc<dyn Allocator>) -> Definition {
+    let mut resource = Resource::new("networking.k8s.io", "servicecidrs", "ServiceCIDR", ServiceCidr { allocator });
     resource.namespaced = false;
     let mut v1 = VersionSpec::new("v1", types::built_in("networking.k8s.io/v1", "ServiceCIDR"));
     v1.subresources = vec![Subresource::status()];
@@ -33,9 +36,15 @@ pub(crate) fn definition() -> Definition {
 }
 
 #[derive(Debug)]
-struct ServiceCidr;
+struct ServiceCidr {
+    allocator: Arc<dyn Allocator>,
+}
 
 impl Strategy for ServiceCidr {
+    fn allocator(&self) -> Option<Arc<dyn Allocator>> {
+        Some(Arc::clone(&self.allocator))
+    }
+
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {
         keep_metadata(object, old);
     }

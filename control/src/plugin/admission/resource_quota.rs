@@ -87,8 +87,8 @@ impl AdmissionPlugin for ResourceQuota {
         };
         let companion = |quota: Arc<Object>| {
             let request = Arc::clone(&request);
-            let decide = Arc::new(move |quota: &Object| count(quota, &request));
-            Companion { resource: self.quotas, key: quota.key.clone(), decide }
+            let decide = move |quota: Option<&Object>| quota.map_or(Change::Keep, |quota| count(quota, &request));
+            Companion { resource: self.quotas, key: quota.key.clone(), decide: Box::new(decide) }
         };
         quotas.into_iter().filter(counts).map(companion).collect()
     }
@@ -104,7 +104,7 @@ fn count(quota: &Object, request: &Request) -> Change {
         Some(used) if used == *before.used() => Change::Keep,
         Some(used) => {
             value["status"]["used"] = used.write();
-            Change::Update(value)
+            Change::Put(value)
         }
     }
 }

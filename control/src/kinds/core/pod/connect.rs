@@ -6,11 +6,11 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, header},
 };
 use serde_json::Value;
-use windlass_kit::{percent, serve};
+use windlass_kit::percent;
 
 use super::container::{node_of, pick_container};
 use crate::apiserver::{
-    ApiError, ApiRequest, ApiResult, KubeletClient, Operation, TOKEN_PROTOCOL, Target, header_text, protocols,
+    ApiError, ApiRequest, ApiResult, KubeletClient, Operation, TOKEN_PROTOCOL, Target, protocols,
     request_info::RequestOptions, subresource::SubresourceHandler,
 };
 
@@ -46,13 +46,8 @@ impl SubresourceHandler for Connect {
         options: &RequestOptions,
         _body: &Bytes,
     ) -> ApiResult {
-        let words = header_text(&request.headers, header::CONNECTION).to_ascii_lowercase();
-        let upgrade = request.take_upgrade().filter(|_| words.split(',').any(|w| w.trim() == "upgrade"));
+        let upgrade = request.requested_upgrade()?;
         let upgrade = upgrade.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
-        if request.is_by_certificate() && !serve::is_own_origin(&request.headers) {
-            let why = "a page of another origin may not use the client certificate of its browser here";
-            return Err(ApiError::new(403, "Forbidden", why));
-        }
         let pod = request.read(target)?;
         request.admit(target, Operation::Connect, options.dry_run, Value::Null, Some(&pod)).await?;
         let path = kubelet_path(target, self.subresource, options, &pod)?;

@@ -6,6 +6,7 @@ mod container;
 mod ephemeral_containers;
 mod eviction;
 mod log;
+pub(in crate::kinds::core) mod proxy;
 mod qos;
 mod resize;
 mod status;
@@ -90,6 +91,7 @@ fn subresources(kubelet: Option<KubeletClient>) -> Vec<Subresource> {
         connect("exec", "PodExecOptions", &kubelet),
         Subresource::of_object("log", &["get"], Serves::Custom(Arc::new(log::Log { kubelet: kubelet.clone() }))),
         connect("portforward", "PodPortForwardOptions", &kubelet),
+        Subresource::proxy("PodProxyOptions", proxy::Proxy),
         Subresource::of_object("resize", &["get", "patch", "update"], Serves::Part(Arc::new(resize::Resize))),
         Subresource::status(),
     ]

@@ -1,6 +1,7 @@
 //! Service. Cluster IPs and node ports are allocated by `allocator`, in the order of the writes.
 
 mod allocator;
+mod proxy;
 mod validation;
 
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::{child, items, set};
 
-pub(crate) use allocator::ServiceAllocator;
+use allocator::needs_health_check;
+pub(crate) use allocator::{DEFAULT_SERVICE_CIDR, IP_ADDRESSES, ServiceAllocator, cluster_ip, ip_address};
 
 use windlass_apimachinery::selectors::SelectableField;
 
@@ -39,7 +41,7 @@ pub(crate) fn definition(allocator: Arc<ServiceAllocator>) -> Definition {
     resource.returns_deleted = true;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "Service"));
     v1.selectable = ["spec.clusterIP", "spec.type"].map(SelectableField::path).to_vec();
-    v1.subresources = vec![Subresource::status()];
+    v1.subresources = vec![Subresource::proxy("ServiceProxyOptions", proxy::Proxy), Subresource::status()];
     let columns = vec![
         column("Type", "How it is reached."),
         column("Cluster-IP", "Its address in the cluster."),
@@ -161,7 +163,7 @@ fn set_defaults(object: &mut Map<String, Value>) {
     if kind == "LoadBalancer" {
         set(spec, "allocateLoadBalancerNodePorts", json!(true));
     } else {
-        for key in ["allocateLoadBalancerNodePorts", "healthCheckNodePort", "loadBalancerClass"] {
+        for key in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
             spec.remove(key);
         }
     }
@@ -184,6 +186,24 @@ fn set_defaults(object: &mut Map<String, Value>) {
     }
 }
 
+/// A service keeps the port of its health check while it needs one.
+fn patch_health_check(object: &mut Value, old: &Value) {
+    const FIELD: &str = "healthCheckNodePort";
+    if !needs_health_check(&old["spec"]) {
+        return;
+    }
+    let is_unset = object["spec"][FIELD].as_i64().unwrap_or(0) == 0;
+    if needs_health_check(&object["spec"]) {
+        if is_unset {
+            object["spec"][FIELD] = old["spec"][FIELD].clone();
+        }
+    } else if object["spec"][FIELD] == old["spec"][FIELD]
+        && let Some(spec) = object["spec"].as_object_mut()
+    {
+        spec.remove(FIELD);
+    }
+}
+
 /// A service keeps its cluster IP and node ports when an update leaves them out.
 fn patch_allocated_values(object: &mut Value, old: &Value) {
     let both_have_addresses = object["spec"]["type"] != "ExternalName" && old["spec"]["type"] != "ExternalName";
@@ -201,6 +221,7 @@ fn patch_allocated_values(object: &mut Value, old: &Value) {
             object["spec"][field] = value.clone();
         }
     }
+    patch_health_check(object, old);
     if !matches!(object["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
         // Node ports are released with the type that had them.
         for port in object["spec"]["ports"].as_array_mut().into_iter().flatten() {

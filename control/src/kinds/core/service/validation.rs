@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use serde_json::{Value, json};
 
+use super::allocator::needs_health_check;
 use crate::{
     apiserver::validation::{
         errors::{Errors, PORT, list, text},
@@ -49,7 +50,22 @@ pub(super) fn validate_spec(spec: &Value, errors: &mut Errors) {
         errors.unless(format!("spec.externalIPs[{at}]"), ip, names::ip(ip));
     }
     errors.optional_one_of("spec.externalTrafficPolicy", &spec["externalTrafficPolicy"], &["Cluster", "Local"]);
+    health_check(spec, errors);
     service_ports(spec, headless, kind, errors);
+}
+
+fn health_check(spec: &Value, errors: &mut Errors) {
+    const FIELD: &str = "spec.healthCheckNodePort";
+    let port = &spec["healthCheckNodePort"];
+    // Without a number the service gets one.
+    if port.as_i64().unwrap_or(0) == 0 {
+        return;
+    }
+    // Whether it can be had is for the allocator to say.
+    if !needs_health_check(spec) {
+        let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.invalid(FIELD, port, why);
+    }
 }
 
 fn service_ports(spec: &Value, headless: bool, kind: &str, errors: &mut Errors) {
@@ -96,6 +112,10 @@ pub(super) fn validate_spec_update(new: &Value, old: &Value, errors: &mut Errors
     let (was, is) = (text(old, "clusterIP"), text(new, "clusterIP"));
     if new["type"] != "ExternalName" && old["type"] != "ExternalName" && !was.is_empty() && was != is {
         errors.invalid("spec.clusterIPs[0]", &json!([is]), "may not change once set");
+    }
+    let port = |spec: &Value| spec["healthCheckNodePort"].as_i64().unwrap_or(0);
+    if needs_health_check(old) && needs_health_check(new) && port(old) != port(new) {
+        errors.forbidden("spec.healthCheckNodePort", "field is immutable");
     }
 }
 

@@ -1,4 +1,6 @@
-//! Node. Pure.
+//! Node.
+
+mod proxy;
 
 use std::collections::BTreeSet;
 
@@ -9,7 +11,7 @@ use windlass_apimachinery::selectors::SelectableField;
 
 use crate::{
     apiserver::{
-        Strategy,
+        KubeletClient, Strategy,
         subresource::Subresource,
         types::{Definition, Resource, VersionSpec},
         validation::{
@@ -27,14 +29,14 @@ use crate::{
     },
 };
 
-/// The resource.
-pub(crate) fn definition() -> Definition {
+/// The resource. Without a kubelet client its API cannot be reached.
+pub(crate) fn definition(kubelet: Option<KubeletClient>) -> Definition {
     let mut resource = Resource::new("", "nodes", "Node", Node);
     resource.short_names = vec!["no".into()];
     resource.namespaced = false;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "Node"));
     v1.selectable = vec![SelectableField::with_absent("spec.unschedulable", "false")];
-    v1.subresources = vec![Subresource::status()];
+    v1.subresources = vec![Subresource::proxy("NodeProxyOptions", proxy::Proxy { kubelet }), Subresource::status()];
     let columns = vec![
         column("Status", "Whether pods can run there."),
         column("Roles", "What it is for."),

@@ -1,0 +1,274 @@
+//! Connections to backends: to addresses of pods and nodes, and what is sent over one.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use axum::{body::Body, http::Request, response::Response};
+use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+/// Time limits, as Go's.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const TLS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limits of the head of a response.
+const MAX_HEAD_BYTES: usize = 256 << 10;
+const MAX_HEADERS: usize = 200;
+/// Buffer size of an upgraded connection, for each direction.
+const COPY_BUFFER_BYTES: usize = 64 << 10;
+
+/// What a connection is.
+pub(in crate::apiserver) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+
+pub(in crate::apiserver) type Stream = Box<dyn Duplex>;
+
+/// Whether requests may be passed on to an address: none of this machine alone, of a link or of many (Go's
+/// `IsGlobalUnicast`, which upstream asks for). Pure.
+pub(crate) fn is_proxyable(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4 == Ipv4Addr::BROADCAST,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_link_local)
+}
+
+/// Where a node serves its API.
+pub(crate) fn node_address(node: &Value) -> Option<SocketAddr> {
+    let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64()?;
+    Some(SocketAddr::new(node_ip(node)?, u16::try_from(port).ok()?))
+}
+
+/// The address of a node inside the cluster.
+pub(crate) fn node_ip(node: &Value) -> Option<IpAddr> {
+    let addresses = node["status"]["addresses"].as_array()?;
+    addresses.iter().find(|address| address["type"] == "InternalIP")?["address"].as_str()?.parse().ok()
+}
+
+/// Connects to an address; fails in Go's words.
+pub(super) async fn connect(address: SocketAddr) -> Result<Stream, String> {
+    Ok(Box::new(dial(address).await?))
+}
+
+/// Connects with TLS; whoever has the address has it.
+pub(super) async fn connect_tls(address: SocketAddr) -> Result<Stream, String> {
+    let stream = dial(address).await?;
+    let connecting = TlsConnector::from(Arc::clone(&ANY_CERTIFICATE)).connect(ServerName::from(address.ip()), stream);
+    let connected = tokio::time::timeout(TLS_TIMEOUT, connecting).await;
+    let stream = connected.map_err(|_| "net/http: TLS handshake timeout".to_owned())?;
+    Ok(Box::new(stream.map_err(|error| error.to_string())?))
+}
+
+async fn dial(address: SocketAddr) -> Result<TcpStream, String> {
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+    let stream = connected.map_err(|_| format!("dial tcp {address}: i/o timeout"))?;
+    let stream = stream.map_err(|error| format!("dial tcp {address}: connect: {}", words(&error)))?;
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// Go's words for an error of a connection.
+fn words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        io::ErrorKind::TimedOut => "connection timed out".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Sends a request and waits for the header of the response. The connection ends with the body of the response, or goes
+/// on as what it is upgraded to.
+pub(in crate::apiserver) async fn exchange(
+    stream: Stream,
+    request: Request<Body>,
+) -> Result<Response<Incoming>, hyper::Error> {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection.with_upgrades());
+    sender.send_request(request).await
+}
+
+/// Why a request had no response.
+pub(super) fn reason(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() {
+        return "EOF".to_owned();
+    }
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    source.map_or_else(|| error.to_string(), words)
+}
+
+/// Copies bytes between two connections that are being upgraded, until either ends, or `closing`.
+pub(in crate::apiserver) fn join(client: OnUpgrade, backend: OnUpgrade, closing: &CancellationToken) {
+    let closing = closing.clone();
+    tokio::spawn(async move {
+        let (client, backend) = match tokio::try_join!(client, backend) {
+            Ok((client, backend)) => (client, backend),
+            Err(error) => return tracing::debug!(%error, "failed to upgrade connection"),
+        };
+        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+        tokio::select! {
+            () = closing.cancelled() => {}
+            ended = copy_bidirectional_with_sizes(&mut client, &mut backend, COPY_BUFFER_BYTES, COPY_BUFFER_BYTES) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "upgraded connection failed");
+                }
+            }
+        }
+    });
+}
+
+static ANY_CERTIFICATE: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let mut config = builder
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default versions of TLS")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
+});
+
+/// Accepts any certificate: upstream does not verify those of pods, whose authorities nobody knows.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    // Without a verified certificate the signature of the handshake proves nothing.
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_one_host_in_a_network_are_proxied_to() {
+        for (address, proxyable) in [
+            ("10.244.1.5", true),
+            ("203.0.113.7", true),
+            ("fd00::5", true),
+            ("2001:db8::1", true),
+            ("127.0.0.1", false),
+            ("127.8.8.8", false),
+            ("::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("169.254.169.254", false),
+            ("::ffff:169.254.169.254", false),
+            ("fe80::1", false),
+            ("224.0.0.1", false),
+            ("ff02::1", false),
+            ("255.255.255.255", false),
+        ] {
+            assert_eq!(is_proxyable(address.parse().unwrap()), proxyable, "{address}");
+        }
+    }
+
+    /// Answers one request with its first line.
+    async fn serve_once(mut stream: impl Duplex) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a request"));
+        }
+        let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{line}", line.len());
+        stream.write_all(answer.as_bytes()).await.expect("a client");
+        stream.flush().await.expect("a client");
+        let _ = stream.shutdown().await;
+    }
+
+    async fn ask(stream: Stream) -> String {
+        use http_body_util::BodyExt as _;
+        let request = Request::builder().uri("/x").body(Body::empty()).unwrap();
+        let answer = exchange(stream, request).await.unwrap();
+        String::from_utf8_lossy(&answer.into_body().collect().await.unwrap().to_bytes()).into_owned()
+    }
+
+    #[tokio::test]
+    async fn backends_are_reached_with_and_without_tls() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // An authority that nobody knows, for another name.
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate =
+            rcgen::CertificateParams::new(vec!["other.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let private = rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let tls = builder
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], private)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let server = tokio::spawn(async move {
+            serve_once(listener.accept().await.unwrap().0).await;
+            serve_once(acceptor.accept(listener.accept().await.unwrap().0).await.unwrap()).await;
+            // Hangs up on the last one.
+            drop(listener.accept().await.unwrap());
+        });
+        assert_eq!(ask(connect(address).await.unwrap()).await, "GET /x HTTP/1.1");
+        assert_eq!(ask(connect_tls(address).await.unwrap()).await, "GET /x HTTP/1.1");
+        let request = Request::builder().uri("/x").body(Body::empty()).unwrap();
+        let error = exchange(connect(address).await.unwrap(), request).await.unwrap_err();
+        assert!(["EOF", "connection reset by peer"].contains(&&*reason(&error)), "{error}");
+        server.await.unwrap();
+        let Err(refused) = connect(address).await else { panic!("nobody listens") };
+        assert_eq!(refused, format!("dial tcp {address}: connect: connection refused"));
+    }
+}
