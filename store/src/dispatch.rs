@@ -1,6 +1,9 @@
 //! Who is woken by an event: the watchers of its resource, and of these only those whose scope it touches.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use tokio::sync::watch as tokio_watch;
 
@@ -44,6 +47,11 @@ struct Topic {
     wake: tokio_watch::Sender<()>,
     /// The latest event of this scope that has left the history, if it did so since the topic exists.
     forgotten: u64,
+    /// The revision at which the topic was made.
+    since: u64,
+    /// The events of this scope after that, as long as they are in the history: who is woken by one of a thousand writes
+    /// does not look at the others. Empty for [`Scope::All`], whose events are the history.
+    events: VecDeque<Arc<Event>>,
 }
 
 /// The watchers of one resource by their scope.
@@ -55,13 +63,14 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Adds a watcher; `compacted` is the compacted revision of the resource.
-    pub(crate) fn subscribe(&mut self, scope: &Scope, compacted: u64) -> tokio_watch::Receiver<()> {
+    /// Adds a watcher; `compacted` is the compacted revision of the resource, `now` that of the store.
+    pub(crate) fn subscribe(&mut self, scope: &Scope, compacted: u64, now: u64) -> tokio_watch::Receiver<()> {
         if self.topics.len() >= self.sweep_at {
             self.topics.retain(|_, topic| topic.wake.receiver_count() > 0);
             self.sweep_at = (self.topics.len() * 2).max(16);
         }
-        let new = || Topic { wake: tokio_watch::Sender::new(()), forgotten: compacted };
+        let new =
+            || Topic { wake: tokio_watch::Sender::new(()), forgotten: compacted, since: now, events: VecDeque::new() };
         self.topics.entry(scope.clone()).or_insert_with(new).wake.subscribe()
     }
 
@@ -74,6 +83,26 @@ impl Dispatcher {
             scopes.extend(of);
         }
         scopes
+    }
+
+    /// An event was added to the history.
+    pub(crate) fn remember(&mut self, event: &Arc<Event>, indexes: &[Index]) {
+        if self.topics.is_empty() {
+            return;
+        }
+        for scope in Self::each_scope(event, indexes).into_iter().filter(|scope| *scope != Scope::All) {
+            let Some(topic) = self.topics.get_mut(&scope) else { continue };
+            // The scopes of an object's states before and after may be the same.
+            if topic.events.back().is_none_or(|last| last.object.revision < event.object.revision) {
+                topic.events.push_back(Arc::clone(event));
+            }
+        }
+    }
+
+    /// The events of a scope after a revision; `None` where only the history has them all.
+    pub(crate) fn events(&self, scope: &Scope, after: u64) -> Option<impl Iterator<Item = &Arc<Event>>> {
+        let topic = self.topics.get(scope).filter(|topic| *scope != Scope::All && after >= topic.since)?;
+        Some(topic.events.range(topic.events.partition_point(|event| event.object.revision <= after)..))
     }
 
     /// Wakes whom an event concerns.
@@ -96,6 +125,7 @@ impl Dispatcher {
         for scope in Self::each_scope(event, indexes) {
             if let Some(topic) = self.topics.get_mut(&scope) {
                 topic.forgotten = event.object.revision;
+                topic.events.pop_front_if(|oldest| oldest.object.revision <= event.object.revision);
             }
         }
     }

@@ -348,7 +348,8 @@ impl Store {
     pub fn watch_scope(&self, resource: ResourceId, scope: Scope, after: u64) -> Result<Watch, Error> {
         let mut state = self.state_mut();
         state.check_compacted(resource, after)?;
-        let topic = state.resource_mut(resource).map(|r| r.dispatcher.subscribe(&scope, r.compacted_revision));
+        let now = state.revision;
+        let topic = state.resource_mut(resource).map(|r| r.dispatcher.subscribe(&scope, r.compacted_revision, now));
         let wake = topic.ok_or(Error::Closed)?;
         drop(state);
         Ok(Watch::new(self.clone(), resource, scope, after, wake))

@@ -184,6 +184,7 @@ impl State {
     fn remember(&mut self, event: Arc<Event>, now: Instant) {
         let Some(resource) = self.resources.get_mut(event.resource.0 as usize) else { return };
         let before = resource.history.bytes();
+        resource.dispatcher.remember(&event, &resource.options.indexes);
         resource.history.push(event);
         while let Some(old) = resource.history.pop_aged(now) {
             resource.forget(&old);

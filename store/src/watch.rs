@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch as tokio_watch;
 
-use super::{Error, Object, ResourceId, Scope, Store};
+use super::{Error, Object, ResourceId, Scope, Store, state::ResourceState};
 
 /// Number of events per read.
 const MAX_BATCH_EVENTS: usize = 256;
@@ -102,7 +102,7 @@ impl Watch {
         let state = self.store.state();
         let resource = state.resource(self.resource);
         let unread = resource.is_some_and(|r| {
-            r.history.after(self.after).any(|event| self.scope.has(event, &r.options.indexes))
+            self.unread(r).next().is_some()
                 || r.dispatcher.forgotten(&self.scope).is_some_and(|forgotten| forgotten > self.after)
         });
         if unread { self.after } else { self.after.max(state.revision) }
@@ -148,17 +148,19 @@ impl Watch {
         if self.after < forgotten {
             return Err(Error::TooOld { asked: self.after, oldest: forgotten });
         }
-        let mut found = Vec::new();
-        for event in resource.history.after(self.after) {
-            self.after = event.object.revision;
-            if self.scope.has(event, &resource.options.indexes) {
-                found.push(Arc::clone(event));
-                if found.len() == self.batch {
-                    return Ok(found);
-                }
-            }
-        }
-        self.after = self.after.max(state.revision);
+        let found: Vec<_> = self.unread(resource).take(self.batch).cloned().collect();
+        self.after = match found.last() {
+            Some(last) if found.len() == self.batch => last.object.revision,
+            _ => self.after.max(state.revision),
+        };
         Ok(found)
+    }
+
+    /// The events of the scope after those that were returned.
+    fn unread<'a>(&'a self, resource: &'a ResourceState) -> impl Iterator<Item = &'a Arc<Event>> {
+        let of_scope = resource.dispatcher.events(&self.scope, self.after);
+        let all = of_scope.is_none().then(|| resource.history.after(self.after));
+        let filtered = all.into_iter().flatten().filter(|event| self.scope.has(event, &resource.options.indexes));
+        of_scope.into_iter().flatten().chain(filtered)
     }
 }

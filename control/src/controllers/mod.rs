@@ -43,8 +43,8 @@ use replication::Replication;
 use resource_quotas::ResourceQuotas;
 use runtime::Controllers;
 use service_accounts::ServiceAccounts;
-use volume_attributes_classes::VolumeAttributesClasses;
 use service_addresses::{Repair, ServiceCidrs};
+use volume_attributes_classes::VolumeAttributesClasses;
 
 /// Configuration of the controllers.
 #[derive(Debug, Clone)]

@@ -127,6 +127,44 @@ async fn writes_wake_only_whom_they_concern() {
     assert_eq!(woken, [true, false, true, false, true, false]);
 }
 
+/// A watcher that was there reads the events of its scope alone, one that comes later looks for them in the history.
+#[tokio::test]
+async fn who_was_there_and_who_comes_later_read_the_same() {
+    let store = open(Memory::default());
+    let start = store.revision();
+    let scopes = [Scope::All, Scope::Namespace("n".to_owned()), Scope::Object(key("o1")), Scope::Object(key("none"))];
+    let watch = |scope: &Scope| store.watch_scope(THINGS, scope.clone(), start).unwrap();
+    let early: Vec<Watch> = scopes.iter().map(watch).collect();
+    let mut revisions = std::collections::HashMap::new();
+    for i in 0..30_u32 {
+        let name = format!("o{}", i % 4);
+        let write = match revisions.remove(&name) {
+            Some(revision) if i % 7 == 0 => delete(&name, revision),
+            Some(revision) => put(&name, Expected::Revision(revision), "2"),
+            None => put(&name, Expected::Absent, "1"),
+        };
+        let (lives, written) = (write.value.is_some(), store.write(write).await.unwrap());
+        lives.then(|| revisions.insert(name, written.revision));
+    }
+    for (mut early, scope) in early.into_iter().zip(&scopes) {
+        let mut late = watch(scope);
+        assert_eq!(early.revision(), late.revision(), "{scope:?}");
+        if *scope == Scope::Object(key("none")) {
+            continue;
+        }
+        // In pieces, as a slow watcher reads.
+        (early.batch, late.batch) = (3, 4);
+        let (mut of_early, mut of_late) = (Vec::new(), Vec::new());
+        for (watch, seen) in [(&mut early, &mut of_early), (&mut late, &mut of_late)] {
+            while watch.revision() < store.revision() {
+                seen.extend(watch.next().await.unwrap().iter().map(|event| event.object.revision));
+            }
+        }
+        assert_eq!(of_early, of_late, "{scope:?}");
+        assert!(!of_early.is_empty());
+    }
+}
+
 /// An object enters and leaves what a field selects; whoever follows that sees both.
 #[tokio::test]
 async fn watchers_of_an_indexed_field_are_told_of_what_enters_and_leaves_it() {

@@ -72,7 +72,8 @@ impl Writer {
         let (now, unix_seconds) = (Instant::now(), unix_seconds());
         for (write, reply) in writes {
             let (resource, current) = (write.resource, view.get(write.resource, &write.key));
-            let Checked { object, deleted, allocation, decided } = match self.check_one(&view, write, current.as_ref()) {
+            let Checked { object, deleted, allocation, decided } = match self.check_one(&view, write, current.as_ref())
+            {
                 Ok(checked) => checked,
                 Err(error) => {
                     let _ = reply.send(Err(error));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::generate::now,
-    store::{Key, Object, Change},
+    store::{Change, Key, Object},
 };
 
 /// The resource in the store.

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::generate::{new_uid, random_u32},
-    store::{Allocation, AllocationError, Companion, Allocator, Key, Object, Change, ResourceId, Store},
+    store::{Allocation, AllocationError, Allocator, Change, Companion, Key, Object, ResourceId, Store},
 };
 pub(crate) use ip_address::{IP_ADDRESSES, ip_address};
 pub(super) use ports::needs_health_check;
@@ -216,11 +216,7 @@ impl ServiceAllocator {
         })
     }
 
-    fn record(
-        &self,
-        address: Ipv4Addr,
-        change: impl FnOnce(Option<&Object>) -> Change + Send + 'static,
-    ) -> Companion {
+    fn record(&self, address: Ipv4Addr, change: impl FnOnce(Option<&Object>) -> Change + Send + 'static) -> Companion {
         let key = Key { namespace: String::new(), name: address.to_string() };
         Companion { resource: self.ip_addresses, key, decide: Box::new(change) }
     }
