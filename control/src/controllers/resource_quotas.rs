@@ -116,16 +116,18 @@ impl ResourceQuotas {
         let mut resources: Vec<&str> = names.filter_map(Evaluator::resource_of).collect();
         resources.sort_unstable();
         resources.dedup();
+        // Most quotas are about the core group alone.
+        let kinds = if resources.iter().any(|resource| resource.contains('.')) {
+            Kinds::discover(&self.client).await
+        } else {
+            Kinds::of_version(&self.client, "v1").await
+        };
+        let kinds = kinds.during("discover what is counted by", key)?;
         let mut counted = Vec::new();
-        let mut kinds = None;
         for resource in resources {
             let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
             let Some(evaluator) = Evaluator::of(group, plural) else { continue };
-            if kinds.is_none() {
-                kinds = Some(Kinds::discover(&self.client).await.during("discover what is counted by", key)?);
-            }
-            let all = kinds.iter().flat_map(|kinds| &kinds.all);
-            let kind = all.into_iter().find(|kind| kind.namespaced && kind.group_resource() == resource);
+            let kind = kinds.all.iter().find(|kind| kind.namespaced && kind.group_resource() == resource);
             let objects = match kind.filter(|kind| kind.has(&["list"])) {
                 Some(kind) => Some(self.objects(key, kind, &evaluator).await?),
                 None => None,

@@ -108,8 +108,6 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("kind: table*IPAddress", "/body/rows/0/cells/2", "upstream has a cell without a column here"),
     intended("kind: *CertificateSigningRequest", "/body/spec/extra", "the caller has no certificate here"),
     intended("kind: replace without a version*Job", "/body/*message", "upstream writes its internal type"),
-    to_fix("kind: *VolumeAttributesClass", "/body/metadata/finalizers", "nothing protects classes in use"),
-    to_fix("kind: *VolumeAttributesClass", "/body/rows/0/object/metadata/finalizers", "the same"),
     intended("kind: discovery of v1", "/body/apiVersion", "the list of the core group has a version, as the others"),
     to_fix("kind: discovery of v1", "/body/resources/*~1proxy", "proxies are not served"),
     to_fix(

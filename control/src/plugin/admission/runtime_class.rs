@@ -95,14 +95,45 @@ fn apply(class: &Value, pod: &mut Value) -> Result<(), String> {
             }
         }
     }
-    for toleration in scheduling["tolerations"].as_array().into_iter().flatten() {
-        match spec["tolerations"].as_array_mut() {
-            Some(own) if own.contains(toleration) => {}
-            Some(own) => own.push(toleration.clone()),
-            None => spec["tolerations"] = json!([toleration]),
-        }
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let of_class = list(&scheduling["tolerations"]);
+    if !of_class.is_empty() {
+        spec["tolerations"] = Value::Array(merge_tolerations([list(&spec["tolerations"]), of_class].concat()));
     }
     Ok(())
+}
+
+/// Tolerations without those that others include. Pure.
+fn merge_tolerations(all: Vec<Value>) -> Vec<Value> {
+    let mut merged: Vec<Value> = Vec::new();
+    for (at, toleration) in all.iter().enumerate() {
+        // Of equal ones the first stays.
+        let later = all[at + 1..].iter().filter(|later| *later != toleration);
+        if !merged.iter().chain(later).any(|other| includes(other, toleration)) {
+            merged.push(toleration.clone());
+        }
+    }
+    merged
+}
+
+/// Whether a toleration tolerates all that another one does, and for as long. Pure.
+fn includes(wide: &Value, narrow: &Value) -> bool {
+    fn text<'a>(toleration: &'a Value, field: &str) -> &'a str {
+        toleration[field].as_str().unwrap_or("")
+    }
+    let same = |field: &str| text(wide, field) == text(narrow, field);
+    let exists = text(wide, "operator") == "Exists";
+    let for_longer = match (wide["tolerationSeconds"].as_i64(), narrow["tolerationSeconds"].as_i64()) {
+        (Some(wide), Some(narrow)) => narrow <= wide,
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    let is_equal = |toleration: &Value| matches!(text(toleration, "operator"), "" | "Equal");
+    wide == narrow
+        || ((same("key") || (exists && text(wide, "key").is_empty()))
+            && (same("effect") || text(wide, "effect").is_empty())
+            && (for_longer || text(wide, "effect") != "NoExecute")
+            && (exists || (is_equal(wide) && is_equal(narrow) && same("value"))))
 }
 
 /// The overhead is that of the class, and there is none without one. Pure.
@@ -146,6 +177,23 @@ mod tests {
             ),
         ] {
             assert_eq!(apply(&class, &mut json!({"spec": spec})).unwrap_err(), why);
+        }
+    }
+
+    #[test]
+    fn tolerations_that_others_include_are_left_out() {
+        let equal = json!({"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"});
+        let exists = json!({"key": "a", "operator": "Exists", "effect": "NoSchedule"});
+        let everything = json!({"operator": "Exists"});
+        let seconds = |n: i64| json!({"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": n});
+        for (all, wanted) in [
+            (vec![equal.clone(), exists.clone()], vec![exists.clone()]),
+            (vec![exists.clone(), equal.clone(), exists.clone()], vec![exists.clone()]),
+            (vec![everything.clone(), exists], vec![everything]),
+            (vec![seconds(5), seconds(10)], vec![seconds(10)]),
+            (vec![equal.clone(), seconds(5)], vec![equal, seconds(5)]),
+        ] {
+            assert_eq!(merge_tolerations(all), wanted);
         }
     }
 
