@@ -108,6 +108,13 @@ impl Watch {
         if unread { self.after } else { self.after.max(state.revision) }
     }
 
+    /// Whether events after a revision may be missing in the history, so that a new watch could not begin there.
+    #[must_use]
+    pub fn is_compacted(&self, revision: u64) -> bool {
+        let state = self.store.state();
+        state.resource(self.resource).is_some_and(|r| r.compacted_revision > revision)
+    }
+
     /// Whether an object of the resource belongs to the scope.
     #[must_use]
     pub fn has(&self, object: &Object) -> bool {

@@ -30,6 +30,9 @@ use crate::{
 
 /// Interval of bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// How often a watcher that was told nothing for long is looked at: what is between would no longer be in the history when
+/// it comes back after a restart, so it gets a bookmark before its time.
+const LAG_INTERVAL: Duration = Duration::from_secs(10);
 /// As upstream, a watch without a timeout ends after a random time of 30 to 60 minutes, so that watches that began
 /// together do not all reconnect together.
 const MIN_TIMEOUT_SECONDS: u32 = 1800;
@@ -62,6 +65,9 @@ struct WatchStream {
     bookmarks: bool,
     ends_at: Instant,
     next_bookmark: Instant,
+    next_look: Instant,
+    /// The revision from which the client would go on.
+    told: u64,
     ready: VecDeque<Bytes>,
     columns_sent: bool,
     ended: bool,
@@ -116,6 +122,8 @@ impl ApiRequest {
             bookmarks: options.bookmarks,
             ends_at: now + watch_timeout(options.timeout, random_u32()),
             next_bookmark: now + BOOKMARK_INTERVAL,
+            next_look: now + LAG_INTERVAL,
+            told: after,
             ready: VecDeque::new(),
             columns_sent: false,
             ended: false,
@@ -154,7 +162,7 @@ impl WatchStream {
             if self.ended {
                 return None;
             }
-            let wake = if self.bookmarks { self.ends_at.min(self.next_bookmark) } else { self.ends_at };
+            let wake = if self.bookmarks { self.ends_at.min(self.next_look) } else { self.ends_at };
             let next = tokio::select! {
                 next = tokio::time::timeout_at(wake, self.watch.next()) => next,
                 Ok(()) = self.generation.changed() => {
@@ -168,11 +176,14 @@ impl WatchStream {
                 Ok(Err(error)) => self.fail(ApiError::store(&error)),
                 Err(_) => {
                     let now = Instant::now();
-                    if self.bookmarks {
-                        self.bookmark(self.watch.revision(), false);
-                        self.next_bookmark = now + BOOKMARK_INTERVAL;
-                    }
                     self.ended = now >= self.ends_at;
+                    if self.bookmarks {
+                        self.next_look = now + LAG_INTERVAL;
+                        if self.ended || now >= self.next_bookmark || self.watch.is_compacted(self.told) {
+                            self.bookmark(self.watch.revision(), false);
+                            self.next_bookmark = now + BOOKMARK_INTERVAL;
+                        }
+                    }
                 }
             }
         }
@@ -274,6 +285,7 @@ impl WatchStream {
         };
         let as_written = known == Some((change.previous.is_some(), !change.deleted));
         if as_written && self.shows_stored_bytes() {
+            self.told = change.object.revision;
             let frame = change
                 .frame(STORED_BYTES + self.encoding as u64, || encode_event(self.encoding, kind, &change.object.bytes));
             return self.ready.push_back(frame);
@@ -285,6 +297,9 @@ impl WatchStream {
         };
         let matched = before.as_ref().is_some_and(|b| self.selectors.matches(b));
         let matches = !change.deleted && self.selectors.matches(&object);
+        if matched || matches {
+            self.told = change.object.revision;
+        }
         match (matched, matches) {
             (false, true) => self.push("ADDED", object),
             (true, true) => self.push("MODIFIED", object),
@@ -320,6 +335,7 @@ impl WatchStream {
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) {
+        self.told = revision;
         let gvk = &self.version.gvk;
         let mut object = json!({"kind": gvk.kind, "apiVersion": gvk.api_version(), "metadata": {"resourceVersion": revision.to_string()}});
         if initial_end {
