@@ -60,3 +60,32 @@ async fn a_selector_of_a_node_is_decided_by_the_index_as_by_the_objects() {
     assert_eq!(initial, events(&api, "fieldSelector=spec.nodeName%3Done,metadata.namespace%3Dn").await);
     assert_eq!(initial.len(), 1);
 }
+
+/// After a restart a watcher comes back with what it was told last, which must still be in the history.
+#[tokio::test]
+async fn a_watcher_that_hears_nothing_while_others_write_much_gets_an_early_bookmark() {
+    let api = with_namespace().await;
+    let query = "watch=true&resourceVersion=0&allowWatchBookmarks=true&fieldSelector=metadata.name%3Dquiet";
+    let watch = |query: &str| {
+        let request = Request::builder().uri(format!("{MAPS}?{query}")).extension(User::internal("t"));
+        api.router().oneshot(request.body(Body::empty()).unwrap())
+    };
+    let mut stream = watch(query).await.unwrap().into_body().into_data_stream();
+    let mut loud = map("loud");
+    call(&api, "POST", MAPS, loud.clone()).await;
+    for i in 0..40 {
+        loud["data"] = json!({"text": i.to_string().repeat(400_000)});
+        assert_eq!(call(&api, "PUT", &format!("{MAPS}/loud"), loud.clone()).await.code, 200);
+    }
+    let last = call(&api, "GET", &format!("{MAPS}/loud"), Value::Null).await.body;
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    let bookmark: Value = serde_json::from_slice(&stream.next().await.unwrap().unwrap()).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert_eq!(bookmark["type"], "BOOKMARK");
+    assert_eq!(bookmark["object"]["metadata"]["resourceVersion"], last["metadata"]["resourceVersion"]);
+    // The next one has its usual time.
+    let next = stream.next().await.unwrap().unwrap();
+    assert!(next.starts_with(b"{\"type\":\"BOOKMARK\""));
+    assert!(begun.elapsed() > Duration::from_secs(60), "{:?}", begun.elapsed());
+}
