@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 16] = [
+const KINDS: [(&str, &str, &str, &str, bool); 17] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -34,6 +34,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 16] = [
     ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
     ("", "v1", "PersistentVolume", "persistentvolumes", false),
     ("", "v1", "Node", "nodes", false),
+    ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),

@@ -1,6 +1,7 @@
 //! Admission plugins: what is added to an object that is written, and who may write it; one file for each of upstream's.
 //! Plugins may read the store and change nothing but the object.
 
+mod certificates;
 mod default_storage_class;
 mod default_tolerations;
 mod namespace_lifecycle;
@@ -35,6 +36,7 @@ pub(crate) fn plugins(
         Arc::new(default_tolerations::DefaultTolerationSeconds),
         Arc::new(default_storage_class::DefaultStorageClass { store: store.clone() }),
     ];
+    plugins.extend(certificates::plugins(authorizers));
     plugins.push(Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }));
     plugins
 }
