@@ -32,3 +32,4 @@ pub use windlass_store as store;
 
 pub use control_plane::{Config, ControlPlane, Error, copy_store, is_data_dir, restore_store};
 pub use loopback_probe::LoopbackProbe;
+pub use plugin::audit::AuditConfig;

@@ -48,6 +48,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let config = controllers::Config {
         served_types: Some(plane.served_types()),
         metrics: plane.metrics(),
+        signer: plane.signer(),
         ..controllers_config(settings, plane.root_ca())
     };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));

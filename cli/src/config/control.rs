@@ -25,6 +25,8 @@ pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
         node_addresses: settings.node_ips().iter().collect(),
         admin_kubeconfig: settings.admin_kubeconfig.clone(),
         lifetimes: Lifetimes::default(),
+        token_auth_file: settings.token_auth_file.clone(),
+        audit: settings.audit.config(),
     })
 }
 

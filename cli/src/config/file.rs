@@ -39,6 +39,11 @@ pub(crate) struct File {
     docker_socket: Option<PathBuf>,
     api_bind_address: Option<Addresses>,
     service_account_max_token_expiration: Option<String>,
+    token_auth_file: Option<PathBuf>,
+    audit_log_path: Option<PathBuf>,
+    audit_policy_file: Option<PathBuf>,
+    audit_log_max_size: Option<u64>,
+    audit_log_max_backup: Option<usize>,
     #[serde(rename = "nodeAPIBindAddress")]
     node_api_bind_address: Option<SocketAddr>,
     stats_bind_address: Option<OptionalAddress>,
@@ -205,6 +210,11 @@ impl File {
         set(self.docker_socket, &mut to.docker_socket);
         to.api_bind = self.api_bind_address.or(to.api_bind.take());
         set(self.service_account_max_token_expiration, &mut to.max_token_expiration);
+        to.token_auth_file = self.token_auth_file.or(to.token_auth_file.take());
+        to.audit.log_path = self.audit_log_path.or(to.audit.log_path.take());
+        to.audit.policy_file = self.audit_policy_file.or(to.audit.policy_file.take());
+        set(self.audit_log_max_size, &mut to.audit.log_max_size);
+        set(self.audit_log_max_backup, &mut to.audit.log_max_backup);
         set(self.node_api_bind_address, &mut to.node_api_bind);
         set(self.stats_bind_address.map(|OptionalAddress(address)| address), &mut to.stats_bind);
         set(self.authorize_pod_websocket_upgrade_create_permission, &mut to.get_needs_create);

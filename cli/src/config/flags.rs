@@ -61,6 +61,21 @@ pub(crate) struct Flags {
     /// Maximum lifetime of service account tokens, at least 1h; 0s is no limit [default: 0s]
     #[arg(long, global = true, value_name = "DURATION")]
     service_account_max_token_expiration: Option<String>,
+    /// File of static tokens, read at start: lines of token,user,uid,"group1,group2" [default: none]
+    #[arg(long, global = true, value_name = "FILE")]
+    token_auth_file: Option<PathBuf>,
+    /// File to which the API server writes what was requested of it, a line of JSON for each event [default: none]
+    #[arg(long, global = true, value_name = "FILE")]
+    audit_log_path: Option<PathBuf>,
+    /// Policy of the audit log, of audit.k8s.io/v1; without one it has no bodies [default: none]
+    #[arg(long, global = true, value_name = "FILE")]
+    audit_policy_file: Option<PathBuf>,
+    /// Size in MiB at which another file of the audit log is begun [default: 100]
+    #[arg(long = "audit-log-maxsize", global = true, value_name = "MIB")]
+    audit_log_max_size: Option<u64>,
+    /// Older files of the audit log that are kept [default: 10]
+    #[arg(long = "audit-log-maxbackup", global = true, value_name = "NUMBER")]
+    audit_log_max_backup: Option<usize>,
     /// Listen address of the node's API, with TLS [default: 0.0.0.0:10250]
     #[arg(long, global = true, value_name = "ADDR")]
     node_api_bind_address: Option<SocketAddr>,
@@ -163,6 +178,11 @@ impl Flags {
         set(self.docker_socket.as_ref(), &mut to.docker_socket);
         to.api_bind = self.api_bind_address.clone().or(to.api_bind.take());
         set(self.service_account_max_token_expiration.as_ref(), &mut to.max_token_expiration);
+        to.token_auth_file = self.token_auth_file.clone().or(to.token_auth_file.take());
+        to.audit.log_path = self.audit_log_path.clone().or(to.audit.log_path.take());
+        to.audit.policy_file = self.audit_policy_file.clone().or(to.audit.policy_file.take());
+        set(self.audit_log_max_size.as_ref(), &mut to.audit.log_max_size);
+        set(self.audit_log_max_backup.as_ref(), &mut to.audit.log_max_backup);
         set(self.node_api_bind_address.as_ref(), &mut to.node_api_bind);
         set(self.stats_bind_address.map(|OptionalAddress(address)| address).as_ref(), &mut to.stats_bind);
         set(self.authorize_pod_websocket_upgrade_create_permission.as_ref(), &mut to.get_needs_create);

@@ -70,6 +70,11 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
             "service-account-max-token-expiration",
             json!(s.max_token_expiration),
         ),
+        entry("tokenAuthFile", "token-auth-file", json!(s.token_auth_file)),
+        entry("auditLogPath", "audit-log-path", json!(s.audit.log_path)),
+        entry("auditPolicyFile", "audit-policy-file", json!(s.audit.policy_file)),
+        entry("auditLogMaxSize", "audit-log-maxsize", json!(s.audit.log_max_size)),
+        entry("auditLogMaxBackup", "audit-log-maxbackup", json!(s.audit.log_max_backup)),
         entry("nodeAPIBindAddress", "node-api-bind-address", json!(s.node_api_bind)),
         entry("statsBindAddress", "stats-bind-address", json!(OptionalAddress(s.stats_bind).to_string())),
         entry(

@@ -3,6 +3,7 @@
 
 mod addresses;
 pub(crate) mod agent;
+mod audit;
 mod cluster_access;
 pub(crate) mod configz;
 pub(crate) mod connect;
@@ -28,6 +29,7 @@ use std::{
 use anyhow::Context as _;
 
 pub(crate) use addresses::Addresses;
+use audit::AuditSettings;
 pub(crate) use cluster_access::{ClusterAccess, ClusterAccessFlags, IdentityFlags};
 pub(crate) use flags::Flags;
 pub(crate) use kubelet::KubeletSettings;
@@ -123,6 +125,9 @@ pub(crate) struct Settings {
     pub(crate) api_bind: Option<Addresses>,
     /// The maximum lifetime of service account tokens; zero for no limit.
     pub(crate) max_token_expiration: String,
+    /// The file of static tokens.
+    pub(crate) token_auth_file: Option<PathBuf>,
+    pub(crate) audit: AuditSettings,
     pub(crate) node_api_bind: SocketAddr,
     /// `None` if it is off.
     pub(crate) stats_bind: Option<SocketAddr>,
@@ -193,6 +198,8 @@ impl Settings {
             docker_socket: "/var/run/docker.sock".into(),
             api_bind: None,
             max_token_expiration: "0s".to_owned(),
+            token_auth_file: None,
+            audit: AuditSettings::default(),
             node_api_bind: all(10250),
             stats_bind: Some(local(10255)),
             get_needs_create: true,
@@ -336,6 +343,9 @@ impl Settings {
         ]
         .into_iter()
         .chain(self.static_pods_dir.as_ref().map(|dir| ("staticPodPath", dir)))
+        .chain(self.token_auth_file.as_ref().map(|file| ("tokenAuthFile", file)))
+        .chain(self.audit.log_path.as_ref().map(|file| ("auditLogPath", file)))
+        .chain(self.audit.policy_file.as_ref().map(|file| ("auditPolicyFile", file)))
         {
             if !path.is_absolute() || path.parent().is_none() {
                 problems.push(format!("{name} {} must be an absolute path below /", path.display()));
@@ -369,6 +379,7 @@ impl Settings {
                 self.max_token_expiration
             )),
         }
+        problems.extend(self.audit.problems());
         if self.node_ports.is_empty() || *self.node_ports.start() == 0 {
             problems.push(format!("nodePortRange {}-{} is empty", self.node_ports.start(), self.node_ports.end()));
         }

@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::{error::ApiError, target::Target, user::User};
+use super::{audit::Audit, error::ApiError, target::Target, user::User};
 use crate::store::{Companion, Guard};
 
 /// What is done to an object.
@@ -40,6 +40,8 @@ pub struct AdmissionAttributes<'a> {
     pub dry_run: bool,
     /// Warnings for the client.
     pub warnings: &'a Warnings,
+    /// What is recorded of the request.
+    pub audit: &'a Audit,
 }
 
 impl AdmissionAttributes<'_> {

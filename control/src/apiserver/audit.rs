@@ -1,37 +1,402 @@
-//! The audit hook: receivers hear of each request when it is complete.
+//! Audit: what is recorded of requests, and how much of each. A sink says how much, by the rules that it has.
+//!
+//! Upstream: `k8s.io/apiserver/pkg/audit`.
 
-use std::fmt;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::IpAddr,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
 
-use super::{request_info::RequestInfo, user::User};
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    http::{HeaderMap, HeaderValue, Uri, header},
+    response::Response,
+};
+use hyper::body::{Frame, SizeHint};
+use jiff::Timestamp;
+use serde_json::Value;
+use windlass_kit::serve::LongRunning;
 
-/// A completed request. Bodies and queries may hold secrets and are not part of it.
-#[derive(Debug)]
-pub struct AuditEvent<'a> {
-    /// Who sent the request.
-    pub user: &'a User,
-    /// Whom it was sent as, if that is another.
-    pub impersonated: Option<&'a User>,
+use super::{
+    authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, request_info::RequestInfo,
+    user::User,
+};
+
+/// The header by which a client may choose the id of its request, and by which it learns it.
+const AUDIT_ID: &str = "audit-id";
+/// The longest id that a client may choose.
+const MAX_ID_LEN: usize = 64;
+
+/// How much of a request is recorded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuditLevel {
+    /// Nothing.
+    #[default]
+    None,
+    /// Who did what, when, and how it ended.
+    Metadata,
+    /// That and the body of the request.
+    Request,
+    /// That and the body of the response.
+    RequestResponse,
+}
+
+/// When an event is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditStage {
+    /// The request came.
+    RequestReceived,
+    /// The response of a request that lasts has begun.
+    ResponseStarted,
+    /// The response is complete.
+    ResponseComplete,
+    /// The handler failed.
+    Panic,
+}
+
+/// What a sink wants of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditRule {
+    /// How much.
+    pub level: AuditLevel,
+    /// The stages without events.
+    pub omit_stages: Vec<AuditStage>,
+    /// Whether bodies are recorded without the owners of fields.
+    pub omit_managed_fields: bool,
+}
+
+/// The object that a request is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ObjectReference {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The version.
+    pub version: String,
+    /// The plural name.
+    pub resource: String,
+    /// The subresource, or empty.
+    pub subresource: String,
+    /// The namespace, or empty.
+    pub namespace: String,
+    /// The name, or empty.
+    pub name: String,
+    /// The uid that the client named, or empty.
+    pub uid: String,
+    /// The version of the object that the client named, or empty.
+    pub resource_version: String,
+}
+
+/// What is recorded at one stage of a request.
+#[derive(Debug, Clone)]
+pub struct AuditEvent {
+    /// How much is recorded.
+    pub level: AuditLevel,
+    /// Identifies the request.
+    pub id: String,
+    /// The stage.
+    pub stage: AuditStage,
+    /// Path and query.
+    pub uri: String,
     /// The verb.
-    pub verb: &'a str,
-    /// The path, decoded.
-    pub path: &'a str,
-    /// The HTTP status of the response.
-    pub code: u16,
+    pub verb: String,
+    /// Who sent the request.
+    pub user: User,
+    /// Whom it was sent as, if that is another.
+    pub impersonated: Option<User>,
+    /// The addresses that it came from, the nearest last.
+    pub source_ips: Vec<IpAddr>,
+    /// What the client calls itself.
+    pub user_agent: String,
+    /// What it is about, if that is a resource.
+    pub object: Option<ObjectReference>,
+    /// The HTTP status of the response, when there is one.
+    pub code: Option<u16>,
+    /// The Status of a refusal.
+    pub status: Option<Value>,
+    /// The body of the request.
+    pub request_object: Option<Arc<Value>>,
+    /// The body of the response, in JSON.
+    pub response_object: Option<Bytes>,
+    /// Whether the owners of fields are left out of bodies.
+    pub omit_managed_fields: bool,
+    /// When the request came.
+    pub received: Timestamp,
+    /// When the stage was reached.
+    pub at: Timestamp,
+    /// What the stages of the request have noted.
+    pub annotations: BTreeMap<String, String>,
 }
 
-/// A receiver of audit events.
+/// Records requests.
 pub trait AuditSink: Send + Sync + fmt::Debug {
-    /// Records a request; may not block.
-    fn record(&self, event: &AuditEvent<'_>);
+    /// What it wants of a request of a user.
+    fn rule(&self, user: &User, attributes: &Attributes<'_>) -> AuditRule;
+
+    /// Records an event; may not block.
+    fn record(&self, event: AuditEvent);
 }
 
-/// Tells all receivers of a request.
-pub(super) fn record(
-    sinks: &[std::sync::Arc<dyn AuditSink>],
-    (user, impersonated): (&User, Option<&User>),
-    info: &RequestInfo,
-    code: u16,
-) {
-    let event = AuditEvent { user, impersonated, verb: &info.verb, path: &info.path, code };
-    sinks.iter().for_each(|sink| sink.record(&event));
+/// What a client tells of a request beside what it is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent<'a> {
+    pub(super) uri: &'a Uri,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) address: Option<IpAddr>,
+}
+
+/// What is recorded of one request; nothing if nobody wants it.
+#[derive(Debug, Clone, Default)]
+pub struct Audit(Option<Arc<Recording>>);
+
+#[derive(Debug)]
+struct Recording {
+    sink: Arc<dyn AuditSink>,
+    omit_stages: Vec<AuditStage>,
+    event: Mutex<AuditEvent>,
+}
+
+impl Recording {
+    fn event(&self) -> MutexGuard<'_, AuditEvent> {
+        self.event.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, stage: AuditStage) {
+        if self.omit_stages.contains(&stage) {
+            return;
+        }
+        let mut event = self.event();
+        event.stage = stage;
+        event.at = Timestamp::now();
+        self.sink.record(event.clone());
+    }
+}
+
+/// The id of a request: the client's if it has one, else a new one.
+pub(super) fn id_of(headers: &HeaderMap) -> String {
+    let given = headers.get(AUDIT_ID).and_then(|v| v.to_str().ok()).unwrap_or("");
+    if given.is_empty() || given.len() > MAX_ID_LEN { new_uid().unwrap_or_default() } else { given.to_owned() }
+}
+
+/// Tells the client the id of its request.
+pub(super) fn name_in(response: &mut Response, id: &str) {
+    if let Ok(id) = HeaderValue::from_str(id) {
+        response.headers_mut().insert(AUDIT_ID, id);
+    }
+}
+
+impl Audit {
+    /// Begins to record a request, as far as the sink wants it.
+    pub(super) fn begin(
+        sink: Option<&Arc<dyn AuditSink>>,
+        id: &str,
+        user: &User,
+        (info, attributes): (&RequestInfo, &Attributes<'_>),
+        sent: Sent<'_>,
+    ) -> Self {
+        let Some(sink) = sink else { return Self(None) };
+        let rule = sink.rule(user, attributes);
+        if rule.level == AuditLevel::None {
+            return Self(None);
+        }
+        let now = Timestamp::now();
+        let event = AuditEvent {
+            level: rule.level,
+            id: id.to_owned(),
+            stage: AuditStage::RequestReceived,
+            uri: sent.uri.path_and_query().map_or_else(|| info.path.clone(), ToString::to_string),
+            verb: info.verb.clone(),
+            user: user.clone(),
+            impersonated: None,
+            source_ips: source_ips(sent.headers, sent.address),
+            user_agent: header_text(sent.headers, header::USER_AGENT),
+            object: info.is_resource.then(|| reference(info)),
+            code: None,
+            status: None,
+            request_object: None,
+            response_object: None,
+            omit_managed_fields: rule.omit_managed_fields,
+            received: now,
+            at: now,
+            annotations: BTreeMap::new(),
+        };
+        let recording = Recording { sink: Arc::clone(sink), omit_stages: rule.omit_stages, event: Mutex::new(event) };
+        recording.record(AuditStage::RequestReceived);
+        Self(Some(Arc::new(recording)))
+    }
+
+    fn update(&self, change: impl FnOnce(&mut AuditEvent)) {
+        if let Some(recording) = &self.0 {
+            change(&mut recording.event());
+        }
+    }
+
+    /// Adds a note, unless one of the key is there.
+    pub(crate) fn annotate(&self, key: &str, value: impl Into<String>) {
+        self.update(|event| {
+            event.annotations.entry(key.to_owned()).or_insert_with(|| value.into());
+        });
+    }
+
+    pub(super) fn impersonates(&self, user: &User) {
+        self.update(|event| event.impersonated = Some(user.clone()));
+    }
+
+    /// Records the decoded body of the request, and what it says of the object where the path does not.
+    pub(super) fn request_object(&self, body: &Value) {
+        self.update(|event| {
+            if let Some(object) = &mut event.object {
+                let metadata = &body["metadata"];
+                for (field, known) in [
+                    ("namespace", &mut object.namespace),
+                    ("name", &mut object.name),
+                    ("uid", &mut object.uid),
+                    ("resourceVersion", &mut object.resource_version),
+                ] {
+                    if known.is_empty() {
+                        metadata[field].as_str().unwrap_or("").clone_into(known);
+                    }
+                }
+            }
+            if event.level >= AuditLevel::Request {
+                event.request_object = Some(Arc::new(body.clone()));
+            }
+        });
+    }
+
+    /// Records a patch.
+    pub(super) fn request_patch(&self, patch: &Value) {
+        self.update(|event| {
+            if event.level >= AuditLevel::Request {
+                event.request_object = Some(Arc::new(patch.clone()));
+            }
+        });
+    }
+
+    /// Whether the body of the response is wanted.
+    pub(super) fn wants_response(&self) -> bool {
+        self.0.as_ref().is_some_and(|recording| recording.event().level == AuditLevel::RequestResponse)
+    }
+
+    /// Records a refusal.
+    pub(super) fn refused(&self, error: &ApiError) {
+        self.update(|event| event.status = Some(error.status()));
+    }
+
+    /// Records how the request ended, or that its response begins if that lasts.
+    pub(super) fn answered(self, response: Response) -> Response {
+        let Some(recording) = self.0 else { return response };
+        {
+            let mut event = recording.event();
+            event.code = Some(response.status().as_u16());
+            if event.level == AuditLevel::RequestResponse {
+                event.response_object = response.extensions().get::<Answered>().map(|body| body.0.clone());
+            }
+        }
+        if response.extensions().get::<LongRunning>().is_none() {
+            recording.record(AuditStage::ResponseComplete);
+            return response;
+        }
+        recording.record(AuditStage::ResponseStarted);
+        response.map(|body| Body::new(Recorded { body, recording }))
+    }
+
+    /// Records that nobody knows the caller of a request, as upstream does: when the response begins.
+    pub(super) fn unauthenticated(self, response: &Response) {
+        if let Some(recording) = self.0 {
+            recording.event().code = Some(response.status().as_u16());
+            recording.record(AuditStage::ResponseStarted);
+        }
+    }
+}
+
+/// Extension of responses whose body is recorded: the body in JSON, whatever encoding the client gets.
+#[derive(Debug, Clone)]
+pub(super) struct Answered(pub(super) Bytes);
+
+/// The body of a response that lasts: its end is recorded.
+struct Recorded {
+    body: Body,
+    recording: Arc<Recording>,
+}
+
+impl HttpBody for Recorded {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.recording.record(AuditStage::ResponseComplete);
+    }
+}
+
+fn reference(info: &RequestInfo) -> ObjectReference {
+    ObjectReference {
+        group: info.group.clone(),
+        version: info.version.clone(),
+        resource: info.resource.clone(),
+        subresource: info.subresource.clone(),
+        namespace: info.namespace.clone(),
+        name: info.name.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// Where a request comes from: what proxies say of it, and the connection's other end. Pure.
+fn source_ips(headers: &HeaderMap, address: Option<IpAddr>) -> Vec<IpAddr> {
+    let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let mut ips: Vec<IpAddr> =
+        header("x-forwarded-for").split(',').filter_map(|part| part.trim().parse().ok()).collect();
+    if ips.is_empty() {
+        ips.extend(header("x-real-ip").trim().parse::<IpAddr>());
+    }
+    ips.extend(address.filter(|address| ips.last() != Some(address)));
+    ips
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_comes_from_its_connection_and_what_proxies_say() {
+        let near = "10.0.0.1".parse().unwrap();
+        for (name, value, expected) in [
+            ("x-other", "1.2.3.4", "10.0.0.1"),
+            ("x-forwarded-for", "1.2.3.4, nonsense, ::1", "1.2.3.4 ::1 10.0.0.1"),
+            ("x-forwarded-for", "1.2.3.4, 10.0.0.1", "1.2.3.4 10.0.0.1"),
+            ("x-real-ip", "1.2.3.4", "1.2.3.4 10.0.0.1"),
+        ] {
+            let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
+            let found: Vec<String> = source_ips(&headers, Some(near)).iter().map(ToString::to_string).collect();
+            assert_eq!(found.join(" "), expected, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_client_may_choose_the_id_of_its_request() {
+        let given = |id: String| id_of(&HeaderMap::from_iter([(AUDIT_ID.parse().unwrap(), id.parse().unwrap())]));
+        assert_eq!(given("mine".to_owned()), "mine");
+        assert_eq!(given("x".repeat(65)).len(), 36);
+        assert_eq!(id_of(&HeaderMap::new()).len(), 36);
+    }
 }

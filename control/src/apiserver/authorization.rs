@@ -107,9 +107,9 @@ pub trait Authorizer: Send + Sync + fmt::Debug {
 
 /// Asks several authorizers in turn.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Union(Vec<Arc<dyn Authorizer>>);
+pub struct Authorizers(Vec<Arc<dyn Authorizer>>);
 
-impl Union {
+impl Authorizers {
     /// The authorizers in the order in which they are asked.
     pub(crate) fn new(all: Vec<Arc<dyn Authorizer>>) -> Self {
         Self(all)
@@ -217,8 +217,9 @@ mod tests {
             (vec![none("a"), deny, allow], Err("no".to_owned())),
             (vec![none("a"), none(""), none("b")], Err("a\nb".to_owned())),
         ] {
-            let union = Union::new(decisions.into_iter().map(|d| Arc::new(Fixed(d)) as Arc<dyn Authorizer>).collect());
-            assert_eq!(union.authorize(&User::anonymous(), &Attributes::default()), decided);
+            let all =
+                Authorizers::new(decisions.into_iter().map(|d| Arc::new(Fixed(d)) as Arc<dyn Authorizer>).collect());
+            assert_eq!(all.authorize(&User::anonymous(), &Attributes::default()), decided);
         }
     }
 

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::{self, BodyError, BodyStreaming, Caller};
 
 use super::{
-    Api, audit,
+    Api,
+    audit::{self, Audit, Sent},
     authentication::Credentials,
     authorization::forbidden,
     error::ApiError,
@@ -42,6 +43,8 @@ pub struct ApiRequest {
     /// Whom the request acts as.
     pub(crate) user: User,
     pub(super) credentials: Credentials,
+    /// What is recorded of the request.
+    pub(crate) audit: Audit,
     pub(super) class: Class,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
@@ -67,23 +70,45 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
         Ok(read) => read,
         Err(error) => return error.into_response(),
     };
+    let id = audit::id_of(&parts.headers);
+    let sent = Sent {
+        uri: &parts.uri,
+        headers: &parts.headers,
+        address: parts.extensions.get::<Caller>().and_then(Caller::address).map(|address| address.ip()),
+    };
+    let begin =
+        |user: &User| Audit::begin(api.inner.audit.as_ref(), &id, user, (&info, &info.attributes(&options)), sent);
     let (caller, credentials) = match api.authenticate(&parts.extensions, &parts.headers) {
         Ok(known) => known,
-        Err(error) => return error.into_response(),
+        Err(error) => {
+            let audit = begin(&User::default());
+            audit.refused(&error);
+            let mut response = error.into_response();
+            audit::name_in(&mut response, &id);
+            audit.unauthenticated(&response);
+            return response;
+        }
     };
-    let sinks = api.inner.audit_sinks.clone();
-    let (impersonated, response) = match api.impersonate(&caller, &mut parts.headers) {
-        Err(error) => (None, error.into_response()),
+    let audit = begin(&caller);
+    let response = match api.impersonate(&caller, &mut parts.headers) {
+        Err(error) => {
+            audit.refused(&error);
+            error.into_response()
+        }
         Ok(impersonated) => {
+            if let Some(user) = &impersonated {
+                audit.impersonates(user);
+            }
             let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
             let caller_address = parts.extensions.get::<Caller>().and_then(Caller::address);
             let request = ApiRequest {
                 client: caller_address.map(|address| address.ip().to_canonical()),
                 body_streaming: parts.extensions.remove().unwrap_or_default(),
                 class: Class::of(&caller, credentials),
-                user: impersonated.clone().unwrap_or_else(|| caller.clone()),
+                user: impersonated.unwrap_or_else(|| caller.clone()),
                 credentials,
-                accept: Accept::read(&parts.headers),
+                accept: Accept::read(&parts.headers).recorded(audit.wants_response()),
+                audit: audit.clone(),
                 content_type: header_text(&parts.headers, header::CONTENT_TYPE),
                 method: parts.method,
                 uri: parts.uri,
@@ -92,10 +117,14 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 api,
             };
             let response = request.respond(&info, &options, body).await;
-            (impersonated, response.unwrap_or_else(|error| request.accept.error(error)))
+            response.unwrap_or_else(|error| {
+                request.audit.refused(&error);
+                request.accept.error(error)
+            })
         }
     };
-    audit::record(&sinks, (&caller, impersonated.as_ref()), &info, response.status().as_u16());
+    let mut response = audit.answered(response);
+    audit::name_in(&mut response, &id);
     // Bodies and queries may hold secrets and are not logged.
     tracing::debug!(
         user = caller.name,
@@ -124,14 +153,17 @@ impl ApiRequest {
     /// Authorizes the request and hands it to its handler.
     async fn respond(&self, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
         let path = info.path.trim_start_matches('/');
-        // Health is open to everybody.
-        if let Some(answer) = self.health(path) {
+        // Health as a whole is open to everybody, but not its single checks.
+        if let Some(answer) = self.health(path).filter(|_| !path.contains('/')) {
             return Ok(answer);
         }
         if self.user.is_anonymous() && path != "version" {
             return Err(ApiError::unauthorized());
         }
         self.authorize(info, options)?;
+        if let Some(answer) = self.health(path) {
+            return Ok(answer);
+        }
         self.dispatch(info, options, body).await
     }
 
@@ -139,6 +171,8 @@ impl ApiRequest {
     pub(super) fn authorize(&self, info: &RequestInfo, options: &RequestOptions) -> Result<(), ApiError> {
         let attributes = info.attributes(options);
         let decided = self.api.authorizer().authorize(&self.user, &attributes);
+        self.audit.annotate("authorization.k8s.io/decision", if decided.is_ok() { "allow" } else { "forbid" });
+        self.audit.annotate("authorization.k8s.io/reason", decided.clone().err().unwrap_or_default());
         decided.map_err(|why| forbidden(&self.user, &attributes, &why))
     }
 

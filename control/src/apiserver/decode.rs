@@ -136,6 +136,7 @@ impl ApiRequest {
             return Err(unrecognized("it is no JSON object".to_owned()));
         }
         metadata::set_type_meta(gvk, &mut value).map_err(ApiError::bad_request)?;
+        self.audit.request_object(&value);
         let warnings = validate_fields_of((gvk, schema), options, &value, &decoded.duplicates)?;
         Ok(Read { value, warnings })
     }
@@ -155,6 +156,7 @@ impl ApiRequest {
         };
         let decoded = schema::decode(body, format)
             .map_err(|why| ApiError::bad_request(format!("the patch cannot be read: {why}")))?;
+        self.audit.request_patch(&decoded.value);
         field_manager::validate_options("PatchOptions", options, kind == PatchType::Apply)?;
         Ok(PatchBody { kind, patch: decoded.value, duplicates: decoded.duplicates })
     }

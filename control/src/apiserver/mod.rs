@@ -56,12 +56,14 @@ use windlass_apimachinery::schema::Schema;
 use windlass_kit::metrics::Registry;
 
 pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation, Warnings};
-pub use audit::{AuditEvent, AuditSink};
+pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, ObjectReference};
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
 pub use authentication::{Authenticated, TokenAuthenticator};
 pub(crate) use authentication::{CREDENTIAL_ID, TOKEN_PROTOCOL, protocols};
-pub use authorization::{Attributes, Authorizer, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules};
+pub use authorization::{
+    Attributes, Authorizer, Authorizers, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules,
+};
 pub use chain::ApiRequest;
 pub(crate) use chain::ApiResult;
 pub(crate) use decode::read_json;
@@ -100,13 +102,13 @@ pub struct Components {
     /// The built-in resources, in the order of discovery.
     pub definitions: Vec<Definition>,
     /// Authorizers, in the order in which they are asked.
-    pub authorizers: Vec<Arc<dyn Authorizer>>,
+    pub authorizers: Authorizers,
     /// Admission plugins, in their order.
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
     /// Authenticators of tokens.
     pub token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
-    /// Receivers of audit events.
-    pub audit_sinks: Vec<Arc<dyn AuditSink>>,
+    /// Records requests.
+    pub audit: Option<Arc<dyn AuditSink>>,
     /// Documents beside discovery.
     pub documents: Vec<Document>,
 }
@@ -124,10 +126,10 @@ struct Inner {
     delete_options: TypeSchema,
     scale: TypeSchema,
     catalogs: Catalogs,
-    authorizer: authorization::Union,
+    authorizer: Authorizers,
     admission: admission::Chain,
     token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
-    audit_sinks: Vec<Arc<dyn AuditSink>>,
+    audit: Option<Arc<dyn AuditSink>>,
     documents: Vec<Document>,
     limits: Limits,
     metrics: Registry,
@@ -145,10 +147,10 @@ impl Api {
             object_meta: components.object_meta,
             delete_options: components.delete_options,
             scale: components.scale,
-            authorizer: authorization::Union::new(components.authorizers),
+            authorizer: components.authorizers,
             admission: admission::Chain::new(components.admission),
             token_authenticators: components.token_authenticators,
-            audit_sinks: components.audit_sinks,
+            audit: components.audit,
             documents: components.documents,
             limits: Limits::default(),
             metrics: Registry::default(),
@@ -196,7 +198,7 @@ impl Api {
         &self.inner.scale
     }
 
-    pub(crate) fn authorizer(&self) -> &authorization::Union {
+    pub(crate) fn authorizer(&self) -> &Authorizers {
         &self.inner.authorizer
     }
 

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use windlass_apimachinery::protobuf::envelope;
 
 use super::{
+    audit::Answered,
     chain::{ApiResult, header_text},
     error::ApiError,
     types::Version,
@@ -46,6 +47,8 @@ pub(crate) struct Accept {
     /// The first choice that is not protobuf, for what has no protobuf form.
     otherwise: Option<(Representation, Encoding)>,
     pub(super) gzip: bool,
+    /// Whether the body of the response is recorded.
+    is_recorded: bool,
 }
 
 impl Accept {
@@ -60,7 +63,13 @@ impl Accept {
             is_acceptable: first.is_some(),
             otherwise: choices.into_iter().find(|(_, encoding)| *encoding != Encoding::Protobuf),
             gzip: header_text(headers, header::ACCEPT_ENCODING).contains("gzip"),
+            is_recorded: false,
         }
+    }
+
+    /// The same, with the body of the response for the record.
+    pub(super) fn recorded(self, is_recorded: bool) -> Self {
+        Self { is_recorded, ..self }
     }
 
     /// What is left for objects of a type that has no protobuf form, as custom resources have none. Their metadata has.
@@ -105,6 +114,11 @@ impl Accept {
 
     /// JSON, in the encoding that the client accepts.
     pub(crate) fn bytes(self, code: StatusCode, json: Bytes) -> Response {
+        if self.is_recorded {
+            let mut response = Self { is_recorded: false, ..self }.bytes(code, json.clone());
+            response.extensions_mut().insert(Answered(json));
+            return response;
+        }
         match transcoding::transcode(self.encoding, &json) {
             Ok(None) => self.encoded(code, self.encoding.media_type(), json),
             Ok(Some(bytes)) => self.encoded(code, self.encoding.media_type(), bytes),

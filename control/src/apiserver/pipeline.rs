@@ -98,6 +98,7 @@ impl Mutation<'_> {
             old,
             dry_run: self.dry_run,
             warnings: self.warnings,
+            audit: &request.audit,
         }
     }
 }
@@ -361,7 +362,8 @@ impl ApiRequest {
         old: Option<&Value>,
     ) -> Result<Value, ApiError> {
         let warnings = Warnings::default();
-        let attributes = AdmissionAttributes { user: &self.user, operation, target, old, dry_run, warnings: &warnings };
+        let (user, warnings, audit) = (&self.user, &warnings, &self.audit);
+        let attributes = AdmissionAttributes { user, operation, target, old, dry_run, warnings, audit };
         self.api.admission().admit(&attributes, &mut object).await?;
         self.api.admission().validate(&attributes, &object).await?;
         Ok(object)

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::{self, Pems, ServeError};
 
 use super::{Config, ControlPlane, Error};
-use crate::pki::{self, Pair, Pki};
+use crate::pki::{self, ClusterSigner, Pair, Pki};
 
 /// Interval of checks; certificates are renewed long before they expire.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
@@ -76,6 +76,12 @@ impl ControlPlane {
         }
         pki::share_with_group(&self.config.admin_kubeconfig)?;
         Ok(())
+    }
+
+    /// The cluster's signer of requests, if the CA's key is here.
+    #[must_use]
+    pub fn signer(&self) -> Option<ClusterSigner> {
+        self.pki().renews.then(|| ClusterSigner::new(pki_dir(&self.config)))
     }
 
     /// The CA certificate, with earlier ones that are still valid.

@@ -3,7 +3,10 @@
 use std::{net::Ipv4Addr, ops::RangeInclusive, sync::Arc};
 
 use crate::{
-    apiserver::{Api, Authorizer, Components, Document, KubeletClient, PrivilegedGroups, TokenAuthenticator},
+    apiserver::{
+        Api, AuditSink, Authorizer, Authorizers, Components, Document, KubeletClient, PrivilegedGroups,
+        TokenAuthenticator,
+    },
     kinds::{self, Environment, core::service::ServiceAllocator, types},
     metrics::Usage,
     pki::MASTERS_GROUP,
@@ -25,6 +28,17 @@ pub(crate) struct ApiConfig {
     pub(crate) node_ports: RangeInclusive<u16>,
     /// Maximum lifetime of service account tokens, in seconds.
     pub(crate) max_token_seconds: Option<i64>,
+    /// Authenticators of tokens beside that of service accounts, which is asked last.
+    pub(crate) token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
+    /// Records requests.
+    pub(crate) audit: Option<Arc<dyn AuditSink>>,
+}
+
+impl ApiConfig {
+    /// A configuration without limits, further authenticators and a record of requests.
+    pub(crate) fn new(service_cidr: (Ipv4Addr, u8), node_ports: RangeInclusive<u16>) -> Self {
+        Self { service_cidr, node_ports, max_token_seconds: None, token_authenticators: Vec::new(), audit: None }
+    }
 }
 
 /// The API server, and what its kinds share with others.
@@ -65,19 +79,21 @@ impl Instance {
             Arc::new(NodeAuthorizer::new(store.clone())),
             Arc::new(rbac),
         ];
+        let authorizers = Authorizers::new(authorizers);
         let documents = tokens.as_deref().map(documents).unwrap_or_default();
-        let authenticator = tokens.map(|tokens| {
+        let mut token_authenticators = config.token_authenticators.clone();
+        token_authenticators.extend(tokens.map(|tokens| {
             Arc::new(ServiceAccountTokens { store: store.clone(), tokens }) as Arc<dyn TokenAuthenticator>
-        });
+        }));
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
             scale: types::built_in("autoscaling/v1", "Scale"),
             definitions: kinds::definitions(&environment),
+            admission: admission::plugins(store, &authorizers, &policy),
             authorizers,
-            admission: admission::plugins(store, &policy),
-            token_authenticators: authenticator.into_iter().collect(),
-            audit_sinks: Vec::new(),
+            token_authenticators,
+            audit: config.audit.clone(),
             documents,
         };
         Self {

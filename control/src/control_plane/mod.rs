@@ -29,6 +29,10 @@ use crate::{
     loopback_probe::LoopbackProbe,
     metrics::{Readings, Usage},
     pki::{self, Lifetimes, Names, Pki},
+    plugin::{
+        audit::{AuditConfig, AuditError, AuditLog},
+        authenticator::{StaticTokens, TokenFileError},
+    },
     service_account_tokens::{self, TokenIssuer},
     store::{self, Store},
 };
@@ -62,6 +66,10 @@ pub struct Config {
     pub admin_kubeconfig: PathBuf,
     /// Lifetimes of certificates.
     pub lifetimes: Lifetimes,
+    /// A file with tokens and their users.
+    pub token_auth_file: Option<PathBuf>,
+    /// The audit log; `None` for none.
+    pub audit: Option<AuditConfig>,
 }
 
 /// Why the control plane could not start.
@@ -84,6 +92,12 @@ pub enum Error {
     /// The key of service accounts.
     #[error(transparent)]
     Tokens(#[from] service_account_tokens::Error),
+    /// The file with tokens.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
+    /// The audit log.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// Sockets.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -147,15 +161,21 @@ impl ControlPlane {
         if !pki.renews {
             tracing::warn!(dir = %pki_dir(&config).display(), "CA key ca.key not found: certificates are used as they are and cannot be renewed before they expire");
         }
+        let audit = config.audit.as_ref().map(AuditLog::open).transpose()?.map(Arc::new);
+        let static_tokens = config.token_auth_file.as_deref().map(StaticTokens::read).transpose()?;
         let api_config = ApiConfig {
-            service_cidr: config.service_cidr,
-            node_ports: config.node_ports.clone(),
             max_token_seconds: config.max_token_seconds,
+            token_authenticators: static_tokens.map(|tokens| Arc::new(tokens) as _).into_iter().collect(),
+            audit: audit.clone().map(|audit| audit as _),
+            ..ApiConfig::new(config.service_cidr, config.node_ports.clone())
         };
         let kubelet = KubeletClient::new(client_tls(&pki)?);
         let tokens = TokenIssuer::from_pem(&pki.service_accounts.0)?;
         let instance = Instance::new(&store, &api_config, Some(kubelet.clone()), Some(tokens));
         let api = instance.api;
+        if let Some(audit) = audit {
+            audit.register_metrics(api.metrics());
+        }
         stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
         let custom_resources = CustomResources::load(&api);
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 20] = [
+const KINDS: [(&str, &str, &str, &str, bool); 21] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -35,6 +35,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 20] = [
     ("", "v1", "PersistentVolume", "persistentvolumes", false),
     ("", "v1", "Node", "nodes", false),
     ("", "v1", "ResourceQuota", "resourcequotas", true),
+    ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::metrics::Registry;
 
+mod certificates;
 mod cluster_role_aggregation;
 mod endpoints;
 #[cfg(test)]
@@ -30,9 +31,11 @@ mod service_addresses;
 mod tests;
 mod volume_attributes_classes;
 
+use crate::pki::ClusterSigner;
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
 
+use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
@@ -58,6 +61,8 @@ pub struct Config {
     /// The CA certificates (PEM) that every namespace gets as ConfigMap `kube-root-ca.crt`, also when they change; empty
     /// for none.
     pub root_ca: watch::Receiver<String>,
+    /// Signs requests for certificates; `None` where the CA's key is elsewhere.
+    pub signer: Option<ClusterSigner>,
     /// Grace period of a node's heartbeats until it counts as not ready (upstream: 50 s).
     pub node_grace: Duration,
     /// The same for a node that has never reported (upstream: 60 s).
@@ -75,6 +80,7 @@ impl Default for Config {
             node_mask_v4: 24,
             node_mask_v6: 64,
             root_ca: watch::Sender::new(String::new()).subscribe(),
+            signer: None,
             node_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
             served_types: None,
@@ -98,6 +104,11 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
     controllers.add::<ClusterRoleAggregation>(());
+    controllers.add::<CertificateApprover>(());
+    controllers.add::<CertificateCleaner>(());
+    if let Some(signer) = config.signer {
+        controllers.add::<CertificateSigner>(signer);
+    }
     controllers.add::<EndpointsController>(());
     controllers.add::<PersistentVolumes>(());
     controllers.add::<VolumeAttributesClasses>(());

@@ -136,11 +136,7 @@ pub fn selectors(text: &str) {
 fn catalog() -> Arc<Catalog> {
     static CATALOG: LazyLock<Option<Arc<Catalog>>> = LazyLock::new(|| {
         let store = kinds::open_store(Box::new(Memory::default())).ok()?;
-        let config = ApiConfig {
-            service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
-            node_ports: 30000..=30009,
-            max_token_seconds: None,
-        };
+        let config = ApiConfig::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30009);
         Some(Instance::new(&store, &config, None, None).api.catalogs().current())
     });
     CATALOG.clone().unwrap_or_default()

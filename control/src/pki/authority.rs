@@ -17,7 +17,7 @@ use x509_parser::{
 use super::{Error, Lifetimes, Pair, days, files};
 
 pub(super) const CA_CERT: &str = "ca.crt";
-const CA_KEY: &str = "ca.key";
+pub(super) const CA_KEY: &str = "ca.key";
 /// Subject of a CA that is created here.
 const NAME: &str = "windlass";
 
@@ -199,7 +199,7 @@ fn has_key(cert_pem: &str, key: &KeyPair) -> bool {
 }
 
 /// The first certificate of a bundle.
-fn first(pem: &str) -> Option<Pem> {
+pub(super) fn first(pem: &str) -> Option<Pem> {
     Some(x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?.1)
 }
 
@@ -273,7 +273,7 @@ fn key_of_issuer(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
     })
 }
 
-fn key_of_subject(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
+pub(super) fn key_of_subject(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
     certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
         ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0.to_vec()),
         _ => None,

@@ -4,7 +4,10 @@
 //! Keys are P-256; files have mode 0600 in a directory of mode 0700.
 
 mod authority;
+mod der;
 mod files;
+mod request;
+mod signer;
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +22,8 @@ use jiff::SignedDuration;
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
 
 use authority::{Authority, CA_CERT, Leaf, is_in_use};
+pub(crate) use request::CertificateRequest;
+pub use signer::ClusterSigner;
 
 /// The group of administrators, which has all rights.
 pub(crate) const MASTERS_GROUP: &str = "system:masters";

@@ -18,5 +18,7 @@ pub(crate) fn config(folder: &Path) -> Config {
         node_addresses: vec![Ipv4Addr::LOCALHOST.into()],
         admin_kubeconfig: folder.join("admin.kubeconfig"),
         lifetimes: Lifetimes::default(),
+        token_auth_file: None,
+        audit: None,
     }
 }

@@ -33,11 +33,7 @@ async fn all_pages_are_of_the_first_ones_revision() {
 #[tokio::test]
 async fn a_page_that_comes_too_late_may_go_on_in_the_present() {
     let memory = Memory::default();
-    let settings = || ApiConfig {
-        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
-        node_ports: 30000..=30009,
-        max_token_seconds: None,
-    };
+    let settings = || ApiConfig::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30009);
     let open = || Api::new(&kinds::open_store(Box::new(memory.clone())).unwrap(), &settings(), None, None);
     let api = open();
     call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;

@@ -57,18 +57,16 @@ pub(crate) fn api() -> Api {
 
 /// An API over a disk in memory, which survives it.
 pub(crate) fn api_over(memory: &Memory) -> Api {
-    let config = ApiConfig {
-        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
-        node_ports: 30000..=30009,
-        max_token_seconds: None,
-    };
-    Api::new(&kinds::open_store(Box::new(memory.clone())).unwrap(), &config, None, None)
+    Api::new(&kinds::open_store(Box::new(memory.clone())).unwrap(), &config(), None, None)
 }
 
 fn api_with(tokens: Option<TokenIssuer>, max_token_seconds: Option<i64>) -> Api {
     let store = kinds::open_store(Box::new(Memory::default())).unwrap();
-    let service_cidr = (Ipv4Addr::new(10, 96, 0, 0), 24);
-    Api::new(&store, &ApiConfig { service_cidr, node_ports: 30000..=30009, max_token_seconds }, None, tokens)
+    Api::new(&store, &ApiConfig { max_token_seconds, ..config() }, None, tokens)
+}
+
+fn config() -> ApiConfig {
+    ApiConfig::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30009)
 }
 
 /// The versions whose objects are stored.

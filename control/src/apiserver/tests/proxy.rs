@@ -63,9 +63,7 @@ async fn bed() -> Api {
     let kubelet = KubeletClient::new(tls);
     kubelet.set_in_process_node("n".into(), connector);
     let store = kinds::open_store(Box::new(Memory::default())).unwrap();
-    let service_cidr = (Ipv4Addr::new(10, 96, 0, 0), 24);
-    let config = ApiConfig { service_cidr, node_ports: 30000..=30009, max_token_seconds: None };
-    let api = Api::new(&store, &config, Some(kubelet), None);
+    let api = Api::new(&store, &config(), Some(kubelet), None);
     let node = json!({"metadata": {"name": "n"}, "status": {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},

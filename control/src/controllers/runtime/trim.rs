@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::{
+    certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
     core::v1::{
         Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, ResourceQuota,
@@ -25,6 +26,7 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
     }
 }
 
+impl Cached for CertificateSigningRequest {}
 impl Cached for ClusterRole {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}

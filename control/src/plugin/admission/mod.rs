@@ -1,6 +1,7 @@
 //! Admission plugins: what is added to an object that is written, and who may write it; one file for each of upstream's.
 //! Plugins may read the store and change nothing but the object, and with it only what they say before it is stored.
 
+mod certificates;
 mod claim_resize;
 mod default_class;
 mod default_ingress_class;
@@ -10,6 +11,7 @@ mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_resize;
+mod pod_security;
 mod pod_topology_labels;
 mod priority;
 mod rbac_escalation;
@@ -21,27 +23,40 @@ mod taint_nodes;
 
 use std::sync::Arc;
 
-use crate::{apiserver::AdmissionPlugin, plugin::authorizer::rbac::SyncedPolicy, store::Store};
+use crate::{
+    apiserver::{AdmissionPlugin, Authorizers},
+    plugin::authorizer::rbac::SyncedPolicy,
+    store::Store,
+};
 
 /// The plugins, in upstream's order.
-pub(crate) fn plugins(store: &Store, policy: &Arc<SyncedPolicy>) -> Vec<Arc<dyn AdmissionPlugin>> {
-    vec![
+pub(crate) fn plugins(
+    store: &Store,
+    authorizers: &Authorizers,
+    policy: &Arc<SyncedPolicy>,
+) -> Vec<Arc<dyn AdmissionPlugin>> {
+    let mut plugins: Vec<Arc<dyn AdmissionPlugin>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
         Arc::new(limit_ranger::LimitRanger::new(store)),
         Arc::new(service_account::ServiceAccount { store: store.clone() }),
         Arc::new(node_restriction::NodeRestriction { store: store.clone() }),
         Arc::new(taint_nodes::TaintNodesByCondition),
+        Arc::new(pod_security::PodSecurity { store: store.clone() }),
         Arc::new(priority::Priority::new(store)),
         Arc::new(default_tolerations::DefaultTolerationSeconds),
         Arc::new(default_storage_class::DefaultStorageClass { store: store.clone() }),
         Arc::new(storage_object_in_use::StorageObjectInUseProtection),
         Arc::new(claim_resize::PersistentVolumeClaimResize { store: store.clone() }),
         Arc::new(runtime_class::RuntimeClass::new(store)),
+    ];
+    plugins.extend(certificates::plugins(authorizers));
+    plugins.extend::<[Arc<dyn AdmissionPlugin>; 5]>([
         Arc::new(default_ingress_class::DefaultIngressClass { store: store.clone() }),
         Arc::new(pod_topology_labels::PodTopologyLabels { store: store.clone() }),
         Arc::new(pod_resize::PodResizeValidator { store: store.clone() }),
         Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
         // The last one: nothing that is counted is refused afterwards.
         Arc::new(resource_quota::ResourceQuota::new(store)),
-    ]
+    ]);
+    plugins
 }

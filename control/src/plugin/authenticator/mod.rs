@@ -1,74 +1,7 @@
-//! Tokens of service accounts: signed by this server, and good for as long as the account and the object that the token is
-//! bound to exist.
+//! Authenticators of tokens: those of service accounts, and those of a file.
 
-use std::sync::Arc;
+mod service_accounts;
+mod static_tokens;
 
-use jiff::Timestamp;
-use serde_json::Value;
-
-use crate::{
-    apiserver::{Authenticated, CREDENTIAL_ID, TokenAuthenticator, User},
-    service_account_tokens::{ISSUER, TokenIssuer},
-    store::{Key, Store},
-};
-
-const GROUP: &str = "system:serviceaccounts";
-
-/// Authenticates service accounts.
-#[derive(Debug)]
-pub(crate) struct ServiceAccountTokens {
-    pub(crate) store: Store,
-    pub(crate) tokens: Arc<TokenIssuer>,
-}
-
-impl ServiceAccountTokens {
-    /// Whether an object of a claim exists with the claim's uid.
-    fn exists(&self, plural: &str, namespace: &str, reference: &Value) -> bool {
-        let name = reference["name"].as_str().unwrap_or("").to_owned();
-        let found = self.store.get(self.store.resource(plural), &Key { namespace: namespace.to_owned(), name });
-        found.is_some_and(|object| object.value()["metadata"]["uid"] == reference["uid"])
-    }
-}
-
-impl TokenAuthenticator for ServiceAccountTokens {
-    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
-        let audiences = if audiences.is_empty() { &[ISSUER][..] } else { audiences };
-        let nobody = String::new;
-        let claims = self.tokens.verify(token, Timestamp::now().as_second()).ok_or_else(nobody)?;
-        let of: Vec<&str> = claims["aud"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let shared: Vec<String> = audiences.iter().filter(|a| of.contains(a)).map(|a| (*a).to_owned()).collect();
-        if shared.is_empty() {
-            let quoted = |all: &[&str]| all.iter().map(|a| format!("{a:?}")).collect::<Vec<_>>().join(" ");
-            return Err(format!(
-                "token audiences [{}] is invalid for the target audiences [{}]",
-                quoted(&of),
-                quoted(audiences)
-            ));
-        }
-        let private = &claims["kubernetes.io"];
-        let namespace = private["namespace"].as_str().ok_or_else(nobody)?;
-        let account = &private["serviceaccount"];
-        let good = self.exists("serviceaccounts", namespace, account)
-            && (private["pod"].is_null() || self.exists("pods", namespace, &private["pod"]))
-            && (private["secret"].is_null() || self.exists("secrets", namespace, &private["secret"]));
-        let user = User {
-            name: claims["sub"].as_str().ok_or_else(nobody)?.to_owned(),
-            uid: account["uid"].as_str().unwrap_or("").to_owned(),
-            groups: vec![GROUP.to_owned(), format!("{GROUP}:{namespace}")],
-            extra: extra(&claims),
-        };
-        if good { Ok(Authenticated { user, audiences: shared }) } else { Err(nobody()) }
-    }
-}
-
-/// What a token says of itself and of the pod that it is bound to.
-fn extra(claims: &Value) -> std::collections::BTreeMap<String, Vec<String>> {
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let pod = &claims["kubernetes.io"]["pod"];
-    let all = [
-        (CREDENTIAL_ID, text(&claims["jti"]).map(|id| format!("JTI={id}"))),
-        ("authentication.kubernetes.io/pod-name", text(&pod["name"])),
-        ("authentication.kubernetes.io/pod-uid", text(&pod["uid"])),
-    ];
-    all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), vec![value?]))).collect()
-}
+pub(crate) use service_accounts::ServiceAccountTokens;
+pub(crate) use static_tokens::{StaticTokens, TokenFileError};

@@ -1,4 +1,4 @@
-//! `serviceaccounts/token`: a token for an account, bound to a pod or secret where the request names one.
+//! `serviceaccounts/token`: a token for an account, bound to a pod, secret or node where the request names one.
 
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ const MIN_EXPIRATION_SECONDS: i64 = 600;
 
 /// Upstream's maximum.
 const MAX_EXPIRATION_SECONDS: i64 = 1 << 32;
+
+const NODES: &str = "nodes";
 
 /// Gives tokens.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ impl SubresourceHandler for TokenRequest {
         let issued = Timestamp::now().as_second();
         let mut private =
             json!({"namespace": namespace, "serviceaccount": {"name": name, "uid": account["metadata"]["uid"]}});
-        if let Some((kind, reference)) = bound {
+        for (kind, reference) in bound {
             private[kind] = reference;
         }
         let claims = json!({
@@ -94,26 +96,25 @@ impl SubresourceHandler for TokenRequest {
     }
 }
 
-/// The object that a token is bound to, which must exist.
-fn bound_object(
-    request: &ApiRequest,
-    target: &Target,
-    spec: &Value,
-) -> Result<Option<(&'static str, Value)>, ApiError> {
+/// The object that a token is bound to, which must exist, as claims; for a pod with its node.
+fn bound_object(request: &ApiRequest, target: &Target, spec: &Value) -> Result<Vec<(&'static str, Value)>, ApiError> {
     let (namespace, account) = (target.namespace.as_deref().unwrap_or(""), target.name());
     let reference = &spec["boundObjectRef"];
     let name = reference["name"].as_str().unwrap_or("");
-    let (plural, word) = match reference["kind"].as_str() {
-        Some("Pod") => ("pods", "pod"),
-        Some("Secret") => ("secrets", "secret"),
-        None => return Ok(None),
+    let (plural, word, namespace) = match reference["kind"].as_str() {
+        Some("Pod") => ("pods", "pod", namespace),
+        Some("Secret") => ("secrets", "secret", namespace),
+        Some("Node") => (NODES, "node", ""),
+        None => return Ok(Vec::new()),
         Some(other) => {
             return Err(ApiError::bad_request(format!("cannot bind token to object of kind {other:?}")));
         }
     };
-    let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
-    let object = request.store().get(request.store().resource(plural), &key);
-    let object = object.ok_or_else(|| ApiError::not_found_in("", plural, name))?.value();
+    let find = |plural: &str, namespace: &str, name: &str| {
+        let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+        request.store().get(request.store().resource(plural), &key).map(|object| object.value())
+    };
+    let object = find(plural, namespace, name).ok_or_else(|| ApiError::not_found_in("", plural, name))?;
     if word == "pod" && object["spec"]["serviceAccountName"].as_str().unwrap_or("") != account {
         return Err(ApiError::bad_request(format!(
             "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
@@ -123,7 +124,20 @@ fn bound_object(
     if let Some(wanted) = reference["uid"].as_str().filter(|wanted| !wanted.is_empty() && uid != wanted) {
         return Err(ApiError::conflict_in("", plural, name, &uid_mismatch(wanted)));
     }
-    Ok(Some((word, json!({"name": name, "uid": uid}))))
+    let mut claims = vec![(word, json!({"name": name, "uid": uid}))];
+    let node_name = object["spec"]["nodeName"].as_str().filter(|node| word == "pod" && !node.is_empty());
+    if let Some(node_name) = node_name {
+        // A node that is gone is named all the same: it tells where the pod is.
+        let node = find(NODES, "", node_name);
+        claims.push((
+            "node",
+            match node {
+                Some(node) => json!({"name": node_name, "uid": node["metadata"]["uid"]}),
+                None => json!({"name": node_name}),
+            },
+        ));
+    }
+    Ok(claims)
 }
 
 /// The error of a bound object that was recreated.

@@ -25,12 +25,7 @@ fn api() -> Api {
     let tokens =
         crate::service_account_tokens::TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem())
             .unwrap();
-    Api::new(
-        &store,
-        &ApiConfig { service_cidr, node_ports: 30000..=30009, max_token_seconds: None },
-        None,
-        Some(tokens),
-    )
+    Api::new(&store, &ApiConfig::new(service_cidr, 30000..=30009), None, Some(tokens))
 }
 
 async fn send(api: &Api, user: User, method: &str, path: &str, kind: &str, body: &Value) -> (u16, Value) {
