@@ -2,7 +2,7 @@
 //! `runtime::Controller`, over shared informers; they know a `kube::Client` and nothing of the store, the API server, the
 //! agent, the proxy or each other.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ReplicationController;
 use kube::Client;
@@ -24,11 +24,12 @@ mod persistent_volumes;
 mod pods;
 mod replication;
 mod runtime;
+mod service_account_tokens;
 mod service_accounts;
 #[cfg(test)]
 mod tests;
 
-use crate::pki::ClusterSigner;
+use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
 
@@ -41,6 +42,7 @@ use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
 use persistent_volumes::PersistentVolumes;
 use replication::Replication;
 use runtime::Controllers;
+use service_account_tokens::{ServiceAccountTokens, TokensConfig};
 use service_accounts::ServiceAccounts;
 
 /// Configuration of the controllers.
@@ -57,6 +59,8 @@ pub struct Config {
     pub root_ca: watch::Receiver<String>,
     /// Signs requests for certificates; `None` where the CA's key is elsewhere.
     pub signer: Option<ClusterSigner>,
+    /// Signs tokens for secrets; `None` for none.
+    pub tokens: Option<Arc<TokenIssuer>>,
     /// Grace period of a node's heartbeats until it counts as not ready (upstream: 50 s).
     pub node_grace: Duration,
     /// The same for a node that has never reported (upstream: 60 s).
@@ -75,6 +79,7 @@ impl Default for Config {
             node_mask_v6: 64,
             root_ca: watch::Sender::new(String::new()).subscribe(),
             signer: None,
+            tokens: None,
             node_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
             served_types: None,
@@ -95,6 +100,9 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let mut controllers = Controllers::new(client, config.served_types, &config.metrics, shutdown);
     controllers.add::<GarbageCollector>(());
     controllers.add::<Namespaces>(());
+    if let Some(issuer) = config.tokens {
+        controllers.add::<ServiceAccountTokens>(TokensConfig { issuer, root_ca: config.root_ca.clone() });
+    }
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
     controllers.add::<ClusterRoleAggregation>(());

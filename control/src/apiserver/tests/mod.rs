@@ -1,6 +1,8 @@
 //! Requests against the router, over a store in memory.
 
 mod apply;
+mod audit;
+mod certificates;
 mod deletion;
 mod impersonation;
 mod limits;

@@ -5,13 +5,17 @@ use std::fmt::Debug;
 use k8s_openapi::api::{
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
-    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
+    core::v1::{
+        Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Secret, Service,
+    },
     discovery::v1::EndpointSlice,
     rbac::v1::ClusterRole,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, api::DynamicObject, core::PartialObjectMeta};
 use serde::de::DeserializeOwned;
+
+use crate::service_account_tokens::SECRET_TYPE;
 
 /// A type that informers cache: one of k8s-openapi, `PartialObjectMeta` of one, or either dynamic form.
 pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
@@ -43,6 +47,18 @@ where
         self.types = None;
         self.metadata.labels = None;
         self.metadata.annotations = None;
+    }
+}
+
+/// Keeps the content of token secrets only.
+impl Cached for Secret {
+    fn trim(&mut self) {
+        trim_meta(&mut self.metadata);
+        if self.type_.as_deref() != Some(SECRET_TYPE) {
+            self.data = None;
+            self.metadata.labels = None;
+            self.metadata.annotations = None;
+        }
     }
 }
 

@@ -46,7 +46,12 @@ fn checks_say_what_upstreams_say() {
             }
         }
     }
-    assert!(differences.is_empty(), "{} differences: {}", differences.len(), differences[..differences.len().min(9)].join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} differences: {}",
+        differences.len(),
+        differences[..differences.len().min(9)].join("\n")
+    );
 }
 
 #[test]
