@@ -16,6 +16,11 @@ const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::
 /// The issuer, and the default audience.
 pub const ISSUER: &str = "https://kubernetes.default.svc";
 
+/// The issuer of tokens without an end, which are good while the secret with them exists.
+pub(crate) const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+/// The type of such secrets.
+pub(crate) const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
+
 /// The path of [`TokenIssuer::openid_configuration`].
 pub const CONFIGURATION_PATH: &str = "/.well-known/openid-configuration";
 /// The path of [`TokenIssuer::key_set`].
@@ -96,6 +101,20 @@ impl TokenIssuer {
     /// The claims of a token that is signed by this key and valid at `now` (seconds since 1970).
     #[must_use]
     pub fn verify(&self, token: &str, now: i64) -> Option<Value> {
+        let claims = self.signed(token)?;
+        let good = claims["iss"] == ISSUER
+            && claims["exp"].as_i64().is_some_and(|end| now < end)
+            && claims["nbf"].as_i64().is_none_or(|begin| begin <= now);
+        good.then_some(claims)
+    }
+
+    /// The claims of a token without an end that is signed by this key.
+    pub(crate) fn verify_legacy(&self, token: &str) -> Option<Value> {
+        self.signed(token).filter(|claims| claims["iss"] == LEGACY_ISSUER)
+    }
+
+    /// The claims of a token that is signed by this key.
+    fn signed(&self, token: &str) -> Option<Value> {
         let (text, signature) = token.rsplit_once('.')?;
         let (head, claims) = text.split_once('.')?;
         let read = |part: &str| -> Option<Value> { serde_json::from_slice(&BASE64.decode(part).ok()?).ok() };
@@ -105,11 +124,7 @@ impl TokenIssuer {
         }
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key().as_ref());
         key.verify(text.as_bytes(), &BASE64.decode(signature).ok()?).ok()?;
-        let claims = read(claims)?;
-        let good = claims["iss"] == ISSUER
-            && claims["exp"].as_i64().is_some_and(|end| now < end)
-            && claims["nbf"].as_i64().is_none_or(|begin| begin <= now);
-        good.then_some(claims)
+        read(claims)
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         served_types: Some(plane.served_types()),
         metrics: plane.metrics(),
         signer: plane.signer(),
+        tokens: Some(Arc::new(plane.token_issuer()?)),
         ..controllers_config(settings, plane.root_ca())
     };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));

@@ -13,7 +13,10 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::{self, Pems, ServeError};
 
 use super::{Config, ControlPlane, Error};
-use crate::pki::{self, ClusterSigner, Pair, Pki};
+use crate::{
+    pki::{self, ClusterSigner, Pair, Pki},
+    service_account_tokens::TokenIssuer,
+};
 
 /// Interval of checks; certificates are renewed long before they expire.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
@@ -82,6 +85,14 @@ impl ControlPlane {
     #[must_use]
     pub fn signer(&self) -> Option<ClusterSigner> {
         self.pki().renews.then(|| ClusterSigner::new(pki_dir(&self.config)))
+    }
+
+    /// Signs tokens of service accounts, as the API server does.
+    ///
+    /// # Errors
+    /// When the key cannot be used.
+    pub fn token_issuer(&self) -> Result<TokenIssuer, Error> {
+        Ok(TokenIssuer::from_pem(&self.pki().service_accounts.0)?)
     }
 
     /// The CA certificate, with earlier ones that are still valid.

@@ -1,5 +1,6 @@
 #[path = "../../tests/config/mod.rs"]
 mod config;
+mod credentials;
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 
@@ -26,7 +27,11 @@ struct Served {
 
 impl Served {
     async fn new(folder: &Path, lifetimes: Lifetimes) -> Self {
-        let plane = ControlPlane::open(Config { lifetimes, ..config(folder) }).await.unwrap();
+        Self::of(Config { lifetimes, ..config(folder) }).await
+    }
+
+    async fn of(config: Config) -> Self {
+        let plane = ControlPlane::open(config).await.unwrap();
         plane.write_kubeconfigs().unwrap();
         let listeners = plane.listen().await.unwrap();
         let address = listeners[0].local_addr().unwrap();

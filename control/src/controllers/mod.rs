@@ -2,7 +2,7 @@
 //! `runtime::Controller`, over shared informers; they know a `kube::Client` and nothing of the store, the API server, the
 //! agent, the proxy or each other.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ReplicationController;
 use kube::Client;
@@ -25,13 +25,14 @@ mod pods;
 mod replication;
 mod resource_quotas;
 mod runtime;
+mod service_account_tokens;
 mod service_accounts;
 mod service_addresses;
 #[cfg(test)]
 mod tests;
 mod volume_attributes_classes;
 
-use crate::pki::ClusterSigner;
+use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
 
@@ -45,6 +46,7 @@ use persistent_volumes::PersistentVolumes;
 use replication::Replication;
 use resource_quotas::ResourceQuotas;
 use runtime::Controllers;
+use service_account_tokens::{ServiceAccountTokens, TokensConfig};
 use service_accounts::ServiceAccounts;
 use service_addresses::{Repair, ServiceCidrs};
 use volume_attributes_classes::VolumeAttributesClasses;
@@ -63,6 +65,8 @@ pub struct Config {
     pub root_ca: watch::Receiver<String>,
     /// Signs requests for certificates; `None` where the CA's key is elsewhere.
     pub signer: Option<ClusterSigner>,
+    /// Signs tokens for secrets; `None` for none.
+    pub tokens: Option<Arc<TokenIssuer>>,
     /// Grace period of a node's heartbeats until it counts as not ready (upstream: 50 s).
     pub node_grace: Duration,
     /// The same for a node that has never reported (upstream: 60 s).
@@ -81,6 +85,7 @@ impl Default for Config {
             node_mask_v6: 64,
             root_ca: watch::Sender::new(String::new()).subscribe(),
             signer: None,
+            tokens: None,
             node_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
             served_types: None,
@@ -101,6 +106,9 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let mut controllers = Controllers::new(client, config.served_types, &config.metrics, shutdown);
     controllers.add::<GarbageCollector>(());
     controllers.add::<Namespaces>(());
+    if let Some(issuer) = config.tokens {
+        controllers.add::<ServiceAccountTokens>(TokensConfig { issuer, root_ca: config.root_ca.clone() });
+    }
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
     controllers.add::<ClusterRoleAggregation>(());

@@ -2,6 +2,8 @@
 
 mod admission;
 mod apply;
+mod audit;
+mod certificates;
 mod deletion;
 mod impersonation;
 mod limits;

@@ -136,3 +136,37 @@ async fn service_accounts_find_the_keys_of_tokens() {
     assert_eq!(get(&eve, path).await.code, 403);
     assert_eq!(call(&api, "POST", path, json!({})).await.code, 405);
 }
+
+#[tokio::test]
+async fn a_token_of_a_pod_tells_where_the_pod_is() {
+    let api = signing(None).await;
+    let node = call(&api, "POST", "/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+    assert_eq!(node.code, 201, "{}", node.body);
+    for (name, node_name) in [("here", "n1"), ("lost", "gone")] {
+        let spec =
+            json!({"serviceAccountName": "a", "nodeName": node_name, "containers": [{"name": "c", "image": "i"}]});
+        let made = call(&api, "POST", PODS, json!({"metadata": {"name": name}, "spec": spec})).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+        let reference = json!({"apiVersion": "v1", "kind": "Pod", "name": name});
+        let given = token(&api, json!({"boundObjectRef": reference})).await.body["status"]["token"].take();
+        let review = json!({"spec": {"token": given}});
+        let status =
+            call(&api, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", review).await.body["status"].take();
+        let extra = |key: &str| status["user"]["extra"][&format!("authentication.kubernetes.io/{key}")].clone();
+        assert_eq!((extra("pod-name"), extra("pod-uid")), (json!([name]), json!([made.body["metadata"]["uid"]])));
+        let uid = if node_name == "n1" { json!([node.body["metadata"]["uid"]]) } else { Value::Null };
+        assert_eq!((extra("node-name"), extra("node-uid")), (json!([node_name]), uid), "{status}");
+        assert!(extra("credential-id")[0].as_str().unwrap().starts_with("JTI="), "{status}");
+    }
+    // A token may be bound to a node alone, and ends with it.
+    let reference = json!({"apiVersion": "v1", "kind": "Node", "name": "n1"});
+    let given = token(&api, json!({"boundObjectRef": reference})).await.body["status"]["token"].take();
+    let review = json!({"spec": {"token": given}});
+    let known = async || {
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        call(&api, "POST", path, review.clone()).await.body["status"]["authenticated"] == true
+    };
+    assert!(known().await);
+    call(&api, "DELETE", "/api/v1/nodes/n1", json!({})).await;
+    assert!(!known().await);
+}

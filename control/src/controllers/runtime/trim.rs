@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{
         Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, ResourceQuota,
-        Service,
+        Secret, Service,
     },
     discovery::v1::EndpointSlice,
     networking::v1::{IPAddress, ServiceCIDR},
@@ -17,6 +17,8 @@ use k8s_openapi::api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, api::DynamicObject, core::PartialObjectMeta};
 use serde::de::DeserializeOwned;
+
+use crate::service_account_tokens::SECRET_TYPE;
 
 /// A type that informers cache: one of k8s-openapi, `PartialObjectMeta` of one, or either dynamic form.
 pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
@@ -52,6 +54,18 @@ where
         self.types = None;
         self.metadata.labels = None;
         self.metadata.annotations = None;
+    }
+}
+
+/// Keeps the content of token secrets only.
+impl Cached for Secret {
+    fn trim(&mut self) {
+        trim_meta(&mut self.metadata);
+        if self.type_.as_deref() != Some(SECRET_TYPE) {
+            self.data = None;
+            self.metadata.labels = None;
+            self.metadata.annotations = None;
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     apiserver::{Authenticated, CREDENTIAL_ID, TokenAuthenticator, User},
@@ -13,6 +13,8 @@ use crate::{
 };
 
 const GROUP: &str = "system:serviceaccounts";
+/// The label of secrets whose token is not taken any more.
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 /// Authenticates service accounts.
 #[derive(Debug)]
@@ -30,10 +32,37 @@ impl ServiceAccountTokens {
     }
 }
 
+impl ServiceAccountTokens {
+    /// The user of a token without an end: that of the account, while the secret with this token is there.
+    fn legacy_user(&self, token: &str, claims: &Value) -> Option<User> {
+        use base64::{Engine as _, engine::general_purpose::STANDARD};
+        let claim = |name: &str| claims[&format!("kubernetes.io/serviceaccount/{name}")].as_str();
+        let (namespace, account) = (claim("namespace")?, claim("service-account.name")?);
+        let uid = claim("service-account.uid")?;
+        let key = Key { namespace: namespace.to_owned(), name: claim("secret.name")?.to_owned() };
+        let secret = self.store.get(self.store.resource("secrets"), &key)?.value();
+        let is_its = secret["data"]["token"] == STANDARD.encode(token)
+            && secret["metadata"]["deletionTimestamp"].is_null()
+            && secret["metadata"]["labels"][INVALID_SINCE].is_null();
+        let exists = self.exists("serviceaccounts", namespace, &json!({"name": account, "uid": uid}));
+        (is_its && exists).then(|| User {
+            name: format!("system:serviceaccount:{namespace}:{account}"),
+            uid: uid.to_owned(),
+            groups: vec![GROUP.to_owned(), format!("{GROUP}:{namespace}")],
+            extra: std::collections::BTreeMap::new(),
+        })
+    }
+}
+
 impl TokenAuthenticator for ServiceAccountTokens {
     fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
         let audiences = if audiences.is_empty() { &[ISSUER][..] } else { audiences };
         let nobody = String::new;
+        if let Some(claims) = self.tokens.verify_legacy(token) {
+            let shared: Vec<String> = audiences.iter().filter(|a| **a == ISSUER).map(|a| (*a).to_owned()).collect();
+            let user = self.legacy_user(token, &claims).filter(|_| !shared.is_empty());
+            return user.map(|user| Authenticated { user, audiences: shared }).ok_or_else(nobody);
+        }
         let claims = self.tokens.verify(token, Timestamp::now().as_second()).ok_or_else(nobody)?;
         let of: Vec<&str> = claims["aud"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let shared: Vec<String> = audiences.iter().filter(|a| of.contains(a)).map(|a| (*a).to_owned()).collect();

@@ -1,0 +1,196 @@
+//! Secrets of type `kubernetes.io/service-account-token` get a token of their account, which has no end, with the CA's
+//! certificates and the namespace; they are deleted with the account. Upstream's `TokensController`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{Secret, ServiceAccount},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    core::PartialObjectMeta,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error};
+use crate::service_account_tokens::{LEGACY_ISSUER, SECRET_TYPE, TokenIssuer};
+
+const NAME: &str = "kubernetes.io/service-account.name";
+const UID: &str = "kubernetes.io/service-account.uid";
+const TOKEN: &str = "token";
+const CA: &str = "ca.crt";
+const NAMESPACE: &str = "namespace";
+
+/// What the controller is made of beside the API.
+#[derive(Clone)]
+pub(crate) struct TokensConfig {
+    /// Signs the tokens.
+    pub(crate) issuer: Arc<TokenIssuer>,
+    /// Certificates of the API server's CA.
+    pub(crate) root_ca: watch::Receiver<String>,
+}
+
+pub(crate) struct ServiceAccountTokens {
+    client: Client,
+    secrets: Cache<Secret>,
+    accounts: Cache<PartialObjectMeta<ServiceAccount>>,
+    config: TokensConfig,
+}
+
+impl Controller for ServiceAccountTokens {
+    const NAME: &'static str = "serviceaccount-token-controller";
+    type Key = Key;
+    type Config = TokensConfig;
+
+    fn subscribe(context: &mut Context<Key>, config: TokensConfig) -> Self {
+        let secrets = context.informer::<Secret>();
+        let accounts = context.informer::<PartialObjectMeta<ServiceAccount>>();
+        let queue = context.queue();
+        secrets.on_change(move |_, new: Option<&Arc<Secret>>| {
+            if let Some(secret) = new.filter(|secret| is_token(secret)) {
+                queue.add(Key::of(&secret.metadata));
+            }
+        });
+        let (queue, cache) = (context.queue(), secrets.cache());
+        accounts.on_change(move |old, new| {
+            // Of changes only those of the uid matter: few secrets are of this type.
+            if let (Some(old), Some(new)) = (old, new)
+                && old.metadata.uid == new.metadata.uid
+            {
+                return;
+            }
+            let Some(account) = new.or(old) else { return };
+            let of = |secret: &Arc<Secret>| {
+                is_token(secret)
+                    && secret.metadata.namespace == account.metadata.namespace
+                    && secret.annotations().get(NAME) == account.metadata.name.as_ref()
+            };
+            cache.all().iter().filter(|secret| of(secret)).for_each(|secret| queue.add(Key::of(&secret.metadata)));
+        });
+        Self { client: context.client(), secrets: secrets.cache(), accounts: accounts.cache(), config }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(secret) = self.secrets.get(&key).filter(|secret| is_token(secret)) else { return Ok(Outcome::Done) };
+        let Some(name) = secret.annotations().get(NAME) else { return Ok(Outcome::Done) };
+        let account = Key::new(&key.namespace, name);
+        let mut uid = self.accounts.get(&account).and_then(|account| account.metadata.uid.clone());
+        if !fits(&secret, uid.as_deref()) {
+            // The cache may be behind.
+            let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &key.namespace);
+            let found = api.get_metadata_opt(name).await.during("read the service account", &account)?;
+            uid = found.and_then(|account| account.metadata.uid);
+        }
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
+        let Some(uid) = uid.filter(|uid| fits(&secret, Some(uid))) else {
+            let unchanged = Preconditions { uid: secret.metadata.uid.clone(), resource_version: None };
+            let params = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
+            error::ignore_deleted(api.delete(&key.name, &params).await).during("delete the token secret", &key)?;
+            return Ok(Outcome::Done);
+        };
+        let root_ca = self.config.root_ca.borrow().clone();
+        let Some(mut change) = missing(&secret, &uid, &root_ca) else { return Ok(Outcome::Done) };
+        if secret.data.as_ref().is_none_or(|data| !data.contains_key(TOKEN)) {
+            let claims = claims(&key, name, &uid);
+            match self.config.issuer.sign(&claims) {
+                Ok(token) => change["data"][TOKEN] = json!(ByteString(token.into_bytes())),
+                Err(why) => {
+                    tracing::warn!(secret = %key, %why, "token could not be signed; retrying");
+                    return Ok(Outcome::Failed);
+                }
+            }
+        }
+        change["metadata"]["resourceVersion"] = json!(secret.metadata.resource_version);
+        let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(change)).await;
+        error::ignore_deleted(patched).during("give a token to the secret", &key)?;
+        Ok(Outcome::Done)
+    }
+}
+
+fn is_token(secret: &Secret) -> bool {
+    secret.type_.as_deref() == Some(SECRET_TYPE)
+}
+
+/// Whether a secret may be that of the account with this uid, if there is one. Pure.
+fn fits(secret: &Secret, uid: Option<&str>) -> bool {
+    let wanted = secret.annotations().get(UID).filter(|uid| !uid.is_empty());
+    uid.is_some_and(|uid| wanted.is_none_or(|wanted| wanted == uid))
+}
+
+/// The patch that completes a secret, but for its token; `None` if nothing is missing. Pure.
+fn missing(secret: &Secret, uid: &str, root_ca: &str) -> Option<Value> {
+    let namespace = secret.namespace().unwrap_or_default();
+    let mut wanted = BTreeMap::from([(NAMESPACE, namespace.as_str())]);
+    if !root_ca.is_empty() {
+        wanted.insert(CA, root_ca);
+    }
+    let empty = BTreeMap::new();
+    let data = secret.data.as_ref().unwrap_or(&empty);
+    // The namespace is the user's to change, as upstream.
+    wanted.retain(|field, value| match data.get(*field) {
+        Some(there) => *field == CA && there.0 != value.as_bytes(),
+        None => true,
+    });
+    let named = secret.annotations().get(UID).is_some_and(|named| named == uid);
+    if wanted.is_empty() && named && data.contains_key(TOKEN) {
+        return None;
+    }
+    let data: BTreeMap<&str, ByteString> =
+        wanted.into_iter().map(|(field, value)| (field, ByteString(value.as_bytes().to_vec()))).collect();
+    Some(json!({"metadata": {"annotations": {UID: uid}}, "data": data}))
+}
+
+/// What a token without an end says. Pure.
+fn claims(secret: &Key, account: &str, uid: &str) -> Value {
+    json!({
+        "iss": LEGACY_ISSUER,
+        "sub": format!("system:serviceaccount:{}:{account}", secret.namespace),
+        "kubernetes.io/serviceaccount/namespace": secret.namespace,
+        "kubernetes.io/serviceaccount/secret.name": secret.name,
+        "kubernetes.io/serviceaccount/service-account.name": account,
+        "kubernetes.io/serviceaccount/service-account.uid": uid,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(annotations: Value, data: Value) -> Secret {
+        let metadata = json!({"name": "s", "namespace": "n", "annotations": annotations});
+        serde_json::from_value(json!({"metadata": metadata, "type": SECRET_TYPE, "data": data})).unwrap()
+    }
+
+    #[test]
+    fn a_secret_is_completed_once() {
+        let all = json!({"ca.crt": "Y2E=", "namespace": "bg==", "token": "dA=="});
+        let uid = json!({"metadata": {"annotations": {UID: "u"}}, "data": {}});
+        let with = |data: Value| json!({"metadata": {"annotations": {UID: "u"}}, "data": data});
+        for (annotations, data, expected) in [
+            (json!({UID: "u"}), all.clone(), None),
+            (json!({}), all.clone(), Some(uid.clone())),
+            (json!({UID: "u"}), json!({}), Some(with(json!({"ca.crt": "Y2E=", "namespace": "bg=="})))),
+            (json!({UID: "u"}), json!({"ca.crt": "Y2E=", "namespace": "bg=="}), Some(uid.clone())),
+            (
+                json!({UID: "u"}),
+                json!({"ca.crt": "b2xk", "namespace": "eA==", "token": "dA=="}),
+                Some(with(json!({"ca.crt": "Y2E="}))),
+            ),
+        ] {
+            assert_eq!(missing(&secret(annotations, data.clone()), "u", "ca"), expected, "{data}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_of_one_account() {
+        let (free, bound) = (secret(json!({}), json!({})), secret(json!({UID: "u"}), json!({})));
+        for (secret, uid, expected) in
+            [(&free, Some("u"), true), (&free, None, false), (&bound, Some("u"), true), (&bound, Some("v"), false)]
+        {
+            assert_eq!(fits(secret, uid), expected, "{uid:?}");
+        }
+    }
+}
