@@ -200,6 +200,9 @@ effect. A change counts after a restart, which takes seconds and touches no pod;
         // Without what has no default.
         let unset = [
             "staticPodPath",
+            "tokenAuthFile",
+            "auditLogPath",
+            "auditPolicyFile",
             "kubeconfig",
             "bootstrapKubeconfig",
             "tlsCertFile",

@@ -82,7 +82,7 @@ pub(super) fn bits(set: &[u8]) -> Vec<u8> {
 pub(super) fn time(at: jiff::Timestamp) -> Vec<u8> {
     let long = at.strftime("%Y%m%d%H%M%SZ").to_string();
     if long.as_str() < "2050" {
-        tagged(UTC_TIME, &[long[2..].as_bytes()])
+        tagged(UTC_TIME, &[&long.as_bytes()[2..]])
     } else {
         tagged(GENERALIZED_TIME, &[long.as_bytes()])
     }

@@ -163,7 +163,8 @@ fn read_rule(rule: &Value, at: &str) -> Result<Rule, String> {
         resources.push(GroupResources { group, resources: kinds, names });
     }
     let (namespaces, paths) = (list("namespaces")?, list("nonResourceURLs")?);
-    if !paths.is_empty() && !(resources.is_empty() && namespaces.is_empty()) {
+    let of_resources = !resources.is_empty() || !namespaces.is_empty();
+    if !paths.is_empty() && of_resources {
         return Err(format!("{at} cannot have nonResourceURLs and resources or namespaces"));
     }
     for path in &paths {

@@ -126,7 +126,7 @@ impl Policy {
         ] {
             if let Some(text) = label(name) {
                 part.level = Level::parse(text).unwrap_or_else(|why| {
-                    errors.invalid_text(&path(name), text, why);
+                    errors.invalid_text(path(name), text, why);
                     on_error
                 });
                 enforces |= name == "enforce" && Level::parse(text).is_ok();
@@ -134,7 +134,7 @@ impl Policy {
             let name = format!("{name}-version");
             if let Some(text) = label(&name) {
                 part.version = Version::parse(text).unwrap_or_else(|why| {
-                    errors.invalid_text(&path(&name), text, why);
+                    errors.invalid_text(path(&name), text, why);
                     Version::Latest
                 });
             }

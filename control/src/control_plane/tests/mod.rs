@@ -1,4 +1,4 @@
-#[path = "../../tests/config/mod.rs"]
+#[path = "../../../tests/config/mod.rs"]
 mod config;
 mod credentials;
 
