@@ -37,5 +37,7 @@ pub mod reflector;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod supervise;
+#[cfg(feature = "serve")]
+pub mod unverified_tls;
 
 pub use windlass_apimachinery::quantity;

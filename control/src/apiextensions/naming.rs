@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use windlass_apimachinery::{field::FieldError, schema::structural};
 
-use crate::kinds::{apiextensions::custom_resource_definition::ca_bundle_fault, shared::conditions};
+use crate::{
+    apiserver::aggregate,
+    kinds::{apiextensions::custom_resource_definition::ca_bundle_fault, shared::conditions},
+};
 
 fn text<'a>(names: &'a Value, field: &str) -> &'a str {
     names[field].as_str().unwrap_or("")
@@ -165,7 +168,10 @@ pub(super) fn check_structure(definition: &mut Value, now: &str) {
     const CONDITION: &str = "NonStructuralSchema";
     let found = match violations(definition) {
         Err(why) => Some(("Unknown", "StructuralError", why)),
-        Ok(errors) => joined(&errors).map(|text| ("True", "Violations", text)),
+        Ok(errors) => {
+            let lines = errors.iter().map(|error| format!("{}: {}", error.field, error.detail));
+            aggregate(lines).map(|text| ("True", "Violations", text))
+        }
     };
     match found {
         Some((status, reason, why)) => conditions::set(definition, CONDITION, status, reason, &why, now),
@@ -190,22 +196,6 @@ fn violations(definition: &Value) -> Result<Vec<FieldError>, String> {
         }
     }
     Ok(errors.0)
-}
-
-/// Several errors as one text, in the form of upstream's aggregates; `None` without errors.
-fn joined(errors: &[FieldError]) -> Option<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for error in errors {
-        let line = format!("{}: {}", error.field, error.detail);
-        if !lines.contains(&line) {
-            lines.push(line);
-        }
-    }
-    match lines.as_slice() {
-        [] => None,
-        [one] => Some(one.clone()),
-        many => Some(format!("[{}]", many.join(", "))),
-    }
 }
 
 #[cfg(test)]

@@ -71,11 +71,8 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
         Err(error) => return error.into_response(),
     };
     let id = audit::id_of(&parts.headers);
-    let sent = Sent {
-        uri: &parts.uri,
-        headers: &parts.headers,
-        address: parts.extensions.get::<Caller>().and_then(Caller::address).map(|address| address.ip()),
-    };
+    let address = parts.extensions.get::<Caller>().and_then(Caller::address).map(|address| address.ip());
+    let sent = Sent { uri: &parts.uri, headers: &parts.headers, address };
     let begin =
         |user: &User| Audit::begin(api.inner.audit.as_ref(), &id, user, (&info, &info.attributes(&options)), sent);
     let (caller, credentials) = match api.authenticate(&parts.extensions, &parts.headers) {
@@ -100,9 +97,8 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 audit.impersonates(user);
             }
             let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
-            let caller_address = parts.extensions.get::<Caller>().and_then(Caller::address);
             let request = ApiRequest {
-                client: caller_address.map(|address| address.ip().to_canonical()),
+                client: address.map(|address| address.to_canonical()),
                 body_streaming: parts.extensions.remove().unwrap_or_default(),
                 class: Class::of(&caller, credentials),
                 user: impersonated.unwrap_or_else(|| caller.clone()),
@@ -142,8 +138,8 @@ fn read(uri: &Uri, method: &Method) -> Result<(RequestInfo, RequestOptions), Api
     let (segments, watch) = request_info::segments(uri.path())
         .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let own = if request_info::is_proxied(&segments) { Uri::default() } else { uri.clone() };
-    let mut options = RequestOptions::parse(&own)?;
+    let none = Uri::default();
+    let mut options = RequestOptions::parse(if request_info::is_proxied(&segments) { &none } else { uri })?;
     options.watch |= watch;
     let info = RequestInfo::parse(&segments, method, &options);
     Ok((info, options))

@@ -58,7 +58,7 @@ impl PatchBody {
         };
         patch::apply(kind, schema.node(), old, &self.patch).map_err(|e| match e.code() {
             422 => ApiError::new(422, "Invalid", e.to_string()),
-            500 => ApiError::new(500, "", e.to_string()),
+            500 => ApiError::unknown(e.to_string()),
             _ => ApiError::bad_request(e.to_string()),
         })
     }

@@ -38,13 +38,18 @@ pub(super) fn answer(
     }
     let accept = Accept::read(headers);
     let json = |value: &Value| Some(Ok(accept.write(StatusCode::OK, value)));
+    // Upstream indents what people read.
+    let indented = |value: &Value| {
+        let text = serde_json::to_vec_pretty(value).unwrap_or_default();
+        Some(Ok(accept.bytes(StatusCode::OK, text.into())))
+    };
     let wants_aggregated = header_text(headers, header::ACCEPT).contains("as=APIGroupDiscoveryList");
     let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     match segments[..] {
-        [""] => json(
+        [""] => indented(
             &json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
         ),
-        ["version"] => json(&version()),
+        ["version"] => indented(&version()),
         ["api"] if wants_aggregated => Some(aggregated(catalog, headers, true)),
         ["apis"] if wants_aggregated => Some(aggregated(catalog, headers, false)),
         ["api"] => json(&json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),

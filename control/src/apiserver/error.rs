@@ -226,16 +226,7 @@ impl ApiError {
         let line =
             |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
         // What is told twice stands once in the message, and twice in the causes.
-        let mut lines: Vec<String> = Vec::new();
-        for text in errors.iter().map(line) {
-            if !lines.contains(&text) {
-                lines.push(text);
-            }
-        }
-        let text = match &lines[..] {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
+        let text = aggregate(errors.iter().map(line)).unwrap_or_default();
         let causes: Vec<Value> =
             errors.iter().map(|e| json!({"reason": e.cause.as_str(), "message": e.detail, "field": e.field})).collect();
         let error = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {text}"));
@@ -305,5 +296,19 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
+    }
+}
+/// Several errors as one text, each once, in the form of upstream's `utilerrors.NewAggregate`; `None` without errors. Pure.
+pub(crate) fn aggregate(errors: impl IntoIterator<Item = String>) -> Option<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for error in errors {
+        if !lines.contains(&error) {
+            lines.push(error);
+        }
+    }
+    match lines.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        many => Some(format!("[{}]", many.join(", "))),
     }
 }

@@ -121,7 +121,7 @@ impl FieldManager {
             ApplyError::Patch { .. }
             | ApplyError::Live { .. }
             | ApplyError::Conversion(_)
-            | ApplyError::Managers(_) => ApiError::new(500, "", error.to_string()),
+            | ApplyError::Managers(_) => ApiError::unknown(error.to_string()),
         })
     }
 }

@@ -70,6 +70,7 @@ pub(crate) use decode::read_json;
 pub(crate) use delete::DeleteOptions;
 pub use documents::Document;
 pub use error::ApiError;
+pub(crate) use error::aggregate;
 pub use kubelet_client::KubeletClient;
 pub(crate) use negotiation::{Representation, metadata_of, table};
 #[cfg(any(test, feature = "fuzzing"))]

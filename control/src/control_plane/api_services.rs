@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{ControlPlane, Error};
+use super::{ControlPlane, Error, bootstrap::create};
 use crate::apiserver::User;
 
 /// The priority of each group among the groups; a group that is not here has upstream's of an aggregated one.
@@ -79,20 +79,11 @@ impl ControlPlane {
                 let service = api_service(&group.name, &version.version);
                 let name = service["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 if !known.contains(&name) {
-                    create(&services, service, &format!("API service {name}")).await?;
+                    create(&services, &PostParams::default(), &service, &format!("API service {name}")).await?;
                 }
             }
         }
         Ok(())
-    }
-}
-
-async fn create(api: &KubeApi<APIService>, object: Value, what: &str) -> Result<(), Error> {
-    let failed = |source| Error::Bootstrap { what: what.to_owned(), source: Box::new(source) };
-    let object = windlass_kit::json::from_value(&object).map_err(|e| failed(kube::Error::SerdeError(e)))?;
-    match api.create(&PostParams::default(), &object).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        made => made.map(drop).map_err(failed),
     }
 }
 

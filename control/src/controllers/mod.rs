@@ -15,6 +15,7 @@ mod cluster_role_aggregation;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
+mod finalizers;
 mod gc;
 mod indexes;
 mod label_selector;

@@ -5,13 +5,12 @@ use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
     storage::v1::VolumeAttributesClass,
 };
-use kube::{
-    Api, Client, Resource as _, ResourceExt as _,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
+use kube::{Api, Client, Resource as _};
 
-use super::runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error};
+use super::{
+    finalizers::write_finalizer,
+    runtime::{Cache, Context, Controller, Error, Index, Key, Outcome},
+};
 
 const FINALIZER: &str = "kubernetes.io/vac-protection";
 
@@ -55,20 +54,15 @@ impl Controller for VolumeAttributesClasses {
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let class = self.classes.get(&key).filter(|class| class.metadata.deletion_timestamp.is_some());
-        let Some(class) = class.filter(|class| class.finalizers().iter().any(|one| one == FINALIZER)) else {
+        let Some(class) = self.classes.get(&key).filter(|class| class.metadata.deletion_timestamp.is_some()) else {
             return Ok(Outcome::Done);
         };
         let used = self.claims.count(&CLAIMS_BY_CLASS, &key.name) + self.volumes.count(&VOLUMES_BY_CLASS, &key.name);
         if used > 0 {
             return Ok(Outcome::Done);
         }
-        let left: Vec<&String> = class.finalizers().iter().filter(|one| *one != FINALIZER).collect();
-        let version = &class.metadata.resource_version;
-        let patch = Patch::Merge(json!({"metadata": {"finalizers": left, "resourceVersion": version}}));
         let api: Api<VolumeAttributesClass> = Api::all(self.client.clone());
-        let patched = api.patch(&key.name, &PatchParams::default(), &patch).await;
-        error::ignore_deleted(patched).during("remove the finalizer of VolumeAttributesClass", &key)?;
+        write_finalizer(&api, &*class, FINALIZER, false).await?;
         Ok(Outcome::Done)
     }
 }

@@ -29,6 +29,8 @@ pub use signer::ClusterSigner;
 pub(crate) const MASTERS_GROUP: &str = "system:masters";
 /// The API server's user name toward nodes.
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// The signer of certificates for clients of the API.
+pub(crate) const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 /// Lifetimes and renewal times of certificates, in days.
 const AUTHORITY_DAYS: i64 = 3650;
 /// Time for clients to adopt a renewed CA certificate.

@@ -29,14 +29,19 @@ pub(super) fn usage_of_volume(claim: &Value) -> ResourceList {
     if let Some(storage) = storage(claim) {
         usage.set(STORAGE, storage);
     }
-    let beta = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
-    let class = beta.or_else(|| claim["spec"]["storageClassName"].as_str()).unwrap_or("");
+    let class = storage_class(claim);
     if !class.is_empty() {
         let of_class = usage.0.iter().map(|(name, amount)| (format!("{class}{OF_STORAGE_CLASS}{name}"), *amount));
         let of_class: Vec<(String, Quantity)> = of_class.collect();
         usage.0.extend(of_class);
     }
     usage
+}
+
+/// The storage class of a volume claim; the annotation from before the field wins.
+pub(crate) fn storage_class(claim: &Value) -> &str {
+    let beta = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
+    beta.or_else(|| claim["spec"]["storageClassName"].as_str()).unwrap_or("")
 }
 
 /// What is requested, or what was allocated if that is more; in whole bytes.

@@ -6,6 +6,7 @@ use windlass_kit::quantity::Quantity;
 
 use super::{
     Evaluator, ResourceList, names,
+    resource_list::sum,
     scopes::{self, Scope},
 };
 
@@ -80,12 +81,9 @@ impl Quota {
         let mut used = self.used.clone();
         for (name, amount) in difference.0 {
             if let Some(before) = used.get(&name) {
-                let mut sum = ResourceList::default();
-                sum.set(name.clone(), before);
-                sum.add(&ResourceList([(name.clone(), amount)].into()));
+                let after = sum(before, amount);
                 // What was counted wrong is not made worse; the controller counts anew.
-                let after = sum.get(&name).filter(|sum| !sum.is_negative());
-                used.set(name, after.unwrap_or(Quantity::from_units(0)));
+                used.set(name, if after.is_negative() { Quantity::from_units(0) } else { after });
             }
         }
         Some(used)

@@ -12,6 +12,7 @@ mod services;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use claims::storage_class;
 pub(crate) use count::{Quota, Request, check, recount};
 pub(crate) use evaluator::Evaluator;
 pub(crate) use pods::charged_until;

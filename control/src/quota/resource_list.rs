@@ -34,11 +34,10 @@ impl ResourceList {
         self.0.is_empty()
     }
 
-    /// Adds each amount. A zero takes the suffixes of what is added to it.
+    /// Adds each amount.
     pub(crate) fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
-            let sum = self.get(name).filter(|own| !own.is_zero()).map_or(*amount, |own| own.plus(*amount));
-            self.set(name.clone(), sum);
+            self.set(name.clone(), self.get(name).map_or(*amount, |own| sum(own, *amount)));
         }
     }
 
@@ -78,6 +77,11 @@ impl std::fmt::Display for ResourceList {
         }
         Ok(())
     }
+}
+
+/// The sum of two amounts. A zero takes the suffix of what is added to it.
+pub(super) fn sum(own: Quantity, more: Quantity) -> Quantity {
+    if own.is_zero() { more } else { own.plus(more) }
 }
 
 fn read_quantity(value: &Value) -> Option<Quantity> {

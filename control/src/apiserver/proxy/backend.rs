@@ -10,11 +10,8 @@ use std::{
 use axum::{body::Body, http::Request, response::Response};
 use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
@@ -22,6 +19,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::unverified_tls;
 
 /// Time limits, as Go's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -138,57 +136,11 @@ pub(in crate::apiserver) fn join(client: OnUpgrade, backend: OnUpgrade, closing:
     });
 }
 
+/// Upstream does not verify certificates of pods.
 static ANY_CERTIFICATE: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-    let mut config = builder
-        .with_safe_default_protocol_versions()
-        .expect("ring supports the default versions of TLS")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Arc::new(config)
+    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+    Arc::new(unverified_tls::client_config(algorithms.supported_schemes()))
 });
-
-/// Accepts any certificate: upstream does not verify those of pods, whose authorities nobody knows.
-#[derive(Debug)]
-struct AnyCertificate;
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    // Without a verified certificate the signature of the handshake proves nothing.
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
 
 #[cfg(test)]
 mod tests {

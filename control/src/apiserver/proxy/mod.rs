@@ -103,6 +103,23 @@ impl<'a> SchemeNamePort<'a> {
         let is_valid = !name.is_empty() && matches!(scheme, "" | "http" | "https");
         is_valid.then_some(Self { https: scheme == "https", name, port })
     }
+
+    /// What the name in a path asks for; `what` is upstream's word for the object.
+    ///
+    /// # Errors
+    /// When it cannot be split.
+    pub(crate) fn of(target: &'a Target, what: &str) -> Result<Self, ApiError> {
+        let id = target.name();
+        Self::parse(id).ok_or_else(|| ApiError::bad_request(format!("invalid {what} request {id:?}")))
+    }
+
+    /// The object that is meant.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn read(&self, request: &ApiRequest, target: &Target) -> Result<Value, ApiError> {
+        request.read(&Target { name: Some(self.name.to_owned()), ..target.whole() })
+    }
 }
 
 impl ApiRequest {

@@ -1,10 +1,10 @@
 //! Objects that every cluster has: made at a start, and put back while the server runs. `objects` and `flow_control` say
-//! what they are and are pure; `addresses` gives the services of earlier versions their IPAddress objects.
+//! what they are and are pure; `ip_addresses` gives the services of earlier versions their IPAddress objects.
 //!
 //! RBAC has its own, in `rbac_defaults`, and the API services of this server theirs, in `api_services`.
 
-mod addresses;
 mod flow_control;
+mod ip_addresses;
 mod objects;
 
 use std::time::Duration;
@@ -48,13 +48,18 @@ pub(super) struct Wanted {
 }
 
 impl ControlPlane {
-    /// Makes what is missing, and changes what is not as it must be.
+    /// Makes what is missing, and changes what is not as it must be; services of earlier versions get their IPAddresses.
     pub(super) async fn bootstrap(&self) -> Result<(), Error> {
+        self.ensure_objects().await?;
+        self.bootstrap_ip_addresses(&self.client(User::api_server())).await
+    }
+
+    /// Makes what is missing, and changes what is not as it must be.
+    async fn ensure_objects(&self) -> Result<(), Error> {
         let client = self.client(User::api_server());
         let service_cidr = self.service_cidr();
         let wanted = objects::namespaces().chain([objects::service_cidr(&service_cidr)]);
         ensure_all(&client, wanted).await?;
-        self.bootstrap_addresses(&client).await?;
         let identity = self.identity();
         let wanted = objects::cluster(&identity).chain(objects::defaults()).chain(flow_control::objects());
         ensure_all(&client, wanted).await?;
@@ -74,7 +79,7 @@ impl ControlPlane {
                 () = shutdown.cancelled() => return Ok(()),
                 () = tokio::time::sleep(INTERVAL) => {}
             }
-            if let Err(error) = self.bootstrap().await {
+            if let Err(error) = self.ensure_objects().await {
                 tracing::warn!(%error, "failed to check the objects that every cluster has; retrying in a minute");
             }
         }
@@ -146,6 +151,19 @@ async fn ensure(client: &Client, wanted: &Wanted) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Makes an object unless it is there.
+pub(super) async fn create<K>(api: &KubeApi<K>, params: &PostParams, object: &Value, what: &str) -> Result<(), Error>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let failed = |source| Error::Bootstrap { what: what.to_owned(), source: Box::new(source) };
+    let object: K = windlass_kit::json::from_value(object).map_err(|e| failed(kube::Error::SerdeError(e)))?;
+    match api.create(params, &object).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        made => made.map(drop).map_err(failed),
+    }
 }
 
 /// Adds what identifies an object.

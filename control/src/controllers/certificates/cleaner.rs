@@ -2,12 +2,15 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::Client;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Preconditions},
+};
 use x509_parser::pem::Pem;
 
 use super::{
-    super::runtime::{Cache, Context, Controller, Error, Key, Outcome},
-    delete, subscribe, time, until,
+    super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    subscribe,
 };
 
 const DECIDED_LIFE: SignedDuration = SignedDuration::from_hours(1);
@@ -33,10 +36,25 @@ impl Controller for CertificateCleaner {
         let Some(request) = self.requests.get(&key) else { return Ok(Outcome::Done) };
         let now = Timestamp::now();
         match end_of(&request) {
-            Some(end) if end <= now => delete(&self.client, &request, &key).await.map(|()| Outcome::Done),
-            Some(end) => Ok(Outcome::After(until(now, end))),
+            Some(end) if end <= now => self.delete(&request, &key).await.map(|()| Outcome::Done),
+            Some(end) => Ok(Outcome::After(end.duration_since(now).try_into().unwrap_or_default())),
             None => Ok(Outcome::Done),
         }
+    }
+}
+
+impl CertificateCleaner {
+    /// Deletes a request, unless it has changed since.
+    async fn delete(&self, request: &CertificateSigningRequest, key: &Key) -> Result<(), Error> {
+        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+        let unchanged = Preconditions {
+            resource_version: request.metadata.resource_version.clone(),
+            uid: request.metadata.uid.clone(),
+        };
+        let params = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
+        let deleted = api.delete(&key.name, &params).await;
+        error::ignore_deleted(deleted).during("delete certificate signing request", key)?;
+        Ok(())
     }
 }
 
@@ -46,12 +64,12 @@ pub(super) fn end_of(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let status = request.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     if conditions.is_empty() {
-        return time(request.metadata.creation_timestamp.as_ref()?).checked_add(PENDING_LIFE).ok();
+        return request.metadata.creation_timestamp.as_ref()?.0.checked_add(PENDING_LIFE).ok();
     }
     let decided = conditions
         .iter()
         .filter(|condition| matches!(condition.type_.as_str(), "Approved" | "Denied" | "Failed"))
-        .filter_map(|condition| time(condition.last_update_time.as_ref()?).checked_add(DECIDED_LIFE).ok());
+        .filter_map(|condition| condition.last_update_time.as_ref()?.0.checked_add(DECIDED_LIFE).ok());
     let expires = status.and_then(|status| expiry(&status.certificate.as_ref()?.0));
     decided.chain(expires).min()
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
-use crate::pki::CertificateRequest;
+use crate::pki::{CLIENT_SIGNER, CertificateRequest};
 
-const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const KUBELET_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const KUBELET_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";

@@ -6,9 +6,8 @@ mod decisions;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -18,7 +17,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
@@ -33,9 +32,23 @@ pub(crate) struct CertificateApprover {
     requests: Cache<CertificateSigningRequest>,
 }
 
-/// The request in a CertificateSigningRequest.
-fn parse(request: &CertificateSigningRequest) -> Result<CertificateRequest, String> {
-    CertificateRequest::from_pem(&request.spec.request.0)
+/// The request in a CertificateSigningRequest; `None` if it cannot be read, which stays so.
+fn parse(request: &CertificateSigningRequest, key: &Key) -> Option<CertificateRequest> {
+    let unreadable =
+        |why: &String| tracing::debug!(request = key.name, why, "request for a certificate cannot be read");
+    CertificateRequest::from_pem(&request.spec.request.0).inspect_err(unreadable).ok()
+}
+
+/// A condition of now: the API sets its times.
+fn condition(type_: &str, reason: &str, message: String) -> CertificateSigningRequestCondition {
+    CertificateSigningRequestCondition {
+        type_: type_.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_update_time: None,
+        last_transition_time: None,
+    }
 }
 
 impl Controller for CertificateApprover {
@@ -52,13 +65,7 @@ impl Controller for CertificateApprover {
         let Some(request) = self.requests.get(&key).filter(|request| !is_decided(request)) else {
             return Ok(Outcome::Done);
         };
-        let parsed = match parse(&request) {
-            Ok(parsed) => parsed,
-            Err(why) => {
-                tracing::debug!(request = key.name, why, "request for a certificate cannot be read");
-                return Ok(Outcome::Done);
-            }
-        };
+        let Some(parsed) = parse(&request, &key) else { return Ok(Outcome::Done) };
         for (subresource, message) in recognized_by_nodes(&request, &parsed) {
             if self.may(&request, subresource).await.during("review the sender of certificate signing request", &key)? {
                 return self.approve(&key, &request, message).await;
@@ -96,14 +103,7 @@ impl CertificateApprover {
     }
 
     async fn approve(&self, key: &Key, request: &CertificateSigningRequest, message: &str) -> Result<Outcome, Error> {
-        let approved = CertificateSigningRequestCondition {
-            type_: "Approved".to_owned(),
-            status: "True".to_owned(),
-            reason: Some("AutoApproved".to_owned()),
-            message: Some(message.to_owned()),
-            last_update_time: None,
-            last_transition_time: None,
-        };
+        let approved = condition("Approved", "AutoApproved", message.to_owned());
         let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
         let patch = with_condition(request, approved);
         let approved = api.patch_subresource("approval", &key.name, &PatchParams::default(), &patch).await;
@@ -166,13 +166,7 @@ impl Controller for CertificateSigner {
         let Some(request) = self.requests.get(&key).filter(|request| is_to_be_signed(request)) else {
             return Ok(Outcome::Done);
         };
-        let parsed = match parse(&request) {
-            Ok(parsed) => parsed,
-            Err(why) => {
-                tracing::debug!(request = key.name, why, "request for a certificate cannot be read");
-                return Ok(Outcome::Done);
-            }
-        };
+        let Some(parsed) = parse(&request, &key) else { return Ok(Outcome::Done) };
         let Some(valid) =
             validate_for_signer(&request.spec.signer_name, &parsed, &request.spec.usages.clone().unwrap_or_default())
         else {
@@ -180,17 +174,7 @@ impl Controller for CertificateSigner {
             return Ok(Outcome::Done);
         };
         let patch = match valid {
-            Err(why) => with_condition(
-                &request,
-                CertificateSigningRequestCondition {
-                    type_: "Failed".to_owned(),
-                    status: "True".to_owned(),
-                    reason: Some("SignerValidationFailure".to_owned()),
-                    message: Some(why),
-                    last_update_time: None,
-                    last_transition_time: None,
-                },
-            ),
+            Err(why) => with_condition(&request, condition("Failed", "SignerValidationFailure", why)),
             Ok(()) => match self.sign(request.as_ref().clone(), parsed).await {
                 Ok(pem) => Patch::Merge(json!({
                     "metadata": {"resourceVersion": request.metadata.resource_version},
@@ -218,27 +202,4 @@ impl CertificateSigner {
         let signed = tokio::task::spawn_blocking(move || signer.sign(&parsed, &usages, seconds)).await;
         signed.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
     }
-}
-
-/// Deletes a request, unless it has changed since.
-async fn delete(client: &Client, request: &CertificateSigningRequest, key: &Key) -> Result<(), Error> {
-    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
-    let unchanged = Preconditions {
-        resource_version: request.metadata.resource_version.clone(),
-        uid: request.metadata.uid.clone(),
-    };
-    let params = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
-    let deleted = api.delete(&key.name, &params).await;
-    error::ignore_deleted(deleted).during("delete certificate signing request", key)?;
-    Ok(())
-}
-
-/// A time of the API.
-fn time(of: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time) -> Timestamp {
-    of.0
-}
-
-/// The time from now to then; nothing if that is past.
-fn until(now: Timestamp, then: Timestamp) -> Duration {
-    then.duration_since(now).try_into().unwrap_or_default()
 }

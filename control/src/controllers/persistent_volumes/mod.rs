@@ -23,6 +23,7 @@ use windlass_kit::{
 };
 
 use super::{
+    finalizers::write_finalizer,
     indexes::PODS_BY_CLAIM,
     pods::{is_active, is_terminal},
     runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, error},
@@ -160,10 +161,10 @@ impl PersistentVolumes {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         if claim.metadata.deletion_timestamp.is_some() {
             let used = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string()).iter().any(|p| !is_terminal(p));
-            return if used { Ok(()) } else { write_finalizers(&api, &claim.metadata, CLAIM_FINALIZER, false).await };
+            return if used { Ok(()) } else { write_finalizer(&api, &*claim, CLAIM_FINALIZER, false).await };
         }
         if !claim.finalizers().iter().any(|f| f == CLAIM_FINALIZER) {
-            return write_finalizers(&api, &claim.metadata, CLAIM_FINALIZER, true).await;
+            return write_finalizer(&api, &*claim, CLAIM_FINALIZER, true).await;
         }
         if is_bound(&claim) {
             return self.bound_claim(&api, &claim).await;
@@ -257,10 +258,10 @@ impl PersistentVolumes {
         let phase = phase(&volume, claim.as_deref());
         if volume.metadata.deletion_timestamp.is_some() {
             let used = phase == "Bound";
-            return if used { Ok(()) } else { write_finalizers(&api, &volume.metadata, VOLUME_FINALIZER, false).await };
+            return if used { Ok(()) } else { write_finalizer(&api, &*volume, VOLUME_FINALIZER, false).await };
         }
         if !volume.finalizers().iter().any(|f| f == VOLUME_FINALIZER) {
-            return write_finalizers(&api, &volume.metadata, VOLUME_FINALIZER, true).await;
+            return write_finalizer(&api, &*volume, VOLUME_FINALIZER, true).await;
         }
         if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase) {
             return Ok(());
@@ -308,23 +309,6 @@ impl PersistentVolumes {
     fn event(&self, claim: &PersistentVolumeClaim, severity: Severity, reason: &str, message: &str) {
         self.recorder.record(&claim.object_ref(&()), severity, reason, message);
     }
-}
-
-/// Puts one finalizer on an object or takes it off, unless the object changed meanwhile.
-async fn write_finalizers<K>(api: &Api<K>, metadata: &ObjectMeta, finalizer: &str, wanted: bool) -> Result<(), Error>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    let before = metadata.finalizers.as_deref().unwrap_or_default();
-    if before.iter().any(|f| f == finalizer) == wanted {
-        return Ok(());
-    }
-    let others = before.iter().map(String::as_str).filter(|f| *f != finalizer);
-    let finalizers: Vec<&str> = others.chain(wanted.then_some(finalizer)).collect();
-    let name = metadata.name.clone().unwrap_or_default();
-    let patch = json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}});
-    let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    error::ignore_deleted(patched).during("write the finalizers of", &name).map(drop)
 }
 
 /// The claim that a volume belongs to or is reserved for.

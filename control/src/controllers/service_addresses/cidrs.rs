@@ -5,12 +5,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
-use super::{super::runtime, covers, ip_of, is_managed};
+use super::{
+    super::{finalizers::write_finalizer, runtime},
+    covers, ip_of, is_managed,
+};
 use runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error};
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
@@ -60,14 +63,15 @@ impl Controller for ServiceCidrs {
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(cidr) = self.cidrs.get(&key) else { return Ok(Outcome::Done) };
+        let api: Api<ServiceCIDR> = Api::all(self.client.clone());
         let Some(deleted) = &cidr.metadata.deletion_timestamp else {
-            self.set_finalizer(&cidr, &key, true).await?;
-            self.set_condition(&cidr, &key, READY).await?;
+            write_finalizer(&api, &*cidr, FINALIZER, true).await?;
+            set_condition(&api, &cidr, &key, READY).await?;
             return Ok(Outcome::Done);
         };
         let (all, addresses) = (self.cidrs.all(), self.addresses.all());
         if !may_go(&cidr, all.iter().map(AsRef::as_ref), addresses.iter().map(AsRef::as_ref)) {
-            self.set_condition(&cidr, &key, IN_USE).await?;
+            set_condition(&api, &cidr, &key, IN_USE).await?;
             return Ok(Outcome::Done);
         }
         let since = Timestamp::now().duration_since(deleted.0);
@@ -75,39 +79,26 @@ impl Controller for ServiceCidrs {
         if !left.is_zero() {
             return Ok(Outcome::After(left));
         }
-        self.set_finalizer(&cidr, &key, false).await?;
+        write_finalizer(&api, &*cidr, FINALIZER, false).await?;
         Ok(Outcome::Done)
     }
 }
 
-impl ServiceCidrs {
-    async fn set_finalizer(&self, cidr: &ServiceCIDR, key: &Key, holds: bool) -> Result<(), Error> {
-        let mut finalizers = cidr.finalizers().to_vec();
-        if finalizers.iter().any(|one| one == FINALIZER) == holds {
-            return Ok(());
-        }
-        finalizers.retain(|one| one != FINALIZER);
-        finalizers.extend(holds.then(|| FINALIZER.to_owned()));
-        let (uid, version) = (&cidr.metadata.uid, &cidr.metadata.resource_version);
-        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version, "finalizers": finalizers}});
-        let api: Api<ServiceCIDR> = Api::all(self.client.clone());
-        let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        error::ignore_deleted(patched).during("set the finalizer of ServiceCIDR", key)?;
-        Ok(())
+async fn set_condition(
+    api: &Api<ServiceCIDR>,
+    cidr: &ServiceCIDR,
+    key: &Key,
+    is: (&str, &str, &str),
+) -> Result<(), Error> {
+    let stored = cidr.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = stored.filter(|condition| condition.type_ == "Ready");
+    if ready.any(|condition| (&*condition.status, &*condition.reason, &*condition.message) == is) {
+        return Ok(());
     }
-
-    async fn set_condition(&self, cidr: &ServiceCIDR, key: &Key, is: (&str, &str, &str)) -> Result<(), Error> {
-        let stored = cidr.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let mut ready = stored.filter(|condition| condition.type_ == "Ready");
-        if ready.any(|condition| (&*condition.status, &*condition.reason, &*condition.message) == is) {
-            return Ok(());
-        }
-        let patch = json!({"status": {"conditions": [condition(is)]}});
-        let api: Api<ServiceCIDR> = Api::all(self.client.clone());
-        let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-        error::ignore_deleted(patched).during("set the condition of ServiceCIDR", key)?;
-        Ok(())
-    }
+    let patch = json!({"status": {"conditions": [condition(is)]}});
+    let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+    error::ignore_deleted(patched).during("set the condition of ServiceCIDR", key)?;
+    Ok(())
 }
 
 fn condition((status, reason, message): (&str, &str, &str)) -> Value {

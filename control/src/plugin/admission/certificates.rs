@@ -9,11 +9,10 @@ use serde_json::Value;
 
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Attributes, Authorizers, Operation, User},
-    pki::{CertificateRequest, MASTERS_GROUP},
+    pki::{CLIENT_SIGNER, CertificateRequest, MASTERS_GROUP},
 };
 
 const GROUP: &str = "certificates.k8s.io";
-const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
 /// Whether a write is about a part of requests for certificates.
 fn is_about(attributes: &AdmissionAttributes<'_>, subresource: Option<&str>) -> bool {

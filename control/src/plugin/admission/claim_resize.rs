@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation},
-    quota::ResourceList,
+    quota::{ResourceList, storage_class},
     store::{Key, Store},
 };
 
@@ -49,17 +49,12 @@ impl AdmissionPlugin for PersistentVolumeClaimResize {
 impl PersistentVolumeClaimResize {
     /// Whether the class is the same as before and lets its volumes grow.
     fn may_grow(&self, new: &Value, old: &Value) -> bool {
-        let class = class_of(new);
-        if class.is_empty() || class != class_of(old) {
+        let class = storage_class(new);
+        if class.is_empty() || class != storage_class(old) {
             return false;
         }
         let key = Key { namespace: String::new(), name: class.to_owned() };
         let found = self.store.get(self.store.resource("storageclasses.storage.k8s.io"), &key);
         found.is_some_and(|class| class.value()["allowVolumeExpansion"] == true)
     }
-}
-
-fn class_of(claim: &Value) -> &str {
-    let beta = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
-    beta.or_else(|| claim["spec"]["storageClassName"].as_str()).unwrap_or("")
 }

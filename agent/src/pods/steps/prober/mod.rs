@@ -15,13 +15,11 @@ use k8s_openapi::{
     api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, TCPSocketAction},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use rustls::{
-    ClientConfig, DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::SignatureScheme;
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use url::{Position, Url};
+use windlass_kit::unverified_tls;
 
 use crate::engine::Engine;
 
@@ -208,7 +206,8 @@ async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str) -> Result<Resp
     let stream = connect(&host, url.port_or_known_default().unwrap_or(80)).await?;
     let response = if url.scheme() == "https" {
         let name = ServerName::try_from(host).map_err(|e| bad(&e))?;
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(insecure_tls()));
+        let connector =
+            tokio_rustls::TlsConnector::from(Arc::new(unverified_tls::client_config(SIGNATURE_SCHEMES.to_vec())));
         let stream = connector.connect(name, stream).await.map_err(|e| bad(&e))?;
         send(TokioIo::new(stream), request).await
     } else {
@@ -241,72 +240,21 @@ where
     }
 }
 
-/// Accepts any certificate, as upstream's probes do: they check whether the pod answers, not who it is.
-#[derive(Debug)]
-struct AnyCertificate;
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    // The certificate is not verified, so checking the handshake's signature would prove nothing, and would fail for
-    // certificates of algorithms and sizes that ring does not support.
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // The schemes that Go offers: a server may use no others.
-        vec![
-            SignatureScheme::RSA_PSS_SHA256,
-            SignatureScheme::ECDSA_NISTP256_SHA256,
-            SignatureScheme::ED25519,
-            SignatureScheme::RSA_PSS_SHA384,
-            SignatureScheme::RSA_PSS_SHA512,
-            SignatureScheme::RSA_PKCS1_SHA256,
-            SignatureScheme::RSA_PKCS1_SHA384,
-            SignatureScheme::RSA_PKCS1_SHA512,
-            SignatureScheme::ECDSA_NISTP384_SHA384,
-            SignatureScheme::ECDSA_NISTP521_SHA512,
-            SignatureScheme::RSA_PKCS1_SHA1,
-            SignatureScheme::ECDSA_SHA1_Legacy,
-        ]
-    }
-}
-
-fn insecure_tls() -> ClientConfig {
-    let verifier = Arc::new(AnyCertificate);
-    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("ring supports the default versions of TLS")
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    config
-}
+/// The schemes that Go offers: a server may use no others.
+const SIGNATURE_SCHEMES: [SignatureScheme; 12] = [
+    SignatureScheme::RSA_PSS_SHA256,
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ED25519,
+    SignatureScheme::RSA_PSS_SHA384,
+    SignatureScheme::RSA_PSS_SHA512,
+    SignatureScheme::RSA_PKCS1_SHA256,
+    SignatureScheme::RSA_PKCS1_SHA384,
+    SignatureScheme::RSA_PKCS1_SHA512,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ECDSA_NISTP521_SHA512,
+    SignatureScheme::RSA_PKCS1_SHA1,
+    SignatureScheme::ECDSA_SHA1_Legacy,
+];
 
 /// Calls the gRPC health service; a success when it is SERVING.
 pub(crate) async fn grpc(target: ProbeTarget<'_>, action: &GRPCAction) -> ProbeResult {

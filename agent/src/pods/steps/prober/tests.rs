@@ -1,4 +1,4 @@
-use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,

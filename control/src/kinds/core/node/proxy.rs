@@ -16,10 +16,8 @@ pub(super) struct Proxy {
 
 impl Locate for Proxy {
     fn locate(&self, request: &ApiRequest, target: &Target) -> Result<Backend, ApiError> {
-        let id = target.name();
-        let invalid = || ApiError::bad_request(format!("invalid node request {id:?}"));
-        let asked = SchemeNamePort::parse(id).ok_or_else(invalid)?;
-        let node = request.read(&Target { name: Some(asked.name.to_owned()), ..target.whole() })?;
+        let asked = SchemeNamePort::of(target, "node")?;
+        let node = asked.read(request, target)?;
         let own_port = node_address(&node).map(|address| address.port().to_string());
         if asked.port.is_empty() || own_port.is_some_and(|port| port == asked.port) {
             let kubelet = self.kubelet.clone();

@@ -18,10 +18,8 @@ pub(super) struct Proxy;
 
 impl Locate for Proxy {
     fn locate(&self, request: &ApiRequest, target: &Target) -> Result<Backend, ApiError> {
-        let id = target.name();
-        let invalid = || ApiError::bad_request(format!("invalid pod request {id:?}"));
-        let asked = SchemeNamePort::parse(id).ok_or_else(invalid)?;
-        let pod = request.read(&Target { name: Some(asked.name.to_owned()), ..target.whole() })?;
+        let asked = SchemeNamePort::of(target, "pod")?;
+        let pod = asked.read(request, target)?;
         let address = address_of(&pod).filter(|address| is_proxyable(*address));
         let address = address.ok_or_else(|| ApiError::bad_request(ADDRESS_NOT_ALLOWED))?;
         Ok(backend(address, &asked, first_port(&pod)))

@@ -21,12 +21,10 @@ pub(super) struct Proxy;
 
 impl Locate for Proxy {
     fn locate(&self, request: &ApiRequest, target: &Target) -> Result<Backend, ApiError> {
-        let id = target.name();
-        let invalid = || ApiError::bad_request(format!("invalid service request {id:?}"));
-        let asked = SchemeNamePort::parse(id).ok_or_else(invalid)?;
+        let asked = SchemeNamePort::of(target, "service")?;
         let port = match asked.port.parse() {
             Ok(number) => {
-                let service = request.read(&Target { name: Some(asked.name.to_owned()), ..target.whole() })?;
+                let service = asked.read(request, target)?;
                 port_name(&service, asked.name, number)?
             }
             Err(_) => asked.port.to_owned(),
@@ -51,7 +49,10 @@ impl Locate for Proxy {
             let is_own = candidate.namespace == namespace;
             is_own && store.get(pods, &key).is_some_and(|pod| has_address(&pod.value(), candidate.address.ip()))
         });
-        let none = || ApiError::service_unavailable(format!("no endpoints available for service {id:?}"));
+        let none = || {
+            let id = target.name();
+            ApiError::service_unavailable(format!("no endpoints available for service {id:?}"))
+        };
         let address = valid.next().ok_or_else(none)?.address;
         Ok(Backend::Address { https: asked.https, address })
     }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::{
-    apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation},
+    apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation, aggregate},
     store::{ResourceId, Store},
 };
 
@@ -66,20 +66,10 @@ impl AdmissionPlugin for LimitRanger {
             } else {
                 bounds::violations_of_claim(&range, object)
             };
-            if !violations.is_empty() {
-                return Err(attributes.forbidden(object, &aggregate(violations)));
+            if let Some(why) = aggregate(violations) {
+                return Err(attributes.forbidden(object, &why));
             }
         }
         Ok(())
-    }
-}
-
-/// Several errors as one, as upstream's `utilerrors.NewAggregate`: each once.
-fn aggregate(mut errors: Vec<String>) -> String {
-    let mut seen = std::collections::HashSet::new();
-    errors.retain(|error| seen.insert(error.clone()));
-    match errors.as_slice() {
-        [one] => one.clone(),
-        all => format!("[{}]", all.join(", ")),
     }
 }

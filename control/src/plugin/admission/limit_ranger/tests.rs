@@ -98,7 +98,7 @@ fn bounds_are_refused_in_upstreams_words() {
         let range = json!({"spec": {"limits": [limit]}});
         let containers = json!([{"name": "a", "resources": resources}, {"name": "same", "resources": resources}]);
         let violations = violations_of_pod(&range, &pod(containers));
-        let message = if violations.is_empty() { String::new() } else { aggregate(violations) };
+        let message = aggregate(violations).unwrap_or_default();
         assert_eq!(message, wanted, "{range}");
     }
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::{
-    apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, FieldError, Operation},
+    apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, FieldError, Operation, aggregate},
     store::{Key, Store},
 };
 use checks::{Pod, describe, violations};
@@ -80,15 +80,13 @@ fn evaluate(
     enforce: bool,
 ) -> Result<(), ApiError> {
     let note = |key: &str, value: String| attributes.audit.annotate(key, value);
-    if errors.is_empty() {
-        if policy.is_privileged() {
+    match aggregate(errors.iter().map(ToString::to_string)) {
+        Some(all) => note(ERROR, format!("Failed to parse policy: {all}")),
+        None if policy.is_privileged() => {
             note(ENFORCED, policy.enforce.to_string());
             return Ok(());
         }
-    } else {
-        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let all = if let [one] = &all[..] { one.clone() } else { format!("[{}]", all.join(", ")) };
-        note(ERROR, format!("Failed to parse policy: {all}"));
+        None => {}
     }
     if enforce {
         note(ENFORCED, policy.enforce.to_string());
