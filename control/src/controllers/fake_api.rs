@@ -254,6 +254,10 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
     let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let id: Id = (path.plural.clone(), path.namespace.clone(), path.name.clone());
     if query.get("watch").is_some_and(|w| w == "true" || w == "1") {
+        if query.contains_key("sendInitialEvents") {
+            // As servers without streaming lists.
+            return status(422, "Invalid", "sendInitialEvents is forbidden for watch");
+        }
         return watch(&api, path, query["resourceVersion"].parse().unwrap());
     }
     let mut inner = api.inner.lock().unwrap();

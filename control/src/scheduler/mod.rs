@@ -57,7 +57,7 @@ fn all<K>(client: &Client) -> impl Stream<Item = watcher::Result<watcher::Event<
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
-    reflect(Api::all(client.clone()), watcher::Config::default(), Extent::Many)
+    reflect(Api::all(client.clone()), watcher::Config::default().streaming_lists(), Extent::Many)
 }
 
 /// Schedules pods until `shutdown`. Failed watches and writes are retried with back-off.

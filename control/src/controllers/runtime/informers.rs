@@ -82,7 +82,8 @@ impl Informers {
         }
         let client = self.inner.client.clone();
         let informer = self.start(move || {
-            let events = reflect(Api::<K>::all(client.clone()), watcher::Config::default(), Extent::Many);
+            let events =
+                reflect(Api::<K>::all(client.clone()), watcher::Config::default().streaming_lists(), Extent::Many);
             Box::pin(events) as BoxStream<'static, _>
         });
         let known = TypedInformer {

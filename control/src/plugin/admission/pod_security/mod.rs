@@ -152,15 +152,17 @@ fn template_of<'a>(group: &str, plural: &str, object: &'a Value) -> Option<Pod<'
 /// Whether an update of a pod changes what checks read: of the little that an update may change these are images, the
 /// annotations with seccomp profiles, and new containers. Pure.
 fn is_significant_update(new: &Value, old: &Value) -> bool {
-    let list = |of: &'_ Value, field: &str| of["spec"][field].as_array().cloned().unwrap_or_default();
+    fn list<'a>(of: &'a Value, field: &str) -> &'a [Value] {
+        of["spec"][field].as_array().map_or(&[], Vec::as_slice)
+    }
     let changes = |a: &Value, b: &Value| {
         let key = format!("container.seccomp.security.alpha.kubernetes.io/{}", a["name"].as_str().unwrap_or(""));
-        let profile = |of: &Value| of["metadata"]["annotations"][&key].clone();
-        a["image"] != b["image"] || profile(new) != profile(old)
+        let [profile, before] = [new, old].map(|of| of["metadata"]["annotations"].get(&key));
+        a["image"] != b["image"] || profile != before
     };
     for field in ["containers", "initContainers"] {
         let (now, before) = (list(new, field), list(old, field));
-        if now.len() != before.len() || now.iter().zip(&before).any(|(a, b)| changes(a, b)) {
+        if now.len() != before.len() || now.iter().zip(before).any(|(a, b)| changes(a, b)) {
             return true;
         }
     }
