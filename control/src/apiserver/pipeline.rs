@@ -225,7 +225,9 @@ impl ApiRequest {
                 metadata::bump_generation(version, &mut object, old);
             }
             refuse(version, target.name(), &validate_update(version, mutation.scope, &object, old))?;
-            version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
+            if matches!(mutation.scope, Scope::Object) {
+                version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
+            }
         }
         keep_times(old, &mut object);
         if version.spec.schema.same(&object, old) && version.is_in_storage_version(existing) {

@@ -6,6 +6,7 @@ mod reset_fields;
 mod rules;
 mod tables;
 mod validation;
+mod volumes;
 
 use std::sync::Arc;
 

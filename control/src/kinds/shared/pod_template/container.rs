@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
-use super::volume::back_steps;
+use super::volume::validate_no_back_steps;
 use crate::apiserver::validation::{
     errors::{AT_LEAST_0, Errors, PORT, list, text},
     names,
@@ -242,7 +242,7 @@ fn mounts(container: &Value, here: &str, volumes: &BTreeSet<&str>, errors: &mut 
             if text(mount, key).starts_with('/') {
                 errors.invalid(format!("{here}.{key}"), &mount[key], "must be a relative path");
             }
-            back_steps(&format!("{here}.{key}"), text(mount, key), errors);
+            validate_no_back_steps(&format!("{here}.{key}"), text(mount, key), errors);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::apiserver::validation::{
     names,
 };
 use container::Pod;
+pub(crate) use volume::validate_no_back_steps;
 
 /// Validates a pod's spec; `template` says that it stands in a controller, which has checked the restart policy.
 pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &mut Errors) {
