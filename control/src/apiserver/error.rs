@@ -7,6 +7,8 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{
+    admission::Warnings,
+    decode::with_warnings,
     types::{ConversionError, Resource, Version},
     validation::{Cause, FieldError},
 };
@@ -23,11 +25,20 @@ pub struct ApiError {
     retry_after: Option<u32>,
     /// The token with which an expired list may continue, inconsistently.
     continue_: Option<String>,
+    /// What the client is warned of beside.
+    warnings: Vec<String>,
 }
 
 impl ApiError {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
+        let (details, warnings) = (Value::Null, Vec::new());
+        Self { code, reason, message: message.into(), details, retry_after: None, continue_: None, warnings }
+    }
+
+    /// The same with warnings.
+    pub(super) fn warned(mut self, warnings: &Warnings) -> Self {
+        self.warnings = warnings.take();
+        self
     }
 
     pub(crate) fn about(self, resource: &Resource, name: &str) -> Self {
@@ -295,7 +306,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response
+        with_warnings(response, &self.warnings)
     }
 }
 /// Several errors as one text, each once, in the form of upstream's `utilerrors.NewAggregate`; `None` without errors. Pure.

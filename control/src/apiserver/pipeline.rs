@@ -153,6 +153,7 @@ impl ApiRequest {
                 manager.update(&Value::Null, &mut object);
             }
             prepare_for_create(version, &mut object);
+            version.strategy.complete_fields(&mut object).into_iter().for_each(|w| mutation.warnings.add(w));
             version.strategy.record_requester(&mut object, &self.user);
             default(version, &mut object);
             self.api.admission().admit(&attributes, &mut object).await?;

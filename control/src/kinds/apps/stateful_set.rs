@@ -136,10 +136,12 @@ impl Strategy for StatefulSet {
         }
     }
 
-    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut found = workload::template_warnings(new, old, "spec.template");
         let templates = Field::root(new).below("spec.volumeClaimTemplates");
         // The path is upstream's.
-        templates.items().flat_map(|claim| claims::fractions(&claim.value["spec"], &claim.path)).collect()
+        found.extend(templates.items().flat_map(|claim| claims::fractions(&claim.value["spec"], &claim.path)));
+        found
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
