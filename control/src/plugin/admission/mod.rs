@@ -8,6 +8,7 @@ mod default_ingress_class;
 mod default_storage_class;
 mod default_tolerations;
 mod limit_ranger;
+mod mountable_secrets;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_resize;

@@ -4,6 +4,8 @@ mod token_request;
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::{
     apiserver::{
         Strategy,
@@ -15,6 +17,9 @@ use crate::{
 };
 use token_request::TokenRequest;
 pub(crate) use token_request::uid_mismatch;
+
+/// The annotation by which an account limits its pods to the Secrets that it names.
+pub(crate) const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
 
 /// The resource. Without an issuer no tokens are given, `max_token_seconds` is their maximum lifetime.
 pub(crate) fn definition(tokens: Option<Arc<TokenIssuer>>, max_token_seconds: Option<i64>) -> Definition {
@@ -31,4 +36,13 @@ pub(crate) fn definition(tokens: Option<Arc<TokenIssuer>>, max_token_seconds: Op
 #[derive(Debug)]
 struct ServiceAccount;
 
-impl Strategy for ServiceAccount {}
+impl Strategy for ServiceAccount {
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let limits = |account: &Value| !account["metadata"]["annotations"][ENFORCE_MOUNTABLE_SECRETS].is_null();
+        if !limits(new) || old.is_some_and(limits) {
+            return Vec::new();
+        }
+        let why = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
+        vec![format!("metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: {why}")]
+    }
+}
