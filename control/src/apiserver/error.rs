@@ -24,20 +24,20 @@ pub struct ApiError {
     details: Value,
     retry_after: Option<u32>,
     /// The token with which an expired list may continue, inconsistently.
-    continue_: Option<String>,
+    continue_: Option<Box<str>>,
     /// What the client is warned of beside.
-    warnings: Vec<String>,
+    warnings: Box<[String]>,
 }
 
 impl ApiError {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        let (details, warnings) = (Value::Null, Vec::new());
+        let (details, warnings) = (Value::Null, Box::default());
         Self { code, reason, message: message.into(), details, retry_after: None, continue_: None, warnings }
     }
 
     /// The same with warnings.
     pub(super) fn warned(mut self, warnings: &Warnings) -> Self {
-        self.warnings = warnings.take();
+        self.warnings = warnings.take().into();
         self
     }
 
@@ -201,7 +201,7 @@ impl ApiError {
     /// A page of a list whose revision was compacted.
     pub(crate) fn expired_continue_token(token: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
-        Self { continue_: Some(token), ..Self::expired(message) }
+        Self { continue_: Some(token.into()), ..Self::expired(message) }
     }
 
     pub(crate) fn too_large_version(asked: u64, current: u64) -> Self {

@@ -10,13 +10,13 @@ use crate::{
     apiserver::{
         Strategy,
         subresource::{Serves, Subresource},
-        types::{Definition, Gvk, Resource, VersionSpec},
+        types::{Definition, Resource, VersionSpec},
     },
     kinds::types,
     service_account_tokens::TokenIssuer,
 };
-use token_request::TokenRequest;
 pub(crate) use token_request::uid_mismatch;
+use token_request::{TOKEN_REQUEST, TokenRequest};
 
 /// The annotation by which an account limits its pods to the Secrets that it names.
 pub(crate) const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
@@ -28,8 +28,7 @@ pub(crate) fn definition(tokens: Option<Arc<TokenIssuer>>, max_token_seconds: Op
     resource.returns_deleted = true;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ServiceAccount"));
     let handler = Serves::Custom(Arc::new(TokenRequest { tokens, max_token_seconds }));
-    let kind = Gvk::of("authentication.k8s.io", "v1", "TokenRequest");
-    v1.subresources = vec![Subresource::of_kind("token", kind, &["create"], handler)];
+    v1.subresources = vec![Subresource::of_kind("token", TOKEN_REQUEST, &["create"], handler)];
     Definition::single(resource, v1)
 }
 
