@@ -98,7 +98,7 @@ impl Strategy for StatefulSet {
     }
 
     fn validate_name(&self, name: &str) -> Option<String> {
-        if name.contains('.') { Some("must not contain dots".to_owned()) } else { names::label(name) }
+        names::dotless_label(name)
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {

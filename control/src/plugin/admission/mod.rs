@@ -3,6 +3,7 @@
 
 mod certificates;
 mod claim_resize;
+mod configuration;
 mod default_class;
 mod default_ingress_class;
 mod default_storage_class;
@@ -30,11 +31,14 @@ use crate::{
     store::Store,
 };
 
+pub(crate) use configuration::{AdmissionConfiguration, AdmissionError};
+
 /// The plugins, in upstream's order.
 pub(crate) fn plugins(
     store: &Store,
     authorizers: &Authorizers,
     policy: &Arc<SyncedPolicy>,
+    configuration: &AdmissionConfiguration,
 ) -> Vec<Arc<dyn AdmissionPlugin>> {
     let mut plugins: Vec<Arc<dyn AdmissionPlugin>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
@@ -42,7 +46,7 @@ pub(crate) fn plugins(
         Arc::new(service_account::ServiceAccount { store: store.clone() }),
         Arc::new(node_restriction::NodeRestriction { store: store.clone() }),
         Arc::new(taint_nodes::TaintNodesByCondition),
-        Arc::new(pod_security::PodSecurity { store: store.clone() }),
+        Arc::new(pod_security::PodSecurity { store: store.clone(), configuration: configuration.pod_security.clone() }),
         Arc::new(priority::Priority::new(store)),
         Arc::new(default_tolerations::DefaultTolerationSeconds),
         Arc::new(default_storage_class::DefaultStorageClass { store: store.clone() }),

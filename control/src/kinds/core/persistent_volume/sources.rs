@@ -149,12 +149,7 @@ fn csi(source: &Field<'_>, errors: &mut Errors) {
     }
     for secret in SECRETS.map(|secret| source.at(secret)).iter().filter(|secret| secret.is_set()) {
         secret.at("name").named(names::subdomain, errors);
-        let namespace = secret.at("namespace");
-        if namespace.text().contains('.') {
-            errors.invalid_text(namespace.path.as_str(), namespace.text(), "must not contain dots");
-        } else {
-            namespace.named(names::label, errors);
-        }
+        secret.at("namespace").named(names::dotless_label, errors);
     }
 }
 
