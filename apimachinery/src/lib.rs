@@ -6,6 +6,7 @@
 pub mod decode;
 pub mod duration;
 pub mod field;
+pub mod line_diff;
 pub mod managed_fields;
 pub mod names;
 pub mod openapi;

@@ -201,6 +201,7 @@ effect. A change counts after a restart, which takes seconds and touches no pod;
         let unset = [
             "staticPodPath",
             "tokenAuthFile",
+            "admissionControlConfigFile",
             "auditLogPath",
             "auditPolicyFile",
             "kubeconfig",

@@ -40,6 +40,7 @@ pub(crate) struct File {
     api_bind_address: Option<Addresses>,
     service_account_max_token_expiration: Option<String>,
     token_auth_file: Option<PathBuf>,
+    admission_control_config_file: Option<PathBuf>,
     audit_log_path: Option<PathBuf>,
     audit_policy_file: Option<PathBuf>,
     audit_log_max_size: Option<u64>,
@@ -211,6 +212,8 @@ impl File {
         to.api_bind = self.api_bind_address.or(to.api_bind.take());
         set(self.service_account_max_token_expiration, &mut to.max_token_expiration);
         to.token_auth_file = self.token_auth_file.or(to.token_auth_file.take());
+        to.admission_control_config_file =
+            self.admission_control_config_file.or(to.admission_control_config_file.take());
         to.audit.log_path = self.audit_log_path.or(to.audit.log_path.take());
         to.audit.policy_file = self.audit_policy_file.or(to.audit.policy_file.take());
         set(self.audit_log_max_size, &mut to.audit.log_max_size);

@@ -64,6 +64,9 @@ pub(crate) struct Flags {
     /// File of static tokens, read at start: lines of token,user,uid,"group1,group2" [default: none]
     #[arg(long, global = true, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
+    /// Configuration of admission plugins, of apiserver.config.k8s.io/v1, such as that of PodSecurity [default: none]
+    #[arg(long, global = true, value_name = "FILE")]
+    admission_control_config_file: Option<PathBuf>,
     /// File to which the API server writes what was requested of it, a line of JSON for each event [default: none]
     #[arg(long, global = true, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
@@ -179,6 +182,8 @@ impl Flags {
         to.api_bind = self.api_bind_address.clone().or(to.api_bind.take());
         set(self.service_account_max_token_expiration.as_ref(), &mut to.max_token_expiration);
         to.token_auth_file = self.token_auth_file.clone().or(to.token_auth_file.take());
+        to.admission_control_config_file =
+            self.admission_control_config_file.clone().or(to.admission_control_config_file.take());
         to.audit.log_path = self.audit_log_path.clone().or(to.audit.log_path.take());
         to.audit.policy_file = self.audit_policy_file.clone().or(to.audit.policy_file.take());
         set(self.audit_log_max_size.as_ref(), &mut to.audit.log_max_size);

@@ -71,6 +71,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
             json!(s.max_token_expiration),
         ),
         entry("tokenAuthFile", "token-auth-file", json!(s.token_auth_file)),
+        entry("admissionControlConfigFile", "admission-control-config-file", json!(s.admission_control_config_file)),
         entry("auditLogPath", "audit-log-path", json!(s.audit.log_path)),
         entry("auditPolicyFile", "audit-policy-file", json!(s.audit.policy_file)),
         entry("auditLogMaxSize", "audit-log-maxsize", json!(s.audit.log_max_size)),

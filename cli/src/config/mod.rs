@@ -127,6 +127,8 @@ pub(crate) struct Settings {
     pub(crate) max_token_expiration: String,
     /// The file of static tokens.
     pub(crate) token_auth_file: Option<PathBuf>,
+    /// The configuration of admission plugins.
+    pub(crate) admission_control_config_file: Option<PathBuf>,
     pub(crate) audit: AuditSettings,
     pub(crate) node_api_bind: SocketAddr,
     /// `None` if it is off.
@@ -199,6 +201,7 @@ impl Settings {
             api_bind: None,
             max_token_expiration: "0s".to_owned(),
             token_auth_file: None,
+            admission_control_config_file: None,
             audit: AuditSettings::default(),
             node_api_bind: all(10250),
             stats_bind: Some(local(10255)),
@@ -344,6 +347,7 @@ impl Settings {
         .into_iter()
         .chain(self.static_pods_dir.as_ref().map(|dir| ("staticPodPath", dir)))
         .chain(self.token_auth_file.as_ref().map(|file| ("tokenAuthFile", file)))
+        .chain(self.admission_control_config_file.as_ref().map(|file| ("admissionControlConfigFile", file)))
         .chain(self.audit.log_path.as_ref().map(|file| ("auditLogPath", file)))
         .chain(self.audit.policy_file.as_ref().map(|file| ("auditPolicyFile", file)))
         {

@@ -267,11 +267,11 @@ impl Audit {
         });
     }
 
-    /// Records a patch.
-    pub(super) fn request_patch(&self, patch: &Value) {
+    /// Records a body that is no object: a patch, or options.
+    pub(super) fn request_body(&self, body: &Value) {
         self.update(|event| {
             if event.level >= AuditLevel::Request {
-                event.request_object = Some(Arc::new(patch.clone()));
+                event.request_object = Some(Arc::new(body.clone()));
             }
         });
     }

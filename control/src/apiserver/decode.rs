@@ -156,16 +156,10 @@ impl ApiRequest {
         };
         let decoded = schema::decode(body, format)
             .map_err(|why| ApiError::bad_request(format!("the patch cannot be read: {why}")))?;
-        self.audit.request_patch(&decoded.value);
+        self.audit.request_body(&decoded.value);
         field_manager::validate_options("PatchOptions", options, kind == PatchType::Apply)?;
         Ok(PatchBody { kind, patch: decoded.value, duplicates: decoded.duplicates })
     }
-}
-
-pub(crate) fn read_json(body: &Bytes) -> Result<Value, ApiError> {
-    schema::decode(body, ContentType::Json)
-        .map(|d| d.value)
-        .map_err(|why| ApiError::bad_request(format!("the body cannot be read: {why}")))
 }
 
 /// Refuses fields of the wrong type; unknown and duplicate fields are refused, returned as warnings or ignored, by the

@@ -37,21 +37,25 @@ pub(crate) struct DeleteOptions {
 
 impl DeleteOptions {
     pub(crate) fn read(schema: &TypeSchema, options: &RequestOptions, body: &Bytes) -> Result<Self, ApiError> {
-        let value = if body.is_empty() {
-            Value::Null
-        } else {
-            let unreadable = |why: String| ApiError::bad_request(format!("the delete options cannot be read: {why}"));
-            let value = crate::schema::decode(body, ContentType::Json).map_err(unreadable)?.value;
-            let kind = value["kind"].as_str().unwrap_or("");
-            if !matches!(kind, "" | "DeleteOptions") {
-                return Err(unreadable(format!("they are of kind {kind:?} and not DeleteOptions")));
-            }
-            let problems = schema.check(&value);
-            if !problems.wrong.is_empty() {
-                return Err(unreadable(problems.wrong.join(", ")));
-            }
-            value
-        };
+        Self::of(&Self::decode(schema, body)?, options)
+    }
+
+    /// The body of a deletion, which may be empty.
+    fn decode(schema: &TypeSchema, body: &Bytes) -> Result<Value, ApiError> {
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
+        let unreadable = |why: String| ApiError::bad_request(format!("the delete options cannot be read: {why}"));
+        let value = crate::schema::decode(body, ContentType::Json).map_err(unreadable)?.value;
+        let kind = value["kind"].as_str().unwrap_or("");
+        if !matches!(kind, "" | "DeleteOptions") {
+            return Err(unreadable(format!("they are of kind {kind:?} and not DeleteOptions")));
+        }
+        let problems = schema.check(&value);
+        if problems.wrong.is_empty() { Ok(value) } else { Err(unreadable(problems.wrong.join(", "))) }
+    }
+
+    fn of(value: &Value, options: &RequestOptions) -> Result<Self, ApiError> {
         let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
         let mut policy = text(&value["propagationPolicy"]);
         if policy.is_empty() {
@@ -205,8 +209,21 @@ fn bump_generation(object: &mut Value) {
 }
 
 impl ApiRequest {
+    /// The options of a deletion, which are recorded as its object.
+    fn delete_options(&self, options: &RequestOptions, body: &Bytes) -> Result<DeleteOptions, ApiError> {
+        let value = DeleteOptions::decode(self.api.delete_options_schema(), body)?;
+        if let Some(fields) = value.as_object() {
+            let mut recorded = fields.clone();
+            recorded.insert("kind".to_owned(), json!("DeleteOptions"));
+            // Upstream has converted them by then.
+            recorded.insert("apiVersion".to_owned(), json!("meta.k8s.io/__internal"));
+            self.audit.request_body(&Value::Object(recorded));
+        }
+        DeleteOptions::of(&value, options)
+    }
+
     pub(super) async fn delete(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
-        let delete_options = DeleteOptions::read(self.api.delete_options_schema(), options, body)?;
+        let delete_options = self.delete_options(options, body)?;
         let version = &target.version;
         match self.remove(target, &delete_options).await? {
             Mutated::Deleted(object) if version.returns_deleted => {
@@ -254,7 +271,7 @@ impl ApiRequest {
     }
 
     pub(super) async fn delete_collection(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
-        let delete_options = DeleteOptions::read(self.api.delete_options_schema(), options, body)?;
+        let delete_options = self.delete_options(options, body)?;
         let selectors = Selectors::read(target, options)?;
         let version = &target.version;
         let (items, revision) = self.store().list(target.id()?, target.namespace.as_deref());

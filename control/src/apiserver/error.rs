@@ -7,6 +7,8 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{
+    admission::Warnings,
+    decode::with_warnings,
     types::{ConversionError, Resource, Version},
     validation::{Cause, FieldError},
 };
@@ -22,12 +24,21 @@ pub struct ApiError {
     details: Value,
     retry_after: Option<u32>,
     /// The token with which an expired list may continue, inconsistently.
-    continue_: Option<String>,
+    continue_: Option<Box<str>>,
+    /// What the client is warned of beside.
+    warnings: Box<[String]>,
 }
 
 impl ApiError {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
+        let (details, warnings) = (Value::Null, Box::default());
+        Self { code, reason, message: message.into(), details, retry_after: None, continue_: None, warnings }
+    }
+
+    /// The same with warnings.
+    pub(super) fn warned(mut self, warnings: &Warnings) -> Self {
+        self.warnings = warnings.take().into();
+        self
     }
 
     pub(crate) fn about(self, resource: &Resource, name: &str) -> Self {
@@ -190,7 +201,7 @@ impl ApiError {
     /// A page of a list whose revision was compacted.
     pub(crate) fn expired_continue_token(token: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
-        Self { continue_: Some(token), ..Self::expired(message) }
+        Self { continue_: Some(token.into()), ..Self::expired(message) }
     }
 
     pub(crate) fn too_large_version(asked: u64, current: u64) -> Self {
@@ -295,7 +306,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response
+        with_warnings(response, &self.warnings)
     }
 }
 /// Several errors as one text, each once, in the form of upstream's `utilerrors.NewAggregate`; `None` without errors. Pure.

@@ -66,7 +66,6 @@ pub use authorization::{
 };
 pub use chain::ApiRequest;
 pub(crate) use chain::ApiResult;
-pub(crate) use decode::read_json;
 pub(crate) use delete::DeleteOptions;
 pub use documents::Document;
 pub use error::ApiError;

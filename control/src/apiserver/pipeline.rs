@@ -153,6 +153,7 @@ impl ApiRequest {
                 manager.update(&Value::Null, &mut object);
             }
             prepare_for_create(version, &mut object);
+            version.strategy.complete_fields(&mut object).into_iter().for_each(|w| mutation.warnings.add(w));
             version.strategy.record_requester(&mut object, &self.user);
             default(version, &mut object);
             self.api.admission().admit(&attributes, &mut object).await?;
@@ -225,7 +226,9 @@ impl ApiRequest {
                 metadata::bump_generation(version, &mut object, old);
             }
             refuse(version, target.name(), &validate_update(version, mutation.scope, &object, old))?;
-            version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
+            if matches!(mutation.scope, Scope::Object) {
+                version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
+            }
         }
         keep_times(old, &mut object);
         if version.spec.schema.same(&object, old) && version.is_in_storage_version(existing) {

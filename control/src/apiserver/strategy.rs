@@ -19,6 +19,11 @@ pub trait Strategy: Send + Sync + fmt::Debug {
     /// Sets the fields of a new object that only the server writes. The status is already reset.
     fn prepare_for_create(&self, _object: &mut Value) {}
 
+    /// Sets fields of a new object that follow from its older forms; the warnings about those.
+    fn complete_fields(&self, _object: &mut Value) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Records who creates an object, where that is a field of it.
     fn record_requester(&self, _object: &mut Value, _requester: &User) {}
 

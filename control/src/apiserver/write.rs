@@ -37,7 +37,7 @@ impl ApiRequest {
         let manager = FieldManager::new(self, target, options);
         let collected = Warnings::default();
         warnings.into_iter().for_each(|warning| collected.add(warning));
-        let created = self.insert(target, options, &value, (&collected, Some(&manager))).await?;
+        let created = self.insert(target, options, &value, (&collected, Some(&manager))).await;
         self.written(StatusCode::CREATED, target, options, created, &collected)
     }
 
@@ -116,7 +116,7 @@ impl ApiRequest {
                 match self.create_named(target, options, value, (&collected, Some(&manager))).await {
                     // Created concurrently by another client.
                     Err(error) if error.is_already_exists() => continue,
-                    created => return self.written(StatusCode::CREATED, target, options, created?, &collected),
+                    created => return self.written(StatusCode::CREATED, target, options, created, &collected),
                 }
             }
             let make = |old: &Value| {
@@ -132,7 +132,7 @@ impl ApiRequest {
             match self.modify(target, options, (&collected, Some(&manager)), &make).await {
                 // Deleted concurrently.
                 Err(error) if creates && error.is_not_found() => {}
-                object => return self.written(StatusCode::OK, target, options, object?, &collected),
+                object => return self.written(StatusCode::OK, target, options, object, &collected),
             }
         }
         Err(ApiError::modified(version, target.name()))
@@ -158,7 +158,7 @@ impl ApiRequest {
                 warnings.into_iter().for_each(|warning| collected.add(warning));
                 match self.create_named(target, options, value, (&collected, None)).await {
                     Err(error) if error.is_already_exists() => continue,
-                    created => return self.written(StatusCode::CREATED, target, options, created?, &collected),
+                    created => return self.written(StatusCode::CREATED, target, options, created, &collected),
                 }
             }
             let make = |old: &Value| {
@@ -172,7 +172,7 @@ impl ApiRequest {
             };
             match self.modify(target, options, (&collected, Some(&manager).filter(|_| !applies)), &make).await {
                 Err(error) if creates && error.is_not_found() => {}
-                object => return self.written(StatusCode::OK, target, options, object?, &collected),
+                object => return self.written(StatusCode::OK, target, options, object, &collected),
             }
         }
         Err(ApiError::modified(version, target.name()))
@@ -183,11 +183,11 @@ impl ApiRequest {
         code: StatusCode,
         target: &Target,
         options: &RequestOptions,
-        written: Mutated,
+        written: Result<Mutated, ApiError>,
         warnings: &Warnings,
     ) -> ApiResult {
         let (version, include) = (&target.version, &options.include_object);
-        let response = match written {
+        let response = match written.map_err(|error| error.warned(warnings))? {
             Mutated::Stored(object) => self.accept.stored(code, version, &object, include)?,
             Mutated::Drafted(object) | Mutated::Deleted(object) => self.accept.object(code, version, object, include),
         };

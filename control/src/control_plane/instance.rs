@@ -11,7 +11,7 @@ use crate::{
     metrics::Usage,
     pki::MASTERS_GROUP,
     plugin::{
-        admission,
+        admission::{self, AdmissionConfiguration},
         authenticator::ServiceAccountTokens,
         authorizer::{NodeAuthorizer, RbacAuthorizer},
     },
@@ -32,12 +32,21 @@ pub(crate) struct ApiConfig {
     pub(crate) token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     /// Records requests.
     pub(crate) audit: Option<Arc<dyn AuditSink>>,
+    /// What admission plugins are told.
+    pub(crate) admission: AdmissionConfiguration,
 }
 
 impl ApiConfig {
     /// A configuration without limits, further authenticators and a record of requests.
     pub(crate) fn new(service_cidr: (Ipv4Addr, u8), node_ports: RangeInclusive<u16>) -> Self {
-        Self { service_cidr, node_ports, max_token_seconds: None, token_authenticators: Vec::new(), audit: None }
+        Self {
+            service_cidr,
+            node_ports,
+            max_token_seconds: None,
+            token_authenticators: Vec::new(),
+            audit: None,
+            admission: AdmissionConfiguration::default(),
+        }
     }
 }
 
@@ -90,7 +99,7 @@ impl Instance {
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
             scale: types::built_in("autoscaling/v1", "Scale"),
             definitions: kinds::definitions(&environment),
-            admission: admission::plugins(store, &authorizers, &policy),
+            admission: admission::plugins(store, &authorizers, &policy, &config.admission),
             authorizers,
             token_authenticators,
             audit: config.audit.clone(),

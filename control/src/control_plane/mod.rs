@@ -30,6 +30,7 @@ use crate::{
     metrics::{Readings, Usage},
     pki::{self, Lifetimes, Names, Pki},
     plugin::{
+        admission::{AdmissionConfiguration, AdmissionError},
         audit::{AuditConfig, AuditError, AuditLog},
         authenticator::{StaticTokens, TokenFileError},
     },
@@ -70,6 +71,8 @@ pub struct Config {
     pub token_auth_file: Option<PathBuf>,
     /// The audit log; `None` for none.
     pub audit: Option<AuditConfig>,
+    /// A file with the configuration of admission plugins.
+    pub admission_control_config_file: Option<PathBuf>,
 }
 
 /// Why the control plane could not start.
@@ -98,6 +101,9 @@ pub enum Error {
     /// The audit log.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// The configuration of admission plugins.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
     /// Sockets.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -163,7 +169,10 @@ impl ControlPlane {
         }
         let audit = config.audit.as_ref().map(AuditLog::open).transpose()?.map(Arc::new);
         let static_tokens = config.token_auth_file.as_deref().map(StaticTokens::read).transpose()?;
+        let admission =
+            config.admission_control_config_file.as_deref().map(AdmissionConfiguration::read).transpose()?;
         let api_config = ApiConfig {
+            admission: admission.unwrap_or_default(),
             max_token_seconds: config.max_token_seconds,
             token_authenticators: static_tokens.map(|tokens| Arc::new(tokens) as _).into_iter().collect(),
             audit: audit.clone().map(|audit| audit as _),

@@ -6,6 +6,7 @@ use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
 use super::ResourceList;
+use crate::kinds::shared::claims::CLASS_ANNOTATION;
 
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";
@@ -40,7 +41,7 @@ pub(super) fn usage_of_volume(claim: &Value) -> ResourceList {
 
 /// The storage class of a volume claim; the annotation from before the field wins.
 pub(crate) fn storage_class(claim: &Value) -> &str {
-    let beta = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
+    let beta = claim["metadata"]["annotations"][CLASS_ANNOTATION].as_str();
     beta.or_else(|| claim["spec"]["storageClassName"].as_str()).unwrap_or("")
 }
 

@@ -20,5 +20,6 @@ pub(crate) fn config(folder: &Path) -> Config {
         lifetimes: Lifetimes::default(),
         token_auth_file: None,
         audit: None,
+        admission_control_config_file: None,
     }
 }

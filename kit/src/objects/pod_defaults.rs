@@ -20,6 +20,13 @@ pub fn set(object: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
+/// Sets a field that is missing or null, where an empty string is a value: upstream's pointers.
+pub fn set_pointer(object: &mut Map<String, Value>, key: &str, value: Value) {
+    if object.get(key).is_none_or(Value::is_null) {
+        object.insert(key.to_owned(), value);
+    }
+}
+
 /// The object below `key`, created if it is missing.
 pub fn child<'a>(object: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
     let entry = object.entry(key.to_owned()).or_insert_with(|| json!({}));

@@ -163,3 +163,33 @@ async fn classes_and_finalizers_are_set_and_claims_grow_only_where_they_may() {
     old["metadata"]["annotations"] = json!({"kubernetes.io/ingress.class": "x"});
     assert!(post(&api, ingresses, old).await["spec"]["ingressClassName"].is_null());
 }
+
+#[tokio::test]
+async fn an_account_limits_the_secrets_of_its_pods() {
+    let api = with_namespace().await;
+    let annotation = "kubernetes.io/enforce-mountable-secrets";
+    let account =
+        json!({"metadata": {"name": "limited", "annotations": {annotation: "true"}}, "secrets": [{"name": "good"}]});
+    let accounts = "/api/v1/namespaces/n/serviceaccounts";
+    let made = call(&api, "POST", accounts, account).await;
+    let warning = format!(
+        "299 - \"metadata.annotations[{annotation}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets\""
+    );
+    assert_eq!(made.warnings, [warning]);
+    assert_eq!(call(&api, "PUT", &format!("{accounts}/limited"), made.body).await.warnings, [""; 0]);
+    let with = |secret: &str| {
+        let mut pod = pod("p");
+        pod["spec"]["serviceAccountName"] = json!("limited");
+        pod["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": secret}}]);
+        pod
+    };
+    let why = "is not allowed because service account limited does not reference that secret";
+    refused(&api, PODS, with("bad"), &format!("pods \"p\" is forbidden: volume with secret.secretName=\"bad\" {why}"))
+        .await;
+    let mut debugged = post(&api, PODS, with("good")).await;
+    let source = json!([{"secretRef": {"name": "bad"}}]);
+    debugged["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "i", "envFrom": source}]);
+    let answer = call(&api, "PUT", &format!("{PODS}/p/ephemeralcontainers"), debugged).await;
+    let wanted = format!("ephemeral container e with envFrom referencing secret.secretName=\"bad\" {why}");
+    assert_eq!((answer.code, answer.body["message"].as_str()), (500, Some(wanted.as_str())));
+}

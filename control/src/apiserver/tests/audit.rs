@@ -142,3 +142,66 @@ async fn health_as_a_whole_is_open_and_its_checks_are_not() {
     }
     assert_eq!(call(&api, "GET", "/livez/ping", Value::Null).await.code, 200);
 }
+
+#[tokio::test]
+async fn bodies_are_recorded_whoever_reads_them() {
+    let (api, recorder) = recorded(AuditLevel::Request).await;
+    let core = "/api/v1/namespaces/n";
+    for (path, object) in [
+        (format!("{core}/serviceaccounts"), json!({"metadata": {"name": "default"}})),
+        (format!("{core}/pods"), pod("p")),
+        (
+            format!("{core}/replicationcontrollers"),
+            json!({"metadata": {"name": "r"}, "spec": {"selector": {"a": "b"}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod("p")["spec"]}}}),
+        ),
+        ("/api/v1/nodes".to_owned(), json!({"metadata": {"name": "x"}})),
+    ] {
+        let made = call(&api, "POST", &path, object).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
+    recorder.take();
+    let binding = json!({"kind": "Binding", "apiVersion": "v1", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "x"}});
+    let debug = json!({"spec": {"ephemeralContainers": [{"name": "e", "image": "i"}]}});
+    let sized = json!({"spec": {"replicas": 2}});
+    let internal = "meta.k8s.io/__internal";
+    let rows = [
+        ("POST", "/pods/p/binding", binding.clone(), binding.clone()),
+        (
+            "POST",
+            "/pods/p/eviction?dryRun=All",
+            json!({"metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 3}}),
+            json!({"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 3}}),
+        ),
+        (
+            "POST",
+            "/serviceaccounts/default/token",
+            json!({"spec": {"expirationSeconds": 600}}),
+            json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {"expirationSeconds": 600}}),
+        ),
+        ("PATCH", "/replicationcontrollers/r/scale", sized.clone(), sized),
+        ("PATCH", "/pods/p/ephemeralcontainers", debug.clone(), debug),
+        (
+            "DELETE",
+            "/pods/p?dryRun=All",
+            json!({"gracePeriodSeconds": 0}),
+            json!({"kind": "DeleteOptions", "apiVersion": internal, "gracePeriodSeconds": 0}),
+        ),
+        (
+            "DELETE",
+            "/configmaps",
+            json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}),
+            json!({"kind": "DeleteOptions", "apiVersion": internal, "propagationPolicy": "Background"}),
+        ),
+        ("DELETE", "/pods/p?dryRun=All", Value::Null, Value::Null),
+    ];
+    for (method, path, body, wanted) in rows {
+        call(&api, method, &format!("{core}{path}"), body).await;
+        let events = recorder.take();
+        let found = events.last().unwrap().request_object.as_deref().cloned().unwrap_or_default();
+        assert_eq!(found, wanted, "{method} {path}");
+    }
+    let review = json!({"spec": {"user": "u", "resourceAttributes": {"verb": "get", "resource": "pods"}}});
+    call(&api, "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review.clone()).await;
+    let recorded = recorder.take().last().unwrap().request_object.as_deref().cloned().unwrap_or_default();
+    assert_eq!(recorded["spec"], review["spec"]);
+}

@@ -67,7 +67,7 @@ fn api_with(tokens: Option<TokenIssuer>, max_token_seconds: Option<i64>) -> Api 
     Api::new(&store, &ApiConfig { max_token_seconds, ..config() }, None, tokens)
 }
 
-fn config() -> ApiConfig {
+pub(crate) fn config() -> ApiConfig {
     ApiConfig::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30009)
 }
 
@@ -145,7 +145,7 @@ fn map(name: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"a": "b"}})
 }
 
-fn pod(name: &str) -> Value {
+pub(crate) fn pod(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}})
 }
 

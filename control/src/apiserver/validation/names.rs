@@ -92,6 +92,11 @@ pub(crate) fn dns_1035_label(text: &str) -> Option<String> {
     (!good).then(|| DNS_1035.to_owned())
 }
 
+/// A label of a DNS name; names with dots are told so.
+pub(crate) fn dotless_label(text: &str) -> Option<String> {
+    if text.contains('.') { Some("must not contain dots".to_owned()) } else { label(text) }
+}
+
 /// What stands between the slashes of a path: names of roles, and of objects that others refer to.
 pub(crate) fn path_segment(text: &str) -> Option<String> {
     match text {

@@ -128,6 +128,10 @@ impl Strategy for DaemonSet {
         immutable(new, old, &["spec.selector"], errors);
     }
 
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        workload::template_warnings(new, old, "spec.template")
+    }
+
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
         let status = Field::root(new).at("status");
         let counts = [

@@ -85,6 +85,10 @@ impl Strategy for ReplicaSet {
         immutable(new, old, &["spec.selector"], errors);
     }
 
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        workload::template_warnings(new, old, "spec.template")
+    }
+
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
         let status = Field::root(new).at("status");
         let counts = [

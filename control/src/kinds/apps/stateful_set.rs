@@ -12,6 +12,7 @@ use crate::{
     },
     kinds::{
         shared::{
+            claims,
             field::{Field, none_negative},
             selector,
             tables::{AGE, column, named, wide},
@@ -97,14 +98,14 @@ impl Strategy for StatefulSet {
     }
 
     fn validate_name(&self, name: &str) -> Option<String> {
-        if name.contains('.') { Some("must not contain dots".to_owned()) } else { names::label(name) }
+        names::dotless_label(name)
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         policies(&spec, errors);
         for claim in spec.at("volumeClaimTemplates").items() {
-            claim_template(&claim.at("spec"), errors);
+            claims::validate_spec(&claim.at("spec"), errors);
         }
         none_negative(&spec, &["replicas", "minReadySeconds"], errors);
         spec.below("ordinals.start").at_least_0(errors);
@@ -133,6 +134,14 @@ impl Strategy for StatefulSet {
             let why = format!("updates to statefulset spec for fields other than {others} and '{last}' are forbidden");
             errors.forbidden("spec", &why);
         }
+    }
+
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut found = workload::template_warnings(new, old, "spec.template");
+        let templates = Field::root(new).below("spec.volumeClaimTemplates");
+        // The path is upstream's.
+        found.extend(templates.items().flat_map(|claim| claims::fractions(&claim.value["spec"], &claim.path)));
+        found
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
@@ -209,36 +218,4 @@ fn policies(spec: &Field<'_>, errors: &mut Errors) {
     for field in ["whenDeleted", "whenScaled"] {
         retention.at(field).optional_one_of(&["Retain", "Delete"], errors);
     }
-}
-
-/// Validates the spec of a claim template.
-fn claim_template(spec: &Field<'_>, errors: &mut Errors) {
-    let modes = spec.at("accessModes");
-    if modes.is_empty() {
-        modes.required("at least 1 access mode is required", errors);
-    }
-    selector::validate(&spec.at("selector"), errors);
-    let texts = modes.texts();
-    for mode in &texts {
-        errors.one_of(
-            modes.path.as_str(),
-            &json!(mode),
-            &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"],
-        );
-    }
-    if texts.contains(&"ReadWriteOncePod") && texts.iter().any(|mode| *mode != "ReadWriteOncePod") {
-        modes.forbidden("may not use ReadWriteOncePod with other access modes", errors);
-    }
-    let storage = spec.below("resources.requests.storage");
-    let path = format!("{}.resources[storage]", spec.path);
-    match storage.quantity() {
-        None => errors.required(path, ""),
-        Some(size) if size.is_negative() || size.is_zero() => {
-            errors.invalid(path, storage.value, "must be greater than zero");
-        }
-        Some(_) => {}
-    }
-    spec.at("storageClassName").optionally_fits(names::subdomain, errors);
-    spec.at("volumeMode").optional_one_of(&["Block", "Filesystem"], errors);
-    spec.at("volumeAttributesClassName").optionally_fits(names::subdomain, errors);
 }

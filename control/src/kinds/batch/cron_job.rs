@@ -21,6 +21,7 @@ use crate::{
             field::{Field, none_negative},
             selector,
             tables::{AGE, column, count, flag, wide},
+            workload,
             workload::containers,
         },
         types,
@@ -116,6 +117,10 @@ impl Strategy for CronJob {
         if name.text().len() > MAX_NAME {
             name.invalid(&format!("must be no more than {MAX_NAME} characters"), errors);
         }
+    }
+
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        workload::template_warnings(new, old, "spec.jobTemplate.spec.template")
     }
 }
 

@@ -51,4 +51,8 @@ impl Strategy for PodTemplate {
     fn validate(&self, object: &Value, errors: &mut Errors) {
         workload::validate_pod_template(&Field::root(object).at("template"), errors);
     }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        workload::template_warnings(new, None, "template")
+    }
 }

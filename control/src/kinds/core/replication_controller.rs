@@ -10,13 +10,15 @@ use crate::{
         Strategy,
         subresource::{ScalePaths, Subresource},
         types::{Definition, GcPolicy, Generation, Resource, VersionSpec},
-        validation::{errors::Errors, names},
+        validation::errors::Errors,
     },
     kinds::{
         shared::{
             cells::{joined, map_of, or_none, text},
-            pod_template, set_status,
+            field::Field,
+            set_status,
             tables::{AGE, count, named, wide},
+            workload,
         },
         types,
     },
@@ -104,8 +106,7 @@ impl Strategy for ReplicationController {
             let carried = if labels.is_null() { Value::Object(Map::new()) } else { labels.clone() };
             errors.invalid("spec.template.metadata.labels", &carried, "`selector` does not match template `labels`");
         }
-        names::labels(labels, "spec.template.labels", errors);
-        pod_template::validate_spec(&template["spec"], "spec.template.spec", true, errors);
+        workload::validate_pod_template(&Field::root(object).below("spec.template"), errors);
         errors.one_of("spec.template.spec.restartPolicy", &template["spec"]["restartPolicy"], &["Always"]);
         if !template["spec"]["activeDeadlineSeconds"].is_null() {
             errors.forbidden(
@@ -113,6 +114,10 @@ impl Strategy for ReplicationController {
                 "activeDeadlineSeconds in ReplicationController is not Supported",
             );
         }
+    }
+
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        workload::template_warnings(new, old, "spec.template")
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {

@@ -1,10 +1,13 @@
 //! What several kinds have in common. May not import a kind.
 
 pub(crate) mod cells;
+pub(crate) mod claims;
 pub(crate) mod conditions;
 pub(crate) mod data;
 pub(crate) mod endpoints;
 pub(crate) mod field;
+pub(crate) mod internal;
+pub(crate) mod node_selector;
 pub(crate) mod pod_template;
 pub(crate) mod posted;
 pub(crate) mod resource_names;
@@ -25,6 +28,14 @@ pub(crate) fn validate_amounts(status: &Value, field: &str, errors: &mut Errors)
         if parsed.is_some_and(Quantity::is_negative) {
             errors.invalid(format!("status.{field}.{resource}"), amount, AT_LEAST_0);
         }
+    }
+}
+
+/// Refuses an amount of a resource below 0.
+pub(crate) fn validate_amount(amount: &field::Field<'_>, errors: &mut Errors) {
+    // Upstream shows the number.
+    if let Some(units) = amount.quantity().map(Quantity::units).filter(|units| *units < 0) {
+        errors.invalid(amount.path.as_str(), &json!(units), "must be a valid resource quantity");
     }
 }
 

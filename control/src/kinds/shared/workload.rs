@@ -6,7 +6,8 @@ use windlass_kit::objects::pod_defaults::{child, pod_spec, set};
 use super::{
     cells::{joined, text},
     field::Field,
-    pod_template, selector,
+    pod_template::{self, profiles},
+    selector,
 };
 use crate::apiserver::validation::{errors::Errors, names};
 
@@ -37,10 +38,22 @@ pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
         errors.unless(path.as_str(), key, names::qualified(&key.to_lowercase()));
     }
     if total > MAX_ANNOTATIONS_BYTES {
-        errors.too_long(path, MAX_ANNOTATIONS_BYTES);
+        errors.too_long(path.as_str(), MAX_ANNOTATIONS_BYTES);
     }
     let spec = template.at("spec");
+    profiles::validate_annotations(&Field { value: annotations.value, path }, &spec, errors);
     pod_template::validate_spec(spec.value, &spec.path, true, errors);
+    profiles::validate_match(annotations.value, &spec, errors);
+}
+
+/// Warnings about the pod template at a path, of a new object or one whose generation has changed.
+pub(crate) fn template_warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<String> {
+    if old.is_some_and(|old| old["metadata"]["generation"] == new["metadata"]["generation"]) {
+        return Vec::new();
+    }
+    let template = Field::root(new).below(path);
+    let metadata = template.at("metadata");
+    profiles::warnings(&metadata.value["annotations"], &template.at("spec"), &metadata.path, true)
 }
 
 /// Validates the template of a workload whose pods run for ever: `kind` is upstream's name of it in messages.

@@ -1,11 +1,13 @@
 //! Defaults, validation and tables of the built-in kinds, by the words of upstream.
 
 mod defaults;
+mod profiles;
 mod refusals;
 mod reset_fields;
 mod rules;
 mod tables;
 mod validation;
+mod volumes;
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use super::*;
 static REFUSALS: &str = include_str!("refusals.tsv");
 
 /// The object with another value at a pointer, or without one.
-fn with(mut object: Value, pointer: &str, value: &str) -> Value {
+pub(super) fn with(mut object: Value, pointer: &str, value: &str) -> Value {
     let (holder, key) = pointer.rsplit_once('/').unwrap();
     let key = key.replace("~1", "/");
     let mut place = &mut object;
@@ -47,7 +47,7 @@ fn served(api: &Api, api_version: &str, kind: &str) -> Arc<Version> {
 }
 
 /// The errors of fields in an answer, if they are not those that upstream tells.
-fn compare(row: &str, answer: &Reply, wanted: &str) -> Option<String> {
+pub(super) fn compare(row: &str, answer: &Reply, wanted: &str) -> Option<String> {
     let causes = answer.body["details"]["causes"].as_array().cloned().unwrap_or_default();
     let text = |cause: &Value| format!("{}: {}", cause["field"].as_str().unwrap(), cause["message"].as_str().unwrap());
     let found: Vec<String> = causes.iter().map(text).collect();

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::default_class::default_class;
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation},
+    kinds::shared::claims::CLASS_ANNOTATION,
     store::Store,
 };
 
@@ -39,8 +40,8 @@ impl AdmissionPlugin for DefaultStorageClass {
 
 /// Sets the default storage class of a claim without one, if there is a default.
 fn set_default(store: &Store, object: &mut Value) {
-    let is_named = !object["spec"]["storageClassName"].is_null()
-        || !object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].is_null();
+    let is_named =
+        !object["spec"]["storageClassName"].is_null() || !object["metadata"]["annotations"][CLASS_ANNOTATION].is_null();
     if is_named || !object["spec"].is_object() {
         return;
     }

@@ -3,11 +3,13 @@
 
 mod certificates;
 mod claim_resize;
+mod configuration;
 mod default_class;
 mod default_ingress_class;
 mod default_storage_class;
 mod default_tolerations;
 mod limit_ranger;
+mod mountable_secrets;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_resize;
@@ -29,11 +31,14 @@ use crate::{
     store::Store,
 };
 
+pub(crate) use configuration::{AdmissionConfiguration, AdmissionError};
+
 /// The plugins, in upstream's order.
 pub(crate) fn plugins(
     store: &Store,
     authorizers: &Authorizers,
     policy: &Arc<SyncedPolicy>,
+    configuration: &AdmissionConfiguration,
 ) -> Vec<Arc<dyn AdmissionPlugin>> {
     let mut plugins: Vec<Arc<dyn AdmissionPlugin>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
@@ -41,7 +46,7 @@ pub(crate) fn plugins(
         Arc::new(service_account::ServiceAccount { store: store.clone() }),
         Arc::new(node_restriction::NodeRestriction { store: store.clone() }),
         Arc::new(taint_nodes::TaintNodesByCondition),
-        Arc::new(pod_security::PodSecurity { store: store.clone() }),
+        Arc::new(pod_security::PodSecurity { store: store.clone(), configuration: configuration.pod_security.clone() }),
         Arc::new(priority::Priority::new(store)),
         Arc::new(default_tolerations::DefaultTolerationSeconds),
         Arc::new(default_storage_class::DefaultStorageClass { store: store.clone() }),

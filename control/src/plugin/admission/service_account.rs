@@ -1,9 +1,10 @@
-//! ServiceAccount: a pod's account must exist, and its token is mounted into the containers.
+//! ServiceAccount: a pod's account must exist, its token is mounted into the containers, and it may limit which Secrets they
+//! use.
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::node_restriction::validate_mirror_pod;
+use super::{mountable_secrets, node_restriction::validate_mirror_pod};
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation, generate::generated_name},
     plugin::authorizer::node::references::is_mirror,
@@ -29,15 +30,53 @@ impl AdmissionPlugin for ServiceAccount {
     }
 
     fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
+        matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn admit(&self, attributes: &AdmissionAttributes<'_>, object: &mut Value) -> Result<(), ApiError> {
-        if attributes.is_core("pods") && attributes.target.subresource.is_none() {
+        if is_new_pod(attributes) {
             set_default(object);
             mount_token(&self.store, attributes, object)?;
         }
         Ok(())
+    }
+
+    async fn validate(&self, attributes: &AdmissionAttributes<'_>, object: &Value) -> Result<(), ApiError> {
+        let adds_containers = attributes.is_core("pods")
+            && attributes.operation == Operation::Update
+            && attributes.target.subresource.as_deref() == Some("ephemeralcontainers");
+        if is_mirror(object) || !(is_new_pod(attributes) || adds_containers) {
+            return Ok(());
+        }
+        let account = account_of(&self.store, attributes, object)?;
+        if adds_containers {
+            // Upstream gives this one no reason.
+            return mountable_secrets::of_ephemeral_containers(object, &account)
+                .map_or(Ok(()), |why| Err(ApiError::unknown(why)));
+        }
+        mountable_secrets::of_pod(object, &account).map_or(Ok(()), |why| Err(attributes.forbidden(object, &why)))
+    }
+}
+
+/// Whether a pod is created.
+fn is_new_pod(attributes: &AdmissionAttributes<'_>) -> bool {
+    attributes.is_core("pods") && attributes.operation == Operation::Create && attributes.target.subresource.is_none()
+}
+
+/// The account of a pod.
+fn account_of(store: &Store, attributes: &AdmissionAttributes<'_>, pod: &Value) -> Result<Value, ApiError> {
+    let name = pod["spec"]["serviceAccountName"].as_str().unwrap_or("default").to_owned();
+    let namespace = attributes.target.namespace.clone().unwrap_or_default();
+    let key = Key { namespace: namespace.clone(), name: name.clone() };
+    match store.get(store.resource("serviceaccounts"), &key) {
+        Some(account) => Ok(account.value()),
+        // The default account of a new namespace may not exist yet. Upstream refuses the pod until then, and scripts
+        // work around that.
+        None if name == "default" => Ok(json!({})),
+        None => {
+            let why = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
+            Err(attributes.forbidden(pod, &why))
+        }
     }
 }
 
@@ -60,19 +99,7 @@ fn mount_token(store: &Store, attributes: &AdmissionAttributes<'_>, object: &mut
     if !object["spec"].is_object() {
         return Ok(());
     }
-    let name = object["spec"]["serviceAccountName"].as_str().unwrap_or("default").to_owned();
-    let namespace = attributes.target.namespace.clone().unwrap_or_default();
-    let key = Key { namespace: namespace.clone(), name: name.clone() };
-    let account = match store.get(store.resource("serviceaccounts"), &key) {
-        Some(account) => account.value(),
-        // The default account of a new namespace may not exist yet. Upstream refuses the pod until then, and scripts
-        // work around that.
-        None if name == "default" => json!({}),
-        None => {
-            let why = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
-            return Err(attributes.forbidden(object, &why));
-        }
-    };
+    let account = account_of(store, attributes, object)?;
     let spec = &mut object["spec"];
     if spec["imagePullSecrets"].as_array().is_none_or(Vec::is_empty) && account["imagePullSecrets"].is_array() {
         spec["imagePullSecrets"] = account["imagePullSecrets"].clone();

@@ -147,14 +147,16 @@ impl Strategy for Job {
         status::validate(new, old, errors);
     }
 
-    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut found = Vec::new();
         let spec = &new["spec"];
         let (completions, parallelism) = (spec["completions"].as_i64(), spec["parallelism"].as_i64());
         let many = completions.is_some_and(|n| n > 100_000) && parallelism.is_some_and(|n| n > 10_000);
         if spec["completionMode"] == "Indexed" && many {
-            return vec!["In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail".to_owned()];
+            found.push("In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail".to_owned());
         }
-        Vec::new()
+        found.extend(workload::template_warnings(new, old, "spec.template"));
+        found
     }
 }
 

@@ -30,7 +30,9 @@ use crate::{
     },
     kinds::{
         shared::{
-            pod_template, set_phase,
+            field::Field,
+            pod_template::{self, profiles},
+            set_phase,
             tables::{AGE, column, wide},
         },
         types,
@@ -109,6 +111,10 @@ impl Strategy for Pod {
         set_phase(object, "Pending");
     }
 
+    fn complete_fields(&self, object: &mut Value) -> Vec<String> {
+        profiles::app_armor_of_annotations(object)
+    }
+
     /// Sets the QoS class and the scheduling condition of a new pod, which admission may have changed.
     fn complete_create(&self, object: &mut Value) {
         // An invalid spec is refused by validation.
@@ -135,7 +141,18 @@ impl Strategy for Pod {
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
-        pod_template::validate_spec(&object["spec"], "spec", false, errors);
+        let (annotations, spec) = (Field::root(object).below("metadata.annotations"), Field::root(object).at("spec"));
+        profiles::validate_annotations(&annotations, &spec, errors);
+        pod_template::validate_spec(spec.value, &spec.path, false, errors);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut Errors) {
+        profiles::validate_match(&object["metadata"]["annotations"], &Field::root(object).at("spec"), errors);
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let (annotations, spec) = (&new["metadata"]["annotations"], Field::root(new).at("spec"));
+        profiles::warnings(annotations, &spec, "metadata", false)
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

@@ -4,17 +4,22 @@ mod token_request;
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::{
     apiserver::{
         Strategy,
         subresource::{Serves, Subresource},
-        types::{Definition, Gvk, Resource, VersionSpec},
+        types::{Definition, Resource, VersionSpec},
     },
     kinds::types,
     service_account_tokens::TokenIssuer,
 };
-use token_request::TokenRequest;
 pub(crate) use token_request::uid_mismatch;
+use token_request::{TOKEN_REQUEST, TokenRequest};
+
+/// The annotation by which an account limits its pods to the Secrets that it names.
+pub(crate) const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
 
 /// The resource. Without an issuer no tokens are given, `max_token_seconds` is their maximum lifetime.
 pub(crate) fn definition(tokens: Option<Arc<TokenIssuer>>, max_token_seconds: Option<i64>) -> Definition {
@@ -23,12 +28,20 @@ pub(crate) fn definition(tokens: Option<Arc<TokenIssuer>>, max_token_seconds: Op
     resource.returns_deleted = true;
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ServiceAccount"));
     let handler = Serves::Custom(Arc::new(TokenRequest { tokens, max_token_seconds }));
-    let kind = Gvk::of("authentication.k8s.io", "v1", "TokenRequest");
-    v1.subresources = vec![Subresource::of_kind("token", kind, &["create"], handler)];
+    v1.subresources = vec![Subresource::of_kind("token", TOKEN_REQUEST, &["create"], handler)];
     Definition::single(resource, v1)
 }
 
 #[derive(Debug)]
 struct ServiceAccount;
 
-impl Strategy for ServiceAccount {}
+impl Strategy for ServiceAccount {
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let limits = |account: &Value| !account["metadata"]["annotations"][ENFORCE_MOUNTABLE_SECRETS].is_null();
+        if !limits(new) || old.is_some_and(limits) {
+            return Vec::new();
+        }
+        let why = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
+        vec![format!("metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: {why}")]
+    }
+}

@@ -11,11 +11,12 @@ use crate::{
     apiserver::{
         ApiError, ApiRequest, ApiResult, Target,
         generate::{new_uid, now},
-        read_json,
         request_info::RequestOptions,
         subresource::SubresourceHandler,
+        types::Gvk,
         validation::{Cause, FieldError},
     },
+    kinds::shared::posted,
     service_account_tokens::{ISSUER, TokenIssuer},
     store::Key,
 };
@@ -26,6 +27,7 @@ const MIN_EXPIRATION_SECONDS: i64 = 600;
 /// Upstream's maximum.
 const MAX_EXPIRATION_SECONDS: i64 = 1 << 32;
 
+pub(super) const TOKEN_REQUEST: Gvk = Gvk::of("authentication.k8s.io", "v1", "TokenRequest");
 const NODES: &str = "nodes";
 
 /// Gives tokens.
@@ -39,10 +41,10 @@ pub(super) struct TokenRequest {
 #[async_trait]
 impl SubresourceHandler for TokenRequest {
     async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let wanted = posted::read(request, target, &TOKEN_REQUEST, options, body)?;
         let tokens = self.tokens.as_ref();
         let tokens = tokens.ok_or_else(|| ApiError::internal("this server has no key for tokens"))?;
         let account = request.read(target)?;
-        let wanted = read_json(body)?;
         let namespace = target.namespace.clone().unwrap_or_default();
         let name = target.name.clone().unwrap_or_default();
         let seconds = wanted["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
@@ -83,11 +85,6 @@ impl SubresourceHandler for TokenRequest {
             tokens.sign(&claims).map_err(|e| ApiError::internal(e.to_string()))?
         };
         let end = Timestamp::from_second(issued + seconds).map_err(|e| ApiError::internal(e.to_string()))?;
-        if !wanted.is_object() {
-            wanted = json!({});
-        }
-        wanted["kind"] = json!("TokenRequest");
-        wanted["apiVersion"] = json!("authentication.k8s.io/v1");
         wanted["metadata"] = json!({"name": name, "namespace": namespace, "creationTimestamp": now()});
         wanted["spec"]["audiences"] = audiences;
         wanted["spec"]["expirationSeconds"] = json!(seconds);

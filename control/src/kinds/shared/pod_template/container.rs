@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
-use super::volume::back_steps;
-use crate::apiserver::validation::{
-    errors::{AT_LEAST_0, Errors, PORT, list, text},
-    names,
+use super::{profiles, volume::validate_no_back_steps};
+use crate::{
+    apiserver::validation::{
+        errors::{AT_LEAST_0, Errors, PORT, list, text},
+        names,
+    },
+    kinds::shared::field::Field,
 };
 
 /// What the containers of a pod share.
@@ -91,7 +94,9 @@ pub(super) fn container<'a>(container: &'a Value, here: &str, init: bool, pod: &
             }
         }
     }
-    ids(&container["securityContext"], &format!("{here}.securityContext"), &["runAsUser", "runAsGroup"], errors);
+    let context = Field { value: &container["securityContext"], path: format!("{here}.securityContext") };
+    ids(context.value, &context.path, &["runAsUser", "runAsGroup"], errors);
+    profiles::validate_context(&context, errors);
 }
 
 /// Checks who somebody may be.
@@ -242,7 +247,7 @@ fn mounts(container: &Value, here: &str, volumes: &BTreeSet<&str>, errors: &mut 
             if text(mount, key).starts_with('/') {
                 errors.invalid(format!("{here}.{key}"), &mount[key], "must be a relative path");
             }
-            back_steps(&format!("{here}.{key}"), text(mount, key), errors);
+            validate_no_back_steps(&format!("{here}.{key}"), text(mount, key), errors);
         }
     }
 }

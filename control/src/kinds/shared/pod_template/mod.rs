@@ -1,17 +1,20 @@
 //! The spec of a pod, in the pod itself or in the template of a controller.
 
 mod container;
+pub(crate) mod profiles;
 mod volume;
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::field::Field;
 use crate::apiserver::validation::{
     errors::{Errors, list, text},
     names,
 };
 use container::Pod;
+pub(crate) use volume::validate_no_back_steps;
 
 /// Validates a pod's spec; `template` says that it stands in a controller, which has checked the restart policy.
 pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &mut Errors) {
@@ -74,6 +77,7 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
     for (at, group) in list(context, "supplementalGroups") {
         container::id(group, format!("{path}.securityContext.supplementalGroups[{at}]"), errors);
     }
+    profiles::validate_context(&Field { value: context, path: format!("{path}.securityContext") }, errors);
     tolerations(spec, path, errors);
 }
 

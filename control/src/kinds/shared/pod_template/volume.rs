@@ -47,7 +47,7 @@ fn source_of(here: &str, kind: &str, source: &Value, errors: &mut Errors) {
         "persistentVolumeClaim" => needed("claimName"),
         "hostPath" => {
             needed("path");
-            back_steps(&format!("{here}.path"), text(source, "path"), errors);
+            validate_no_back_steps(&format!("{here}.path"), text(source, "path"), errors);
             errors.optional_one_of(
                 format!("{here}.type"),
                 &source["type"],
@@ -91,12 +91,12 @@ fn source_of(here: &str, kind: &str, source: &Value, errors: &mut Errors) {
         } else if path.starts_with('/') {
             errors.invalid_text(format!("{here}.path"), path, "must be a relative path");
         }
-        back_steps(&format!("{here}.path"), path, errors);
+        validate_no_back_steps(&format!("{here}.path"), path, errors);
     }
 }
 
 /// Refuses paths that leave their directory.
-pub(super) fn back_steps(field: &str, path: &str, errors: &mut Errors) {
+pub(crate) fn validate_no_back_steps(field: &str, path: &str, errors: &mut Errors) {
     if path.split('/').any(|part| part == "..") {
         errors.invalid_text(field, path, "must not contain '..'");
     }

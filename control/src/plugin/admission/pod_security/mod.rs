@@ -1,6 +1,7 @@
 //! PodSecurity: what the pods of a namespace may do, by the levels that its labels name.
 
 mod checks;
+mod configuration;
 mod existing;
 mod policy;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use crate::{
     store::{Key, Store},
 };
 use checks::{Pod, describe, violations};
+pub(crate) use configuration::Configuration;
 use policy::Policy;
 
 /// Subresources of pods that cannot change what a check reads.
@@ -23,12 +25,14 @@ const IGNORED_SUBRESOURCES: [&str; 8] =
 /// Keys of audit annotations.
 const ENFORCED: &str = "pod-security.kubernetes.io/enforce-policy";
 const AUDITED: &str = "pod-security.kubernetes.io/audit-violations";
+const EXEMPT: &str = "pod-security.kubernetes.io/exempt";
 const ERROR: &str = "pod-security.kubernetes.io/error";
 
 /// Refuses and warns.
 #[derive(Debug)]
 pub(super) struct PodSecurity {
     pub(super) store: Store,
+    pub(super) configuration: Configuration,
 }
 
 #[async_trait]
@@ -47,14 +51,8 @@ impl AdmissionPlugin for PodSecurity {
             return self.validate_namespace(attributes, object);
         }
         let is_pod = attributes.is_core("pods");
-        if is_pod {
-            if target.subresource.as_deref().is_some_and(|name| IGNORED_SUBRESOURCES.contains(&name))
-                || attributes.operation == Operation::Update
-                    && attributes.old.is_some_and(|old| !is_significant_update(object, old))
-            {
-                return Ok(());
-            }
-        } else if target.subresource.is_some() {
+        let subresource = target.subresource.as_deref();
+        if subresource.is_some_and(|name| !is_pod || IGNORED_SUBRESOURCES.contains(&name)) {
             return Ok(());
         }
         let pod = if is_pod {
@@ -64,9 +62,26 @@ impl AdmissionPlugin for PodSecurity {
         };
         let Some(pod) = pod else { return Ok(()) };
         let key = Key { namespace: String::new(), name: target.namespace.clone().unwrap_or_default() };
+        let exempt = |by: &str| attributes.audit.annotate(EXEMPT, by);
+        if self.configuration.exempts_namespace(&key.name) {
+            exempt("namespace");
+            return Ok(());
+        }
+        if self.configuration.usernames.contains(&attributes.user.name) {
+            exempt("user");
+            return Ok(());
+        }
+        let update = attributes.old.filter(|_| is_pod && attributes.operation == Operation::Update);
+        if update.is_some_and(|old| !is_significant_update(object, old)) {
+            return Ok(());
+        }
+        if self.configuration.exempts_runtime_class(pod.spec) {
+            exempt("runtimeClass");
+            return Ok(());
+        }
         // Without a namespace nothing is stored.
         let Some(namespace) = self.store.get(self.store.resource("namespaces"), &key) else { return Ok(()) };
-        let policy = Policy::of_labels(&namespace.value()["metadata"]["labels"]);
+        let policy = self.policy(&namespace.value()["metadata"]["labels"]);
         evaluate(policy, attributes, object, pod, is_pod)
     }
 }
@@ -110,21 +125,43 @@ fn evaluate(
 }
 
 impl PodSecurity {
+    /// What labels demand, and what is wrong with them.
+    fn policy(&self, labels: &Value) -> (Policy, Vec<FieldError>) {
+        Policy::of_labels(labels, self.configuration.defaults)
+    }
+
     /// Refuses labels that cannot be read, and warns about pods that would be refused now.
     fn validate_namespace(&self, attributes: &AdmissionAttributes<'_>, object: &Value) -> Result<(), ApiError> {
         let version = &attributes.target.version;
         let name = attributes.name(object);
-        let (policy, errors) = Policy::of_labels(&object["metadata"]["labels"]);
-        let before = attributes.old.map(|old| Policy::of_labels(&old["metadata"]["labels"]));
+        let labels = &object["metadata"]["labels"];
+        let (policy, errors) = self.policy(labels);
+        let before = attributes.old.map(|old| self.policy(&old["metadata"]["labels"]));
         if !errors.is_empty() && before.as_ref().is_none_or(|(_, before)| *before != errors) {
             return Err(ApiError::invalid(version, name, &errors));
         }
-        let Some((before, _)) = before.filter(|(before, _)| policy.enforce.tightens(before.enforce)) else {
+        let is_exempt = self.configuration.exempts_namespace(name);
+        let ignored = || {
+            let policy = policy::ignored(&policy, labels);
+            format!("namespace {name:?} is exempt from Pod Security, and the policy ({policy}) will be ignored")
+        };
+        let Some((before, _)) = before else {
+            if is_exempt && !policy.is_privileged() && policy != self.configuration.defaults {
+                attributes.warnings.add(ignored());
+            }
             return Ok(());
         };
+        if !policy.enforce.tightens(before.enforce) {
+            return Ok(());
+        }
+        if is_exempt {
+            attributes.warnings.add(ignored());
+            return Ok(());
+        }
         tracing::debug!(namespace = name, from = %before.enforce, to = %policy.enforce, "pod security is tightened");
         let (pods, _) = self.store.list(self.store.resource("pods"), Some(name));
-        let pods: Vec<Value> = pods.iter().map(|pod| pod.value()).collect();
+        let pods = pods.iter().map(|pod| pod.value());
+        let pods: Vec<Value> = pods.filter(|pod| !self.configuration.exempts_runtime_class(&pod["spec"])).collect();
         existing::warnings(name, policy.enforce, &pods)
             .into_iter()
             .for_each(|warning| attributes.warnings.add(warning));

@@ -20,7 +20,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    fn parse(text: &str) -> Result<Self, &'static str> {
+    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "privileged" => Ok(Self::Privileged),
             "baseline" => Ok(Self::Baseline),
@@ -50,7 +50,7 @@ pub(super) enum Version {
 }
 
 impl Version {
-    fn parse(text: &str) -> Result<Self, &'static str> {
+    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         const WRONG: &str = "must be \"latest\" or \"v1.x\"";
         if text == "latest" {
             return Ok(Self::Latest);
@@ -103,19 +103,24 @@ pub(super) struct Policy {
     pub(super) warn: LevelVersion,
 }
 
-impl Policy {
-    const PRIVILEGED: Self =
-        Self { enforce: LevelVersion::PRIVILEGED, audit: LevelVersion::PRIVILEGED, warn: LevelVersion::PRIVILEGED };
+/// Everything is allowed.
+impl Default for Policy {
+    fn default() -> Self {
+        let privileged = LevelVersion::PRIVILEGED;
+        Self { enforce: privileged, audit: privileged, warn: privileged }
+    }
+}
 
+impl Policy {
     /// Whether it allows everything without a word.
     pub(super) fn is_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|of| of.level == Level::Privileged)
     }
 
-    /// The policy of a namespace by its labels, and what is wrong with them. What `enforce` says wrongly is taken as
+    /// The policy of a namespace by its labels, or the defaults, and what is wrong with the labels. What `enforce` says wrongly is taken as
     /// `restricted`, what the others say wrongly as `privileged`.
-    pub(super) fn of_labels(labels: &Value) -> (Self, Vec<FieldError>) {
-        let mut policy = Self::PRIVILEGED;
+    pub(super) fn of_labels(labels: &Value, defaults: Self) -> (Self, Vec<FieldError>) {
+        let mut policy = defaults;
         let mut errors = Errors::default();
         let label = |name: &str| labels[&format!("{PREFIX}{name}")].as_str();
         let mut enforces = false;
@@ -148,6 +153,16 @@ impl Policy {
         }
         (policy, errors.0)
     }
+}
+
+/// What labels say of an exempt namespace, without what allows everything.
+pub(super) fn ignored(policy: &Policy, labels: &Value) -> String {
+    let is_said = |name: &str| {
+        [name.to_owned(), format!("{name}-version")].iter().any(|name| !labels[&format!("{PREFIX}{name}")].is_null())
+    };
+    let parts = [("enforce", policy.enforce), ("audit", policy.audit), ("warn", policy.warn)];
+    let said = parts.into_iter().filter(|(name, of)| is_said(name) && of.level != Level::Privileged);
+    said.map(|(name, of)| format!("{name}={of}")).collect::<Vec<_>>().join(", ")
 }
 
 fn path(label: &str) -> String {

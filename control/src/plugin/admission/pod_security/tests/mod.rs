@@ -1,5 +1,7 @@
 //! The checks beside what a real API server said of the same pods, labels of namespaces, and requests through the API.
 
+mod configured;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -19,7 +21,7 @@ fn level(text: &str) -> LevelVersion {
         "pod-security.kubernetes.io/enforce": level,
         "pod-security.kubernetes.io/enforce-version": version,
     });
-    let (policy, errors) = Policy::of_labels(&labels);
+    let (policy, errors) = Policy::of_labels(&labels, Policy::default());
     assert!(errors.is_empty(), "{text}: {errors:?}");
     policy.enforce
 }
@@ -59,7 +61,7 @@ fn labels_choose_levels() {
     let of = |labels: &[(&str, &str)]| {
         let labels: serde_json::Map<String, Value> =
             labels.iter().map(|(key, value)| (format!("pod-security.kubernetes.io/{key}"), json!(value))).collect();
-        let (policy, errors) = Policy::of_labels(&Value::Object(labels));
+        let (policy, errors) = Policy::of_labels(&Value::Object(labels), Policy::default());
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         (format!("{} {} {}", policy.enforce, policy.audit, policy.warn), errors.join("; "))
     };

@@ -1,13 +1,17 @@
 //! PersistentVolume. Pure.
 
+mod sources;
+mod validation;
+
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set};
+use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
 
 use crate::{
     apiserver::{
         Strategy,
         subresource::Subresource,
         types::{Definition, Resource, VersionSpec},
+        validation::errors::Errors,
     },
     kinds::{
         shared::{
@@ -67,9 +71,11 @@ impl Strategy for PersistentVolume {
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
         set(spec, "persistentVolumeReclaimPolicy", json!("Retain"));
-        set(spec, "volumeMode", json!("Filesystem"));
-        if let Some(source) = spec.get_mut("hostPath").and_then(Value::as_object_mut) {
-            set(source, "type", json!(""));
+        set_pointer(spec, "volumeMode", json!("Filesystem"));
+        for (kind, field, value) in sources::defaults() {
+            if let Some(source) = spec.get_mut(kind).and_then(Value::as_object_mut) {
+                set(source, field, value);
+            }
         }
         if let Some(claim) = spec.get_mut("claimRef").and_then(Value::as_object_mut) {
             set(claim, "kind", json!("PersistentVolumeClaim"));
@@ -79,5 +85,17 @@ impl Strategy for PersistentVolume {
 
     fn prepare_for_create(&self, object: &mut Value) {
         set_phase(object, "Pending");
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        validation::validate(object, errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        validation::validate_update(new, old, errors);
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        validation::warnings(new)
     }
 }

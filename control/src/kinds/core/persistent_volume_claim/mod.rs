@@ -1,7 +1,9 @@
 //! PersistentVolumeClaim. Pure.
 
+mod validation;
+
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set};
+use windlass_kit::objects::pod_defaults::{child, set_pointer};
 
 use crate::{
     apiserver::{
@@ -13,9 +15,10 @@ use crate::{
     kinds::{
         shared::{
             cells::{self, or_unset, text},
+            claims,
+            field::Field,
             set_phase,
             tables::{AGE, column, named, wide},
-            validate_amounts,
         },
         types,
     },
@@ -61,14 +64,32 @@ struct PersistentVolumeClaim;
 
 impl Strategy for PersistentVolumeClaim {
     fn default(&self, object: &mut Map<String, Value>) {
-        set(child(object, "spec"), "volumeMode", json!("Filesystem"));
+        set_pointer(child(object, "spec"), "volumeMode", json!("Filesystem"));
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
         set_phase(object, "Pending");
+        claims::normalize_sources(object, None);
+    }
+
+    fn prepare_for_update(&self, object: &mut Value, old: &Value) {
+        claims::normalize_sources(object, Some(old));
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        claims::validate_spec(&Field::root(object).at("spec"), errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        validation::validate_update(new, old, errors);
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
-        validate_amounts(&new["status"], "capacity", errors);
+        validation::validate_status(new, errors);
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let class = claims::class_annotation_warning(new);
+        class.into_iter().chain(claims::fractions(&new["spec"], "spec")).collect()
     }
 }

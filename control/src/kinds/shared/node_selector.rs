@@ -1,0 +1,73 @@
+//! Selectors of nodes by labels and fields (`core/v1.NodeSelector`). Pure.
+
+use super::field::Field;
+use crate::apiserver::validation::{errors::Errors, names};
+
+const OPERATOR: &str = "not a valid selector operator";
+
+/// Labels of nodes that have other names now: the version that has deprecated each, and its new name.
+pub(crate) const DEPRECATED_LABELS: [(&str, &str, &str); 5] = [
+    ("beta.kubernetes.io/arch", "v1.14", "kubernetes.io/arch"),
+    ("beta.kubernetes.io/os", "v1.14", "kubernetes.io/os"),
+    ("beta.kubernetes.io/instance-type", "v1.17", "node.kubernetes.io/instance-type"),
+    ("failure-domain.beta.kubernetes.io/region", "v1.17", "topology.kubernetes.io/region"),
+    ("failure-domain.beta.kubernetes.io/zone", "v1.17", "topology.kubernetes.io/zone"),
+];
+
+/// Validates a selector.
+pub(crate) fn validate(selector: &Field<'_>, errors: &mut Errors) {
+    let terms = selector.at("nodeSelectorTerms");
+    if terms.is_empty() {
+        terms.required("must have at least one node selector term", errors);
+    }
+    for term in terms.items() {
+        term.at("matchExpressions").items().for_each(|expression| validate_expression(&expression, errors));
+        term.at("matchFields").items().for_each(|field| validate_field(&field, errors));
+    }
+}
+
+fn validate_expression(expression: &Field<'_>, errors: &mut Errors) {
+    let (operator, values) = (expression.at("operator"), expression.at("values"));
+    match operator.text() {
+        "In" | "NotIn" if values.is_empty() => {
+            values.required("must be specified when `operator` is 'In' or 'NotIn'", errors);
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            values.forbidden("may not be specified when `operator` is 'Exists' or 'DoesNotExist'", errors);
+        }
+        "Gt" | "Lt" if values.len() != 1 => {
+            values.required("must be specified single value when `operator` is 'Lt' or 'Gt'", errors);
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+        other => errors.invalid_text(operator.path, other, OPERATOR),
+    }
+    expression.at("key").fits(names::qualified, errors);
+    values.items().for_each(|value| value.fits(names::label_value, errors));
+}
+
+fn validate_field(field: &Field<'_>, errors: &mut Errors) {
+    let (operator, values, key) = (field.at("operator"), field.at("values"), field.at("key"));
+    match operator.text() {
+        "In" | "NotIn" if values.len() != 1 => {
+            let why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            values.required(why, errors);
+        }
+        "In" | "NotIn" => {}
+        other => errors.invalid_text(operator.path, other, OPERATOR),
+    }
+    if key.text() == "metadata.name" {
+        values.items().for_each(|value| value.fits(names::subdomain, errors));
+    } else {
+        errors.invalid_text(key.path.as_str(), key.text(), "not a valid field selector key");
+    }
+}
+
+/// Warnings about old labels.
+pub(crate) fn warnings(selector: &Field<'_>) -> Vec<String> {
+    let expressions = selector.at("nodeSelectorTerms").items().flat_map(|term| term.at("matchExpressions").items());
+    let warning = |key: Field<'_>| {
+        let (old, since, new) = DEPRECATED_LABELS.iter().find(|(old, ..)| *old == key.text())?;
+        Some(format!("{}: {old} is deprecated since {since}; use \"{new}\" instead", key.path))
+    };
+    expressions.filter_map(|expression| warning(expression.at("key"))).collect()
+}
