@@ -193,3 +193,46 @@ async fn an_account_limits_the_secrets_of_its_pods() {
     let wanted = format!("ephemeral container e with envFrom referencing secret.secretName=\"bad\" {why}");
     assert_eq!((answer.code, answer.body["message"].as_str()), (500, Some(wanted.as_str())));
 }
+
+#[tokio::test]
+async fn a_pod_on_a_node_changes_only_as_the_node_declares() {
+    let api = with_namespace().await;
+    let mut node = post(&api, "/api/v1/nodes", json!({"metadata": {"name": "nf"}})).await;
+    let amounts =
+        |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": "4", "memory": "2Gi"}});
+    let allocatable = json!({"cpu": "64", "memory": "64Gi"});
+    node["status"] = json!({"allocatable": allocatable});
+    node = call(&api, "PUT", "/api/v1/nodes/nf/status", node).await.body;
+    let mut running = pod("both");
+    running["spec"]["nodeName"] = json!("nf");
+    running["spec"]["resources"] = amounts("3");
+    running["spec"]["initContainers"] = json!([{"name": "i", "image": "i", "resources": amounts("1")}]);
+    let running = post(&api, PODS, running).await;
+    let resized = |pod: bool| {
+        let mut wanted = running.clone();
+        wanted["spec"]["initContainers"][0]["resources"] = amounts("2");
+        if pod {
+            wanted["spec"]["resources"] = amounts("3500m");
+        }
+        wanted
+    };
+    let path = format!("{PODS}/both/resize?dryRun=All");
+    let why = |features: &str| {
+        format!(
+            "pods \"both\" is forbidden: pod update requires features {features} which are not available on node \"nf\""
+        )
+    };
+    let (level, init) = ("InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers");
+    for (declared, pod, wanted) in [
+        (json!([]), false, Some(why(init))),
+        (json!([]), true, Some(why(&format!("{level}, {init}")))),
+        (json!([init]), true, Some(why(level))),
+        (json!([init]), false, None),
+    ] {
+        node["status"]["declaredFeatures"] = declared.clone();
+        node = call(&api, "PUT", "/api/v1/nodes/nf/status", node).await.body;
+        let answer = call(&api, "PUT", &path, resized(pod)).await;
+        let refused = answer.body["message"].as_str().filter(|_| answer.code == 403).map(str::to_owned);
+        assert_eq!(refused, wanted, "{declared} {pod}: {}", answer.body);
+    }
+}

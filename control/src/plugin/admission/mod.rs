@@ -4,6 +4,7 @@
 mod certificates;
 mod claim_resize;
 mod configuration;
+mod declared_features;
 mod default_class;
 mod default_ingress_class;
 mod default_storage_class;
@@ -55,9 +56,10 @@ pub(crate) fn plugins(
         Arc::new(runtime_class::RuntimeClass::new(store)),
     ];
     plugins.extend(certificates::plugins(authorizers));
-    plugins.extend::<[Arc<dyn AdmissionPlugin>; 5]>([
+    plugins.extend::<[Arc<dyn AdmissionPlugin>; 6]>([
         Arc::new(default_ingress_class::DefaultIngressClass { store: store.clone() }),
         Arc::new(pod_topology_labels::PodTopologyLabels { store: store.clone() }),
+        Arc::new(declared_features::NodeDeclaredFeatureValidator { store: store.clone() }),
         Arc::new(pod_resize::PodResizeValidator { store: store.clone() }),
         Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
         // The last one: nothing that is counted is refused afterwards.

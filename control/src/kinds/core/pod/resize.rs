@@ -40,6 +40,11 @@ fn resize_pod(old: &Value, wanted: &Value) -> Result<Value, String> {
             }
         }
     }
+    // Those of the pod as a whole.
+    match wanted["spec"].get("resources") {
+        Some(value) => object["spec"]["resources"] = value.clone(),
+        None => drop(object["spec"].as_object_mut().map(|spec| spec.remove("resources"))),
+    }
     if qos_class(&object["spec"])? != qos_class(&old["spec"])? {
         return Err("Pod QOS Class may not change as a result of resizing".to_owned());
     }
@@ -52,14 +57,15 @@ fn resize_pod(old: &Value, wanted: &Value) -> Result<Value, String> {
 /// Which of requests and limits has lost an amount that a resize may change; upstream refuses that too.
 fn removed_resource(new: &Value, old: &Value) -> Option<&'static str> {
     let has_lost = |kind: &&'static str| {
-        ["containers", "initContainers"].iter().any(|list| {
-            let mut pairs =
-                old[*list].as_array().into_iter().flatten().zip(new[*list].as_array().into_iter().flatten());
-            pairs.any(|(old, new)| {
-                let amount = |container: &Value, resource| container["resources"][*kind][resource].clone();
-                ["cpu", "memory"].iter().any(|r| !amount(old, *r).is_null() && amount(new, *r).is_null())
+        let loses = |(old, new): (&Value, &Value)| {
+            let amount = |of: &Value, resource| of["resources"][*kind][resource].clone();
+            ["cpu", "memory"].iter().any(|r| !amount(old, *r).is_null() && amount(new, *r).is_null())
+        };
+        loses((old, new))
+            || ["containers", "initContainers"].iter().any(|list| {
+                let items = |spec: &'_ Value| spec[*list].as_array().cloned().unwrap_or_default();
+                items(old).iter().zip(&items(new)).any(loses)
             })
-        })
     };
     ["requests", "limits"].into_iter().find(|kind| has_lost(kind))
 }
@@ -80,6 +86,9 @@ mod tests {
         let wanted = pod(json!({"name": "c", "image": "other", "resources": {"requests": {"cpu": "2"}}}));
         let made = resize_pod(&old, &wanted).unwrap();
         assert_eq!(made, pod(json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}})));
+        let level = |cpu: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": [], "resources": {"requests": {"cpu": cpu}}}});
+        assert_eq!(resize_pod(&level("1"), &level("2")).unwrap(), level("2"));
+        assert!(resize_pod(&level("1"), &json!({"spec": {"containers": []}})).is_err());
         let guaranteed = pod(json!({"name": "c", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}));
         assert!(resize_pod(&old, &guaranteed).unwrap_err().contains("QOS"));
         assert!(resize_pod(&old, &json!({"spec": {"containers": []}})).is_err());

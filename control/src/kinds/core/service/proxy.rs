@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -12,8 +13,6 @@ use crate::{
     },
     store::Key,
 };
-
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The endpoints of the service.
 #[derive(Debug)]
@@ -32,11 +31,8 @@ impl Locate for Proxy {
         let namespace = target.namespace.as_deref().unwrap_or("");
         let store = request.store();
         let slices = store.list(store.resource("endpointslices.discovery.k8s.io"), Some(namespace)).0;
-        let slices: Vec<Value> = slices
-            .iter()
-            .map(|slice| slice.value())
-            .filter(|slice| slice["metadata"]["labels"][SERVICE_NAME] == asked.name)
-            .collect();
+        let own = slices.iter().filter(|slice| is_of_service(&slice.bytes, asked.name));
+        let slices: Vec<Value> = own.map(|slice| slice.value()).collect();
         if slices.is_empty() {
             return Err(ApiError::not_found(&target.version, asked.name));
         }
@@ -72,6 +68,25 @@ fn port_name(service: &Value, name: &str, number: i64) -> Result<String, ApiErro
     let port = ports.find(|port| port["port"] == number);
     let unknown = || ApiError::service_unavailable(format!("no service port {number} found for service {name:?}"));
     Ok(port.ok_or_else(unknown)?["name"].as_str().unwrap_or("").to_owned())
+}
+
+/// Whether a slice is of a service. Its label alone is read: a namespace has many slices, of many endpoints each.
+fn is_of_service(slice: &[u8], service: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Slice {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        labels: Option<Labels>,
+    }
+    #[derive(Deserialize)]
+    struct Labels {
+        #[serde(rename = "kubernetes.io/service-name")]
+        service: Option<String>,
+    }
+    let labels = serde_json::from_slice::<Slice>(slice).ok().and_then(|slice| slice.metadata.labels);
+    labels.and_then(|labels| labels.service).is_some_and(|own| own == service)
 }
 
 /// The ready endpoints of a slice that have a port. Only those that name a pod: others could be any host that the author
@@ -114,6 +129,19 @@ mod tests {
         }
         let unknown = port_name(&service, "s", 82).unwrap_err();
         assert_eq!((unknown.code, unknown.to_string().as_str()), (503, "no service port 82 found for service \"s\""));
+    }
+
+    #[test]
+    fn slices_are_found_by_their_label() {
+        let label = "kubernetes.io/service-name";
+        for (slice, is_of) in [
+            (json!({"metadata": {"labels": {label: "s", "other": "t"}}, "endpoints": []}), true),
+            (json!({"metadata": {"labels": {label: "t"}}}), false),
+            (json!({"metadata": {"labels": {"other": "s"}}}), false),
+            (json!({"metadata": {"name": "s"}}), false),
+        ] {
+            assert_eq!(is_of_service(slice.to_string().as_bytes(), "s"), is_of, "{slice}");
+        }
     }
 
     #[test]
