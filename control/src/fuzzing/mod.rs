@@ -16,11 +16,7 @@ use windlass_apimachinery::{
 };
 
 use crate::{
-    apiserver::{
-        self,
-        types::{Catalog, Version},
-        validation,
-    },
+    apiserver::{self, types::Catalog, validation},
     control_plane::instance::{ApiConfig, Instance},
     kinds,
     schema::{self, ContentType, transcoding},
@@ -144,7 +140,7 @@ fn catalog() -> Arc<Catalog> {
 
 /// The built-in versions whose objects are stored.
 #[cfg(test)]
-pub(crate) fn stored_versions() -> Vec<Arc<Version>> {
+pub(crate) fn stored_versions() -> Vec<Arc<crate::apiserver::types::Version>> {
     catalog().all().filter(|version| version.id().is_some()).cloned().collect()
 }
 
