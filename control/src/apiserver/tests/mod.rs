@@ -138,7 +138,7 @@ pub(crate) async fn with_namespace() -> Api {
 }
 
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
-const PODS: &str = "/api/v1/namespaces/n/pods";
+pub(crate) const PODS: &str = "/api/v1/namespaces/n/pods";
 const SERVICES: &str = "/api/v1/namespaces/n/services";
 
 fn map(name: &str) -> Value {

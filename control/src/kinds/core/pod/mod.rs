@@ -156,10 +156,12 @@ impl Strategy for Pod {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        validate_annotations_update(new, old, errors);
         validation::validate_update(&new["spec"], &old["spec"], errors);
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        validate_annotations_update(new, old, errors);
         status::validate(new, old, errors);
     }
 
@@ -173,4 +175,9 @@ impl Strategy for Pod {
         let grace = requested.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
         Some(if grace < 0 { 1 } else { grace })
     }
+}
+
+fn validate_annotations_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let [new, old] = [new, old].map(|pod| Field::root(pod).below("metadata.annotations"));
+    profiles::validate_annotations_update(&new, &old, errors);
 }

@@ -103,6 +103,18 @@ pub(crate) fn validate_annotations(annotations: &Field<'_>, spec: &Field<'_>, er
     }
 }
 
+/// Refuses changes of the annotations of AppArmor.
+pub(crate) fn validate_annotations_update(new: &Field<'_>, old: &Field<'_>, errors: &mut Errors) {
+    for (key, was) in old.entries().filter(|(key, _)| key.starts_with(APP_ARMOR)) {
+        if new.value[key] != *was.value {
+            errors.forbidden(format!("{}[{key}]", new.path), "may not remove or update AppArmor annotations");
+        }
+    }
+    for (_, is) in new.entries().filter(|(key, _)| key.starts_with(APP_ARMOR) && old.value[*key].is_null()) {
+        is.forbidden("may not add AppArmor annotations", errors);
+    }
+}
+
 /// Refuses fields that say something else than the annotations.
 pub(crate) fn validate_match(annotations: &Value, spec: &Field<'_>, errors: &mut Errors) {
     let of_pod = spec.at("securityContext");
