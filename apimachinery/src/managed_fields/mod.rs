@@ -216,6 +216,15 @@ pub fn keep_times(old: &Value, new: &mut Value) {
 /// Owners after an update, with the manager's time where it owns more than before.
 fn record_update(request: &Request<'_>, live: &Value, new: &Value, managers: &mut Managers) -> Result<(), UpdateError> {
     let manager = ManagerId::of(request.manager, Operation::Update, request.api_version, request.subresource);
+    if managers.0.is_empty() {
+        // Nobody has anything yet, as of most creations: all that is there becomes the manager's.
+        let fields = request.updater().compare(live, new).into_changed().difference(&STRIPPED);
+        if !fields.is_empty() {
+            let (api_version, time) = (request.api_version.to_owned(), request.now.to_owned());
+            managers.0.insert(manager, Owned { fields, api_version, time });
+        }
+        return Ok(());
+    }
     // The manager of this write alone: what it had before is added after.
     let current = ManagerId { manager: "\0current-operation".to_owned(), ..manager.clone() };
     request.updater().update(live, new, managers, &current)?;

@@ -63,7 +63,7 @@ impl PathElement {
     #[must_use]
     pub fn serialize(&self) -> String {
         match self {
-            Self::Field(name) => format!("f:{name}"),
+            Self::Field(name) => ["f:", name].concat(),
             Self::Key(fields) => {
                 let mut out = "k:{".to_owned();
                 for (at, (name, field)) in fields.iter().enumerate() {

@@ -119,7 +119,11 @@ impl Updater<'_> {
     }
 
     pub(super) fn compare(&self, live: &Value, new: &Value) -> Comparison {
-        self.ty.compare(live, new).map(|set| set.recursive_difference(self.reset))
+        let comparison = self.ty.compare(live, new);
+        if self.reset.is_empty() {
+            return comparison;
+        }
+        comparison.map(|set| set.recursive_difference(self.reset))
     }
 
     /// Takes what has changed from other managers, and what is gone from all.

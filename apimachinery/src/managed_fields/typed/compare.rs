@@ -31,6 +31,12 @@ impl Comparison {
         self.modified.union(&self.added)
     }
 
+    /// The same, of a comparison that is not needed any more.
+    #[must_use]
+    pub fn into_changed(self) -> FieldSet {
+        if self.modified.is_empty() { self.added } else { self.changed() }
+    }
+
     /// Each of the sets through a function.
     #[must_use]
     pub fn map(&self, each: impl Fn(&FieldSet) -> FieldSet) -> Self {
