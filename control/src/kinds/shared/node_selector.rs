@@ -20,13 +20,16 @@ pub(crate) fn validate(selector: &Field<'_>, errors: &mut Errors) {
     if terms.is_empty() {
         terms.required("must have at least one node selector term", errors);
     }
-    for term in terms.items() {
-        term.at("matchExpressions").items().for_each(|expression| validate_expression(&expression, errors));
-        term.at("matchFields").items().for_each(|field| validate_field(&field, errors));
-    }
+    terms.items().for_each(|term| validate_term(&term, true, errors));
 }
 
-fn validate_expression(expression: &Field<'_>, errors: &mut Errors) {
+/// Validates a term; values that are no values of labels are refused where terms are required.
+pub(crate) fn validate_term(term: &Field<'_>, required: bool, errors: &mut Errors) {
+    term.at("matchExpressions").items().for_each(|expression| validate_expression(&expression, required, errors));
+    term.at("matchFields").items().for_each(|field| validate_field(&field, errors));
+}
+
+fn validate_expression(expression: &Field<'_>, required: bool, errors: &mut Errors) {
     let (operator, values) = (expression.at("operator"), expression.at("values"));
     match operator.text() {
         "In" | "NotIn" if values.is_empty() => {
@@ -41,8 +44,10 @@ fn validate_expression(expression: &Field<'_>, errors: &mut Errors) {
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
         other => errors.invalid_text(operator.path, other, OPERATOR),
     }
-    expression.at("key").fits(names::qualified, errors);
-    values.items().for_each(|value| value.fits(names::label_value, errors));
+    expression.at("key").label_key(errors);
+    if required {
+        values.items().for_each(|value| value.fits(names::label_value, errors));
+    }
 }
 
 fn validate_field(field: &Field<'_>, errors: &mut Errors) {

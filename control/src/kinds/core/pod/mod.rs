@@ -115,8 +115,10 @@ impl Strategy for Pod {
         profiles::app_armor_of_annotations(object)
     }
 
-    /// Sets the QoS class and the scheduling condition of a new pod, which admission may have changed.
+    /// Sets the QoS class, the selectors of affinity and the scheduling condition of a new pod, which admission may have
+    /// changed.
     fn complete_create(&self, object: &mut Value) {
+        pod_template::complete_placement(object);
         // An invalid spec is refused by validation.
         if let Ok(class) = qos::qos_class(&object["spec"]) {
             object["status"]["qosClass"] = json!(class.name());
