@@ -9,6 +9,10 @@ use crate::apiserver::tests::{PODS, call, with_namespace};
 /// the answer has of affinity and spreading, if it was asked. Recorded from kube-apiserver 1.36.
 static PLACEMENT: &str = include_str!("placement.tsv");
 
+/// The ephemeral containers that are there, those that stand there instead, the errors of fields, the warnings, and what is
+/// there then, if they are taken. Recorded from kube-apiserver 1.36.
+static EPHEMERAL: &str = include_str!("ephemeral_containers.tsv");
+
 /// The path and object to create, with the spec of its pods.
 fn created(kind: &str, rest: &str) -> (String, Value) {
     let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
@@ -48,4 +52,38 @@ async fn placement_is_validated_as_upstream_does() {
     }
     assert!(rows > 200, "{rows}");
     assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn ephemeral_containers_are_validated_as_upstream_does() {
+    let mut wrong = Vec::new();
+    let (mut there, mut api, mut stored) = (String::new(), with_namespace().await, Value::Null);
+    for line in EPHEMERAL.lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [before, wanted, refused, _, answered] = fields[..] else { panic!("{line}") };
+        let one = format!("{PODS}/x/ephemeralcontainers");
+        if there != before {
+            api = with_namespace().await;
+            let pod = json!({"metadata": {"name": "x"}, "spec": {
+                "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "initContainers": [{"name": "i", "image": "i"}], "volumes": [{"name": "v", "emptyDir": {}}],
+            }});
+            let mut pod = call(&api, "POST", PODS, pod).await.body;
+            pod["spec"]["ephemeralContainers"] = serde_json::from_str(before).unwrap();
+            let answer = call(&api, "PUT", &one, pod).await;
+            assert_eq!(answer.code, 200, "{}", answer.body);
+            (there, stored) = (before.to_owned(), answer.body);
+        }
+        let mut pod = stored.clone();
+        pod["spec"]["ephemeralContainers"] = serde_json::from_str(wanted).unwrap();
+        let answer = call(&api, "PUT", &format!("{one}?dryRun=All"), pod).await;
+        wrong.extend(compare(&format!("{before} {wanted}"), &answer, refused));
+        if !answered.is_empty() && answer.code == 200 {
+            let found = &answer.body["spec"]["ephemeralContainers"];
+            if *found != serde_json::from_str::<Value>(answered).unwrap() {
+                wrong.push(format!("{wanted}:\n  upstream: {answered}\n  ours:     {found}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -143,12 +143,14 @@ impl Strategy for Pod {
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
-        let (annotations, spec) = (Field::root(object).below("metadata.annotations"), Field::root(object).at("spec"));
-        profiles::validate_annotations(&annotations, &spec, errors);
-        pod_template::validate_spec(spec.value, &spec.path, false, errors);
+        validate_whole(object, errors);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut Errors) {
+        let ephemeral = Field::root(object).below("spec.ephemeralContainers");
+        if !ephemeral.is_empty() {
+            ephemeral.forbidden("cannot be set on create", errors);
+        }
         profiles::validate_match(&object["metadata"]["annotations"], &Field::root(object).at("spec"), errors);
     }
 
@@ -177,6 +179,13 @@ impl Strategy for Pod {
         let grace = requested.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
         Some(if grace < 0 { 1 } else { grace })
     }
+}
+
+/// Validates a pod, new or changed.
+fn validate_whole(pod: &Value, errors: &mut Errors) {
+    let (annotations, spec) = (Field::root(pod).below("metadata.annotations"), Field::root(pod).at("spec"));
+    profiles::validate_annotations(&annotations, &spec, errors);
+    pod_template::validate_spec(spec.value, &spec.path, false, errors);
 }
 
 fn validate_annotations_update(new: &Value, old: &Value, errors: &mut Errors) {

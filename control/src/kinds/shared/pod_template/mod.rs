@@ -1,6 +1,7 @@
 //! The spec of a pod, in the pod itself or in the template of a controller.
 
 mod container;
+mod ephemeral;
 mod placement;
 pub(crate) mod profiles;
 mod volume;
@@ -15,6 +16,7 @@ use crate::apiserver::validation::{
     names,
 };
 use container::Pod;
+pub(crate) use ephemeral::validate_update as validate_ephemeral_containers_update;
 pub(crate) use placement::complete as complete_placement;
 pub(crate) use volume::validate_no_back_steps;
 
@@ -34,6 +36,7 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
         // Only containers that run at the same time compete for ports.
         pod.host_ports.clear();
     }
+    ephemeral::validate(spec, path, &mut pod, errors);
     if template && list(spec, "ephemeralContainers").next().is_some() {
         errors.forbidden(format!("{path}.ephemeralContainers"), "ephemeral containers not allowed in pod template");
     }
