@@ -81,6 +81,21 @@ pub(crate) fn labels(map: &Value, field: &str, errors: &mut Errors) {
     }
 }
 
+/// Upstream's limit on all annotations of an object.
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+
+/// A map of annotations.
+pub(crate) fn annotations(map: &Value, field: &str, errors: &mut Errors) {
+    let mut total = 0;
+    for (key, value) in map.as_object().into_iter().flatten() {
+        total += key.len() + value.as_str().map_or(0, str::len);
+        qualified_problems(&key.to_lowercase()).iter().for_each(|why| errors.invalid_text(field, key, why));
+    }
+    if total > MAX_ANNOTATIONS_BYTES {
+        errors.too_long(field, MAX_ANNOTATIONS_BYTES);
+    }
+}
+
 const DNS_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 
 /// A label of a DNS name that begins with a letter.

@@ -9,6 +9,9 @@ use crate::apiserver::tests::{PODS, call, with_namespace};
 /// the answer has of affinity and spreading, if it was asked. Recorded from kube-apiserver 1.36.
 static PLACEMENT: &str = include_str!("placement.tsv");
 
+/// The same, of volumes with templates of claims.
+static VOLUMES: &str = include_str!("pod_volumes.tsv");
+
 /// The ephemeral containers that are there, those that stand there instead, the errors of fields, the warnings, and what is
 /// there then, if they are taken. Recorded from kube-apiserver 1.36.
 static EPHEMERAL: &str = include_str!("ephemeral_containers.tsv");
@@ -29,10 +32,10 @@ fn created(kind: &str, rest: &str) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn placement_is_validated_as_upstream_does() {
+async fn specs_are_validated_as_upstream_does() {
     let api = with_namespace().await;
     let (mut rows, mut wrong) = (0, Vec::new());
-    for line in PLACEMENT.lines() {
+    for line in PLACEMENT.lines().chain(VOLUMES.lines()) {
         let fields: Vec<&str> = line.split('\t').collect();
         let [kind, rest, refused, _, answered] = fields[..] else { panic!("{line}") };
         let (path, object) = created(kind, rest);
