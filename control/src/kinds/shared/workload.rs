@@ -43,8 +43,7 @@ pub(crate) fn template_warnings(new: &Value, old: Option<&Value>, path: &str) ->
         return Vec::new();
     }
     let template = Field::root(new).below(path);
-    let metadata = template.at("metadata");
-    profiles::warnings(&metadata.value["annotations"], &template.at("spec"), &metadata.path, true)
+    pod_template::warnings(&template.at("metadata"), &template.at("spec"), true)
 }
 
 /// Validates the template of a workload whose pods run for ever: `kind` is upstream's name of it in messages.

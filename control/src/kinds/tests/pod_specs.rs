@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::refusals::compare;
+use super::refusals::{compare, compare_warnings};
 use crate::apiserver::tests::{PODS, call, with_namespace};
 
 /// `Pod`, or `Deployment` for its template; the spec, but for its container; the errors of fields; the warnings; and what
@@ -11,6 +11,9 @@ static PLACEMENT: &str = include_str!("placement.tsv");
 
 /// The same, of volumes with templates of claims.
 static VOLUMES: &str = include_str!("pod_volumes.tsv");
+
+/// The same, of specs that are warned of.
+static WARNINGS: &str = include_str!("pod_warnings.tsv");
 
 /// The ephemeral containers that are there, those that stand there instead, the errors of fields, the warnings, and what is
 /// there then, if they are taken. Recorded from kube-apiserver 1.36.
@@ -35,13 +38,14 @@ fn created(kind: &str, rest: &str) -> (String, Value) {
 async fn specs_are_validated_as_upstream_does() {
     let api = with_namespace().await;
     let (mut rows, mut wrong) = (0, Vec::new());
-    for line in PLACEMENT.lines().chain(VOLUMES.lines()) {
+    for line in PLACEMENT.lines().chain(VOLUMES.lines()).chain(WARNINGS.lines()) {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [kind, rest, refused, _, answered] = fields[..] else { panic!("{line}") };
+        let [kind, rest, refused, warnings, answered] = fields[..] else { panic!("{line}") };
         let (path, object) = created(kind, rest);
         let answer = call(&api, "POST", &path, object).await;
         let row = format!("{kind} {rest}");
         wrong.extend(compare(&row, &answer, refused));
+        wrong.extend(compare_warnings(&row, &answer, warnings));
         if !answered.is_empty() && answer.code == 201 {
             let at = if kind == "Pod" { "/spec" } else { "/spec/template/spec" };
             let spec = answer.body.pointer(at).unwrap();
@@ -63,7 +67,7 @@ async fn ephemeral_containers_are_validated_as_upstream_does() {
     let (mut there, mut api, mut stored) = (String::new(), with_namespace().await, Value::Null);
     for line in EPHEMERAL.lines() {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [before, wanted, refused, _, answered] = fields[..] else { panic!("{line}") };
+        let [before, wanted, refused, warnings, answered] = fields[..] else { panic!("{line}") };
         let one = format!("{PODS}/x/ephemeralcontainers");
         if there != before {
             api = with_namespace().await;
@@ -80,7 +84,9 @@ async fn ephemeral_containers_are_validated_as_upstream_does() {
         let mut pod = stored.clone();
         pod["spec"]["ephemeralContainers"] = serde_json::from_str(wanted).unwrap();
         let answer = call(&api, "PUT", &format!("{one}?dryRun=All"), pod).await;
-        wrong.extend(compare(&format!("{before} {wanted}"), &answer, refused));
+        let row = format!("{before} {wanted}");
+        wrong.extend(compare(&row, &answer, refused));
+        wrong.extend(compare_warnings(&row, &answer, warnings));
         if !answered.is_empty() && answer.code == 200 {
             let found = &answer.body["spec"]["ephemeralContainers"];
             if *found != serde_json::from_str::<Value>(answered).unwrap() {

@@ -5,6 +5,7 @@ mod ephemeral;
 mod placement;
 pub(crate) mod profiles;
 mod volume;
+mod warnings;
 
 use std::collections::BTreeSet;
 
@@ -19,6 +20,7 @@ use container::Pod;
 pub(crate) use ephemeral::validate_update as validate_ephemeral_containers_update;
 pub(crate) use placement::complete as complete_placement;
 pub(crate) use volume::validate_no_back_steps;
+pub(crate) use warnings::warnings;
 
 /// Validates a pod's spec; `template` says that it stands in a controller, which has checked the restart policy.
 pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &mut Errors) {
@@ -85,7 +87,6 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
     for (at, alias) in list(spec, "hostAliases") {
         errors.unless(format!("{path}.hostAliases[{at}].ip"), text(alias, "ip"), names::ip(text(alias, "ip")));
     }
-    errors.at_least_0(format!("{path}.terminationGracePeriodSeconds"), &spec["terminationGracePeriodSeconds"]);
 }
 
 fn optional_name(spec: &Value, path: &str, key: &str, check: fn(&str) -> Option<String>, errors: &mut Errors) {
