@@ -55,27 +55,31 @@ pub fn subdomain(text: &str) -> Option<String> {
 /// A label's key, an annotation's key, a finalizer: a name with or without a domain before it.
 #[must_use]
 pub fn qualified(text: &str) -> Option<String> {
+    qualified_problems(text).into_iter().next()
+}
+
+/// All that is wrong with a key of a label.
+#[must_use]
+pub fn qualified_problems(text: &str) -> Vec<String> {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(p, n)| (Some(p), n));
     if name.contains('/') {
         let rule = QUALIFIED.trim_start_matches("name part ");
-        return Some(format!(
+        return vec![format!(
             "a valid label key {rule} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        ));
+        )];
     }
-    match prefix {
-        Some("") => return Some("prefix part must be non-empty".to_owned()),
-        Some(prefix) => {
-            if let Some(why) = subdomain(prefix) {
-                return Some(format!("prefix part {why}"));
-            }
-        }
-        None => {}
-    }
-    match name.len() {
+    let of_prefix = match prefix {
+        Some("") => Some("prefix part must be non-empty".to_owned()),
+        Some(prefix) => subdomain(prefix).map(|why| format!("prefix part {why}")),
+        None => None,
+    };
+    let of_length = match name.len() {
         0 => Some("name part must be non-empty".to_owned()),
         64.. => Some(format!("name part {}", no_more_than(63))),
-        _ => (!is_name(name)).then(|| QUALIFIED.to_owned()),
-    }
+        _ => None,
+    };
+    let of_name = (!is_name(name)).then(|| QUALIFIED.to_owned());
+    [of_prefix, of_length, of_name].into_iter().flatten().collect()
 }
 
 /// A label's value.

@@ -80,9 +80,6 @@ pub fn pod_spec(spec: &mut Map<String, Value>) {
     ] {
         set(spec, key, value);
     }
-    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|grace| grace < 0) {
-        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
-    }
     if let Some(account) = spec.get("serviceAccountName").cloned().filter(|a| a.as_str().is_some_and(|a| !a.is_empty()))
     {
         set(spec, "serviceAccount", account);
@@ -97,6 +94,9 @@ pub fn pod_spec(spec: &mut Map<String, Value>) {
 
 /// Sets the defaults that only a pod has, and a template in a controller does not.
 fn pod_only(spec: &mut Map<String, Value>) {
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|grace| grace < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
+    }
     let host_network = spec.get("hostNetwork") == Some(&json!(true));
     for list in ["containers", "initContainers"] {
         for container in items(spec, list) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::errors::Errors;
-pub(crate) use windlass_apimachinery::names::{label, label_value, qualified, subdomain};
+pub(crate) use windlass_apimachinery::names::{label, label_value, qualified, qualified_problems, subdomain};
 
 const KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 const ENV: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
@@ -75,9 +75,24 @@ pub(crate) fn port_or_name(field: &str, value: &Value, errors: &mut Errors) {
 /// A map of labels.
 pub(crate) fn labels(map: &Value, field: &str, errors: &mut Errors) {
     for (key, value) in map.as_object().into_iter().flatten() {
-        errors.unless(field, key, qualified(key));
+        qualified_problems(key).iter().for_each(|why| errors.invalid_text(field, key, why));
         let value = value.as_str().unwrap_or_default();
         errors.unless(field, value, label_value(value));
+    }
+}
+
+/// Upstream's limit on all annotations of an object.
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+
+/// A map of annotations.
+pub(crate) fn annotations(map: &Value, field: &str, errors: &mut Errors) {
+    let mut total = 0;
+    for (key, value) in map.as_object().into_iter().flatten() {
+        total += key.len() + value.as_str().map_or(0, str::len);
+        qualified_problems(&key.to_lowercase()).iter().for_each(|why| errors.invalid_text(field, key, why));
+    }
+    if total > MAX_ANNOTATIONS_BYTES {
+        errors.too_long(field, MAX_ANNOTATIONS_BYTES);
     }
 }
 

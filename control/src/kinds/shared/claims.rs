@@ -55,7 +55,7 @@ pub(crate) fn validate_access_modes(modes: &Field<'_>, errors: &mut Errors) {
     for mode in &texts {
         errors.one_of(modes.path.as_str(), &json!(mode), &ACCESS_MODES);
     }
-    if texts.contains(&ALONE) && texts.iter().any(|mode| *mode != ALONE) {
+    if texts.contains(&ALONE) && texts.iter().any(|mode| *mode != ALONE && ACCESS_MODES.contains(mode)) {
         modes.forbidden("may not use ReadWriteOncePod with other access modes", errors);
     }
 }

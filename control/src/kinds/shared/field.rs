@@ -150,6 +150,12 @@ impl<'a> Field<'a> {
         errors.unless(self.path.as_str(), self.text(), check(self.text()));
     }
 
+    /// Refuses a text that is no key of a label.
+    pub(crate) fn label_key(&self, errors: &mut Errors) {
+        let problems = names::qualified_problems(self.text());
+        problems.iter().for_each(|why| errors.invalid_text(self.path.as_str(), self.text(), why));
+    }
+
     /// Refuses a missing text, and one that is no path with a domain before it.
     pub(crate) fn domain_prefixed_path(&self, errors: &mut Errors) {
         if self.text().is_empty() {

@@ -20,13 +20,16 @@ pub(crate) fn validate(selector: &Field<'_>, errors: &mut Errors) {
     if terms.is_empty() {
         terms.required("must have at least one node selector term", errors);
     }
-    for term in terms.items() {
-        term.at("matchExpressions").items().for_each(|expression| validate_expression(&expression, errors));
-        term.at("matchFields").items().for_each(|field| validate_field(&field, errors));
-    }
+    terms.items().for_each(|term| validate_term(&term, true, errors));
 }
 
-fn validate_expression(expression: &Field<'_>, errors: &mut Errors) {
+/// Validates a term; values that are no values of labels are refused where terms are required.
+pub(crate) fn validate_term(term: &Field<'_>, required: bool, errors: &mut Errors) {
+    term.at("matchExpressions").items().for_each(|expression| validate_expression(&expression, required, errors));
+    term.at("matchFields").items().for_each(|field| validate_field(&field, errors));
+}
+
+fn validate_expression(expression: &Field<'_>, required: bool, errors: &mut Errors) {
     let (operator, values) = (expression.at("operator"), expression.at("values"));
     match operator.text() {
         "In" | "NotIn" if values.is_empty() => {
@@ -41,8 +44,10 @@ fn validate_expression(expression: &Field<'_>, errors: &mut Errors) {
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
         other => errors.invalid_text(operator.path, other, OPERATOR),
     }
-    expression.at("key").fits(names::qualified, errors);
-    values.items().for_each(|value| value.fits(names::label_value, errors));
+    expression.at("key").label_key(errors);
+    if required {
+        values.items().for_each(|value| value.fits(names::label_value, errors));
+    }
 }
 
 fn validate_field(field: &Field<'_>, errors: &mut Errors) {
@@ -62,12 +67,27 @@ fn validate_field(field: &Field<'_>, errors: &mut Errors) {
     }
 }
 
+/// What has become of a label, if it has another name now.
+pub(crate) fn deprecated(label: &str) -> Option<String> {
+    let (_, since, new) = DEPRECATED_LABELS.iter().find(|(old, ..)| *old == label)?;
+    Some(format!("deprecated since {since}; use \"{new}\" instead"))
+}
+
 /// Warnings about old labels.
 pub(crate) fn warnings(selector: &Field<'_>) -> Vec<String> {
-    let expressions = selector.at("nodeSelectorTerms").items().flat_map(|term| term.at("matchExpressions").items());
-    let warning = |key: Field<'_>| {
-        let (old, since, new) = DEPRECATED_LABELS.iter().find(|(old, ..)| *old == key.text())?;
-        Some(format!("{}: {old} is deprecated since {since}; use \"{new}\" instead", key.path))
-    };
-    expressions.filter_map(|expression| warning(expression.at("key"))).collect()
+    selector.at("nodeSelectorTerms").items().flat_map(|term| term_warnings(&term, true)).collect()
+}
+
+/// Warnings about a term: old labels, and where terms are not required also values that are no values of labels.
+pub(crate) fn term_warnings(term: &Field<'_>, required: bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for expression in term.at("matchExpressions").items() {
+        let key = expression.at("key");
+        found.extend(deprecated(key.text()).map(|why| format!("{}: {} is {why}", key.path, key.text())));
+        for value in expression.at("values").items().filter(|_| !required) {
+            let problem = names::label_value(value.text());
+            found.extend(problem.map(|why| format!("{}: {} is invalid, {why}", value.path, value.text())));
+        }
+    }
+    found
 }

@@ -24,7 +24,7 @@ pub(crate) fn validate(selector: &Field<'_>, errors: &mut Errors) {
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => errors.invalid_text(operator.path, other, "not a valid selector operator"),
         }
-        expression.at("key").fits(names::qualified, errors);
+        expression.at("key").label_key(errors);
         for value in values.items() {
             value.fits(names::label_value, errors);
         }

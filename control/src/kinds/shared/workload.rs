@@ -12,8 +12,6 @@ use super::{
 use crate::apiserver::validation::{errors::Errors, names};
 
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
-/// Upstream's limit on all annotations of an object.
-const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 const STATUS_REPLICAS: &str = "cannot be greater than status.replicas";
 
 /// Sets the defaults of the pod template at `spec.template`.
@@ -32,14 +30,7 @@ pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
     let (labels, annotations) = (template.below("metadata.labels"), template.below("metadata.annotations"));
     names::labels(labels.value, &format!("{}.labels", template.path), errors);
     let path = format!("{}.annotations", template.path);
-    let mut total = 0;
-    for (key, value) in annotations.entries() {
-        total += key.len() + value.text().len();
-        errors.unless(path.as_str(), key, names::qualified(&key.to_lowercase()));
-    }
-    if total > MAX_ANNOTATIONS_BYTES {
-        errors.too_long(path.as_str(), MAX_ANNOTATIONS_BYTES);
-    }
+    names::annotations(annotations.value, &path, errors);
     let spec = template.at("spec");
     profiles::validate_annotations(&Field { value: annotations.value, path }, &spec, errors);
     pod_template::validate_spec(spec.value, &spec.path, true, errors);
@@ -52,8 +43,7 @@ pub(crate) fn template_warnings(new: &Value, old: Option<&Value>, path: &str) ->
         return Vec::new();
     }
     let template = Field::root(new).below(path);
-    let metadata = template.at("metadata");
-    profiles::warnings(&metadata.value["annotations"], &template.at("spec"), &metadata.path, true)
+    pod_template::warnings(&template.at("metadata"), &template.at("spec"), true)
 }
 
 /// Validates the template of a workload whose pods run for ever: `kind` is upstream's name of it in messages.

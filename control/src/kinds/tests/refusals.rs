@@ -56,6 +56,15 @@ pub(super) fn compare(row: &str, answer: &Reply, wanted: &str) -> Option<String>
     (found != wanted).then(|| format!("{row} ({code}):\n  upstream: {wanted:?}\n  ours:     {found:?}"))
 }
 
+/// The warnings of an answer, if they are not those that upstream tells.
+pub(super) fn compare_warnings(row: &str, answer: &Reply, wanted: &str) -> Option<String> {
+    let told: Vec<String> = serde_json::from_str(wanted).unwrap();
+    let quoted = |told: String| format!("299 - \"{}\"", told.replace('\\', "\\\\").replace('"', "\\\""));
+    let told: Vec<String> = told.into_iter().map(quoted).collect();
+    let found = &answer.warnings;
+    (told != *found).then(|| format!("{row}:\n  upstream: {told:?}\n  ours:     {found:?}"))
+}
+
 #[tokio::test]
 async fn what_upstream_refuses_is_refused_in_its_words() {
     let api = with_namespace().await;

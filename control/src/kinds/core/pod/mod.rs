@@ -115,8 +115,10 @@ impl Strategy for Pod {
         profiles::app_armor_of_annotations(object)
     }
 
-    /// Sets the QoS class and the scheduling condition of a new pod, which admission may have changed.
+    /// Sets the QoS class, the selectors of affinity and the scheduling condition of a new pod, which admission may have
+    /// changed.
     fn complete_create(&self, object: &mut Value) {
+        pod_template::complete_placement(object);
         // An invalid spec is refused by validation.
         if let Ok(class) = qos::qos_class(&object["spec"]) {
             object["status"]["qosClass"] = json!(class.name());
@@ -141,18 +143,21 @@ impl Strategy for Pod {
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
-        let (annotations, spec) = (Field::root(object).below("metadata.annotations"), Field::root(object).at("spec"));
-        profiles::validate_annotations(&annotations, &spec, errors);
-        pod_template::validate_spec(spec.value, &spec.path, false, errors);
+        validate_whole(object, errors);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut Errors) {
+        let ephemeral = Field::root(object).below("spec.ephemeralContainers");
+        if !ephemeral.is_empty() {
+            ephemeral.forbidden("cannot be set on create", errors);
+        }
         profiles::validate_match(&object["metadata"]["annotations"], &Field::root(object).at("spec"), errors);
     }
 
-    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        let (annotations, spec) = (&new["metadata"]["annotations"], Field::root(new).at("spec"));
-        profiles::warnings(annotations, &spec, "metadata", false)
+    /// Changes of pods come from programs, which nobody reads warnings of.
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let pod = Field::root(new);
+        if old.is_some() { Vec::new() } else { pod_template::warnings(&pod.at("metadata"), &pod.at("spec"), false) }
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
@@ -175,6 +180,13 @@ impl Strategy for Pod {
         let grace = requested.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
         Some(if grace < 0 { 1 } else { grace })
     }
+}
+
+/// Validates a pod, new or changed.
+fn validate_whole(pod: &Value, errors: &mut Errors) {
+    let (annotations, spec) = (Field::root(pod).below("metadata.annotations"), Field::root(pod).at("spec"));
+    profiles::validate_annotations(&annotations, &spec, errors);
+    pod_template::validate_spec(spec.value, &spec.path, false, errors);
 }
 
 fn validate_annotations_update(new: &Value, old: &Value, errors: &mut Errors) {

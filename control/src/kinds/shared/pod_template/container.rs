@@ -26,34 +26,10 @@ pub(super) struct Pod<'a> {
 }
 
 pub(super) fn container<'a>(container: &'a Value, here: &str, init: bool, pod: &mut Pod<'a>, errors: &mut Errors) {
-    let name = text(container, "name");
-    if name.is_empty() {
-        errors.required(format!("{here}.name"), "");
-    } else if let Some(why) = names::label(name) {
-        errors.invalid_text(format!("{here}.name"), name, &why);
-    } else if !pod.names.insert(name) {
+    common(container, here, pod, errors);
+    if !pod.names.insert(text(container, "name")) {
         errors.duplicate(format!("{here}.name"), &container["name"]);
     }
-    let image = text(container, "image");
-    if image.trim().is_empty() {
-        errors.required(format!("{here}.image"), "");
-    } else if image.trim() != image {
-        errors.invalid_text(format!("{here}.image"), image, "must not have leading or trailing whitespace");
-    }
-    errors.one_of(
-        format!("{here}.imagePullPolicy"),
-        &container["imagePullPolicy"],
-        &["Always", "IfNotPresent", "Never"],
-    );
-    errors.one_of(
-        format!("{here}.terminationMessagePolicy"),
-        &container["terminationMessagePolicy"],
-        &["FallbackToLogsOnError", "File"],
-    );
-    ports(container, here, pod, errors);
-    environment(container, here, errors);
-    mounts(container, here, &pod.volumes, errors);
-    resources(&container["resources"], &format!("{here}.resources"), errors);
     let sidecar = container["restartPolicy"] == "Always";
     if init {
         errors.optional_one_of(
@@ -94,9 +70,40 @@ pub(super) fn container<'a>(container: &'a Value, here: &str, init: bool, pod: &
             }
         }
     }
+}
+
+/// Checks what containers of all sorts have.
+pub(super) fn common<'a>(container: &'a Value, here: &str, pod: &mut Pod<'a>, errors: &mut Errors) {
+    let name = text(container, "name");
+    if name.is_empty() {
+        errors.required(format!("{here}.name"), "");
+    } else {
+        errors.unless(format!("{here}.name"), name, names::label(name));
+    }
+    let image = text(container, "image");
+    if image.trim().is_empty() {
+        errors.required(format!("{here}.image"), "");
+    }
+    errors.one_of(
+        format!("{here}.terminationMessagePolicy"),
+        &container["terminationMessagePolicy"],
+        &["File", "FallbackToLogsOnError"],
+    );
+    ports(container, here, pod, errors);
+    environment(container, here, errors);
+    mounts(container, here, &pod.volumes, errors);
+    errors.one_of(
+        format!("{here}.imagePullPolicy"),
+        &container["imagePullPolicy"],
+        &["Always", "IfNotPresent", "Never"],
+    );
+    resources(&container["resources"], &format!("{here}.resources"), errors);
     let context = Field { value: &container["securityContext"], path: format!("{here}.securityContext") };
     ids(context.value, &context.path, &["runAsUser", "runAsGroup"], errors);
     profiles::validate_context(&context, errors);
+    if image.trim() != image && !image.trim().is_empty() {
+        errors.invalid_text(format!("{here}.image"), image, "must not have leading or trailing whitespace");
+    }
 }
 
 /// Checks who somebody may be.
@@ -212,10 +219,12 @@ fn environment(container: &Value, here: &str, errors: &mut Errors) {
         }
     }
     for (at, from) in list(container, "envFrom") {
-        let here = format!("{here}.envFrom[{at}]");
+        // Upstream tells of the list where it is one of its items.
+        let all = format!("{here}.envFrom");
+        let here = format!("{all}[{at}]");
         match (from["configMapRef"].is_object(), from["secretRef"].is_object()) {
-            (false, false) => errors.invalid_text(&here, "", "must specify one of: `configMapRef` or `secretRef`"),
-            (true, true) => errors.invalid_text(&here, "", "may not have more than one field specified at a time"),
+            (false, false) => errors.invalid_text(all, "", "must specify one of: `configMapRef` or `secretRef`"),
+            (true, true) => errors.invalid_text(all, "", "may not have more than one field specified at a time"),
             (config_map, _) => {
                 let kind = if config_map { "configMapRef" } else { "secretRef" };
                 if text(&from[kind], "name").is_empty() {
@@ -229,25 +238,32 @@ fn environment(container: &Value, here: &str, errors: &mut Errors) {
 fn mounts(container: &Value, here: &str, volumes: &BTreeSet<&str>, errors: &mut Errors) {
     let mut paths = BTreeSet::new();
     for (at, mount) in list(container, "volumeMounts") {
-        let here = format!("{here}.volumeMounts[{at}]");
+        // Upstream tells of the list where it is one of its items.
+        let all = format!("{here}.volumeMounts");
+        let here = format!("{all}[{at}]");
         let (name, path) = (text(mount, "name"), text(mount, "mountPath"));
         if name.is_empty() {
             errors.required(format!("{here}.name"), "");
-        } else if !volumes.contains(name) {
-            errors.not_found(format!("{here}.name"), &mount["name"]);
+        }
+        if !volumes.contains(name) {
+            errors.not_found(format!("{here}.name"), &Value::from(name));
         }
         if path.is_empty() {
             errors.required(format!("{here}.mountPath"), "");
-        } else if path.contains(':') {
-            errors.invalid_text(format!("{here}.mountPath"), path, "must not contain ':'");
-        } else if !paths.insert(path) {
+        }
+        if !paths.insert(path) {
             errors.invalid_text(format!("{here}.mountPath"), path, "must be unique");
         }
         for key in ["subPath", "subPathExpr"] {
-            if text(mount, key).starts_with('/') {
-                errors.invalid(format!("{here}.{key}"), &mount[key], "must be a relative path");
+            let sub = text(mount, key);
+            if key == "subPathExpr" && !sub.is_empty() && !text(mount, "subPath").is_empty() {
+                let why = "subPathExpr and subPath are mutually exclusive";
+                errors.invalid_text(format!("{here}.{key}"), sub, why);
             }
-            validate_no_back_steps(&format!("{here}.{key}"), text(mount, key), errors);
+            if sub.starts_with('/') {
+                errors.invalid(format!("{all}.{key}"), &mount[key], "must be a relative path");
+            }
+            validate_no_back_steps(&format!("{all}.{key}"), sub, errors);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The spec of a pod, in the pod itself or in the template of a controller.
 
 mod container;
+mod ephemeral;
+mod placement;
 pub(crate) mod profiles;
 mod volume;
+mod warnings;
 
 use std::collections::BTreeSet;
 
@@ -14,13 +17,13 @@ use crate::apiserver::validation::{
     names,
 };
 use container::Pod;
+pub(crate) use ephemeral::validate_update as validate_ephemeral_containers_update;
+pub(crate) use placement::complete as complete_placement;
 pub(crate) use volume::validate_no_back_steps;
+pub(crate) use warnings::warnings;
 
 /// Validates a pod's spec; `template` says that it stands in a controller, which has checked the restart policy.
 pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &mut Errors) {
-    if !template {
-        errors.one_of(format!("{path}.restartPolicy"), &spec["restartPolicy"], &["Always", "OnFailure", "Never"]);
-    }
     let volumes = volume::all(spec, path, errors);
     let host_network = spec["hostNetwork"] == true;
     let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
@@ -35,21 +38,40 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
         // Only containers that run at the same time compete for ports.
         pod.host_ports.clear();
     }
+    ephemeral::validate(spec, path, &mut pod, errors);
     if template && list(spec, "ephemeralContainers").next().is_some() {
         errors.forbidden(format!("{path}.ephemeralContainers"), "ephemeral containers not allowed in pod template");
+    }
+    if !template {
+        errors.one_of(format!("{path}.restartPolicy"), &spec["restartPolicy"], &["Always", "OnFailure", "Never"]);
     }
     errors.one_of(
         format!("{path}.dnsPolicy"),
         &spec["dnsPolicy"],
         &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
     );
+    names::labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), errors);
+    let context = &spec["securityContext"];
+    container::ids(context, &format!("{path}.securityContext"), &["runAsUser", "runAsGroup", "fsGroup"], errors);
+    for (at, group) in list(context, "supplementalGroups") {
+        container::id(group, format!("{path}.securityContext.supplementalGroups[{at}]"), errors);
+    }
+    profiles::validate_context(&Field { value: context, path: format!("{path}.securityContext") }, errors);
+    placement::validate_affinity(&Field { value: &spec["affinity"], path: format!("{path}.affinity") }, errors);
     if spec["dnsPolicy"] == "None" && list(&spec["dnsConfig"], "nameservers").next().is_none() {
         errors.required(
             format!("{path}.dnsConfig.nameservers"),
             "must provide at least one DNS nameserver when `dnsPolicy` is None",
         );
     }
-    errors.at_least_0(format!("{path}.terminationGracePeriodSeconds"), &spec["terminationGracePeriodSeconds"]);
+    let constraints =
+        Field { value: &spec["topologySpreadConstraints"], path: format!("{path}.topologySpreadConstraints") };
+    placement::validate_spread(&constraints, errors);
+    for (key, check) in
+        [("serviceAccountName", names::subdomain as fn(&str) -> Option<String>), ("nodeName", names::subdomain)]
+    {
+        optional_name(spec, path, key, check, errors);
+    }
     let deadline = &spec["activeDeadlineSeconds"];
     if deadline.as_i64().is_some_and(|n| !(1..=i64::from(i32::MAX)).contains(&n)) {
         errors.invalid(
@@ -58,27 +80,19 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
             "must be between 1 and 2147483647, inclusive",
         );
     }
-    names::labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), errors);
-    for (key, check) in [
-        ("serviceAccountName", names::subdomain as fn(&str) -> Option<String>),
-        ("nodeName", names::subdomain),
-        ("hostname", names::label),
-        ("subdomain", names::label),
-    ] {
-        if !text(spec, key).is_empty() {
-            errors.unless(format!("{path}.{key}"), text(spec, key), check(text(spec, key)));
-        }
+    for key in ["hostname", "subdomain"] {
+        optional_name(spec, path, key, names::label, errors);
     }
+    tolerations(spec, path, errors);
     for (at, alias) in list(spec, "hostAliases") {
         errors.unless(format!("{path}.hostAliases[{at}].ip"), text(alias, "ip"), names::ip(text(alias, "ip")));
     }
-    let context = &spec["securityContext"];
-    container::ids(context, &format!("{path}.securityContext"), &["runAsUser", "runAsGroup", "fsGroup"], errors);
-    for (at, group) in list(context, "supplementalGroups") {
-        container::id(group, format!("{path}.securityContext.supplementalGroups[{at}]"), errors);
+}
+
+fn optional_name(spec: &Value, path: &str, key: &str, check: fn(&str) -> Option<String>, errors: &mut Errors) {
+    if !text(spec, key).is_empty() {
+        errors.unless(format!("{path}.{key}"), text(spec, key), check(text(spec, key)));
     }
-    profiles::validate_context(&Field { value: context, path: format!("{path}.securityContext") }, errors);
-    tolerations(spec, path, errors);
 }
 
 fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
@@ -86,7 +100,7 @@ fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
         let here = format!("{path}.tolerations[{at}]");
         let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
         if !key.is_empty() {
-            errors.unless(format!("{here}.key"), key, names::qualified(key));
+            Field { value: &toleration["key"], path: format!("{here}.key") }.label_key(errors);
         } else if operator != "Exists" {
             errors.invalid_text(
                 format!("{here}.operator"),

@@ -156,26 +156,34 @@ fn lacks(of: &Field<'_>, profile: &str) -> bool {
     !of.at("securityContext").at(profile).is_set()
 }
 
-/// Warnings about annotations instead of fields, for the metadata at `path`. Those of a pod's AppArmor are told when they
-/// become fields: [`app_armor_of_annotations`].
-pub(crate) fn warnings(annotations: &Value, spec: &Field<'_>, path: &str, template: bool) -> Vec<String> {
-    let gone = |key: &str| {
-        format!("{path}.annotations[{key}]: non-functional in v1.27+; use the \"seccompProfile\" field instead")
-    };
+fn seccomp_gone(path: &str, key: &str) -> String {
+    format!("{path}.annotations[{key}]: non-functional in v1.27+; use the \"seccompProfile\" field instead")
+}
+
+/// The warning about an annotation of a pod instead of its field, for the metadata at `path`.
+pub(super) fn pod_warnings(annotations: &Value, spec: &Field<'_>, path: &str) -> Option<String> {
+    let is_alone = !annotations[SECCOMP_OF_POD].is_null() && lacks(spec, "seccompProfile");
+    is_alone.then(|| seccomp_gone(path, SECCOMP_OF_POD))
+}
+
+/// Warnings about annotations of a container instead of its fields. Those of a pod's AppArmor are told when they become
+/// fields: [`app_armor_of_annotations`].
+pub(super) fn container_warnings(
+    annotations: &Value,
+    spec: &Field<'_>,
+    container: &Field<'_>,
+    path: &str,
+    template: bool,
+) -> Vec<String> {
     let is_set = |key: &str| !annotations[key].is_null();
+    let name = container.at("name").text();
+    let (seccomp, app_armor) = (format!("{SECCOMP}{name}"), format!("{APP_ARMOR}{name}"));
     let mut found = Vec::new();
-    if is_set(SECCOMP_OF_POD) && lacks(spec, "seccompProfile") {
-        found.push(gone(SECCOMP_OF_POD));
+    if is_set(&seccomp) && lacks(container, "seccompProfile") {
+        found.push(seccomp_gone(path, &seccomp));
     }
-    for container in containers(spec) {
-        let name = container.at("name").text();
-        let (seccomp, app_armor) = (format!("{SECCOMP}{name}"), format!("{APP_ARMOR}{name}"));
-        if is_set(&seccomp) && lacks(&container, "seccompProfile") {
-            found.push(gone(&seccomp));
-        }
-        if template && is_set(&app_armor) && lacks(&container, "appArmorProfile") && lacks(spec, "appArmorProfile") {
-            found.push(deprecated(path, &app_armor));
-        }
+    if template && is_set(&app_armor) && lacks(container, "appArmorProfile") && lacks(spec, "appArmorProfile") {
+        found.push(deprecated(path, &app_armor));
     }
     found
 }

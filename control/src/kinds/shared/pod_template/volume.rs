@@ -4,10 +4,30 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::apiserver::validation::{
-    errors::{Errors, list, text},
-    names,
+use crate::{
+    apiserver::validation::{
+        errors::{Errors, list, text},
+        names,
+    },
+    kinds::shared::{claims, field::Field},
 };
+
+/// What the metadata of a claim's template may not have, in upstream's order, and as upstream writes it.
+const OWN_METADATA: [(&str, &str); 13] = [
+    ("name", "name"),
+    ("generateName", "generateName"),
+    ("namespace", "namespace"),
+    ("selfLink", "selfLink"),
+    ("uid", "uID"),
+    ("resourceVersion", "resourceVersion"),
+    ("generation", "generation"),
+    ("creationTimestamp", "creationTimestamp"),
+    ("deletionTimestamp", "deletionTimestamp"),
+    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+    ("ownerReferences", "ownerReferences"),
+    ("finalizers", "finalizers"),
+    ("managedFields", "managedFields"),
+];
 
 /// Checks the volumes of a pod; the names of those that mounts may refer to.
 pub(super) fn all<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> BTreeSet<&'a str> {
@@ -61,6 +81,10 @@ fn source_of(here: &str, kind: &str, source: &Value, errors: &mut Errors) {
                 errors.invalid(format!("{here}.path"), &source["path"], "must be an absolute path");
             }
         }
+        "ephemeral" => {
+            let path = format!("{here}.volumeClaimTemplate");
+            claim_template(&Field { value: &source["volumeClaimTemplate"], path }, errors);
+        }
         "projected" => {
             for (at, projection) in list(source, "sources") {
                 let here = format!("{here}.sources[{at}]");
@@ -93,6 +117,25 @@ fn source_of(here: &str, kind: &str, source: &Value, errors: &mut Errors) {
         }
         validate_no_back_steps(&format!("{here}.path"), path, errors);
     }
+}
+
+/// Validates the template of a claim that is made for a pod.
+fn claim_template(template: &Field<'_>, errors: &mut Errors) {
+    if !template.is_set() {
+        return template.required("", errors);
+    }
+    let metadata = template.at("metadata");
+    let (annotations, labels) = (metadata.at("annotations"), metadata.at("labels"));
+    names::annotations(annotations.value, &annotations.path, errors);
+    names::labels(labels.value, &labels.path, errors);
+    for (name, shown) in OWN_METADATA {
+        let value = metadata.at(name).value;
+        let is_unset = value.is_null() || *value == "" || (name == "generation" && *value == 0);
+        if !is_unset {
+            errors.forbidden(format!("{}.{shown}", metadata.path), "cannot be set");
+        }
+    }
+    claims::validate_spec(&template.at("spec"), errors);
 }
 
 /// Refuses paths that leave their directory.
