@@ -7,8 +7,9 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
 const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const DNS1035_LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 
-fn no_more_than(bytes: usize) -> String {
-    format!("must be no more than {bytes} bytes")
+/// Upstream counts bytes and says so of keys and values of labels alone.
+fn no_more_than(bytes: usize, unit: &str) -> String {
+    format!("must be no more than {bytes} {unit}")
 }
 
 fn is_label(text: &str) -> bool {
@@ -28,7 +29,7 @@ fn is_name(text: &str) -> bool {
 #[must_use]
 pub fn dns1035_label(text: &str) -> Option<String> {
     if text.len() > 63 {
-        return Some(no_more_than(63));
+        return Some(no_more_than(63, "characters"));
     }
     let fine = is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase());
     (!fine).then(|| DNS1035_LABEL.to_owned())
@@ -38,7 +39,7 @@ pub fn dns1035_label(text: &str) -> Option<String> {
 #[must_use]
 pub fn label(text: &str) -> Option<String> {
     if text.len() > 63 {
-        return Some(no_more_than(63));
+        return Some(no_more_than(63, "characters"));
     }
     (!is_label(text)).then(|| LABEL.to_owned())
 }
@@ -47,7 +48,7 @@ pub fn label(text: &str) -> Option<String> {
 #[must_use]
 pub fn subdomain(text: &str) -> Option<String> {
     if text.len() > 253 {
-        return Some(no_more_than(253));
+        return Some(no_more_than(253, "characters"));
     }
     (!text.split('.').all(is_label)).then(|| SUBDOMAIN.to_owned())
 }
@@ -70,12 +71,13 @@ pub fn qualified_problems(text: &str) -> Vec<String> {
     }
     let of_prefix = match prefix {
         Some("") => Some("prefix part must be non-empty".to_owned()),
+        Some(prefix) if prefix.len() > 253 => Some(format!("prefix part {}", no_more_than(253, "bytes"))),
         Some(prefix) => subdomain(prefix).map(|why| format!("prefix part {why}")),
         None => None,
     };
     let of_length = match name.len() {
         0 => Some("name part must be non-empty".to_owned()),
-        64.. => Some(format!("name part {}", no_more_than(63))),
+        64.. => Some(format!("name part {}", no_more_than(63, "bytes"))),
         _ => None,
     };
     let of_name = (!is_name(name)).then(|| QUALIFIED.to_owned());
@@ -86,7 +88,7 @@ pub fn qualified_problems(text: &str) -> Vec<String> {
 #[must_use]
 pub fn label_value(text: &str) -> Option<String> {
     if text.len() > 63 {
-        return Some(no_more_than(63));
+        return Some(no_more_than(63, "bytes"));
     }
     (!text.is_empty() && !is_name(text)).then(|| LABEL_VALUE.to_owned())
 }

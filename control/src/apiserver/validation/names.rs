@@ -5,14 +5,16 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::errors::Errors;
-pub(crate) use windlass_apimachinery::names::{label, label_value, qualified, qualified_problems, subdomain};
+pub(crate) use windlass_apimachinery::names::{
+    dns1035_label, label, label_value, qualified, qualified_problems, subdomain,
+};
 
 const KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 const ENV: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
 fn no_more_than(bytes: usize) -> String {
-    format!("must be no more than {bytes} bytes")
+    format!("must be no more than {bytes} characters")
 }
 
 /// A key in a ConfigMap or Secret.
@@ -94,17 +96,6 @@ pub(crate) fn annotations(map: &Value, field: &str, errors: &mut Errors) {
     if total > MAX_ANNOTATIONS_BYTES {
         errors.too_long(field, MAX_ANNOTATIONS_BYTES);
     }
-}
-
-const DNS_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
-
-/// A label of a DNS name that begins with a letter.
-pub(crate) fn dns_1035_label(text: &str) -> Option<String> {
-    if text.len() > 63 {
-        return Some(no_more_than(63));
-    }
-    let good = label(text).is_none() && text.starts_with(|c: char| c.is_ascii_lowercase());
-    (!good).then(|| DNS_1035.to_owned())
 }
 
 /// A label of a DNS name; names with dots are told so.

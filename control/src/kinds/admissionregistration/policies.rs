@@ -139,7 +139,7 @@ fn validate_param_kind(kind: &Field<'_>, errors: &mut Errors) {
     let kind = kind.at("kind");
     if kind.text().is_empty() {
         kind.required("", errors);
-    } else if let Some(why) = names::dns_1035_label(&kind.text().to_lowercase()) {
+    } else if let Some(why) = names::dns1035_label(&kind.text().to_lowercase()) {
         kind.invalid(&format!("may have mixed case, but should otherwise match: {why}"), errors);
     }
 }
@@ -148,7 +148,7 @@ fn version_name(version: &Field<'_>, name: &str, errors: &mut Errors) {
     if name.is_empty() {
         version.invalid("version must be specified", errors);
     } else {
-        errors.unless(version.path.as_str(), name, names::dns_1035_label(name));
+        errors.unless(version.path.as_str(), name, names::dns1035_label(name));
     }
 }
 

@@ -129,7 +129,7 @@ fn review_versions(versions: &Field<'_>, errors: &mut Errors) {
             version.invalid("duplicate version", errors);
             continue;
         }
-        version.fits(names::dns_1035_label, errors);
+        version.fits(names::dns1035_label, errors);
     }
     if !REVIEW_VERSIONS.iter().any(|version| seen.contains(version)) {
         versions.invalid(&format!("must include at least one of {}", REVIEW_VERSIONS.join(", ")), errors);

@@ -97,7 +97,7 @@ impl Strategy for ApiService {
         } else {
             group.fits(names::subdomain, errors);
         }
-        errors.unless("spec.version", version.text(), names::dns_1035_label(version.text()));
+        errors.unless("spec.version", version.text(), names::dns1035_label(version.text()));
         for (field, most) in [("groupPriorityMinimum", MAX_GROUP_PRIORITY), ("versionPriority", MAX_VERSION_PRIORITY)] {
             let priority = spec.at(field).number().unwrap_or(0);
             if !(1..=most).contains(&priority) {

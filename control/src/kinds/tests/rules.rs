@@ -406,7 +406,13 @@ fn rules_of_each_kind() {
             json!("A"),
             "metadata.name: Invalid value: \"A\": a lowercase RFC 1123 label must",
         ),
-        ("Namespace", &namespace, "/metadata/name".to_owned(), json!("a".repeat(64)), "must be no more than 63 bytes"),
+        (
+            "Namespace",
+            &namespace,
+            "/metadata/name".to_owned(),
+            json!("a".repeat(64)),
+            "must be no more than 63 characters",
+        ),
     ] {
         let found = errors(kind, set(base, &pointer, value.clone()));
         if words.is_empty() {

@@ -48,7 +48,7 @@ pub(super) fn validate(conversion: &Value, errors: &mut Errors) {
     for (at, version) in list(&conversion["webhook"], "conversionReviewVersions") {
         let version = version.as_str().unwrap_or("");
         if seen.insert(version) {
-            errors.unless(format!("{here}[{at}]"), version, names::dns_1035_label(version));
+            errors.unless(format!("{here}[{at}]"), version, names::dns1035_label(version));
         } else {
             errors.invalid_text(format!("{here}[{at}]"), version, "duplicate version");
         }

@@ -93,7 +93,7 @@ fn validate_names(own: &Value, errors: &mut Errors) {
     }
     let mut label = |field: &str, shown: &str, checked: &str| {
         if !shown.is_empty()
-            && let Some(why) = names::dns_1035_label(checked)
+            && let Some(why) = names::dns1035_label(checked)
         {
             let mixed = format!("may have mixed case, but should otherwise match: {why}");
             let is_kind = field.to_lowercase().ends_with("kind");
@@ -114,7 +114,7 @@ fn validate_names(own: &Value, errors: &mut Errors) {
 fn validate_labels(own: &Value, field: &str, errors: &mut Errors) {
     for (at, name) in list(own, field) {
         let name = name.as_str().unwrap_or_default();
-        errors.unless(format!("spec.names.{field}[{at}]"), name, names::dns_1035_label(name));
+        errors.unless(format!("spec.names.{field}[{at}]"), name, names::dns1035_label(name));
     }
 }
 

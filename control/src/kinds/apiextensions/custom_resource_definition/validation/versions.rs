@@ -56,7 +56,7 @@ pub(super) fn validate(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
         let (here, name) = (format!("spec.versions[{at}]"), text(version, "name"));
         is_unique &= seen.insert(name);
         stored += usize::from(version["storage"] == true);
-        errors.unless(format!("{here}.name"), name, names::dns_1035_label(name));
+        errors.unless(format!("{here}.name"), name, names::dns1035_label(name));
         validate_deprecation(version, &here, errors);
         let own = |name: &str, agreed: &Value| if agreed.is_null() { field(version, name) } else { &Value::Null };
         let schema = &own("schema", agreed.schema)["openAPIV3Schema"];
@@ -80,7 +80,7 @@ pub(super) fn validate(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
     }
     if let Some((_, first)) = list(spec, "versions").next() {
         let name = text(first, "name");
-        errors.unless("spec.version", name, names::dns_1035_label(name));
+        errors.unless("spec.version", name, names::dns1035_label(name));
     }
 }
 
