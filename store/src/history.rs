@@ -21,6 +21,35 @@ pub(crate) const MAX_SUPERSEDED_BYTES: usize = 24 << 20;
 /// What an event costs beside its objects, about.
 const EVENT_BYTES: usize = 256;
 
+/// Time between two notes of the [`RevisionClock`].
+const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Which revision the store had at which time: pages of lists end with their revision's age, also where nothing of their
+/// type was written since. Upstream compacts all revisions that are older than [`MAX_AGE`].
+#[derive(Debug, Default)]
+pub(crate) struct RevisionClock {
+    notes: VecDeque<(Instant, u64)>,
+}
+
+impl RevisionClock {
+    /// Notes the revision after a write.
+    pub(crate) fn note(&mut self, revision: u64, now: Instant) {
+        if self.notes.back().is_some_and(|(at, _)| now.saturating_duration_since(*at) < CLOCK_INTERVAL) {
+            return;
+        }
+        self.notes.push_back((now, revision));
+        while self.notes.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) > MAX_AGE) {
+            self.notes.pop_front();
+        }
+    }
+
+    /// The earliest revision that is not too old; 0 where that is not known.
+    pub(crate) fn oldest(&self, now: Instant) -> u64 {
+        let is_old = |(at, _): &&(Instant, u64)| now.saturating_duration_since(*at) > MAX_AGE;
+        self.notes.iter().take_while(is_old).last().map_or(0, |(_, revision)| *revision)
+    }
+}
+
 /// Events in the order of their revisions.
 #[derive(Debug, Default)]
 pub(crate) struct History {

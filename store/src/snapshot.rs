@@ -1,7 +1,7 @@
 //! Lists: the objects of a resource at one revision, the present or an earlier one, which is the present with the events
 //! of the history undone. A snapshot is read without a lock, page by page or as a whole.
 
-use std::{collections::BTreeMap, iter::Peekable, sync::Arc};
+use std::{collections::BTreeMap, iter::Peekable, sync::Arc, time::Instant};
 
 use super::{Error, Key, Object, ResourceId, Store, object_map::ObjectMap};
 
@@ -74,7 +74,7 @@ impl Store {
     /// [`Error::TooOld`] when changes after it were compacted.
     pub fn snapshot_at(&self, resource: ResourceId, revision: u64) -> Result<Snapshot, Error> {
         let state = self.state();
-        state.check_compacted(resource, revision)?;
+        state.check_listable(resource, revision, Instant::now())?;
         let Some(resource) = state.resource(resource) else {
             return Ok(Snapshot { present: ObjectMap::default(), undone: BTreeMap::new(), revision });
         };

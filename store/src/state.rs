@@ -9,7 +9,7 @@ use std::{
 use super::{
     Counters, Engine, Error, Event, Key, Object, Record, RelaxedDurability, ResourceId, ResourceOptions,
     dispatch::Dispatcher,
-    history::{History, MAX_SUPERSEDED_BYTES},
+    history::{History, MAX_SUPERSEDED_BYTES, RevisionClock},
     object_map::ObjectMap,
 };
 
@@ -37,6 +37,7 @@ pub(crate) struct State {
     pub(crate) ids: HashMap<Arc<str>, ResourceId>,
     /// What all histories keep alive.
     history_bytes: usize,
+    clock: RevisionClock,
     /// No resource has an earlier compacted revision.
     pub(crate) floor: u64,
     /// The first revision after an unclean end.
@@ -173,7 +174,15 @@ impl State {
         if after < oldest { Err(Error::TooOld { asked: after, oldest }) } else { Ok(()) }
     }
 
+    /// Fails when a list of a resource at a revision cannot be given any more, or is too old to be.
+    pub(crate) fn check_listable(&self, resource: ResourceId, at: u64, now: Instant) -> Result<(), Error> {
+        self.check_compacted(resource, at)?;
+        let oldest = self.clock.oldest(now);
+        if at < oldest { Err(Error::TooOld { asked: at, oldest }) } else { Ok(()) }
+    }
+
     pub(crate) fn publish(&mut self, event: &Arc<Event>, now: Instant) {
+        self.clock.note(event.object.revision, now);
         if let Some(resource) = self.resource_mut(event.resource) {
             resource.apply(event);
             self.remember(Arc::clone(event), now);

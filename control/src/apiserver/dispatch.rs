@@ -65,6 +65,11 @@ impl ApiRequest {
         if !accept.is_acceptable && (verb == "watch" || !long_running) {
             return Err(ApiError::not_acceptable(has_protobuf));
         }
+        // What is posted to be answered has no table.
+        let is_answered = verb == "create" && (target.version.as_virtual().is_some() || custom.is_some());
+        if is_answered && !long_running && !accept.takes_objects {
+            return Err(ApiError::not_acceptable(has_protobuf));
+        }
         if matches!(verb, "list" | "watch" | "deletecollection") {
             options.validate_list_options()?;
         }

@@ -44,6 +44,8 @@ pub(crate) struct Accept {
     pub(crate) encoding: Encoding,
     /// Whether one of the accepted media types can be served.
     pub(crate) is_acceptable: bool,
+    /// Whether one of the choices is not a table, for what is answered and has no rows.
+    pub(super) takes_objects: bool,
     /// The first choice that is not protobuf, for what has no protobuf form.
     otherwise: Option<(Representation, Encoding)>,
     pub(super) gzip: bool,
@@ -61,6 +63,7 @@ impl Accept {
             representation,
             encoding,
             is_acceptable: first.is_some(),
+            takes_objects: choices.iter().any(|(representation, _)| *representation != Representation::Table),
             otherwise: choices.into_iter().find(|(_, encoding)| *encoding != Encoding::Protobuf),
             gzip: header_text(headers, header::ACCEPT_ENCODING).contains("gzip"),
             is_recorded: false,

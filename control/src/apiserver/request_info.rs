@@ -247,6 +247,9 @@ impl RequestOptions {
                 forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
             }
         }
+        if !self.watch && !self.continue_.is_empty() && !matches!(self.resource_version.as_str(), "" | "0") {
+            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+        }
         if !wanted.is_empty() && !self.continue_.is_empty() {
             forbid(FIELD, "resourceVersionMatch is forbidden when continue is provided");
         }

@@ -87,7 +87,8 @@ impl ApiRequest {
         if let Some(requested) = requested.filter(|requested| *requested > current) {
             return Err(ApiError::too_large_version(requested, current));
         }
-        let initial = options.send_initial_events || requested.is_none();
+        let is_refused = options.get("sendInitialEvents").is_some_and(|given| !given.is_empty());
+        let initial = options.send_initial_events || requested.is_none() && !is_refused;
         let (items, after) = if initial {
             let (items, at) = self.store().list(resource, target.namespace.as_deref());
             (items, at)
@@ -111,7 +112,10 @@ impl ApiRequest {
             api: self.api.clone(),
             watch,
             initial: items.into_iter(),
-            initial_bookmark: (options.send_initial_events && options.bookmarks).then_some(after),
+            // As upstream, also for a watch that names no revision at all.
+            initial_bookmark: (options.bookmarks
+                && (options.send_initial_events || initial && options.resource_version.is_empty()))
+            .then_some(after),
             version: Arc::clone(&target.version),
             namespace: target.namespace.clone(),
             selectors,

@@ -39,6 +39,29 @@ fn events_are_kept_for_five_minutes() {
 }
 
 #[test]
+fn a_list_at_a_revision_ends_with_its_age_whatever_is_written() {
+    let (mut state, begun) = (state(), Instant::now());
+    let after = |seconds| begun + Duration::from_secs(seconds);
+    publish(&mut state, THINGS, "a", 10, begun);
+    for second in [1, 100, 200, 300, 400, 500] {
+        publish(&mut state, BEATS, "b", 10, after(second));
+    }
+    let listable = |at: u64, seconds: u64| state.check_listable(THINGS, at, after(seconds)).is_ok();
+    for (at, seconds, wanted) in [
+        (1, 0, true),
+        (1, 299, true),
+        (2, 400, true),
+        (2, 401, false),
+        (3, 401, true),
+        (3, 501, false),
+        (7, 9000, true),
+    ] {
+        assert_eq!(listable(at, seconds), wanted, "revision {at} after {seconds} s");
+    }
+    assert!(state.check_compacted(THINGS, 1).is_ok(), "a watch misses nothing");
+}
+
+#[test]
 fn many_events_are_kept_for_as_long_as_upstream_keeps_them() {
     let (mut state, begun) = (state(), Instant::now());
     for second in 0..200 {

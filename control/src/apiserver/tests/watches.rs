@@ -89,3 +89,37 @@ async fn a_watcher_that_hears_nothing_while_others_write_much_gets_an_early_book
     assert!(next.starts_with(b"{\"type\":\"BOOKMARK\""));
     assert!(begun.elapsed() > Duration::from_secs(60), "{:?}", begun.elapsed());
 }
+
+#[tokio::test]
+async fn what_a_watch_begins_with_is_what_it_asks_for() {
+    let api = with_namespace().await;
+    call(&api, "POST", PODS, pod("a")).await;
+    for (query, expected) in [
+        ("", vec!["ADDED"]),
+        ("allowWatchBookmarks=true", vec!["ADDED", "BOOKMARK"]),
+        ("resourceVersion=0&allowWatchBookmarks=true", vec!["ADDED"]),
+        (
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+            vec!["ADDED", "BOOKMARK"],
+        ),
+        ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", vec![]),
+    ] {
+        let events = events(&api, query).await;
+        assert_eq!(events.iter().map(|(kind, _)| kind.as_str()).collect::<Vec<_>>(), expected, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_is_at_the_revision_of_its_token() {
+    let api = with_namespace().await;
+    for name in ["a", "b"] {
+        call(&api, "POST", PODS, pod(name)).await;
+    }
+    let page = call(&api, "GET", &format!("{PODS}?limit=1"), json!(null)).await.body;
+    let (token, at) = (&page["metadata"]["continue"], &page["metadata"]["resourceVersion"]);
+    let next = format!("{PODS}?limit=1&continue={}", token.as_str().unwrap());
+    assert_eq!(call(&api, "GET", &next, json!(null)).await.code, 200);
+    let refused = call(&api, "GET", &format!("{next}&resourceVersion={}", at.as_str().unwrap()), json!(null)).await;
+    let why = "specifying resource version is not allowed when using continue";
+    assert_eq!((refused.code, refused.body["message"].as_str()), (400, Some(why)));
+}
