@@ -247,9 +247,6 @@ impl RequestOptions {
                 forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
             }
         }
-        if !self.watch && !self.continue_.is_empty() && !matches!(self.resource_version.as_str(), "" | "0") {
-            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
-        }
         if !wanted.is_empty() && !self.continue_.is_empty() {
             forbid(FIELD, "resourceVersionMatch is forbidden when continue is provided");
         }
@@ -258,7 +255,13 @@ impl RequestOptions {
             let detail = format!("Unsupported value: {wanted:?}: supported values: {supported}");
             errors.push(FieldError { field: FIELD.to_owned(), cause: Cause::NotSupported, detail });
         }
-        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options("ListOptions", &errors)) }
+        if !errors.is_empty() {
+            return Err(ApiError::invalid_options("ListOptions", &errors));
+        }
+        if !self.watch && !self.continue_.is_empty() && !matches!(self.resource_version.as_str(), "" | "0") {
+            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        Ok(())
     }
 
     /// The requested revision; `None` for any, which an empty value and 0 mean.
