@@ -309,6 +309,7 @@ impl IntoResponse for ApiError {
         with_warnings(response, &self.warnings)
     }
 }
+
 /// Several errors as one text, each once, in the form of upstream's `utilerrors.NewAggregate`; `None` without errors. Pure.
 pub(crate) fn aggregate(errors: impl IntoIterator<Item = String>) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();

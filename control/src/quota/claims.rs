@@ -6,7 +6,7 @@ use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
 use super::ResourceList;
-use crate::kinds::shared::claims::CLASS_ANNOTATION;
+use crate::kinds::shared::volume_claims::CLASS_ANNOTATION;
 
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";

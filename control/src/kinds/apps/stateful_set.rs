@@ -12,10 +12,10 @@ use crate::{
     },
     kinds::{
         shared::{
-            claims,
             field::{Field, none_negative},
             selector,
             tables::{AGE, column, named, wide},
+            volume_claims,
             workload::{self, containers, number},
         },
         types,
@@ -105,7 +105,7 @@ impl Strategy for StatefulSet {
         let spec = Field::root(object).at("spec");
         policies(&spec, errors);
         for claim in spec.at("volumeClaimTemplates").items() {
-            claims::validate_spec(&claim.at("spec"), errors);
+            volume_claims::validate_spec(&claim.at("spec"), errors);
         }
         none_negative(&spec, &["replicas", "minReadySeconds"], errors);
         spec.below("ordinals.start").at_least_0(errors);
@@ -140,7 +140,8 @@ impl Strategy for StatefulSet {
         let mut found = workload::template_warnings(new, old, "spec.template");
         let templates = Field::root(new).below("spec.volumeClaimTemplates");
         // The path is upstream's.
-        found.extend(templates.items().flat_map(|claim| claims::fractions(&claim.value["spec"], &claim.path)));
+        let specs = templates.items().map(|claim| Field { value: &claim.value["spec"], path: claim.path });
+        found.extend(specs.flat_map(|spec| volume_claims::fractions(&spec)));
         found
     }
 

@@ -1,19 +1,20 @@
 //! What several kinds have in common. May not import a kind.
 
 pub(crate) mod cells;
-pub(crate) mod claims;
 pub(crate) mod conditions;
 pub(crate) mod data;
 pub(crate) mod endpoints;
 pub(crate) mod field;
-pub(crate) mod internal;
+pub(crate) mod internal_version;
 pub(crate) mod node_selector;
+pub(crate) mod old_volumes;
 pub(crate) mod pod_template;
 pub(crate) mod posted;
 pub(crate) mod resource_names;
 pub(crate) mod reviews;
 pub(crate) mod selector;
 pub(crate) mod tables;
+pub(crate) mod volume_claims;
 pub(crate) mod workload;
 
 use serde_json::{Value, json};
@@ -31,12 +32,18 @@ pub(crate) fn validate_amounts(status: &Value, field: &str, errors: &mut Errors)
     }
 }
 
-/// Refuses an amount of a resource below 0.
-pub(crate) fn validate_amount(amount: &field::Field<'_>, errors: &mut Errors) {
+/// Refuses an amount of a resource below 0 (upstream: `validateBasicResource`).
+pub(crate) fn validate_basic_resource(amount: &field::Field<'_>, errors: &mut Errors) {
     // Upstream shows the number.
     if let Some(units) = amount.quantity().map(Quantity::units).filter(|units| *units < 0) {
         errors.invalid(amount.path.as_str(), &json!(units), "must be a valid resource quantity");
     }
+}
+
+/// A warning about an amount of a resource that is no whole number of bytes.
+pub(crate) fn fractional_bytes(amounts: &field::Field<'_>, resource: &str) -> Option<String> {
+    let amount = amounts.at(resource).quantity().filter(|amount| amount.milli() % 1000 != 0)?;
+    Some(format!("{}[{resource}]: fractional byte value \"{amount}\" is invalid, must be an integer", amounts.path))
 }
 
 /// Sets the status of a new object.

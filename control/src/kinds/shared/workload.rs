@@ -6,7 +6,7 @@ use windlass_kit::objects::pod_defaults::{child, pod_spec, set};
 use super::{
     cells::{joined, text},
     field::Field,
-    pod_template::{self, profiles},
+    pod_template::{self, security_profiles},
     selector,
 };
 use crate::apiserver::validation::{errors::Errors, names};
@@ -32,9 +32,9 @@ pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
     let path = format!("{}.annotations", template.path);
     names::annotations(annotations.value, &path, errors);
     let spec = template.at("spec");
-    profiles::validate_annotations(&Field { value: annotations.value, path }, &spec, errors);
+    security_profiles::validate_annotations(&Field { value: annotations.value, path }, &spec, errors);
     pod_template::validate_spec(spec.value, &spec.path, true, errors);
-    profiles::validate_match(annotations.value, &spec, errors);
+    security_profiles::validate_match(annotations.value, &spec, errors);
 }
 
 /// Warnings about the pod template at a path, of a new object or one whose generation has changed.

@@ -2,13 +2,13 @@
 
 mod defaults;
 mod pod_specs;
-mod profiles;
 mod refusals;
 mod reset_fields;
 mod rules;
+mod security_profiles;
 mod tables;
 mod validation;
-mod volumes;
+mod volume_changes;
 
 use std::sync::Arc;
 

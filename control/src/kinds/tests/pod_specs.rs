@@ -7,7 +7,7 @@ use crate::apiserver::tests::{PODS, call, with_namespace};
 
 /// `Pod`, or `Deployment` for its template; the spec, but for its container; the errors of fields; the warnings; and what
 /// the answer has of affinity and spreading, if it was asked. Recorded from kube-apiserver 1.36.
-static PLACEMENT: &str = include_str!("placement.tsv");
+static SCHEDULING: &str = include_str!("scheduling.tsv");
 
 /// The same, of volumes with templates of claims.
 static VOLUMES: &str = include_str!("pod_volumes.tsv");
@@ -19,35 +19,39 @@ static WARNINGS: &str = include_str!("pod_warnings.tsv");
 /// there then, if they are taken. Recorded from kube-apiserver 1.36.
 static EPHEMERAL: &str = include_str!("ephemeral_containers.tsv");
 
-/// The path and object to create, with the spec of its pods.
-fn created(kind: &str, rest: &str) -> (String, Value) {
-    let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
-    spec.as_object_mut().unwrap().extend(serde_json::from_str::<serde_json::Map<_, _>>(rest).unwrap());
-    let template = json!({"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": spec});
-    let (path, object) = match kind {
-        "Pod" => (PODS, template),
+/// A pod, or the Deployment with it as template: the path and object to create, and where the spec of pods is in it.
+pub(super) fn with_pod(kind: &str, pod: Value) -> (String, Value, &'static str) {
+    let (path, object, at) = match kind {
+        "Pod" => (PODS, pod, "/spec"),
         _ => {
-            let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
-            ("/apis/apps/v1/namespaces/n/deployments", json!({"metadata": {"name": "x"}, "spec": spec}))
+            let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": pod});
+            let deployment = json!({"metadata": {"name": "x"}, "spec": spec});
+            ("/apis/apps/v1/namespaces/n/deployments", deployment, "/spec/template/spec")
         }
     };
-    (format!("{path}?dryRun=All"), object)
+    (format!("{path}?dryRun=All"), object, at)
+}
+
+/// A pod with a container, and the rest of its spec.
+fn pod_of(rest: &str) -> Value {
+    let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
+    spec.as_object_mut().unwrap().extend(serde_json::from_str::<serde_json::Map<_, _>>(rest).unwrap());
+    json!({"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": spec})
 }
 
 #[tokio::test]
 async fn specs_are_validated_as_upstream_does() {
     let api = with_namespace().await;
     let (mut rows, mut wrong) = (0, Vec::new());
-    for line in PLACEMENT.lines().chain(VOLUMES.lines()).chain(WARNINGS.lines()) {
+    for line in SCHEDULING.lines().chain(VOLUMES.lines()).chain(WARNINGS.lines()) {
         let fields: Vec<&str> = line.split('\t').collect();
         let [kind, rest, refused, warnings, answered] = fields[..] else { panic!("{line}") };
-        let (path, object) = created(kind, rest);
+        let (path, object, at) = with_pod(kind, pod_of(rest));
         let answer = call(&api, "POST", &path, object).await;
         let row = format!("{kind} {rest}");
         wrong.extend(compare(&row, &answer, refused));
         wrong.extend(compare_warnings(&row, &answer, warnings));
         if !answered.is_empty() && answer.code == 201 {
-            let at = if kind == "Pod" { "/spec" } else { "/spec/template/spec" };
             let spec = answer.body.pointer(at).unwrap();
             for (field, wanted) in serde_json::from_str::<serde_json::Map<_, _>>(answered).unwrap() {
                 if spec[&field] != wanted {

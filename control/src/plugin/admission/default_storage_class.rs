@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::default_class::default_class;
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation},
-    kinds::shared::claims::CLASS_ANNOTATION,
+    kinds::shared::volume_claims::CLASS_ANNOTATION,
     store::Store,
 };
 

@@ -4,7 +4,6 @@
 mod certificates;
 mod claim_resize;
 mod configuration;
-mod declared_features;
 mod default_class;
 mod default_ingress_class;
 mod default_storage_class;
@@ -12,6 +11,7 @@ mod default_tolerations;
 mod limit_ranger;
 mod mountable_secrets;
 mod namespace_lifecycle;
+mod node_declared_features;
 mod node_restriction;
 mod pod_resize;
 mod pod_security;
@@ -59,7 +59,7 @@ pub(crate) fn plugins(
     plugins.extend::<[Arc<dyn AdmissionPlugin>; 6]>([
         Arc::new(default_ingress_class::DefaultIngressClass { store: store.clone() }),
         Arc::new(pod_topology_labels::PodTopologyLabels { store: store.clone() }),
-        Arc::new(declared_features::NodeDeclaredFeatureValidator { store: store.clone() }),
+        Arc::new(node_declared_features::NodeDeclaredFeatureValidator { store: store.clone() }),
         Arc::new(pod_resize::PodResizeValidator { store: store.clone() }),
         Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
         // The last one: nothing that is counted is refused afterwards.

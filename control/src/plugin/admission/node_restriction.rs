@@ -12,10 +12,13 @@ use crate::{
         AdmissionAttributes, AdmissionPlugin, ApiError, Operation,
         validation::{Cause, FieldError},
     },
-    kinds::core::service_account::uid_mismatch,
+    kinds::core::{
+        pod::{MIRROR, is_mirror},
+        service_account::uid_mismatch,
+    },
     plugin::authorizer::node::{
         Kind,
-        references::{self, MIRROR, audiences, is_mirror},
+        references::{self, audiences},
     },
     store::{Key, Store},
 };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{mountable_secrets, node_restriction::validate_mirror_pod};
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation, generate::generated_name},
-    plugin::authorizer::node::references::is_mirror,
+    kinds::core::pod::is_mirror,
     store::{Key, Store},
 };
 

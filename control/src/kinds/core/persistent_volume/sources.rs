@@ -48,16 +48,6 @@ const KINDS: [Kind; 22] = [
     kind("csi", false, &["driver", "volumeHandle"]),
 ];
 
-/// What has gone: since when it is deprecated and does nothing.
-const GONE: [(&str, &str); 6] = [
-    ("cephfs", "spec.cephfs: deprecated in v1.28, non-functional in v1.31+"),
-    ("photonPersistentDisk", "spec.photonPersistentDisk: deprecated in v1.11, non-functional in v1.16+"),
-    ("scaleIO", "spec.scaleIO: deprecated in v1.16, non-functional in v1.22+"),
-    ("storageos", "spec.storageOS: deprecated in v1.22, non-functional in v1.25+"),
-    ("glusterfs", "spec.glusterfs: deprecated in v1.25, non-functional in v1.26+"),
-    ("rbd", "spec.rbd: deprecated in v1.28, non-functional in v1.31+"),
-];
-
 const HOST_PATH_TYPES: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 const REGISTRY: &str = "must be a host:port pair or multiple pairs separated by commas";
@@ -92,11 +82,6 @@ fn sources(spec: &Value) -> impl Iterator<Item = &'static Kind> {
 /// Whether a volume can be mounted with options.
 pub(super) fn takes_options(spec: &Value) -> bool {
     sources(spec).any(|kind| kind.takes_options)
-}
-
-/// Warnings about kinds that have gone.
-pub(super) fn warnings(spec: &Value) -> impl Iterator<Item = String> {
-    GONE.iter().filter(|(field, _)| !spec[*field].is_null()).map(|(_, warning)| (*warning).to_owned())
 }
 
 /// Validates the source of a volume of this name.

@@ -6,14 +6,16 @@ use super::sources;
 use crate::{
     apiserver::validation::{errors::Errors, names},
     kinds::shared::{
-        claims::{POSITIVE, VOLUME_MODES, class_annotation_warning, is_positive, validate_access_modes},
         field::Field,
-        internal::{Internal, Table},
-        node_selector, validate_amount,
+        internal_version::{Internal, Table},
+        node_selector,
+        old_volumes::{self, OF_PERSISTENT_VOLUMES},
+        validate_basic_resource,
+        volume_claims::{POSITIVE, VOLUME_MODES, class_annotation_warning, is_positive, validate_access_modes},
     },
 };
 
-const SOURCE: Table = include_str!("internal.txt");
+const SOURCE: Table = include_str!("internal_version.txt");
 const NODE_AFFINITY: Table = "\
 Required required *
  NodeSelectorTerms nodeSelectorTerms []
@@ -68,7 +70,7 @@ fn validate_capacity(capacity: &Field<'_>, errors: &mut Errors) {
         capacity.not_supported_as(&capacity.value.to_string(), &["storage"], errors);
     }
     for (_, amount) in capacity.entries() {
-        validate_amount(&amount, errors);
+        validate_basic_resource(&amount, errors);
         if amount.quantity().is_some_and(|size| !is_positive(size)) {
             amount.invalid(POSITIVE, errors);
         }
@@ -151,6 +153,6 @@ pub(super) fn warnings(object: &Value) -> Vec<String> {
         found.push(format!("spec.persistentVolumeReclaimPolicy: {why}"));
     }
     found.extend(node_selector::warnings(&spec.below("nodeAffinity.required")));
-    found.extend(sources::warnings(spec.value));
+    found.extend(old_volumes::warnings(&spec, &OF_PERSISTENT_VOLUMES));
     found
 }

@@ -15,10 +15,10 @@ use crate::{
     kinds::{
         shared::{
             cells::{self, or_unset, text},
-            claims,
             field::Field,
             set_phase,
             tables::{AGE, column, named, wide},
+            volume_claims,
         },
         types,
     },
@@ -69,15 +69,15 @@ impl Strategy for PersistentVolumeClaim {
 
     fn prepare_for_create(&self, object: &mut Value) {
         set_phase(object, "Pending");
-        claims::normalize_sources(object, None);
+        volume_claims::normalize_sources(object, None);
     }
 
     fn prepare_for_update(&self, object: &mut Value, old: &Value) {
-        claims::normalize_sources(object, Some(old));
+        volume_claims::normalize_sources(object, Some(old));
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
-        claims::validate_spec(&Field::root(object).at("spec"), errors);
+        volume_claims::validate_spec(&Field::root(object).at("spec"), errors);
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
@@ -89,7 +89,7 @@ impl Strategy for PersistentVolumeClaim {
     }
 
     fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        let class = claims::class_annotation_warning(new);
-        class.into_iter().chain(claims::fractions(&new["spec"], "spec")).collect()
+        let class = volume_claims::class_annotation_warning(new);
+        class.into_iter().chain(volume_claims::fractions(&Field::root(new).at("spec"))).collect()
     }
 }

@@ -9,10 +9,10 @@ use crate::{
         names,
     },
     kinds::shared::{
-        claims::CLASS_ANNOTATION,
         field::{Field, IMMUTABLE},
-        internal::{Internal, Table},
-        resource_names as resources, validate_amount,
+        internal_version::{Internal, Table},
+        resource_names as resources, validate_basic_resource,
+        volume_claims::CLASS_ANNOTATION,
     },
 };
 
@@ -56,11 +56,10 @@ pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
     validate_fixed(new, old, errors);
     let size = spec.below("resources.requests.storage");
-    let amount = |value: &Value| value.as_str().and_then(|text| text.parse::<Quantity>().ok());
-    let bytes = |value: &Value| amount(value).unwrap_or(Quantity::from_bytes(0));
-    let requested = bytes(size.value);
-    if requested < bytes(was.below("resources.requests.storage").value)
-        && requested <= bytes(&old["status"]["capacity"]["storage"])
+    let bytes = |of: &Field<'_>| of.quantity().unwrap_or(Quantity::from_bytes(0));
+    let requested = bytes(&size);
+    if requested < bytes(&was.below("resources.requests.storage"))
+        && requested <= bytes(&Field::root(old).below("status.capacity.storage"))
     {
         size.forbidden("field can not be less than status.capacity", errors);
     }
@@ -109,7 +108,7 @@ fn validate_fixed(new: &Value, old: &Value, errors: &mut Errors) {
 /// Validates a status.
 pub(super) fn validate_status(object: &Value, errors: &mut Errors) {
     let status = Field::root(object).at("status");
-    status.at("capacity").entries().for_each(|(_, amount)| validate_amount(&amount, errors));
+    status.at("capacity").entries().for_each(|(_, amount)| validate_basic_resource(&amount, errors));
     let states = status.at("allocatedResourceStatuses");
     for (resource, state) in states.entries() {
         validate_resource(&states, resource, errors);
@@ -120,7 +119,7 @@ pub(super) fn validate_status(object: &Value, errors: &mut Errors) {
     let allocated = status.at("allocatedResources");
     for (resource, amount) in allocated.entries() {
         validate_resource(&allocated, resource, errors);
-        validate_amount(&amount, errors);
+        validate_basic_resource(&amount, errors);
     }
 }
 

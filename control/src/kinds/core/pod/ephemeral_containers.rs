@@ -10,9 +10,6 @@ use crate::{
     kinds::shared::{field::Field, pod_template},
 };
 
-/// The annotation of pods that a kubelet has read from a file, a URL or an API server.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// The list of ephemeral containers.
 #[derive(Debug)]
 pub(super) struct EphemeralContainers;
@@ -29,7 +26,7 @@ impl Part for EphemeralContainers {
 
     fn validate(&self, new: &Value, old: &Value, errors: &mut Errors) -> bool {
         super::validate_whole(new, errors);
-        if !old["metadata"]["annotations"][MIRROR].is_null() {
+        if super::is_mirror(old) {
             Field::root(new).forbidden("static pods do not support ephemeral containers", errors);
         }
         pod_template::validate_ephemeral_containers_update(&new["spec"], &old["spec"], errors);

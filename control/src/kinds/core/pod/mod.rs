@@ -31,7 +31,7 @@ use crate::{
     kinds::{
         shared::{
             field::Field,
-            pod_template::{self, profiles},
+            pod_template::{self, security_profiles},
             set_phase,
             tables::{AGE, column, wide},
         },
@@ -112,13 +112,13 @@ impl Strategy for Pod {
     }
 
     fn complete_fields(&self, object: &mut Value) -> Vec<String> {
-        profiles::app_armor_of_annotations(object)
+        security_profiles::app_armor_of_annotations(object)
     }
 
     /// Sets the QoS class, the selectors of affinity and the scheduling condition of a new pod, which admission may have
     /// changed.
     fn complete_create(&self, object: &mut Value) {
-        pod_template::complete_placement(object);
+        pod_template::complete_scheduling(object);
         // An invalid spec is refused by validation.
         if let Ok(class) = qos::qos_class(&object["spec"]) {
             object["status"]["qosClass"] = json!(class.name());
@@ -151,7 +151,7 @@ impl Strategy for Pod {
         if !ephemeral.is_empty() {
             ephemeral.forbidden("cannot be set on create", errors);
         }
-        profiles::validate_match(&object["metadata"]["annotations"], &Field::root(object).at("spec"), errors);
+        security_profiles::validate_match(&object["metadata"]["annotations"], &Field::root(object).at("spec"), errors);
     }
 
     /// Changes of pods come from programs, which nobody reads warnings of.
@@ -182,14 +182,22 @@ impl Strategy for Pod {
     }
 }
 
+/// The annotation of the pods by which a node shows those of its own files.
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Whether a pod is a node's own.
+pub(crate) fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"].get(MIRROR).is_some()
+}
+
 /// Validates a pod, new or changed.
 fn validate_whole(pod: &Value, errors: &mut Errors) {
     let (annotations, spec) = (Field::root(pod).below("metadata.annotations"), Field::root(pod).at("spec"));
-    profiles::validate_annotations(&annotations, &spec, errors);
+    security_profiles::validate_annotations(&annotations, &spec, errors);
     pod_template::validate_spec(spec.value, &spec.path, false, errors);
 }
 
 fn validate_annotations_update(new: &Value, old: &Value, errors: &mut Errors) {
     let [new, old] = [new, old].map(|pod| Field::root(pod).below("metadata.annotations"));
-    profiles::validate_annotations_update(&new, &old, errors);
+    security_profiles::validate_annotations_update(&new, &old, errors);
 }

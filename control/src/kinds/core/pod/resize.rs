@@ -63,8 +63,8 @@ fn removed_resource(new: &Value, old: &Value) -> Option<&'static str> {
         };
         loses((old, new))
             || ["containers", "initContainers"].iter().any(|list| {
-                let items = |spec: &'_ Value| spec[*list].as_array().cloned().unwrap_or_default();
-                items(old).iter().zip(&items(new)).any(loses)
+                let [old, new] = [old, new].map(|spec| spec[*list].as_array().into_iter().flatten());
+                old.zip(new).any(loses)
             })
     };
     ["requests", "limits"].into_iter().find(|kind| has_lost(kind))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
-use super::{profiles, volume::validate_no_back_steps};
+use super::{security_profiles, volume::validate_local_descending_path};
 use crate::{
     apiserver::validation::{
         errors::{AT_LEAST_0, Errors, PORT, list, text},
@@ -100,7 +100,7 @@ pub(super) fn common<'a>(container: &'a Value, here: &str, pod: &mut Pod<'a>, er
     resources(&container["resources"], &format!("{here}.resources"), errors);
     let context = Field { value: &container["securityContext"], path: format!("{here}.securityContext") };
     ids(context.value, &context.path, &["runAsUser", "runAsGroup"], errors);
-    profiles::validate_context(&context, errors);
+    security_profiles::validate_context(&context, errors);
     if image.trim() != image && !image.trim().is_empty() {
         errors.invalid_text(format!("{here}.image"), image, "must not have leading or trailing whitespace");
     }
@@ -260,10 +260,7 @@ fn mounts(container: &Value, here: &str, volumes: &BTreeSet<&str>, errors: &mut 
                 let why = "subPathExpr and subPath are mutually exclusive";
                 errors.invalid_text(format!("{here}.{key}"), sub, why);
             }
-            if sub.starts_with('/') {
-                errors.invalid(format!("{all}.{key}"), &mount[key], "must be a relative path");
-            }
-            validate_no_back_steps(&format!("{all}.{key}"), sub, errors);
+            validate_local_descending_path(&format!("{all}.{key}"), sub, errors);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The spec of a pod, in the pod itself or in the template of a controller.
 
 mod container;
-mod ephemeral;
-mod placement;
-pub(crate) mod profiles;
+mod ephemeral_containers;
+mod scheduling;
+pub(crate) mod security_profiles;
 mod volume;
 mod warnings;
 
@@ -17,13 +17,22 @@ use crate::apiserver::validation::{
     names,
 };
 use container::Pod;
-pub(crate) use ephemeral::validate_update as validate_ephemeral_containers_update;
-pub(crate) use placement::complete as complete_placement;
+pub(crate) use ephemeral_containers::validate_update as validate_ephemeral_containers_update;
+pub(crate) use scheduling::complete as complete_scheduling;
 pub(crate) use volume::validate_no_back_steps;
 pub(crate) use warnings::warnings;
 
+/// The lists of containers in a spec, in upstream's order.
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// The containers of all lists.
+fn containers<'a>(spec: &Field<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
+    CONTAINER_LISTS.map(|list| spec.at(list).items()).into_iter().flatten()
+}
+
 /// Validates a pod's spec; `template` says that it stands in a controller, which has checked the restart policy.
 pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &mut Errors) {
+    let field = Field { value: spec, path: path.to_owned() };
     let volumes = volume::all(spec, path, errors);
     let host_network = spec["hostNetwork"] == true;
     let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
@@ -38,7 +47,7 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
         // Only containers that run at the same time compete for ports.
         pod.host_ports.clear();
     }
-    ephemeral::validate(spec, path, &mut pod, errors);
+    ephemeral_containers::validate(spec, path, &mut pod, errors);
     if template && list(spec, "ephemeralContainers").next().is_some() {
         errors.forbidden(format!("{path}.ephemeralContainers"), "ephemeral containers not allowed in pod template");
     }
@@ -56,21 +65,17 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
     for (at, group) in list(context, "supplementalGroups") {
         container::id(group, format!("{path}.securityContext.supplementalGroups[{at}]"), errors);
     }
-    profiles::validate_context(&Field { value: context, path: format!("{path}.securityContext") }, errors);
-    placement::validate_affinity(&Field { value: &spec["affinity"], path: format!("{path}.affinity") }, errors);
+    security_profiles::validate_context(&field.at("securityContext"), errors);
+    scheduling::validate_affinity(&field.at("affinity"), errors);
     if spec["dnsPolicy"] == "None" && list(&spec["dnsConfig"], "nameservers").next().is_none() {
         errors.required(
             format!("{path}.dnsConfig.nameservers"),
             "must provide at least one DNS nameserver when `dnsPolicy` is None",
         );
     }
-    let constraints =
-        Field { value: &spec["topologySpreadConstraints"], path: format!("{path}.topologySpreadConstraints") };
-    placement::validate_spread(&constraints, errors);
-    for (key, check) in
-        [("serviceAccountName", names::subdomain as fn(&str) -> Option<String>), ("nodeName", names::subdomain)]
-    {
-        optional_name(spec, path, key, check, errors);
+    scheduling::validate_spread(&field.at("topologySpreadConstraints"), errors);
+    for key in ["serviceAccountName", "nodeName"] {
+        field.at(key).optionally_fits(names::subdomain, errors);
     }
     let deadline = &spec["activeDeadlineSeconds"];
     if deadline.as_i64().is_some_and(|n| !(1..=i64::from(i32::MAX)).contains(&n)) {
@@ -81,17 +86,11 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
         );
     }
     for key in ["hostname", "subdomain"] {
-        optional_name(spec, path, key, names::label, errors);
+        field.at(key).optionally_fits(names::label, errors);
     }
     tolerations(spec, path, errors);
     for (at, alias) in list(spec, "hostAliases") {
         errors.unless(format!("{path}.hostAliases[{at}].ip"), text(alias, "ip"), names::ip(text(alias, "ip")));
-    }
-}
-
-fn optional_name(spec: &Value, path: &str, key: &str, check: fn(&str) -> Option<String>, errors: &mut Errors) {
-    if !text(spec, key).is_empty() {
-        errors.unless(format!("{path}.{key}"), text(spec, key), check(text(spec, key)));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
         errors::{Errors, list, text},
         names,
     },
-    kinds::shared::{claims, field::Field},
+    kinds::shared::{field::Field, volume_claims},
 };
 
 /// What the metadata of a claim's template may not have, in upstream's order, and as upstream writes it.
@@ -112,10 +112,8 @@ fn source_of(here: &str, kind: &str, source: &Value, errors: &mut Errors) {
         let path = text(item, "path");
         if path.is_empty() {
             errors.required(format!("{here}.path"), "");
-        } else if path.starts_with('/') {
-            errors.invalid_text(format!("{here}.path"), path, "must be a relative path");
         }
-        validate_no_back_steps(&format!("{here}.path"), path, errors);
+        validate_local_descending_path(&format!("{here}.path"), path, errors);
     }
 }
 
@@ -135,7 +133,15 @@ fn claim_template(template: &Field<'_>, errors: &mut Errors) {
             errors.forbidden(format!("{}.{shown}", metadata.path), "cannot be set");
         }
     }
-    claims::validate_spec(&template.at("spec"), errors);
+    volume_claims::validate_spec(&template.at("spec"), errors);
+}
+
+/// Refuses paths that begin at the root or leave their directory.
+pub(super) fn validate_local_descending_path(field: &str, path: &str, errors: &mut Errors) {
+    if path.starts_with('/') {
+        errors.invalid_text(field, path, "must be a relative path");
+    }
+    validate_no_back_steps(field, path, errors);
 }
 
 /// Refuses paths that leave their directory.

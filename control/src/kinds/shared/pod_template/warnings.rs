@@ -5,8 +5,12 @@ use std::{
     net::Ipv6Addr,
 };
 
-use super::profiles;
-use crate::kinds::shared::{claims, field::Field, node_selector};
+use super::{
+    containers,
+    scheduling::{PREFERRED, REQUIRED},
+    security_profiles,
+};
+use crate::kinds::shared::{field::Field, fractional_bytes, node_selector, old_volumes, volume_claims};
 
 const NO_SELECTOR: &str = "a null labelSelector results in matching no pod";
 
@@ -18,19 +22,6 @@ const DEAD_ANNOTATIONS: [(&str, &str); 3] = [
     ),
     ("security.alpha.kubernetes.io/sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
     ("security.alpha.kubernetes.io/unsafe-sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
-];
-
-/// Kinds of volumes: the name of the field, what upstream calls it, and what has become of it.
-const OLD_VOLUMES: [(&str, &str, &str); 9] = [
-    ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
-    ("gitRepo", "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
-    ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
-    ("flocker", "flocker", "deprecated in v1.22, non-functional in v1.25+"),
-    ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
-    ("quobyte", "quobyte", "deprecated in v1.22, non-functional in v1.25+"),
-    ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
-    ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
-    ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
 /// Warnings about a pod or a template, in upstream's order.
@@ -45,14 +36,20 @@ pub(crate) fn warnings(metadata: &Field<'_>, spec: &Field<'_>, template: bool) -
     host_aliases(&spec.at("hostAliases"), &mut found);
     pull_secrets(&spec.at("imagePullSecrets"), &mut found);
     for resource in ["memory", "ephemeral-storage"] {
-        found.extend(fraction(&spec.at("overhead"), resource));
+        found.extend(fractional_bytes(&spec.at("overhead"), resource));
     }
-    found.extend(profiles::pod_warnings(annotations.value, spec, &metadata.path));
+    found.extend(security_profiles::pod_warnings(annotations.value, spec, &metadata.path));
     for container in containers(spec) {
-        found.extend(profiles::container_warnings(annotations.value, spec, &container, &metadata.path, template));
+        found.extend(security_profiles::container_warnings(
+            annotations.value,
+            spec,
+            &container,
+            &metadata.path,
+            template,
+        ));
         for resource in ["memory", "ephemeral-storage"] {
             for list in ["limits", "requests"] {
-                found.extend(fraction(&container.at("resources").at(list), resource));
+                found.extend(fractional_bytes(&container.at("resources").at(list), resource));
             }
         }
         variables(&container.at("env"), &mut found);
@@ -64,18 +61,12 @@ pub(crate) fn warnings(metadata: &Field<'_>, spec: &Field<'_>, template: bool) -
         found.push(format!("{}: must be >= 0; negative values are invalid and will be treated as 1", grace.path));
     }
     for pods in ["podAffinity", "podAntiAffinity"].map(|kind| spec.at("affinity").at(kind)) {
-        let required = pods.at("requiredDuringSchedulingIgnoredDuringExecution");
-        let preferred = pods.at("preferredDuringSchedulingIgnoredDuringExecution");
+        let required = pods.at(REQUIRED);
+        let preferred = pods.at(PREFERRED);
         let terms = required.items().chain(preferred.items().map(|term| term.at("podAffinityTerm")));
         found.extend(terms.filter_map(|term| no_selector(&term)));
     }
     found
-}
-
-/// The containers of all sorts.
-fn containers<'a>(spec: &Field<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
-    let spec = spec.clone();
-    ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(move |list| spec.at(list).items())
 }
 
 fn no_selector(of: &Field<'_>) -> Option<String> {
@@ -89,8 +80,8 @@ fn nodes(spec: &Field<'_>, found: &mut Vec<String>) {
         found.extend(node_selector::deprecated(key).map(|why| format!("{}: {why}", label.path)));
     }
     let affinity = spec.below("affinity.nodeAffinity");
-    found.extend(node_selector::warnings(&affinity.at("requiredDuringSchedulingIgnoredDuringExecution")));
-    for term in affinity.at("preferredDuringSchedulingIgnoredDuringExecution").items() {
+    found.extend(node_selector::warnings(&affinity.at(REQUIRED)));
+    for term in affinity.at(PREFERRED).items() {
         found.extend(node_selector::term_warnings(&term.at("preference"), false));
     }
     for constraint in spec.at("topologySpreadConstraints").items() {
@@ -102,11 +93,8 @@ fn nodes(spec: &Field<'_>, found: &mut Vec<String>) {
 
 fn volumes(spec: &Field<'_>, found: &mut Vec<String>) {
     for volume in spec.at("volumes").items() {
-        for (_, shown, why) in OLD_VOLUMES.iter().filter(|(name, ..)| volume.at(name).is_set()) {
-            found.push(format!("{}.{shown}: {why}", volume.path));
-        }
-        let claim = volume.below("ephemeral.volumeClaimTemplate.spec");
-        found.extend(claims::fractions(claim.value, &claim.path));
+        found.extend(old_volumes::warnings(&volume, &old_volumes::OF_PODS));
+        found.extend(volume_claims::fractions(&volume.below("ephemeral.volumeClaimTemplate.spec")));
     }
 }
 
@@ -137,12 +125,6 @@ fn pull_secrets(secrets: &Field<'_>, found: &mut Vec<String>) {
     for name in secrets.items().map(|secret| secret.at("name")).filter(Field::is_empty) {
         found.push(format!("{}: invalid empty name \"\"", name.path));
     }
-}
-
-/// A warning about an amount that is no whole number of bytes.
-fn fraction(amounts: &Field<'_>, resource: &str) -> Option<String> {
-    let amount = amounts.at(resource).quantity().filter(|amount| amount.milli() % 1000 != 0)?;
-    Some(format!("{}[{resource}]: fractional byte value \"{amount}\" is invalid, must be an integer", amounts.path))
 }
 
 fn variables(variables: &Field<'_>, found: &mut Vec<String>) {

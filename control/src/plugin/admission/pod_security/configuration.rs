@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::policy::{Level, Policy, Version};
 use crate::{
-    apiserver::{Errors, validation::names},
+    apiserver::{Errors, aggregate, validation::names},
     plugin::admission::configuration::check_fields,
 };
 
@@ -46,7 +46,7 @@ impl Configuration {
         read.namespaces = exempt(value, "namespaces", names::dotless_label, &mut errors)?;
         read.runtime_classes = exempt(value, "runtimeClasses", names::subdomain, &mut errors)?;
         read.usernames = exempt(value, "usernames", empty, &mut errors)?;
-        match crate::apiserver::aggregate(errors.0.iter().map(ToString::to_string)) {
+        match aggregate(errors.0.iter().map(ToString::to_string)) {
             Some(all) => Err(format!("PodSecurity invalid: {all}")),
             None => Ok(read),
         }
@@ -80,7 +80,7 @@ fn read_defaults(defaults: &Value) -> Result<Policy, String> {
             None => {}
         }
     }
-    match crate::apiserver::aggregate(wrong) {
+    match aggregate(wrong) {
         Some(all) => Err(format!("PodSecurity configuration error: {all}")),
         None => Ok(policy),
     }

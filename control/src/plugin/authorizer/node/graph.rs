@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{Relations, references};
-use crate::store::Key;
+use crate::{kinds::core::pod::is_mirror, store::Key};
 
 /// A kind of object that may lead to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ impl Graph {
         let Some((pod, node)) = pod.zip(node) else { return };
         let node: Arc<str> = node.into();
         // References of a mirror pod do not count: the node writes it, and could gain access to any object by them.
-        let mut named = if references::is_mirror(pod) { Vec::new() } else { references::of_pod(pod) };
+        let mut named = if is_mirror(pod) { Vec::new() } else { references::of_pod(pod) };
         named.sort_unstable();
         named.dedup();
         let named = named.into_iter().map(|(kind, name)| {

@@ -7,13 +7,6 @@ use super::{
     graph::{Kind, Kind::*},
 };
 
-/// The annotation of the pods by which a node shows those of its own files.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
-
-pub(crate) fn is_mirror(pod: &Value) -> bool {
-    pod["metadata"]["annotations"].get(MIRROR).is_some()
-}
-
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }

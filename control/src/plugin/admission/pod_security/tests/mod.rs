@@ -1,6 +1,6 @@
 //! The checks beside what a real API server said of the same pods, labels of namespaces, and requests through the API.
 
-mod configured;
+mod configuration;
 
 use serde_json::{Value, json};
 

@@ -2,12 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::refusals::{compare, compare_warnings};
+use super::{
+    pod_specs::with_pod,
+    refusals::{compare, compare_warnings},
+};
 use crate::apiserver::tests::{PODS, call, pod, with_namespace};
 
 /// `Pod`, or `Deployment` for its template; annotations; spec; the errors of fields; the warnings; the security contexts of
 /// containers in the answer. Recorded from kube-apiserver 1.36.
-static ROWS: &str = include_str!("profiles.tsv");
+static ROWS: &str = include_str!("security_profiles.tsv");
 
 #[tokio::test]
 async fn profiles_are_read_as_upstream_reads_them() {
@@ -18,16 +21,8 @@ async fn profiles_are_read_as_upstream_reads_them() {
         let [kind, annotations, spec, refused, warnings, contexts] = fields[..] else { panic!("{line}") };
         let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         let metadata = json!({"name": "x", "labels": {"a": "b"}, "annotations": value(annotations)});
-        let template = json!({"metadata": metadata, "spec": value(spec)});
-        let (path, object, at) = match kind {
-            "Pod" => ("/api/v1/namespaces/n/pods", template, "/spec"),
-            _ => {
-                let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
-                let deployment = json!({"metadata": {"name": "x"}, "spec": spec});
-                ("/apis/apps/v1/namespaces/n/deployments", deployment, "/spec/template/spec")
-            }
-        };
-        let answer = call(&api, "POST", &format!("{path}?dryRun=All"), object).await;
+        let (path, object, at) = with_pod(kind, json!({"metadata": metadata, "spec": value(spec)}));
+        let answer = call(&api, "POST", &path, object).await;
         let row = format!("{kind} {annotations} {spec}");
         wrong.extend(compare(&row, &answer, refused));
         wrong.extend(compare_warnings(&row, &answer, warnings));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use windlass_kit::quantity::Quantity;
 
-use super::{field::Field, selector};
+use super::{field::Field, fractional_bytes, selector};
 use crate::apiserver::validation::{errors::Errors, names};
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -121,15 +121,7 @@ pub(crate) fn class_annotation_warning(object: &Value) -> Option<String> {
 }
 
 /// Warnings about amounts that are no whole bytes.
-pub(crate) fn fractions(spec: &Value, path: &str) -> Vec<String> {
-    let resources = Field { value: spec, path: path.to_owned() }.at("resources");
-    let fraction = |list: &str| {
-        let amount = resources.at(list).at("storage");
-        let is_fraction = amount.quantity().is_some_and(|size| size.milli() % 1000 != 0);
-        let (path, shown) = (&resources.path, amount.text());
-        is_fraction.then(|| {
-            format!("{path}.{list}[storage]: fractional byte value \"{shown}\" is invalid, must be an integer")
-        })
-    };
-    ["requests", "limits"].into_iter().filter_map(fraction).collect()
+pub(crate) fn fractions(spec: &Field<'_>) -> Vec<String> {
+    let resources = spec.at("resources");
+    ["requests", "limits"].iter().filter_map(|list| fractional_bytes(&resources.at(list), "storage")).collect()
 }

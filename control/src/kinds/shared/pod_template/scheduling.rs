@@ -12,8 +12,8 @@ use crate::{
     kinds::shared::{field::Field, node_selector, selector},
 };
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+pub(super) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const NO_KEY: &str = "can not be empty";
 const NONE: &str = "must be greater than zero";
 
@@ -105,10 +105,10 @@ pub(super) fn validate_spread(constraints: &Field<'_>, errors: &mut Errors) {
         if !actions.contains(&action.text()) {
             action.not_supported_as(&format!("{:?}", action.text()), &actions, errors);
         }
-        let same = |other: &&Field<'_>| {
+        let same = |other: &Field<'_>| {
             other.at("topologyKey").text() == key.text() && other.at("whenUnsatisfiable").text() == action.text()
         };
-        if all.iter().skip(at + 1).find(same).is_some() {
+        if all.iter().skip(at + 1).any(same) {
             let shown = format!("Duplicate value: \"{{{}, {}}}\"", key.text(), action.text());
             let path = format!("{}.{{topologyKey, whenUnsatisfiable}}", constraint.path);
             errors.push(path, Cause::Duplicate, shown);

@@ -52,14 +52,15 @@ impl AdmissionPlugin for NodeDeclaredFeatureValidator {
 
 /// The features that a change of a pod needs, in order. Pure.
 fn needed(new: &Value, old: &Value) -> Vec<&'static str> {
-    let containers = |spec: &Value| spec["initContainers"].as_array().cloned().unwrap_or_default();
-    let before = containers(old);
+    fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
+        spec["initContainers"].as_array().into_iter().flatten()
+    }
     let is_resized = |container: &Value| {
-        let was = before.iter().find(|was| was["name"] == container["name"]);
+        let was = containers(old).find(|was| was["name"] == container["name"]);
         container["restartPolicy"] != "Always" && was.is_some_and(|was| was["resources"] != container["resources"])
     };
     let changes =
-        [(POD_LEVEL, new["resources"] != old["resources"]), (INIT_CONTAINERS, containers(new).iter().any(is_resized))];
+        [(POD_LEVEL, new["resources"] != old["resources"]), (INIT_CONTAINERS, containers(new).any(is_resized))];
     changes.into_iter().filter(|(_, changes)| *changes).map(|(feature, _)| feature).collect()
 }
 

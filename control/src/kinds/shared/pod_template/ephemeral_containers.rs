@@ -9,7 +9,7 @@ use crate::{
     apiserver::validation::errors::{Errors, list, text},
     kinds::shared::{
         field::Field,
-        internal::{Internal, Table},
+        internal_version::{Internal, Table},
     },
 };
 

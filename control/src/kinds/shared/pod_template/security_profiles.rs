@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::volume::validate_no_back_steps;
+use super::{CONTAINER_LISTS, containers, volume::validate_local_descending_path};
 use crate::{apiserver::validation::errors::Errors, kinds::shared::field::Field};
 
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -10,12 +10,6 @@ const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 const MAX_PROFILE_BYTES: usize = 4095;
-const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
-
-/// The containers of a pod.
-fn containers<'a>(spec: &Field<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
-    LISTS.map(|list| spec.at(list)).into_iter().flat_map(|list| list.items().collect::<Vec<_>>())
-}
 
 /// Validates the profiles of a security context.
 pub(super) fn validate_context(context: &Field<'_>, errors: &mut Errors) {
@@ -42,21 +36,13 @@ fn validate_seccomp(profile: &Field<'_>, errors: &mut Errors) {
     let file = profile.at("localhostProfile");
     match (profile.at("type").text() == "Localhost", file.is_set()) {
         (true, false) => file.required("must be set when seccomp type is Localhost", errors),
-        (true, true) => validate_descending(&file.path, file.text(), errors),
+        (true, true) => validate_local_descending_path(&file.path, file.text(), errors),
         (false, true) => {
             let shown = profile.internal(&[("Type", "type"), ("LocalhostProfile", "localhostProfile")]);
             file.invalid_as(&shown, "can only be set when seccomp type is Localhost", errors);
         }
         (false, false) => {}
     }
-}
-
-/// Refuses paths that begin at the root or leave their directory.
-fn validate_descending(path: &str, file: &str, errors: &mut Errors) {
-    if file.starts_with('/') {
-        errors.invalid_text(path, file, "must be a relative path");
-    }
-    validate_no_back_steps(path, file, errors);
 }
 
 fn validate_app_armor(profile: &Field<'_>, errors: &mut Errors) {
@@ -85,7 +71,7 @@ pub(crate) fn validate_annotations(annotations: &Field<'_>, spec: &Field<'_>, er
             match value.text() {
                 "runtime/default" | "docker/default" | "unconfined" => {}
                 profile => match profile.strip_prefix(LOCALHOST) {
-                    Some(file) => validate_descending(&path, file, errors),
+                    Some(file) => validate_local_descending_path(&path, file, errors),
                     None => errors.invalid_text(path, profile, "must be a valid seccomp profile"),
                 },
             }
@@ -208,7 +194,7 @@ pub(crate) fn app_armor_of_annotations(pod: &mut Value) -> Vec<String> {
     }
     let annotations = pod["metadata"]["annotations"].clone();
     let of_pod = pod["spec"]["securityContext"]["appArmorProfile"].clone();
-    for list in LISTS {
+    for list in CONTAINER_LISTS {
         for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
             let key = format!("{APP_ARMOR}{}", container["name"].as_str().unwrap_or_default());
             let Some(annotation) = annotations[&key].as_str() else { continue };
