@@ -3,6 +3,7 @@
 use axum::{body::Bytes, http::HeaderValue, response::Response};
 use serde_json::Value;
 use windlass_apimachinery::{
+    decode,
     patch::{self, PatchKind},
     protobuf::envelope,
 };
@@ -16,7 +17,7 @@ use super::{
     types::{Gvk, TypeSchema, Version},
     validation::Cause,
 };
-use crate::schema::{self, ContentType, Decoded};
+use crate::schema::{self, ContentType, Decoded, Duplicates};
 
 /// A decoded object and the warnings about its fields.
 pub(crate) struct Read {
@@ -37,7 +38,7 @@ pub(super) enum PatchType {
 pub(super) struct PatchBody {
     pub(super) kind: PatchType,
     pub(super) patch: Value,
-    pub(super) duplicates: Vec<String>,
+    duplicates: Duplicates,
 }
 
 impl PatchBody {
@@ -79,22 +80,42 @@ impl PatchBody {
                 value.as_object_mut().and_then(|fields| fields.remove(field));
             }
         }
-        let unfit = |why: String| {
-            ApiError::new(422, "Invalid", format!("{} cannot be patched so: {why}", gvk.kind)).with_cause(
-                Cause::Invalid.as_str(),
-                &format!("Invalid value: {why}"),
-                "patch",
-            )
-        };
-        metadata::set_type_meta(gvk, &mut value).map_err(unfit)?;
+        metadata::set_type_meta(gvk, &mut value).map_err(|why| self.unfit(&why))?;
         let problems = schema.check(&value);
         if !problems.wrong.is_empty() {
-            return Err(unfit(problems.wrong.join(", ")));
+            return Err(self.unfit(&problems.wrong.join(", ")));
         }
-        let warnings = validate_fields(gvk, options, problems.unknown, &self.duplicates)?;
+        let mut strict = StrictProblems::new(&self.duplicates, &problems.unknown);
+        if self.kind == PatchType::Patch(PatchKind::Json) {
+            let of_patch = strict.warnings.iter_mut().filter(|problem| problem.starts_with("duplicate"));
+            of_patch.for_each(|problem| problem.insert_str(0, "json patch "));
+            strict.error = strict.warnings.join(", ");
+        }
+        let warnings = strict.judge(options, |why| match self.kind {
+            PatchType::Apply if !self.duplicates.is_empty() => {
+                let why = self.duplicates.errors().join(", ");
+                ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {why}"))
+            }
+            PatchType::Apply => cannot_be_handled(gvk, &format!("{STRICT}: {why}")),
+            PatchType::Patch(_) => self.unfit(&format!("{STRICT}: {why}")),
+        })?;
         Ok(Read { value, warnings })
     }
+
+    /// The error of a patch whose result is none of its type's. Upstream repeats the result there; here it is the patch,
+    /// since who may patch an object need not be allowed to read it.
+    fn unfit(&self, why: &str) -> ApiError {
+        let detail = format!("Invalid value: {}: {why}", Value::from(self.patch.to_string()));
+        ApiError::new(422, "Invalid", format!("\"\" is invalid: patch: {detail}")).with_cause(
+            Cause::Invalid.as_str(),
+            &detail,
+            "patch",
+        )
+    }
 }
+
+/// How upstream begins to tell of unknown and duplicate fields.
+const STRICT: &str = "strict decoding error";
 
 impl ApiRequest {
     /// Decodes a body as its content type says. Custom resources have no protobuf form.
@@ -137,7 +158,12 @@ impl ApiRequest {
         }
         metadata::set_type_meta(gvk, &mut value).map_err(ApiError::bad_request)?;
         self.audit.request_object(&value);
-        let warnings = validate_fields_of((gvk, schema), options, &value, &decoded.duplicates)?;
+        let problems = schema.check(&value);
+        if !problems.wrong.is_empty() {
+            return Err(cannot_be_handled(gvk, &problems.wrong.join(", ")));
+        }
+        let strict = StrictProblems::of_object(schema, body, &decoded.duplicates, &problems.unknown);
+        let warnings = strict.judge(options, |why| cannot_be_handled(gvk, &format!("{STRICT}: {why}")))?;
         Ok(Read { value, warnings })
     }
 
@@ -162,44 +188,46 @@ impl ApiRequest {
     }
 }
 
-/// Refuses fields of the wrong type; unknown and duplicate fields are refused, returned as warnings or ignored, by the
-/// request's `fieldValidation`.
-fn validate_fields_of(
-    (gvk, schema): (&Gvk, &TypeSchema),
-    options: &RequestOptions,
-    value: &Value,
-    duplicates: &[String],
-) -> Result<Vec<String>, ApiError> {
-    let problems = schema.check(value);
-    if !problems.wrong.is_empty() {
-        let (kind, version) = (&gvk.kind, &gvk.version);
-        let wrong = problems.wrong.join(", ");
-        let why = format!("{kind} in version {version:?} cannot be handled as a {kind}: {wrong}");
-        return Err(ApiError::bad_request(why));
-    }
-    validate_fields(gvk, options, problems.unknown, duplicates)
+/// What strict decoding finds: unknown and duplicate fields.
+struct StrictProblems {
+    /// One by one.
+    warnings: Vec<String>,
+    /// All together.
+    error: String,
 }
 
-fn validate_fields(
-    gvk: &Gvk,
-    options: &RequestOptions,
-    unknown: Vec<String>,
-    duplicates: &[String],
-) -> Result<Vec<String>, ApiError> {
-    let mut problems: Vec<String> = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
-    problems.extend(unknown.into_iter().map(|path| format!("unknown field {path:?}")));
-    match options.field_validation {
-        FieldValidation::Strict if !problems.is_empty() => {
-            let (kind, version) = (&gvk.kind, &gvk.version);
-            let why = format!(
-                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-                problems.join(", ")
-            );
-            Err(ApiError::bad_request(why))
-        }
-        FieldValidation::Warn => Ok(problems),
-        FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
+impl StrictProblems {
+    fn new(duplicates: &Duplicates, unknown: &[String]) -> Self {
+        let unknown = || unknown.iter().map(|path| decode::unknown(path));
+        let mut errors = duplicates.errors();
+        errors.extend(unknown());
+        Self { warnings: duplicates.problems().into_iter().chain(unknown()).collect(), error: errors.join(", ") }
     }
+
+    /// Those of an object as it was sent: of one of Go's types in JSON they are told in the order of the body.
+    fn of_object(schema: &TypeSchema, body: &[u8], duplicates: &Duplicates, unknown: &[String]) -> Self {
+        match duplicates {
+            Duplicates::Paths(paths) if schema.is_built_in() && !(paths.is_empty() && unknown.is_empty()) => {
+                let problems = decode::in_document_order(body, paths, unknown);
+                Self { error: problems.join(", "), warnings: problems }
+            }
+            _ => Self::new(duplicates, unknown),
+        }
+    }
+
+    /// The warnings, or the error that `refuse` makes of the problems, by the request's `fieldValidation`.
+    fn judge(self, options: &RequestOptions, refuse: impl FnOnce(&str) -> ApiError) -> Result<Vec<String>, ApiError> {
+        match options.field_validation {
+            FieldValidation::Strict if !self.error.is_empty() => Err(refuse(&self.error)),
+            FieldValidation::Warn => Ok(self.warnings),
+            FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
+        }
+    }
+}
+
+fn cannot_be_handled(gvk: &Gvk, why: &str) -> ApiError {
+    let (kind, version) = (&gvk.kind, &gvk.version);
+    ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
 }
 
 pub(super) fn with_warnings(mut response: Response, warnings: &[String]) -> Response {

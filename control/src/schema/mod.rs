@@ -5,7 +5,7 @@ pub mod transcoding;
 
 use std::sync::Arc;
 
-pub use windlass_apimachinery::decode::{ContentType, Decoded};
+pub use windlass_apimachinery::decode::{ContentType, Decoded, Duplicates};
 use windlass_apimachinery::{
     decode,
     protobuf::{
@@ -42,7 +42,7 @@ pub fn decode_protobuf(bytes: &[u8]) -> Result<Decoded, String> {
     };
     let decoded = envelope::decode_object(bytes, schema_of);
     let value = decoded.map_err(|error| format!("protobuf parse error: {error}"))?;
-    Ok(Decoded { value, duplicates: Vec::new() })
+    Ok(Decoded { value, duplicates: Duplicates::NONE })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod apply;
 mod audit;
 mod certificates;
 mod deletion;
+mod field_validation;
 mod impersonation;
 mod limits;
 mod lists;
@@ -232,27 +233,6 @@ async fn refusals_are_statuses_with_the_right_code() {
         assert!(reply.body["message"].as_str().unwrap().contains(words), "{method} {path}: {}", reply.body);
         assert_eq!(reply.body["kind"], "Status");
     }
-}
-
-#[tokio::test]
-async fn unknown_fields_are_refused_warned_about_or_ignored() {
-    let api = with_namespace().await;
-    let body = json!({"metadata": {"name": "m"}, "colour": "red"});
-    let strict = call(&api, "POST", &format!("{MAPS}?fieldValidation=Strict"), body.clone()).await;
-    assert_eq!(strict.code, 400);
-    assert!(
-        strict.body["message"].as_str().unwrap().ends_with("strict decoding error: unknown field \"colour\""),
-        "{}",
-        strict.body
-    );
-    let warned = call(&api, "POST", &format!("{MAPS}?dryRun=All"), body.clone()).await;
-    assert_eq!(
-        (warned.code, warned.warnings.as_slice()),
-        (201, &["299 - \"unknown field \\\"colour\\\"\"".to_owned()][..])
-    );
-    let ignored = call(&api, "POST", &format!("{MAPS}?fieldValidation=Ignore&dryRun=All"), body).await;
-    assert!(ignored.code == 201 && ignored.warnings.is_empty());
-    assert_eq!(call(&api, "GET", &format!("{MAPS}/m"), Value::Null).await.code, 404, "a dry run writes nothing");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::{apiserver::tests::version, fuzzing::stored_versions};
 fn bodies_are_read_with_their_faults() {
     let json =
         decode(br#"{"a":1,"b":{"c":1,"c":2},"l":[{"x":1,"x":2}],"big":9007199254740993}"#, ContentType::Json).unwrap();
-    assert_eq!(json.duplicates, ["b.c", "l[0].x"]);
+    assert_eq!(json.duplicates, Duplicates::Paths(vec!["b.c".to_owned(), "l[0].x".to_owned()]));
     assert_eq!(json.value["big"], json!(9_007_199_254_740_993i64));
     for broken in [&b"{"[..], b"", b"[1,]", b"{} x", b"\xff"] {
         assert!(decode(broken, ContentType::Json).is_err(), "{broken:?}");
@@ -45,7 +45,8 @@ fn duplicates_and_numbers_of_yaml() {
     let yaml =
         decode(b"a: 1\nb:\n  c: 1\n  c: 2\nl:\n- x: 1\n  x: 2\nbig: 9007199254740993\non: yes\n", ContentType::Yaml)
             .unwrap();
-    assert_eq!(yaml.duplicates, ["b.c", "l[0].x"]);
+    let lines = ["line 4: key \"c\" already set in map", "line 7: key \"x\" already set in map"];
+    assert_eq!(yaml.duplicates, Duplicates::Lines(lines.map(str::to_owned).to_vec()));
     assert_eq!(yaml.value["big"], json!(9_007_199_254_740_993i64));
     assert_eq!(yaml.value["b"]["c"], 2);
     let error = decode(b"a: 1\nb: [1, 2\nc: 3\n", ContentType::Yaml).unwrap_err();

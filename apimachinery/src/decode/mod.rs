@@ -1,9 +1,15 @@
-//! Decodes JSON and YAML bodies to JSON values, with the paths of duplicate keys. Pure.
+//! Decodes JSON and YAML bodies to JSON values, with the keys that they give more than once. Pure.
+
+mod duplicates;
+#[cfg(test)]
+mod tests;
 
 use std::{cell::RefCell, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+pub use duplicates::{Duplicates, in_document_order, unknown};
 
 use crate::{MAX_DEPTH, field::Path};
 
@@ -21,8 +27,8 @@ pub enum ContentType {
 pub struct Decoded {
     /// The value; of duplicate keys the last one counts.
     pub value: Value,
-    /// Dotted paths of duplicate keys, in the order of their appearance.
-    pub duplicates: Vec<String>,
+    /// The duplicate keys.
+    pub duplicates: Duplicates,
 }
 
 /// Decodes `bytes`.
@@ -32,11 +38,19 @@ pub struct Decoded {
 pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, String> {
     let notes = Notes::default();
     let seed = Node { notes: &notes, depth: 0 };
-    let value = match content_type {
-        ContentType::Json => json(bytes, seed)?,
-        ContentType::Yaml => yaml(bytes, seed)?,
+    let (value, text) = match content_type {
+        ContentType::Json => (json(bytes, seed)?, None),
+        ContentType::Yaml => {
+            let text = utf8(bytes)?;
+            (yaml(text, seed)?, Some(text))
+        }
     };
-    Ok(Decoded { value, duplicates: notes.duplicates.into_inner() })
+    let paths = notes.duplicates.into_inner();
+    let duplicates = match text {
+        Some(text) if !paths.is_empty() => Duplicates::Lines(duplicates::lines(text, yaml_options())),
+        _ => Duplicates::Paths(paths),
+    };
+    Ok(Decoded { value, duplicates })
 }
 
 fn json(bytes: &[u8], seed: Node<'_>) -> Result<Value, String> {
@@ -52,14 +66,20 @@ fn json(bytes: &[u8], seed: Node<'_>) -> Result<Value, String> {
     Ok(value)
 }
 
-fn yaml(bytes: &[u8], seed: Node<'_>) -> Result<Value, String> {
-    let text = std::str::from_utf8(bytes).map_err(|e| format!("yaml parse error: the text is not UTF-8: {e}"))?;
-    let options = serde_saphyr::options! {
+fn utf8(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes).map_err(|e| format!("yaml parse error: the text is not UTF-8: {e}"))
+}
+
+fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
         legacy_octal_numbers: true,
         with_snippet: false,
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
-    };
-    let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
+    }
+}
+
+fn yaml(text: &str, seed: Node<'_>) -> Result<Value, String> {
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), |deserializer| {
         seed.deserialize(deserializer)
     });
     read.map_err(|error| {
@@ -79,14 +99,21 @@ fn first_line(text: &str) -> String {
     line[..cut].to_owned()
 }
 
-/// The current path, and the duplicate keys so far.
+/// The current path, and the keys so far.
 #[derive(Debug, Default)]
 struct Notes {
     path: RefCell<Path>,
+    /// The paths of those that are given more than once.
     duplicates: RefCell<Vec<String>>,
+    /// The paths of all, where they are asked for.
+    order: Option<RefCell<Vec<String>>>,
 }
 
 impl Notes {
+    fn with_order() -> Self {
+        Self { order: Some(RefCell::default()), ..Self::default() }
+    }
+
     /// Runs `inside` with the path extended by `step`.
     fn within<T>(&self, step: impl FnOnce(&mut Path) -> usize, inside: impl FnOnce() -> T) -> T {
         let before = step(&mut self.path.borrow_mut());
@@ -181,6 +208,9 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = entries.next_key_seed(Key)? {
             let enter = |path: &mut Path| path.enter_field(&key);
             let value = self.notes.within(enter, || {
+                if let Some(order) = &self.notes.order {
+                    order.borrow_mut().push(self.notes.path.borrow().as_str().to_owned());
+                }
                 if fields.contains_key(&key) {
                     let path = self.notes.path.borrow().as_str().to_owned();
                     let mut duplicates = self.notes.duplicates.borrow_mut();
