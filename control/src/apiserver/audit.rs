@@ -236,8 +236,13 @@ impl Audit {
 
     /// Adds a note, unless one of the key is there.
     pub(crate) fn annotate(&self, key: &str, value: impl Into<String>) {
+        self.annotate_with(key, || value.into());
+    }
+
+    /// Adds a note that is made only if it is recorded.
+    pub(super) fn annotate_with(&self, key: &str, value: impl FnOnce() -> String) {
         self.update(|event| {
-            event.annotations.entry(key.to_owned()).or_insert_with(|| value.into());
+            event.annotations.entry(key.to_owned()).or_insert_with(value);
         });
     }
 

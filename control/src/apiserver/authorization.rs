@@ -101,6 +101,11 @@ pub trait Authorizer: Send + Sync + fmt::Debug {
     /// Decides on one request.
     fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
+    /// Why it allows a request that it allows, for reviews and the audit log: not asked for on every request.
+    fn reason(&self, _: &User, _: &Attributes<'_>) -> String {
+        String::new()
+    }
+
     /// What a user may do in a namespace.
     fn rules(&self, user: &User, namespace: &str) -> Rules;
 }
@@ -129,6 +134,12 @@ impl Authorizers {
             }
         }
         Err(reasons.join("\n"))
+    }
+
+    /// Why the user may, by the authorizer that allows it; often empty.
+    pub(crate) fn reason(&self, user: &User, attributes: &Attributes<'_>) -> String {
+        let allows = |authorizer: &&Arc<dyn Authorizer>| authorizer.decide(user, attributes) == Decision::Allow;
+        self.0.iter().find(allows).map_or_else(String::new, |authorizer| authorizer.reason(user, attributes))
     }
 
     /// What the user may do in a namespace, by the rules of all authorizers.

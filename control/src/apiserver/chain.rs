@@ -139,7 +139,7 @@ fn read(uri: &Uri, method: &Method) -> Result<(RequestInfo, RequestOptions), Api
         .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let none = Uri::default();
-    let mut options = RequestOptions::parse(if request_info::is_proxied(&segments) { &none } else { uri })?;
+    let mut options = RequestOptions::parse(method, if request_info::is_proxied(&segments) { &none } else { uri })?;
     options.watch |= watch;
     let info = RequestInfo::parse(&segments, method, &options);
     Ok((info, options))
@@ -166,9 +166,13 @@ impl ApiRequest {
     /// Refuses a request that the user is not authorized for.
     pub(super) fn authorize(&self, info: &RequestInfo, options: &RequestOptions) -> Result<(), ApiError> {
         let attributes = info.attributes(options);
-        let decided = self.api.authorizer().authorize(&self.user, &attributes);
+        let authorizer = self.api.authorizer();
+        let decided = authorizer.authorize(&self.user, &attributes);
         self.audit.annotate("authorization.k8s.io/decision", if decided.is_ok() { "allow" } else { "forbid" });
-        self.audit.annotate("authorization.k8s.io/reason", decided.clone().err().unwrap_or_default());
+        self.audit.annotate_with("authorization.k8s.io/reason", || match &decided {
+            Ok(()) => authorizer.reason(&self.user, &attributes),
+            Err(why) => why.clone(),
+        });
         decided.map_err(|why| forbidden(&self.user, &attributes, &why))
     }
 

@@ -16,13 +16,12 @@ use super::{
 /// When the object has another kind or version.
 pub(crate) fn set_type_meta(gvk: &Gvk, object: &mut Value) -> Result<(), String> {
     let Some(fields) = object.as_object_mut() else { return Err("it is no JSON object".to_owned()) };
-    for (field, wanted) in [("kind", gvk.kind.to_string()), ("apiVersion", gvk.api_version())] {
+    let fields_of_type = [("kind", "kind", gvk.kind.to_string()), ("apiVersion", "API version", gvk.api_version())];
+    for (field, told, wanted) in fields_of_type {
         match fields.get(field) {
             Some(Value::String(given)) if *given == wanted => {}
             Some(Value::String(given)) if !given.is_empty() => {
-                return Err(format!(
-                    "the {field} in the data ({given}) does not match the expected {field} ({wanted})"
-                ));
+                return Err(format!("the {told} in the data ({given}) does not match the expected {told} ({wanted})"));
             }
             None | Some(Value::Null | Value::String(_)) => drop(fields.insert(field.to_owned(), json!(wanted))),
             Some(_) => return Err(format!("the {field} in the data is no text; expected {wanted}")),

@@ -10,7 +10,7 @@ use windlass_kit::percent;
 use super::{
     authorization::{Attributes, exact},
     error::ApiError,
-    validation::{Cause, FieldError},
+    validation::{Cause, Errors, FieldError},
 };
 
 /// The segments of a path, and whether it is a deprecated watch path: `api/v1/watch/pods`. Escapes are decoded before
@@ -156,13 +156,27 @@ pub struct RequestOptions {
     pub(crate) all: Vec<(String, String)>,
 }
 
+/// The error of an option whose value is none of those that are known.
+fn unsupported_option(method: &Method, option: &str, value: &str, known: &[&str]) -> ApiError {
+    let kind = match *method {
+        Method::POST => "CreateOptions",
+        Method::PUT => "UpdateOptions",
+        Method::PATCH => "PatchOptions",
+        Method::DELETE => "DeleteOptions",
+        _ => "ListOptions",
+    };
+    let mut errors = Errors::default();
+    errors.not_supported(option, &value.into(), known);
+    ApiError::invalid_options(kind, &errors.0)
+}
+
 impl RequestOptions {
-    pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
+    pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<Self, ApiError> {
         let Query(all) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|e| ApiError::bad_request(format!("the query cannot be read: {e}")))?;
         let get = |key: &str| all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
         let truth = |key: &str| matches!(get(key), Some("true" | "1"));
-        let number = |key: &str| -> Result<Option<u64>, ApiError> {
+        let number = |key: &str| -> Result<Option<i64>, ApiError> {
             get(key)
                 .filter(|v| !v.is_empty())
                 .map(|v| v.parse().map_err(|_| ApiError::bad_request(format!("{key} must be a number, not {v:?}"))))
@@ -171,26 +185,14 @@ impl RequestOptions {
         let dry_run = match get("dryRun") {
             None | Some("") => false,
             Some("All") => true,
-            Some(other) => {
-                return Err(ApiError::new(
-                    422,
-                    "Invalid",
-                    format!("dryRun: Unsupported value: {other:?}: supported values: \"All\""),
-                ));
-            }
+            Some(other) => return Err(unsupported_option(method, "dryRun", other, &["All"])),
         };
         let field_validation = match get("fieldValidation") {
             None | Some("" | "Warn") => FieldValidation::Warn,
             Some("Strict") => FieldValidation::Strict,
             Some("Ignore") => FieldValidation::Ignore,
             Some(other) => {
-                return Err(ApiError::new(
-                    422,
-                    "Invalid",
-                    format!(
-                        "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-                    ),
-                ));
+                return Err(unsupported_option(method, "fieldValidation", other, &["", "Ignore", "Strict", "Warn"]));
             }
         };
         let text = |key: &str| get(key).unwrap_or("").to_owned();
@@ -202,8 +204,9 @@ impl RequestOptions {
             resource_version_match: text("resourceVersionMatch"),
             send_initial_events: truth("sendInitialEvents"),
             bookmarks: truth("allowWatchBookmarks"),
-            timeout: number("timeoutSeconds")?,
-            limit: number("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            timeout: number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok()),
+            // As upstream: what is no positive number of objects is no limit.
+            limit: usize::try_from(number("limit")?.unwrap_or(0)).unwrap_or(0),
             continue_: text("continue"),
             dry_run,
             field_validation,
@@ -282,7 +285,7 @@ mod tests {
     fn parse(method: &str, uri: &str) -> RequestInfo {
         let uri: Uri = uri.parse().unwrap();
         let (segments, watch) = segments(uri.path()).unwrap();
-        let mut options = RequestOptions::parse(&uri).unwrap();
+        let mut options = RequestOptions::parse(&method.parse().unwrap(), &uri).unwrap();
         options.watch |= watch;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         RequestInfo::parse(&segments, &method.parse().unwrap(), &options)

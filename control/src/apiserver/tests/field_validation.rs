@@ -18,6 +18,16 @@ async fn unknown_fields_are_refused_warned_about_or_ignored() {
         (warned.code, warned.warnings.as_slice()),
         (201, &["299 - \"unknown field \\\"colour\\\"\"".to_owned()][..])
     );
+    let unknown = call(&api, "POST", &format!("{MAPS}?fieldValidation=Foo"), body.clone()).await;
+    assert_eq!(
+        (unknown.code, unknown.body["message"].as_str()),
+        (
+            422,
+            Some(
+                "CreateOptions.meta.k8s.io \"\" is invalid: fieldValidation: Unsupported value: \"Foo\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+            )
+        )
+    );
     let ignored = call(&api, "POST", &format!("{MAPS}?fieldValidation=Ignore&dryRun=All"), body).await;
     assert!(ignored.code == 201 && ignored.warnings.is_empty());
     assert_eq!(call(&api, "GET", &format!("{MAPS}/m"), Value::Null).await.code, 404, "a dry run writes nothing");

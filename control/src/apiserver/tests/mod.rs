@@ -89,7 +89,7 @@ pub(crate) fn target(path: &str) -> Target {
     let uri = path.parse().unwrap();
     let (segments, _) = request_info::segments(path).unwrap();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let options = RequestOptions::parse(&uri).unwrap();
+    let options = RequestOptions::parse(&axum::http::Method::GET, &uri).unwrap();
     let info = RequestInfo::parse(&segments, &axum::http::Method::GET, &options);
     Target::resolve(&api().catalogs().current(), &info).unwrap()
 }

@@ -47,12 +47,13 @@ fn local_subject_access_review(request: &ApiRequest, review: Value) -> Result<Va
 
 fn answer(request: &ApiRequest, user: &User, review: Value) -> Value {
     let selector = field_selector(&review["spec"]["resourceAttributes"]["fieldSelector"]);
-    let decided = request.api.authorizer().authorize(user, &attributes(&review["spec"], &selector));
-    let status = match decided {
-        Ok(()) => json!({"allowed": true}),
-        Err(why) if why.is_empty() => json!({"allowed": false}),
-        Err(why) => json!({"allowed": false, "reason": why}),
-    };
+    let (authorizer, attributes) = (request.api.authorizer(), attributes(&review["spec"], &selector));
+    let decided = authorizer.authorize(user, &attributes);
+    let mut status = json!({"allowed": decided.is_ok()});
+    let reason = decided.err().unwrap_or_else(|| authorizer.reason(user, &attributes));
+    if !reason.is_empty() {
+        status["reason"] = json!(reason);
+    }
     reviews::with_status(review, status)
 }
 

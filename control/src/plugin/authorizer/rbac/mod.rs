@@ -13,6 +13,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use policy::Bound;
 pub(crate) use policy::{Policy, RoleRef};
 pub(crate) use policy_sync::SyncedPolicy;
 
@@ -45,6 +46,10 @@ impl Authorizer for RbacAuthorizer {
         self.policy.read(|policy| decide(policy, user, what)).unwrap_or(Decision::NoOpinion(String::new()))
     }
 
+    fn reason(&self, user: &User, what: &Attributes<'_>) -> String {
+        self.policy.read(|policy| reason(policy, user, what)).unwrap_or_default()
+    }
+
     fn rules(&self, user: &User, namespace: &str) -> Rules {
         self.policy.read(|policy| policy.rules_of(user, namespace)).unwrap_or_default()
     }
@@ -55,10 +60,18 @@ pub(crate) fn is_allowed(policy: &Policy, user: &User, what: &Attributes<'_>) ->
     decide(policy, user, what) == Decision::Allow
 }
 
+/// What allows a request, in upstream's words.
+fn reason(policy: &Policy, user: &User, what: &Attributes<'_>) -> String {
+    let mut bound = policy.bindings_of(user, what.namespace);
+    let allows = |rules: &Rules| rules::allows(rules, what);
+    let allowing = bound.find(|bound| policy.role(bound.role).is_some_and(allows));
+    allowing.map_or_else(String::new, |bound| format!("RBAC: allowed by {bound}"))
+}
+
 /// Decides by a policy. Roles that are missing are told only if nothing allows the request, as upstream.
 fn decide(policy: &Policy, user: &User, what: &Attributes<'_>) -> Decision {
     let mut missing = Vec::new();
-    for role in policy.roles_of(user, what.namespace) {
+    for Bound { role, .. } in policy.bindings_of(user, what.namespace) {
         match policy.role(role) {
             Some(rules) if rules::allows(rules, what) => return Decision::Allow,
             Some(_) => {}

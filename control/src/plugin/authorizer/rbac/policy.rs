@@ -1,6 +1,9 @@
 //! Roles and bindings, found by the subjects that are bound. Pure.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+};
 
 use serde_json::Value;
 
@@ -43,6 +46,40 @@ impl RoleRef {
 enum Subject {
     User(String),
     Group(String),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group(name) => write!(f, "Group {name:?}"),
+            Self::User(name) => {
+                match name.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':')) {
+                    Some((namespace, name)) => write!(f, "ServiceAccount \"{name}/{namespace}\""),
+                    None => write!(f, "User {name:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// A binding of a user: displayed as upstream tells what allows a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bound<'a> {
+    binding: &'a Key,
+    pub(super) role: &'a RoleRef,
+    subject: &'a Subject,
+}
+
+impl fmt::Display for Bound<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key { namespace, name } = self.binding;
+        match namespace.as_str() {
+            "" => write!(f, "ClusterRoleBinding {name:?}")?,
+            namespace => write!(f, "RoleBinding \"{name}/{namespace}\"")?,
+        }
+        let kind = if self.role.is_cluster_role() { "ClusterRole" } else { "Role" };
+        write!(f, " of {kind} {:?} to {}", self.role.name(), self.subject)
+    }
 }
 
 /// A binding: where it holds (empty for everywhere), the role, and the subjects.
@@ -95,26 +132,29 @@ impl Policy {
         self.roles.get(&role.0)
     }
 
-    /// The roles that a user is bound to in a namespace, those of the whole cluster first.
-    pub(super) fn roles_of<'a>(
+    /// The bindings of a user in a namespace, those of the whole cluster first.
+    pub(super) fn bindings_of<'a>(
         &'a self,
         user: &User,
         namespace: &'a str,
-    ) -> impl Iterator<Item = &'a RoleRef> + use<'a> {
+    ) -> impl Iterator<Item = Bound<'a>> + use<'a> {
         let subjects = std::iter::once(Subject::User(user.name.clone()))
             .chain(user.groups.iter().map(|group| Subject::Group(group.clone())));
-        let mut keys: BTreeSet<&Key> = BTreeSet::new();
-        for subject in subjects {
-            let bound = self.of_subject.get(&subject).into_iter().flatten();
-            keys.extend(bound.filter(|key| key.namespace.is_empty() || key.namespace == namespace));
+        let mut bound: BTreeMap<&Key, &Subject> = BTreeMap::new();
+        for (subject, keys) in subjects.filter_map(|subject| self.of_subject.get_key_value(&subject)) {
+            for key in keys.iter().filter(|key| key.namespace.is_empty() || key.namespace == namespace) {
+                bound.entry(key).or_insert(subject);
+            }
         }
-        keys.into_iter().filter_map(|key| Some(&self.bindings.get(key)?.role))
+        bound
+            .into_iter()
+            .filter_map(|(binding, subject)| Some(Bound { binding, role: &self.bindings.get(binding)?.role, subject }))
     }
 
     /// What a user may do in a namespace; what cannot be found is told.
     pub(crate) fn rules_of(&self, user: &User, namespace: &str) -> Rules {
         let mut all = Rules::default();
-        for role in self.roles_of(user, namespace) {
+        for Bound { role, .. } in self.bindings_of(user, namespace) {
             match self.role(role) {
                 Some(rules) => {
                     all.resource.extend(rules.resource.iter().cloned());

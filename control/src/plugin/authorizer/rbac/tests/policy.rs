@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::{Policy, decide};
+use super::super::{Policy, decide, reason};
 use crate::{
     apiserver::{Attributes, Decision, User},
     store::Key,
@@ -62,6 +62,27 @@ fn roles_hold_where_they_are_bound() {
         (&robot, "pods", "m", no),
     ] {
         assert_eq!(asks(&policy, who, resource, namespace), decided, "{} {resource} {namespace}", who.name);
+    }
+}
+
+/// Texts of kube-apiserver 1.36.2.
+#[test]
+fn what_allows_is_told() {
+    let policy = policy();
+    let robot = user("system:serviceaccount:n:robot", &[]);
+    for (who, resource, namespace, told) in [
+        (
+            &user("bob", &["team"]),
+            "pods",
+            "x",
+            r#"RBAC: allowed by ClusterRoleBinding "everywhere" of ClusterRole "all" to Group "team""#,
+        ),
+        (&user("eve", &[]), "secrets", "n", r#"RBAC: allowed by RoleBinding "a/n" of Role "own" to User "eve""#),
+        (&robot, "pods", "n", r#"RBAC: allowed by RoleBinding "b/n" of ClusterRole "all" to ServiceAccount "robot/n""#),
+        (&robot, "pods", "m", ""),
+    ] {
+        let what = Attributes { verb: "get", is_resource: true, resource, namespace, ..Attributes::default() };
+        assert_eq!(reason(&policy, who, &what), told);
     }
 }
 
