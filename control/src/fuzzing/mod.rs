@@ -106,21 +106,13 @@ pub fn applies(text: &[u8]) {
     let Some(both) = stored(both) else { return };
     let owners = &both["metadata"]["managedFields"];
     assert!(Managers::decode(owners).is_ok(), "the owners cannot be read: {owners}");
-    // As in upstream: an item whose key is empty until a default fills it is applied as another one the next time.
-    if has_empty_text(second) {
+    // As in upstream: an item whose key a default has changed is applied as another one the next time.
+    let ty = Type::new(node, &object_meta);
+    if !ty.to_set(second).difference(&ty.to_set(&both)).is_empty() {
         return;
     }
     if let Ok(again) = managed_fields::apply(&request("second"), &both, second, true) {
         assert_eq!(stored(again), Some(both), "applying twice is applying once");
-    }
-}
-
-fn has_empty_text(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.iter().any(has_empty_text),
-        Value::Object(fields) => fields.values().any(has_empty_text),
-        _ => false,
     }
 }
 

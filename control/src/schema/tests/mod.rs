@@ -134,6 +134,15 @@ proptest! {
     }
 }
 
+/// Items of lists whose keys defaults change, which fuzzing has found: each apply adds another one, as upstream's.
+#[test]
+fn applied_items_need_their_keys_to_be_the_same_again() {
+    for ports in [json!([{}]), json!([{"port": 60, "protocol": ""}]), json!([{"port": 60}])] {
+        let service = |spec: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": spec});
+        crate::fuzzing::applies(json!([service(json!({})), service(json!({"ports": ports}))]).to_string().as_bytes());
+    }
+}
+
 #[test]
 fn zero_values_are_omitted_unless_behind_a_pointer() {
     let pod = |spec: Value| json!({"metadata": {"name": "x"}, "spec": spec});
