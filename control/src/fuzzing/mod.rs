@@ -19,7 +19,7 @@ use crate::{
     apiserver::{
         self,
         types::Catalog,
-        validation::{self, names},
+        validation::{self, errors::Errors, names},
     },
     control_plane::instance::{ApiConfig, Instance},
     kinds,
@@ -106,9 +106,11 @@ pub fn applies(text: &[u8]) {
     let Some(both) = stored(both) else { return };
     let owners = &both["metadata"]["managedFields"];
     assert!(Managers::decode(owners).is_ok(), "the owners cannot be read: {owners}");
-    // As in upstream: an item whose key a default has changed is applied as another one the next time.
-    let ty = Type::new(node, &object_meta);
-    if !ty.to_set(second).difference(&ty.to_set(&both)).is_empty() {
+    // As in upstream: an item whose key a default has changed is applied as another one the next time, and so may be one
+    // without its key, which the pipeline refuses.
+    let (ty, mut errors) = (Type::new(node, &object_meta), Errors::default());
+    version.strategy.validate(&both, &mut errors);
+    if !errors.0.is_empty() || !ty.to_set(second).difference(&ty.to_set(&both)).is_empty() {
         return;
     }
     if let Ok(again) = managed_fields::apply(&request("second"), &both, second, true) {

@@ -93,6 +93,7 @@ fn collection(api_version: &str, served: &Served) -> String {
 /// The object with another value at a pointer, or without one where the value is `-`.
 fn with(mut object: Value, pointer: &str, value: &str) -> anyhow::Result<Value> {
     let (holder, key) = pointer.rsplit_once('/').unwrap_or(("", pointer));
+    let key = &key.replace("~1", "/");
     let mut place = &mut object;
     for step in holder.split('/').skip(1) {
         place = match place {

@@ -57,12 +57,6 @@ pub(crate) fn object(resource: &Version, name: &str) -> Value {
             json!({"spec": {"podCIDR": "10.2.0.0/24", "podCIDRs": ["10.2.0.0/24"]}, "status": {"capacity": {"cpu": "4000m", "memory": "1024Ki"},
             "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}], "conditions": [{"type": "Ready", "status": "True"}]}})
         }
-        "PersistentVolumeClaim" => {
-            json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}}})
-        }
-        "PersistentVolume" => {
-            json!({"spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1024Mi"}, "hostPath": {"path": "/x"}}})
-        }
         "Pod" => json!({"spec": pod_spec()}),
         "ReplicationController" => {
             json!({"spec": {"replicas": 0, "selector": {"a": "b"}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()}}})

@@ -138,8 +138,12 @@ proptest! {
 #[test]
 fn applied_items_need_their_keys_to_be_the_same_again() {
     for ports in [json!([{}]), json!([{"port": 60, "protocol": ""}]), json!([{"port": 60}])] {
-        let service = |spec: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": spec});
-        crate::fuzzing::applies(json!([service(json!({})), service(json!({"ports": ports}))]).to_string().as_bytes());
+        let service =
+            |spec: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": spec});
+        for before in [json!({}), json!({"ports": [{"port": 80, "protocol": "TCP"}, {"port": 80, "protocol": "UDP"}]})]
+        {
+            crate::fuzzing::applies(json!([service(before), service(json!({"ports": ports}))]).to_string().as_bytes());
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
 use crate::{
     apiserver::{
         Strategy,
+        generate::now,
         subresource::Subresource,
         types::{Definition, Resource, VersionSpec},
         validation::errors::Errors,
@@ -16,7 +17,7 @@ use crate::{
     kinds::{
         shared::{
             cells::{self, or_unset, text},
-            set_phase,
+            set_status,
             tables::{AGE, column, named, wide},
         },
         types,
@@ -64,6 +65,9 @@ fn cells_of(object: &Value, age: &str) -> Vec<Value> {
     ]
 }
 
+/// The field of the status that tells when the phase changed last.
+const PHASE_TIME: &str = "lastPhaseTransitionTime";
+
 #[derive(Debug)]
 struct PersistentVolume;
 
@@ -77,14 +81,19 @@ impl Strategy for PersistentVolume {
                 set(source, field, value);
             }
         }
-        if let Some(claim) = spec.get_mut("claimRef").and_then(Value::as_object_mut) {
-            set(claim, "kind", json!("PersistentVolumeClaim"));
-            set(claim, "apiVersion", json!("v1"));
-        }
+        set(child(object, "status"), "phase", json!("Pending"));
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
-        set_phase(object, "Pending");
+        set_status(object, json!({"phase": "Pending", PHASE_TIME: now()}));
+    }
+
+    /// A phase that changes has the time of the change, unless whoever writes it tells one.
+    fn prepare_status_update(&self, object: &mut Value, old: &Value) {
+        let (new, old) = (&mut object["status"], &old["status"]);
+        if new["phase"] != old["phase"] && (new[PHASE_TIME].is_null() || new[PHASE_TIME] == old[PHASE_TIME]) {
+            new[PHASE_TIME] = json!(now());
+        }
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {

@@ -3,7 +3,7 @@
 mod validation;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set_pointer};
+use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
 
 use crate::{
     apiserver::{
@@ -65,6 +65,7 @@ struct PersistentVolumeClaim;
 impl Strategy for PersistentVolumeClaim {
     fn default(&self, object: &mut Map<String, Value>) {
         set_pointer(child(object, "spec"), "volumeMode", json!("Filesystem"));
+        set(child(object, "status"), "phase", json!("Pending"));
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
