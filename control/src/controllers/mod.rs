@@ -22,6 +22,7 @@ mod label_selector;
 mod namespaces;
 mod nodes;
 mod persistent_volumes;
+mod pod_control;
 mod pods;
 mod replication;
 mod resource_quotas;
