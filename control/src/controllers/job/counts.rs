@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
 
 use super::{
     indexes::Indexes,
@@ -68,8 +68,7 @@ impl<'a> Uncounted<'a> {
     }
 }
 
-pub(crate) fn count<'a>(job: &Job, status: &JobStatus, observed: &Observed<'a>) -> Counts<'a> {
-    let spec = job.spec.clone().unwrap_or_default();
+pub(crate) fn count<'a>(job: &Job, spec: &JobSpec, status: &JobStatus, observed: &Observed<'a>) -> Counts<'a> {
     let completions = (spec.completion_mode.as_deref() == Some("Indexed")).then(|| spec.completions.unwrap_or(0));
     let uncounted = Uncounted::of(status);
     let is_tracked = |pod: &CachedPod| pod::is_tracked(pod) && !observed.released.contains(pod::uid(pod));

@@ -75,7 +75,7 @@ pub(crate) fn reconcile(job: &Job, observed: &Observed<'_>) -> Plan {
     let mut status = job.status.clone().unwrap_or_default();
     let tracked = tracked(observed);
     move_counted(&mut status, &tracked);
-    let counts = counts::count(job, &status, observed);
+    let counts = counts::count(job, spec, &status, observed);
     let suspended = spec.suspend == Some(true);
     if status.start_time.is_none() && !suspended {
         status.start_time = Some(Time(now));
@@ -100,7 +100,8 @@ pub(crate) fn reconcile(job: &Job, observed: &Observed<'_>) -> Plan {
             Some(completions) => counts.succeeded >= completions,
             None => counts.succeeded > 0,
         };
-        if reached && active == 0 {
+        // A pod that the cache does not show yet may still run.
+        if reached && active == 0 && observed.settled {
             plan.ending = Some(Ending::completions_reached());
         } else if observed.settled && !deleting {
             suspension(&mut status, &mut plan.events, suspended, now);
@@ -110,10 +111,20 @@ pub(crate) fn reconcile(job: &Job, observed: &Observed<'_>) -> Plan {
     count_ended(job, &mut status, &mut plan, &counts);
     // The announcement must be there before the finalizers go: of pods that are gone, nobody could tell why.
     if let Some(end) = &plan.ending {
+        // A Job may come to its end while it is suspended; one that has ended must have begun.
+        if status.start_time.is_none() && spec.completions != Some(0) {
+            status.start_time = Some(Time(now));
+        }
         set_condition(&mut status, end.interim(), true, &end.why, now);
     }
     plan.status = normal(status);
     plan
+}
+
+/// Takes pods that could not be created out of the numbers.
+pub(crate) fn not_created(plan: &mut Plan, count: usize) {
+    let active = plan.status.active.unwrap_or(0).saturating_sub(number(count)).max(0);
+    plan.status.active = Some(active).filter(|active| *active > 0);
 }
 
 /// The UIDs of the pods that have the finalizer.

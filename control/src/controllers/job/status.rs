@@ -90,7 +90,7 @@ pub(crate) fn normal(mut status: JobStatus) -> JobStatus {
 
 /// The merge patch that makes `new` of the status in version `version` of the Job; `None` when nothing changes.
 pub(crate) fn patch(version: Option<&str>, old: Option<&JobStatus>, new: &JobStatus) -> Option<Value> {
-    if old.is_some_and(|old| old == new) {
+    if old.is_some_and(|old| normal(old.clone()) == *new) {
         return None;
     }
     let Ok(Value::Object(mut fields)) = serde_json::to_value(new) else { return None };

@@ -34,7 +34,7 @@ mod template;
 mod tests;
 
 pub(crate) use claim::{Claim, Claimant, claim};
-pub(crate) use ownership::{owner_reference, take_over};
+pub(crate) use ownership::{owner_reference, take_over, take_over_held};
 pub(crate) use template::{batches, pod_of};
 
 /// A kind with namespaced objects that informers cache, such as those that own pods.

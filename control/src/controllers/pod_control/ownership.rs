@@ -34,6 +34,20 @@ pub(crate) async fn take_over<O: Namespaced, T: Namespaced>(
     adopt: &[Arc<T>],
     release: &[Arc<T>],
 ) -> Result<(), Error> {
+    take_over_held(client, owner, None, adopt, release).await
+}
+
+/// The same; the objects also get `finalizer` when they are adopted, and lose it when they are released.
+///
+/// # Errors
+/// As [`take_over`].
+pub(crate) async fn take_over_held<O: Namespaced, T: Namespaced>(
+    client: &Client,
+    owner: &O,
+    finalizer: Option<&str>,
+    adopt: &[Arc<T>],
+    release: &[Arc<T>],
+) -> Result<(), Error> {
     if adopt.is_empty() && release.is_empty() {
         return Ok(());
     }
@@ -52,23 +66,39 @@ pub(crate) async fn take_over<O: Namespaced, T: Namespaced>(
         let mut owners = object.owner_references().to_vec();
         owners.retain(|o| o.uid != reference.uid);
         owners.push(reference.clone());
-        replace_owners(&objects, object, &owners).await.during("adopt an object for", &key)?;
+        let held = finalizer.map(|finalizer| with_finalizer(&**object, finalizer, true));
+        replace_owners(&objects, object, &owners, held).await.during("adopt an object for", &key)?;
     }
     for object in release {
         let mut owners = object.owner_references().to_vec();
         owners.retain(|o| o.uid != reference.uid);
-        replace_owners(&objects, object, &owners).await.during("release an object of", &key)?;
+        let held = finalizer.map(|finalizer| with_finalizer(&**object, finalizer, false));
+        replace_owners(&objects, object, &owners, held).await.during("release an object of", &key)?;
     }
     Ok(())
 }
 
-/// Replaces the owner references of exactly this object; one that is deleted is ignored.
-async fn replace_owners<T: Namespaced>(api: &Api<T>, object: &T, owners: &[OwnerReference]) -> Result<(), kube::Error> {
-    let patch = json!({"metadata": {
+/// The finalizers of an object with one of them, or without it.
+fn with_finalizer<T: Namespaced>(object: &T, finalizer: &str, wanted: bool) -> Vec<String> {
+    let others = object.finalizers().iter().filter(|one| *one != finalizer).cloned();
+    others.chain(wanted.then(|| finalizer.to_owned())).collect()
+}
+
+/// Replaces the owner references of exactly this object, and its finalizers where given; one that is deleted is ignored.
+async fn replace_owners<T: Namespaced>(
+    api: &Api<T>,
+    object: &T,
+    owners: &[OwnerReference],
+    finalizers: Option<Vec<String>>,
+) -> Result<(), kube::Error> {
+    let mut patch = json!({"metadata": {
         "uid": object.meta().uid,
         "resourceVersion": object.meta().resource_version,
         "ownerReferences": owners,
     }});
+    if let Some(finalizers) = finalizers {
+        patch["metadata"]["finalizers"] = json!(finalizers);
+    }
     match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Err(error) if !error::is_not_found(&error) => Err(error),
         _ => Ok(()),

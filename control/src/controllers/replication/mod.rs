@@ -17,7 +17,7 @@ use super::{
 
 mod controller;
 mod plan;
-mod ranking;
+pub(super) mod ranking;
 #[cfg(test)]
 mod tests;
 
