@@ -165,7 +165,9 @@ impl CronJobs {
             // Of an earlier run that could not write the status, or of somebody else.
             Err(error) if error::is_already_exists(&error) => {
                 let found = api.get_opt(&start.job.name_any()).await.during("read a job of", key)?;
-                let ours = |job: &Job| pods::controller_of(&job.metadata).map(|owner| &owner.uid) == cron_job.metadata.uid.as_ref();
+                let ours = |job: &Job| {
+                    pods::controller_of(&job.metadata).map(|owner| &owner.uid) == cron_job.metadata.uid.as_ref()
+                };
                 match found.filter(ours) {
                     Some(job) => job,
                     None => return Ok(true),

@@ -56,7 +56,7 @@ pub(crate) struct Start {
 }
 
 pub(crate) fn reconcile(cron_job: &CronJob, observed: &Observed<'_>) -> Plan {
-    let Some(spec) = &cron_job.spec else { return Plan::default() };
+    let spec = &cron_job.spec;
     let mut plan = Plan { status: cron_job.status.clone().unwrap_or_default(), ..Plan::default() };
     follow(&mut plan, observed);
     if cron_job.metadata.deletion_timestamp.is_some() {

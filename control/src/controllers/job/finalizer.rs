@@ -19,7 +19,7 @@ pub(crate) async fn remove<'a>(
     pods: impl IntoIterator<Item = &'a CachedPod>,
 ) -> (HashSet<String>, Option<kube::Error>) {
     let (mut removed, mut failure) = (HashSet::new(), None);
-    for (pod, result) in join_all(pods.into_iter().map(|pod| async { (pod, remove_one(api, pod).await) })).await {
+    for (pod, result) in join_all(pods.into_iter().map(|pod| async move { (pod, remove_one(api, pod).await) })).await {
         match result {
             Ok(true) => drop(removed.insert(uid(pod).to_owned())),
             Ok(false) => {}

@@ -32,13 +32,18 @@ pub(crate) fn failed_indexes() -> Reason {
 
 /// A pod's container failed as a rule of action `FailJob` says.
 pub(crate) fn failed_with_exit_code(container: &str, pod: &str, code: i32, rule: usize) -> Reason {
-    let text = format!("Container {container} for pod {pod} failed with exit code {code} matching FailJob rule at index {rule}");
+    let text = format!(
+        "Container {container} for pod {pod} failed with exit code {code} matching FailJob rule at index {rule}"
+    );
     Reason::new("PodFailurePolicy", text)
 }
 
 /// A pod has a condition of which a rule of action `FailJob` says so.
 pub(crate) fn failed_with_condition(pod: &str, condition: &str, rule: usize) -> Reason {
-    Reason::new("PodFailurePolicy", format!("Pod {pod} has condition {condition} matching FailJob rule at index {rule}"))
+    Reason::new(
+        "PodFailurePolicy",
+        format!("Pod {pod} has condition {condition} matching FailJob rule at index {rule}"),
+    )
 }
 
 pub(crate) fn success_policy(rule: usize) -> Reason {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -144,7 +144,8 @@ impl Jobs {
         let new: Vec<_> = plan.create.iter().filter_map(|new| template::pod_for(job, new)).collect();
         let created = self.control.create(job, &new).await;
         plan::not_created(&mut plan, new.len().saturating_sub(created.count));
-        let Some(version) = self.write(key, job, (job.metadata.resource_version.clone(), job.status.as_ref()), &plan.status).await?
+        let Some(version) =
+            self.write(key, job, (job.metadata.resource_version.clone(), job.status.as_ref()), &plan.status).await?
         else {
             return Ok(Outcome::Done);
         };

@@ -65,7 +65,11 @@ pub(crate) fn index_failures(pod: &CachedPod) -> (i32, i32) {
 /// The failures of an index after `failed`.
 pub(crate) fn failures_after(job: &Job, failed: &CachedPod) -> (i32, i32) {
     let (counted, ignored) = index_failures(failed);
-    if policy::counts(job, failed) { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
+    if policy::counts(job, failed) {
+        (counted.saturating_add(1), ignored)
+    } else {
+        (counted, ignored.saturating_add(1))
+    }
 }
 
 /// When a pod ended: its last container, else when it stopped being ready, was deleted or created.

@@ -45,13 +45,7 @@ pub(crate) fn is_set(status: &JobStatus, kind: &str) -> bool {
 }
 
 /// Sets a condition; returns whether that changed it.
-pub(crate) fn set_condition(
-    status: &mut JobStatus,
-    kind: &str,
-    is_true: bool,
-    why: &Reason,
-    now: Timestamp,
-) -> bool {
+pub(crate) fn set_condition(status: &mut JobStatus, kind: &str, is_true: bool, why: &Reason, now: Timestamp) -> bool {
     let new = JobCondition {
         type_: kind.to_owned(),
         status: if is_true { "True" } else { "False" }.to_owned(),

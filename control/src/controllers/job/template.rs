@@ -56,7 +56,8 @@ fn add_index(spec: &mut PodSpec) {
         if env.iter().any(|variable| variable.name == ENV) {
             continue;
         }
-        let field = ObjectFieldSelector { api_version: None, field_path: format!("metadata.labels['{COMPLETION_INDEX}']") };
+        let field =
+            ObjectFieldSelector { api_version: None, field_path: format!("metadata.labels['{COMPLETION_INDEX}']") };
         env.push(EnvVar {
             name: ENV.to_owned(),
             value: None,

@@ -66,7 +66,8 @@ fn deletion_order_follows_the_preferences() {
     let now = at(10_000);
     let restarts = |n: i32| {
         move |p: &mut CachedPod| {
-            p.status.as_mut().unwrap().container_statuses = Some(vec![CachedContainerStatus { restart_count: n, ..CachedContainerStatus::default() }]);
+            p.status.as_mut().unwrap().container_statuses =
+                Some(vec![CachedContainerStatus { restart_count: n, ..CachedContainerStatus::default() }]);
         }
     };
     let cost = |n: &'static str| {

@@ -46,7 +46,8 @@ fn seconds(at: &Zoned) -> SignedDuration {
 
 /// How long it is until a day begins; a minute where it has begun once already.
 fn until(at: &Zoned, day: Date) -> SignedDuration {
-    let begins = at.time_zone().to_zoned(day.at(0, 0, 0, 0)).map(|begins| at.timestamp().duration_until(begins.timestamp()));
+    let begins =
+        at.time_zone().to_zoned(day.at(0, 0, 0, 0)).map(|begins| at.timestamp().duration_until(begins.timestamp()));
     begins.ok().filter(SignedDuration::is_positive).unwrap_or_else(|| SignedDuration::from_mins(1) - seconds(at))
 }
 
