@@ -79,9 +79,9 @@ fn new_pods_wait_after_failures() {
 
 #[test]
 fn a_pod_counts_once() {
-    let job_ = job(&json!({"parallelism": 2, "completions": 5}));
+    let counted = job(&json!({"parallelism": 2, "completions": 5}));
     let pods = [ended("a", 0, 1), ended("b", 1, 1), pod("c", "Running")];
-    let plan = run(&job_, &pods, 2);
+    let plan = run(&counted, &pods, 2);
     let uncounted = plan.status.uncounted_terminated_pods.clone().unwrap();
     assert_eq!(uncounted.succeeded, Some(vec!["a".to_owned()]));
     assert_eq!(uncounted.failed, Some(vec!["b".to_owned()]));
@@ -89,28 +89,27 @@ fn a_pod_counts_once() {
     assert_eq!(names(&plan.release), ["a", "b"]);
 
     // One of the finalizers could not be removed.
-    let (status, _) = plan::settle(job_.spec.as_ref(), &plan, &HashSet::from(["a".to_owned()]), at(2));
+    let (status, _) = plan::settle(counted.spec.as_ref(), &plan, &HashSet::from(["a".to_owned()]), at(2));
     assert_eq!((status.succeeded, status.failed), (Some(1), None));
     assert_eq!(status.uncounted_terminated_pods.clone().unwrap().failed, Some(vec!["b".to_owned()]));
 
     // The next run has the finalizer of `a` in its cache still.
-    let mut job_ = job_;
-    job_.status = Some(status);
+    let mut counted = counted;
+    counted.status = Some(status);
     let all: Vec<Arc<CachedPod>> = pods.iter().cloned().map(Arc::new).collect();
     let released = HashSet::from(["a".to_owned()]);
     let observed = Observed { pods: &all, settled: true, released: &released, backoff: plan.backoff, now: at(3) };
-    let next = plan::reconcile(&job_, &observed);
+    let next = plan::reconcile(&counted, &observed);
     assert_eq!(names(&next.release), ["b"]);
     assert_eq!(next.status.succeeded, Some(1));
     assert_eq!(next.status.uncounted_terminated_pods.clone().unwrap().failed, Some(vec!["b".to_owned()]));
     assert_eq!(next.backoff, plan.backoff, "nor does it fail twice");
-    let (status, _) = plan::settle(job_.spec.as_ref(), &next, &HashSet::from(["b".to_owned()]), at(3));
+    let (status, _) = plan::settle(counted.spec.as_ref(), &next, &HashSet::from(["b".to_owned()]), at(3));
     assert_eq!((status.succeeded, status.failed), (Some(1), Some(1)));
 
     // A run that ended before it wrote that: the finalizers are gone, so the next one does.
-    let mut job_ = job_;
-    job_.status = Some(next.status);
-    let plan = run(&job_, &[pod("c", "Running")], 4);
+    counted.status = Some(next.status);
+    let plan = run(&counted, &[pod("c", "Running")], 4);
     assert_eq!((plan.status.succeeded, plan.status.failed), (Some(1), Some(1)));
 }
 
