@@ -108,8 +108,9 @@ impl Controller for Jobs {
             // What has changed comes back as changes of these pods.
             return Ok(Outcome::Done);
         }
+        let held: HashSet<&str> = ours.iter().filter(|pod| is_tracked(pod)).map(|pod| pod::uid(pod)).collect();
         let (released, backoff, written) = self.with_memory(&key, uid, |memory| {
-            memory.released.retain(|uid| ours.iter().any(|pod| pod::uid(pod) == uid && is_tracked(pod)));
+            memory.released.retain(|uid| held.contains(uid.as_str()));
             (memory.released.clone(), memory.backoff, memory.written)
         });
         let observed = Observed { pods: &ours, settled, released: &released, backoff, now: Timestamp::now() };
