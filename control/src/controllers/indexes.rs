@@ -1,8 +1,9 @@
 //! Indexes that several controllers use. Pure.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{
+    label_selector::Selector,
     pods,
     runtime::{Cache, CachedPod, Index, Key},
 };
@@ -25,22 +26,33 @@ pub(crate) const PODS_BY_CLAIM: Index<CachedPod> = Index::new("claim", |pod| {
 /// Pods by each of their labels, within their namespace.
 pub(crate) const PODS_BY_LABEL: Index<CachedPod> = Index::new("label", |pod| {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    pod.metadata.labels.iter().flatten().map(|pair| label(namespace, pair)).collect()
+    pod.metadata.labels.iter().flatten().map(|(k, v)| label(namespace, (k, v))).collect()
 });
 
 /// No namespace holds a slash, and no value an equals sign.
-fn label(namespace: &str, (key, value): (&String, &String)) -> String {
+fn label(namespace: &str, (key, value): (&str, &str)) -> String {
     format!("{namespace}/{key}={value}")
 }
 
-/// The pods of a namespace that a map selector matches, ordered by name; an empty one matches none.
-pub(crate) fn selected(
-    cache: &Cache<CachedPod>,
-    namespace: &str,
-    selector: &BTreeMap<String, String>,
-) -> Vec<Arc<CachedPod>> {
-    let values: Vec<String> = selector.iter().map(|pair| label(namespace, pair)).collect();
-    let mut found = cache.by_rarest(&PODS_BY_LABEL, &values);
-    found.retain(|pod| pods::selects(selector, pod.metadata.labels.as_ref()));
+/// The pods of a namespace that a selector matches, ordered by name; an empty one matches none.
+///
+/// A selector that requires no value of any label is compared with all pods of the namespace.
+pub(crate) fn selected(cache: &Cache<CachedPod>, namespace: &str, selector: Selector<'_>) -> Vec<Arc<CachedPod>> {
+    if selector.is_empty() {
+        return Vec::new();
+    }
+    let values: Vec<String> = selector.pairs().map(|(k, v)| label(namespace, (k, v))).collect();
+    let mut found = if !values.is_empty() {
+        cache.by_rarest(&PODS_BY_LABEL, &values)
+    } else if let Some((key, values)) = selector.one_of() {
+        let with = |value: &str| cache.by_index(&PODS_BY_LABEL, &label(namespace, (key, value)));
+        let mut found: Vec<Arc<CachedPod>> = values.iter().flat_map(|value| with(value)).collect();
+        found.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
+        found.dedup_by(|one, other| one.metadata.name == other.metadata.name);
+        found
+    } else {
+        cache.in_namespace(namespace)
+    };
+    found.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
     found
 }

@@ -12,16 +12,20 @@ use windlass_kit::metrics::Registry;
 
 mod certificates;
 mod cluster_role_aggregation;
+mod cron_job;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod finalizers;
 mod gc;
 mod indexes;
+mod job;
+mod jobs;
 mod label_selector;
 mod namespaces;
 mod nodes;
 mod persistent_volumes;
+mod pod_control;
 mod pods;
 mod replication;
 mod resource_quotas;
@@ -31,6 +35,7 @@ mod service_accounts;
 mod service_addresses;
 #[cfg(test)]
 mod tests;
+mod ttl_after_finished;
 mod volume_attributes_classes;
 
 use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
@@ -39,8 +44,10 @@ pub(crate) use runtime::kinds;
 
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
+use cron_job::CronJobs;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
+use job::{JobPodOrphans, Jobs};
 use namespaces::Namespaces;
 use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
 use persistent_volumes::PersistentVolumes;
@@ -50,6 +57,7 @@ use runtime::Controllers;
 use service_account_tokens::{ServiceAccountTokens, TokensConfig};
 use service_accounts::ServiceAccounts;
 use service_addresses::{Repair, ServiceCidrs};
+use ttl_after_finished::TtlAfterFinished;
 use volume_attributes_classes::VolumeAttributesClasses;
 
 /// Configuration of the controllers.
@@ -112,6 +120,10 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     }
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
+    controllers.add::<Jobs>(());
+    controllers.add::<JobPodOrphans>(());
+    controllers.add::<CronJobs>(());
+    controllers.add::<TtlAfterFinished>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());

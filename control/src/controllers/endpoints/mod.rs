@@ -21,6 +21,7 @@ use windlass_kit::events::{Recorder, Severity};
 
 use super::{
     indexes::{PODS_BY_LABEL, PODS_BY_NODE, selected},
+    label_selector::Selector,
     pods,
     runtime::{
         Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint,
@@ -84,7 +85,7 @@ impl Trigger {
     fn on_service(&self, old: Option<&Arc<Service>>, new: Option<&Arc<Service>>) {
         let Some(service) = new.or(old) else { return };
         let key = Key::of(&service.metadata);
-        let selector = new.and_then(|service| service.spec.as_ref()?.selector.as_ref());
+        let selector = new.and_then(|service| service.spec.as_ref()?.selector.as_ref()).map(Selector::from);
         self.selectors.lock().unwrap_or_else(PoisonError::into_inner).set(&key, selector);
         self.enqueue(key);
     }
@@ -185,7 +186,7 @@ impl Controller for EndpointsController {
         }
         let trigger = self.remember(&key, |s| s.trigger.take()).unwrap_or_else(Timestamp::now);
         let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
-        let pods = selector.map(|s| selected(&self.pods, &key.namespace, s)).unwrap_or_default();
+        let pods = selector.map(|s| selected(&self.pods, &key.namespace, s.into())).unwrap_or_default();
         let zone = |node: &str| self.nodes.get(&Key::new("", node)).and_then(|n| model::zone(&n));
         let groups = model::desired(&service, &pods, zone);
         let legacy = legacy::reconcile(&service, &groups, self.endpoints.get(&key).as_deref());

@@ -29,7 +29,7 @@ impl Owner for ReplicationController {
             deleting: self.metadata.deletion_timestamp.is_some(),
             replicas: usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0),
             min_ready: Duration::from_secs(u64::try_from(spec.min_ready_seconds.unwrap_or(0)).unwrap_or(0)),
-            selector,
+            selector: selector.into(),
             template_labels: labels.unwrap_or(&NO_LABELS),
         })
     }

@@ -5,7 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 
 use super::ranking;
-use crate::controllers::{pods, runtime::CachedPod};
+use crate::controllers::{
+    label_selector::Selector,
+    pod_control::{Claim, Claimant, claim},
+    pods,
+    runtime::CachedPod,
+};
 
 /// Maximum number of pods that one run creates or deletes.
 pub(crate) const BURST: usize = 500;
@@ -18,8 +23,14 @@ pub(crate) struct Desired<'a> {
     pub(crate) deleting: bool,
     pub(crate) replicas: usize,
     pub(crate) min_ready: Duration,
-    pub(crate) selector: &'a BTreeMap<String, String>,
+    pub(crate) selector: Selector<'a>,
     pub(crate) template_labels: &'a BTreeMap<String, String>,
+}
+
+impl<'a> Desired<'a> {
+    fn claimant(&self) -> Claimant<'a> {
+        Claimant { uid: self.uid, deleting: self.deleting, selector: self.selector }
+    }
 }
 
 /// Replica counts as the owner's status shows them.
@@ -47,33 +58,9 @@ pub(crate) struct Plan {
     pub(crate) recheck: Option<Duration>,
 }
 
-/// Classifies the namespace's pods as owned, to adopt and to release.
-#[derive(Debug, Default)]
-pub(crate) struct Claim {
-    pub(crate) ours: Vec<Arc<CachedPod>>,
-    pub(crate) adopt: Vec<Arc<CachedPod>>,
-    pub(crate) release: Vec<Arc<CachedPod>>,
-}
-
-pub(crate) fn claim(desired: &Desired<'_>, pods: &[Arc<CachedPod>]) -> Claim {
-    let mut claim = Claim::default();
-    for pod in pods {
-        let matches = pods::selects(desired.selector, pod.metadata.labels.as_ref());
-        match pods::controller_of(&pod.metadata) {
-            Some(owner) if owner.uid != desired.uid => {}
-            Some(_) if matches => claim.ours.push(Arc::clone(pod)),
-            Some(_) if desired.deleting => {}
-            Some(_) => claim.release.push(Arc::clone(pod)),
-            None if matches && !desired.deleting && pods::is_active(pod) => claim.adopt.push(Arc::clone(pod)),
-            None => {}
-        }
-    }
-    claim
-}
-
 /// `scale` is false while expectations of earlier writes are not satisfied.
 pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<CachedPod>], scale: bool, now: Timestamp) -> Plan {
-    let Claim { ours, adopt, release } = claim(desired, pods);
+    let Claim { ours, adopt, release } = claim(&desired.claimant(), pods, pods::is_active);
     let active: Vec<Arc<CachedPod>> = ours.iter().filter(|p| pods::is_active(p)).chain(&adopt).cloned().collect();
     let terminating = ours.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !pods::is_terminal(p)).count();
     let mut plan = Plan { adopt, release, ..Plan::default() };
@@ -115,17 +102,4 @@ fn count(
 
 fn clamp(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
-}
-
-/// Slow start: batches of 1, 2, 4 … that add up to `count`, so that a refused create fails once and not 500 times.
-pub(crate) fn batches(count: usize) -> impl Iterator<Item = usize> {
-    let (mut left, mut size) = (count, 1usize);
-    std::iter::from_fn(move || {
-        let batch = size.min(left);
-        (batch > 0).then(|| {
-            left -= batch;
-            size = size.saturating_mul(2);
-            batch
-        })
-    })
 }

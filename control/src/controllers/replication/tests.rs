@@ -51,7 +51,14 @@ fn names(pods: &[Arc<CachedPod>]) -> Vec<&str> {
 }
 
 fn desired<'a>(selector: &'a BTreeMap<String, String>, replicas: usize) -> Desired<'a> {
-    Desired { uid: "rc", deleting: false, replicas, min_ready: Duration::ZERO, selector, template_labels: selector }
+    Desired {
+        uid: "rc",
+        deleting: false,
+        replicas,
+        min_ready: Duration::ZERO,
+        selector: selector.into(),
+        template_labels: selector,
+    }
 }
 
 #[test]
@@ -59,7 +66,8 @@ fn deletion_order_follows_the_preferences() {
     let now = at(10_000);
     let restarts = |n: i32| {
         move |p: &mut CachedPod| {
-            p.status.as_mut().unwrap().container_statuses = Some(vec![CachedContainerStatus { restart_count: n }]);
+            p.status.as_mut().unwrap().container_statuses =
+                Some(vec![CachedContainerStatus { restart_count: n, ..CachedContainerStatus::default() }]);
         }
     };
     let cost = |n: &'static str| {
@@ -96,41 +104,6 @@ fn deletion_order_follows_the_preferences() {
             "j-dear"
         ]
     );
-}
-
-#[test]
-fn slow_start_doubles() {
-    assert_eq!(batches(0).count(), 0);
-    assert_eq!(batches(1).collect::<Vec<_>>(), [1]);
-    assert_eq!(batches(10).collect::<Vec<_>>(), [1, 2, 4, 3]);
-    assert_eq!(batches(500).sum::<usize>(), 500);
-}
-
-#[test]
-fn claims_adopts_and_releases() {
-    let selector = labels("web");
-    let pods = [
-        with(pod("mine", "Running", None), |_| {}),
-        with(pod("relabelled", "Running", None), |p| p.metadata.labels = Some(labels("debug"))),
-        with(pod("orphan", "Running", None), |p| p.metadata.owner_references = None),
-        with(pod("orphan-done", "Failed", None), |p| p.metadata.owner_references = None),
-        with(pod("orphan-going", "Running", None), |p| {
-            p.metadata.owner_references = None;
-            p.metadata.deletion_timestamp = Some(Time(at(1)));
-        }),
-        with(pod("others", "Running", None), |p| p.metadata.owner_references = Some(owned("else"))),
-        with(pod("stranger", "Running", None), |p| {
-            p.metadata.owner_references = None;
-            p.metadata.labels = None;
-        }),
-    ];
-    let got = claim(&desired(&selector, 1), &pods);
-    assert_eq!(names(&got.ours), ["mine"]);
-    assert_eq!(names(&got.adopt), ["orphan"]);
-    assert_eq!(names(&got.release), ["relabelled"]);
-
-    let got = claim(&Desired { deleting: true, ..desired(&selector, 1) }, &pods);
-    assert!(got.adopt.is_empty() && got.release.is_empty());
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! A `Pod` of k8s-openapi takes some seven kilobytes however little is in it, and each of its volumes and containers two more
 //! while it is decoded; of ten thousand pods that is most of the control plane's memory.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
+use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{
@@ -14,13 +15,24 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use kube::Resource;
-use serde::{Deserialize, Deserializer};
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
 use windlass_kit::objects::claims::{Claim, claim_of};
 
 use super::trim::Cached;
 
-/// The only annotation of pods that a controller reads: pods with a lower value are deleted first.
+/// Pods with a lower value of this annotation are deleted first.
 pub(crate) const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The annotations of pods that controllers read.
+const ANNOTATIONS: [&str; 4] = [
+    POD_DELETION_COST,
+    "batch.kubernetes.io/job-completion-index",
+    "batch.kubernetes.io/job-index-failure-count",
+    "batch.kubernetes.io/job-index-ignored-failure-count",
+];
 
 /// A pod; fields have the names and types of k8s-openapi's.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -63,13 +75,52 @@ pub(crate) struct CachedPodStatus {
     #[serde(rename = "podIPs")]
     pub(crate) pod_ips: Option<Vec<PodIP>>,
     pub(crate) container_statuses: Option<Vec<CachedContainerStatus>>,
+    pub(crate) init_container_statuses: Option<Vec<CachedContainerStatus>>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CachedContainerStatus {
-    #[serde(default)]
     pub(crate) restart_count: i32,
+    pub(crate) terminated: Option<Box<CachedTermination>>,
+}
+
+/// How a container ended that does not run any more.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CachedTermination {
+    pub(crate) container: String,
+    pub(crate) exit_code: i32,
+    pub(crate) finished_at: Option<Timestamp>,
+}
+
+impl<'de> Deserialize<'de> for CachedContainerStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Status {
+            #[serde(default)]
+            name: String,
+            #[serde(default)]
+            restart_count: i32,
+            state: Option<State>,
+        }
+        #[derive(Deserialize)]
+        struct State {
+            terminated: Option<Terminated>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Terminated {
+            #[serde(default)]
+            exit_code: i32,
+            finished_at: Option<Time>,
+        }
+        let status = Status::deserialize(deserializer)?;
+        let terminated = status.state.and_then(|state| state.terminated).map(|end| {
+            let finished_at = end.finished_at.map(|time| time.0);
+            Box::new(CachedTermination { container: status.name, exit_code: end.exit_code, finished_at })
+        });
+        Ok(Self { restart_count: status.restart_count, terminated })
+    }
 }
 
 impl CachedPod {
@@ -131,6 +182,7 @@ impl Cached for CachedPod {
             status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
             status.pod_ips.iter_mut().for_each(Vec::shrink_to_fit);
             status.container_statuses.iter_mut().for_each(Vec::shrink_to_fit);
+            status.init_container_statuses.iter_mut().for_each(Vec::shrink_to_fit);
         }
     }
 }
@@ -149,20 +201,43 @@ struct Metadata {
     deletion_timestamp: Option<Time>,
     deletion_grace_period_seconds: Option<i64>,
     labels: Option<BTreeMap<String, String>>,
-    annotations: Option<Annotations>,
+    #[serde(default, deserialize_with = "annotations")]
+    annotations: Option<BTreeMap<String, String>>,
     owner_references: Option<Vec<OwnerReference>>,
     finalizers: Option<Vec<String>>,
 }
 
-#[derive(Deserialize)]
-struct Annotations {
-    #[serde(rename = "controller.kubernetes.io/pod-deletion-cost")]
-    deletion_cost: Option<String>,
+/// Keeps the annotations that controllers read; the others are not copied.
+fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeMap<String, String>>, D::Error> {
+    struct Read;
+    impl<'de> Visitor<'de> for Read {
+        type Value = Option<BTreeMap<String, String>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("annotations")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut kept = BTreeMap::new();
+            while let Some(name) = map.next_key::<String>()? {
+                if ANNOTATIONS.contains(&name.as_str()) {
+                    kept.insert(name, map.next_value()?);
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok((!kept.is_empty()).then_some(kept))
+        }
+    }
+    deserializer.deserialize_any(Read)
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let metadata = Metadata::deserialize(deserializer)?;
-    let cost = metadata.annotations.and_then(|annotations| annotations.deletion_cost);
     Ok(ObjectMeta {
         name: metadata.name,
         generate_name: metadata.generate_name,
@@ -174,7 +249,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         deletion_timestamp: metadata.deletion_timestamp,
         deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
         labels: metadata.labels,
-        annotations: cost.map(|cost| [(POD_DELETION_COST.to_owned(), cost)].into()),
+        annotations: metadata.annotations,
         owner_references: metadata.owner_references,
         finalizers: metadata.finalizers,
         ..ObjectMeta::default()
@@ -219,7 +294,7 @@ mod tests {
                 "name": "p", "generateName": "p-", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 3,
                 "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
                 "deletionGracePeriodSeconds": 5, "labels": {"a": "b"}, "finalizers": ["f"],
-                "annotations": {"other": "x", POD_DELETION_COST: "-5"},
+                "annotations": {"other": "x", POD_DELETION_COST: "-5", "batch.kubernetes.io/job-completion-index": "3"},
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "w", "controller": true}],
                 "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
             },
@@ -235,7 +310,9 @@ mod tests {
             "status": {
                 "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
                 "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-                "containerStatuses": [{"name": "c", "restartCount": 4, "ready": true, "image": "i", "imageID": "d"}],
+                "containerStatuses": [{"name": "c", "restartCount": 4, "ready": true, "image": "i", "imageID": "d",
+                    "state": {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}}}],
+                "initContainerStatuses": [{"name": "once", "restartCount": 0, "state": {"running": {}}}],
             },
         });
         let mut cached: CachedPod = serde_json::from_value(pod.clone()).expect("a pod");
@@ -260,7 +337,14 @@ mod tests {
         assert_eq!((cached_status.phase, cached_status.pod_ip), (status.phase, status.pod_ip));
         assert_eq!((cached_status.pod_ips, cached_status.conditions), (status.pod_ips, status.conditions));
         let restarts: Vec<i32> = status.container_statuses.iter().flatten().map(|s| s.restart_count).collect();
-        assert_eq!(cached_status.container_statuses, Some(vec![CachedContainerStatus { restart_count: restarts[0] }]));
+        let end = CachedTermination {
+            container: "c".to_owned(),
+            exit_code: 3,
+            finished_at: Some("2026-01-01T00:00:00Z".parse().expect("a time")),
+        };
+        let ended = CachedContainerStatus { restart_count: restarts[0], terminated: Some(Box::new(end)) };
+        assert_eq!(cached_status.container_statuses, Some(vec![ended]));
+        assert_eq!(cached_status.init_container_statuses, Some(vec![CachedContainerStatus::default()]));
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod tests;
 mod trim;
 mod workqueue;
 
-pub(crate) use cached_pod::{CachedPod, POD_DELETION_COST};
+pub(crate) use cached_pod::{CachedContainerStatus, CachedPod, POD_DELETION_COST};
 pub(crate) use controller::{Context, Controller, Controllers, Subscription};
 pub(crate) use discovery::Discovery;
 pub(crate) use error::During;

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::{
+    batch::v1::{CronJob, Job},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
     core::v1::{
@@ -30,9 +31,11 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
 
 impl Cached for CertificateSigningRequest {}
 impl Cached for ClusterRole {}
+impl Cached for CronJob {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
 impl Cached for IPAddress {}
+impl Cached for Job {}
 impl Cached for Lease {}
 impl Cached for Namespace {}
 impl Cached for PersistentVolume {}

@@ -1,5 +1,11 @@
 //! Schedules of CronJobs: `minute hour day-of-month month day-of-week`, with upstream's words for what is wrong
-//! (`github.com/robfig/cron`). Pure.
+//! (`github.com/robfig/cron`), and the times that they name. Pure.
+
+mod next;
+#[cfg(test)]
+mod tests;
+
+use jiff::tz::TimeZone;
 
 /// Upstream's bit that says that a field was `*`.
 const STAR: u64 = 1 << 63;
@@ -22,12 +28,14 @@ const FIELDS: [Bounds; 5] = [
 ];
 
 /// A schedule: for each field the set of its numbers, one bit each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// Minutes, hours, days of the month, months, days of the week.
     fields: [u64; 5],
     /// Seconds between two runs, for `@every`.
     every: Option<u64>,
+    /// The time zone that the text names itself.
+    zone: Option<TimeZone>,
 }
 
 impl Schedule {
@@ -39,7 +47,11 @@ impl Schedule {
         if text.is_empty() {
             return Err("empty spec string".to_owned());
         }
-        let text = without_zone(text)?;
+        let (zone, text) = split_zone(text)?;
+        Ok(Self { zone, ..Self::parse_fields(text)? })
+    }
+
+    fn parse_fields(text: &str) -> Result<Self, String> {
         if let Some(descriptor) = text.strip_prefix('@') {
             return Self::descriptor(text, descriptor);
         }
@@ -53,11 +65,11 @@ impl Schedule {
                 *field |= bits(range, bounds)?;
             }
         }
-        Ok(Self { fields, every: None })
+        Ok(Self { fields, every: None, zone: None })
     }
 
     fn descriptor(text: &str, descriptor: &str) -> Result<Self, String> {
-        let of = |text: &str| Self::parse(text);
+        let of = |text: &str| Self::parse_fields(text);
         match descriptor {
             "yearly" | "annually" => of("0 0 1 1 *"),
             "monthly" => of("0 0 1 * *"),
@@ -66,7 +78,7 @@ impl Schedule {
             "hourly" => of("0 * * * *"),
             _ => match descriptor.strip_prefix("every ") {
                 Some(every) => match crate::duration::parse(every) {
-                    Some(every) => Ok(Self { fields: [0; 5], every: Some(every.as_secs().max(1)) }),
+                    Some(every) => Ok(Self { fields: [0; 5], every: Some(every.as_secs().max(1)), zone: None }),
                     None => Err(format!("failed to parse duration {text}: time: invalid duration {every:?}")),
                 },
                 None => Err(format!("unrecognized descriptor: {text}")),
@@ -84,23 +96,37 @@ impl Schedule {
     /// Sunday as 0.
     #[must_use]
     pub fn matches(&self, time: [u32; 5]) -> bool {
-        let has = |at: usize| self.fields[at] & (1 << time[at]) != 0;
-        let day = if (self.fields[2] | self.fields[4]) & STAR == 0 { has(2) || has(4) } else { has(2) && has(4) };
-        self.every.is_none() && has(0) && has(1) && has(3) && day
+        let [minute, hour, day, month, weekday] = time.map(|number| i8::try_from(number).unwrap_or(i8::MAX));
+        self.every.is_none()
+            && self.has(0, minute)
+            && self.has(1, hour)
+            && self.has(3, month)
+            && self.has_day(day, weekday)
+    }
+
+    /// Whether the number belongs to the field at this place.
+    fn has(&self, field: usize, number: i8) -> bool {
+        u32::try_from(number).is_ok_and(|number| number < 63 && self.fields[field] & (1 << number) != 0)
+    }
+
+    /// Whether a day of the month and of the week belongs to the schedule: where both are given, one suffices.
+    fn has_day(&self, day: i8, weekday: i8) -> bool {
+        let (month, week) = (self.has(2, day), self.has(4, weekday));
+        if (self.fields[2] | self.fields[4]) & STAR == 0 { month || week } else { month && week }
     }
 }
 
-/// The schedule without the time zone before it.
-fn without_zone(text: &str) -> Result<&str, String> {
+/// The time zone before a schedule, and the schedule.
+fn split_zone(text: &str) -> Result<(Option<TimeZone>, &str), String> {
     if !text.starts_with("TZ=") && !text.starts_with("CRON_TZ=") {
-        return Ok(text);
+        return Ok((None, text));
     }
     let (zone, rest) = text.split_once(' ').unwrap_or((text, ""));
     let zone = zone.split_once('=').map_or("", |(_, zone)| zone);
-    if jiff::tz::TimeZone::get(zone).is_err() {
-        return Err(format!("provided bad location {zone}: unknown time zone {zone}"));
+    match TimeZone::get(zone) {
+        Ok(found) => Ok((Some(found), rest.trim())),
+        Err(_) => Err(format!("provided bad location {zone}: unknown time zone {zone}")),
     }
-    Ok(rest.trim())
 }
 
 /// The numbers of `*`, `3`, `3-5` and each with `/2`.
@@ -158,48 +184,5 @@ fn number(text: &str) -> Result<u32, String> {
         Ok(negative) if negative < 0 => Err(format!("negative number ({negative}) not allowed: {text}")),
         Ok(number) => Ok(u32::try_from(number).unwrap_or(u32::MAX)),
         Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn schedules_match_their_minutes() {
-        // Minute, hour, day, month, weekday.
-        for (schedule, time, wanted) in [
-            ("* * * * *", [7, 3, 5, 6, 2], true),
-            ("*/5 * * * *", [10, 3, 5, 6, 2], true),
-            ("*/5 * * * *", [11, 3, 5, 6, 2], false),
-            ("0 3 1 jan *", [0, 3, 1, 1, 4], true),
-            ("0 3 1 jan mon", [0, 3, 5, 1, 1], true),
-            ("0 3 1 jan mon", [0, 3, 5, 1, 2], false),
-            ("0 3 1-5/2 * *", [0, 3, 5, 1, 2], true),
-            ("0 3 1-5/2 * *", [0, 3, 4, 1, 2], false),
-            ("@hourly", [0, 3, 4, 1, 2], true),
-            ("CRON_TZ=UTC 0 3 * * *", [0, 3, 4, 1, 2], true),
-        ] {
-            assert_eq!(Schedule::parse(schedule).unwrap().matches(time), wanted, "{schedule} {time:?}");
-        }
-        assert_eq!(Schedule::parse("@every 90s").unwrap().every(), Some(90));
-    }
-
-    #[test]
-    fn what_is_no_schedule_is_told_in_upstreams_words() {
-        for (schedule, why) in [
-            ("", "empty spec string"),
-            ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
-            ("60 * * * *", "end of range (60) above maximum (59): 60"),
-            ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
-            ("5-3 * * * *", "beginning of range (5) beyond end of range (3): 5-3"),
-            ("*/0 * * * *", "step of range should be a positive number: */0"),
-            ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
-            ("1/2/3 * * * *", "too many slashes: 1/2/3"),
-            ("x * * * *", "failed to parse int from x: strconv.Atoi: parsing \"x\": invalid syntax"),
-            ("@never", "unrecognized descriptor: @never"),
-        ] {
-            assert_eq!(Schedule::parse(schedule), Err(why.to_owned()), "{schedule}");
-        }
     }
 }

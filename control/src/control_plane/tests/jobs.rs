@@ -1,0 +1,189 @@
+//! Jobs and CronJobs through the API itself, which defaults and validates what their controllers write.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        batch::v1::{CronJob, Job},
+        core::v1::Pod,
+    },
+};
+use kube::{
+    Api as KubeApi, Client, Resource,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{super::ControlPlane, config::config};
+use crate::{apiserver::User, controllers};
+
+/// The controllers, with the embedded API.
+struct Cluster {
+    client: Client,
+    stop: CancellationToken,
+    running: tokio::task::JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let plane = ControlPlane::open(config(folder.path())).await.unwrap();
+        let (client, stop) = (plane.client(User::internal("t")), CancellationToken::new());
+        let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
+        let running = tokio::spawn({
+            let stop = stop.clone();
+            async move { controllers::run(as_controllers, controllers::Config::default(), stop).await.unwrap() }
+        });
+        Self { client, stop, running, _folder: folder }
+    }
+
+    fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> KubeApi<K> {
+        KubeApi::namespaced(self.client.clone(), "default")
+    }
+
+    async fn create<K>(&self, object: Value)
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone,
+        K: std::fmt::Debug,
+    {
+        self.api::<K>().create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    }
+
+    /// Waits until `check` holds for all objects of a kind.
+    async fn until<K>(&self, what: &str, check: impl Fn(&[Value]) -> bool) -> Vec<Value>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone,
+        K: std::fmt::Debug,
+    {
+        let mut all = Vec::new();
+        for _ in 0..1000 {
+            let listed = self.api::<K>().list(&ListParams::default()).await.unwrap();
+            all = listed.items.iter().map(|object| serde_json::to_value(object).unwrap()).collect();
+            if check(&all) {
+                return all;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("never came: {what}; there is {all:#?}");
+    }
+
+    /// What a node says of a pod.
+    async fn set_phase(&self, pod: &Value, phase: &str) {
+        let code = i32::from(phase == "Failed");
+        let now = jiff::Timestamp::now().to_string();
+        let ended =
+            json!({"terminated": {"exitCode": code, "reason": "Completed", "startedAt": now, "finishedAt": now}});
+        let status =
+            json!({"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
+        let patch = json!({"status": {"phase": phase, "containerStatuses": [status]}});
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let pods = self.api::<Pod>();
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+    }
+}
+
+fn job(spec: &Value) -> Value {
+    let mut all = json!({"template": {"spec": {"restartPolicy": "Never", "nodeName": "n",
+        "containers": [{"name": "c", "image": "i"}]}}});
+    json_patch::merge(&mut all, spec);
+    json!({"metadata": {"name": "j"}, "spec": all})
+}
+
+fn is_true(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| all.iter().any(|c| c["type"] == kind && c["status"] == "True"))
+}
+
+fn alive(pods: &[Value]) -> Vec<&Value> {
+    let is_alive = |pod: &&Value| pod["status"]["phase"] == "Pending" && pod["metadata"]["deletionTimestamp"].is_null();
+    pods.iter().filter(is_alive).collect()
+}
+
+#[tokio::test]
+async fn an_indexed_job_is_suspended_resumed_and_completes() {
+    let cluster = Cluster::new().await;
+    let spec = json!({"completions": 3, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1,
+        "suspend": true});
+    cluster.create::<Job>(job(&spec)).await;
+    cluster.until::<Job>("suspended", |j| is_true(&j[0], "Suspended")).await;
+    let suspend = |suspend: bool| Patch::Merge(json!({"spec": {"suspend": suspend}}));
+    let jobs = cluster.api::<Job>();
+    for is in [false, true, false] {
+        jobs.patch("j", &PatchParams::default(), &suspend(is)).await.unwrap();
+        cluster.until::<Pod>("pods", |p| alive(p).len() == if is { 0 } else { 2 }).await;
+        cluster.until::<Job>("start", |j| j[0]["status"]["startTime"].is_null() == is).await;
+        if is {
+            // No node is there to end them.
+            for pod in cluster.until::<Pod>("pods", |_| true).await {
+                let name = pod["metadata"]["name"].as_str().unwrap();
+                let _ = cluster.api::<Pod>().delete(name, &DeleteParams::default().grace_period(0)).await;
+            }
+        }
+    }
+    for _ in 0..3 {
+        let pods = cluster.until::<Pod>("a pod", |p| !alive(p).is_empty()).await;
+        let pod = alive(&pods)[0].clone();
+        let index = &pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"];
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        assert!(name.starts_with(&format!("j-{}-", index.as_str().unwrap())), "{name}");
+        cluster.set_phase(&pod, "Succeeded").await;
+        cluster
+            .until::<Pod>("it is let go", |p| {
+                p.iter().any(|p| p["metadata"]["name"] == *name && p["metadata"]["finalizers"].is_null())
+            })
+            .await;
+    }
+    let done = cluster.until::<Job>("complete", |j| is_true(&j[0], "Complete")).await.remove(0);
+    let status = &done["status"];
+    assert_eq!((&status["succeeded"], &status["completedIndexes"]), (&json!(3), &json!("0-2")));
+    assert_eq!((&status["failedIndexes"], &status["uncountedTerminatedPods"]), (&json!(""), &json!({})));
+    // At rest nothing is written.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let later = jobs.get("j").await.unwrap();
+    assert_eq!(later.metadata.resource_version.as_deref(), done["metadata"]["resourceVersion"].as_str());
+    cluster.end().await;
+}
+
+#[tokio::test]
+async fn a_failed_job_goes_after_its_time() {
+    let cluster = Cluster::new().await;
+    cluster.create::<Job>(job(&json!({"backoffLimit": 0, "ttlSecondsAfterFinished": 2}))).await;
+    let pods = cluster.until::<Pod>("a pod", |p| alive(p).len() == 1).await;
+    cluster.until::<Job>("active", |j| j[0]["status"]["active"] == 1).await;
+    cluster.set_phase(&pods[0], "Failed").await;
+    let failed = cluster.until::<Job>("failed", |j| is_true(&j[0], "Failed")).await;
+    assert!(is_true(&failed[0], "FailureTarget"));
+    assert_eq!((&failed[0]["status"]["failed"], &failed[0]["status"]["active"]), (&json!(1), &json!(null)));
+    cluster.until::<Job>("it goes", <[Value]>::is_empty).await;
+    cluster.until::<Pod>("and its pod", <[Value]>::is_empty).await;
+    cluster.end().await;
+}
+
+#[tokio::test]
+async fn a_cron_job_starts_jobs() {
+    let cluster = Cluster::new().await;
+    let template = job(&json!({}))["spec"].clone();
+    let spec = json!({"schedule": "@every 1s", "concurrencyPolicy": "Forbid", "successfulJobsHistoryLimit": 1,
+        "jobTemplate": {"spec": template}});
+    cluster.create::<CronJob>(json!({"metadata": {"name": "cj"}, "spec": spec})).await;
+    let pods = cluster.until::<Pod>("a pod", |p| alive(p).len() == 1).await;
+    let jobs = cluster.until::<Job>("a job", |j| j.len() == 1).await;
+    cluster
+        .until::<CronJob>("active", |c| {
+            c[0]["status"]["active"][0]["uid"] == jobs[0]["metadata"]["uid"]
+                && !c[0]["status"]["lastScheduleTime"].is_null()
+        })
+        .await;
+    cluster.set_phase(&pods[0], "Succeeded").await;
+    cluster.until::<CronJob>("success", |c| !c[0]["status"]["lastSuccessfulTime"].is_null()).await;
+    cluster.end().await;
+}

@@ -1,0 +1,253 @@
+//! CronJob controller: starts a Job at each time of a schedule. `plan`, `due` and `messages` are pure and may not import tokio
+//! or kube's client.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use jiff::{Timestamp, tz::TimeZone};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
+use kube::{
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::json;
+use windlass_kit::events::Recorder;
+
+use super::{
+    pods,
+    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, SyncPoint, error},
+};
+
+mod due;
+mod messages;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use messages::Message;
+use plan::{Observed, Start};
+
+/// Jobs by the UID of the owner that controls them.
+const JOBS_BY_CONTROLLER: Index<Job> = Index::new("controller", |job| {
+    pods::controller_of(&job.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
+});
+/// A write of its own that a cache does not show yet is waited for; its event comes sooner.
+const CACHE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// The controller.
+pub(crate) struct CronJobs {
+    client: Client,
+    recorder: Recorder,
+    cron_jobs: Cache<CronJob>,
+    jobs: Cache<Job>,
+    memories: Mutex<HashMap<Key, Memory>>,
+}
+
+/// What is remembered of one CronJob. It may be lost: after a start, the caches show all writes.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    uid: String,
+    /// The last write of the status.
+    written: Option<SyncPoint>,
+    /// The last Job that was started.
+    started: Option<SyncPoint>,
+    /// The missed time that has been told.
+    told: Option<Timestamp>,
+}
+
+impl Controller for CronJobs {
+    const NAME: &'static str = "cronjob-controller";
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let (cron_jobs, jobs) = (context.informer::<CronJob>(), context.informer::<Job>());
+        jobs.index(&JOBS_BY_CONTROLLER);
+        let queue = context.queue();
+        cron_jobs.on_change(move |old, new| {
+            if let Some(cron_job) = new.or(old) {
+                queue.add(Key::of(&cron_job.metadata));
+            }
+        });
+        let queue = context.queue();
+        jobs.on_change(move |old, new| {
+            for job in [old, new].into_iter().flatten() {
+                let owner = pods::controller_of(&job.metadata).filter(|owner| owner.kind == CronJob::kind(&()));
+                if let Some(owner) = owner {
+                    queue.add(Key::new(job.namespace().unwrap_or_default(), &*owner.name));
+                }
+            }
+        });
+        Self {
+            client: context.client(),
+            recorder: context.recorder("cronjob-controller"),
+            cron_jobs: cron_jobs.cache(),
+            jobs: jobs.cache(),
+            memories: Mutex::default(),
+        }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(cron_job) = self.cron_jobs.get(&key) else {
+            self.memories.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            return Ok(Outcome::Done);
+        };
+        let uid = cron_job.uid().unwrap_or_default();
+        let memory = self.with_memory(&key, &uid, |memory| memory.clone());
+        let (written, started) = (memory.written, memory.started);
+        if written.is_some_and(|point| !self.cron_jobs.reached(point))
+            || started.is_some_and(|point| !self.jobs.reached(point))
+        {
+            return Ok(Outcome::After(CACHE_PATIENCE));
+        }
+        let mut jobs = self.jobs.by_index(&JOBS_BY_CONTROLLER, &uid);
+        jobs.retain(|job| job.metadata.namespace == cron_job.metadata.namespace);
+        let gone = self.gone(&key, &cron_job);
+        let local = TimeZone::system();
+        let now = Timestamp::now();
+        let observed = Observed { jobs: &jobs, gone: &gone, local: &local, told: memory.told, now };
+        let mut plan = plan::reconcile(&cron_job, &observed);
+        if plan.missed.is_some() {
+            self.with_memory(&key, &uid, |memory| memory.told = plan.missed);
+        }
+        let mut replaced = true;
+        for job in &plan.replace {
+            replaced &= self.delete(&cron_job, job).await;
+            if replaced && let Some(active) = &mut plan.status.active {
+                active.retain(|reference| reference.uid != job.metadata.uid);
+            }
+        }
+        let failed = match &plan.start {
+            Some(start) if replaced => !self.start(&key, &cron_job, start, &mut plan.status).await?,
+            start => start.is_some(),
+        };
+        for job in &plan.expired {
+            self.delete(&cron_job, job).await;
+        }
+        self.write(&key, &cron_job, &plan.status).await?;
+        plan.events.iter().for_each(|event| self.record(&cron_job, event));
+        Ok(match plan.wait {
+            _ if failed => Outcome::Failed,
+            Some(wait) => Outcome::After(wait),
+            None => Outcome::Done,
+        })
+    }
+}
+
+impl CronJobs {
+    /// The active Jobs that exist no longer.
+    fn gone(&self, key: &Key, cron_job: &CronJob) -> HashSet<String> {
+        let active = cron_job.status.iter().flat_map(|status| status.active.iter().flatten());
+        let gone = active.filter_map(|reference| {
+            let found = self.jobs.get(&Key::new(&*key.namespace, reference.name.as_deref().unwrap_or_default()));
+            let uid = reference.uid.clone()?;
+            found.is_none_or(|job| job.uid().as_ref() != Some(&uid)).then_some(uid)
+        });
+        gone.collect()
+    }
+
+    /// Starts a Job and adds it to the status; returns whether it runs or cannot be started at all.
+    async fn start(
+        &self,
+        key: &Key,
+        cron_job: &CronJob,
+        start: &Start,
+        status: &mut CronJobStatus,
+    ) -> Result<bool, Error> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let job = match api.create(&PostParams::default(), &start.job).await {
+            Ok(job) => {
+                self.record(cron_job, &messages::created(&job.name_any()));
+                job
+            }
+            // Of an earlier run that could not write the status, or of somebody else.
+            Err(error) if error::is_already_exists(&error) => {
+                let found = api.get_opt(&start.job.name_any()).await.during("read a job of", key)?;
+                let ours = |job: &Job| {
+                    pods::controller_of(&job.metadata).map(|owner| &owner.uid) == cron_job.metadata.uid.as_ref()
+                };
+                match found.filter(ours) {
+                    Some(job) => job,
+                    None => return Ok(true),
+                }
+            }
+            Err(error) if error::is_namespace_terminating(&error) => return Ok(true),
+            Err(error) => {
+                self.record(cron_job, &messages::create_failed(&error::message(&error)));
+                return Ok(false);
+            }
+        };
+        let point = self.jobs.sync_point(job.metadata.resource_version.as_deref());
+        let uid = cron_job.uid().unwrap_or_default();
+        self.with_memory(key, &uid, |memory| memory.started = Some(point));
+        plan::started(status, job.object_ref(&()), start.at);
+        Ok(true)
+    }
+
+    /// Deletes exactly this Job, and its pods after it; returns whether it goes.
+    async fn delete(&self, cron_job: &CronJob, job: &Arc<Job>) -> bool {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace().unwrap_or_default());
+        let preconditions = Some(Preconditions { uid: job.uid(), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::background() };
+        match api.delete(&job.name_any(), &params).await {
+            Ok(_) => self.record(cron_job, &messages::deleted(&job.name_any())),
+            Err(error) if error::is_not_found(&error) || error::is_conflict(&error) => {}
+            Err(error) => {
+                self.record(cron_job, &messages::delete_failed(&error::message(&error)));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Writes the status if it has changed.
+    ///
+    /// # Errors
+    /// When the CronJob has changed meanwhile; a Job that was started is found again by its name.
+    async fn write(&self, key: &Key, cron_job: &CronJob, status: &CronJobStatus) -> Result<(), Error> {
+        let old = cron_job.status.clone().unwrap_or_default();
+        let active = |status: &CronJobStatus| status.active.clone().unwrap_or_default();
+        if active(&old) == active(status)
+            && old.last_schedule_time == status.last_schedule_time
+            && old.last_successful_time == status.last_successful_time
+        {
+            return Ok(());
+        }
+        let active = Some(active(status)).filter(|active| !active.is_empty());
+        let patch = json!({
+            "metadata": {"resourceVersion": cron_job.metadata.resource_version},
+            "status": {
+                "active": active,
+                "lastScheduleTime": status.last_schedule_time,
+                "lastSuccessfulTime": status.last_successful_time,
+            },
+        });
+        let api: Api<CronJob> = Api::namespaced(self.client.clone(), &key.namespace);
+        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(error) if error::is_not_found(&error) => Ok(()),
+            Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
+            written => {
+                let version = written.during("update the status of", key)?.metadata.resource_version;
+                let point = self.cron_jobs.sync_point(version.as_deref());
+                let uid = cron_job.uid().unwrap_or_default();
+                self.with_memory(key, &uid, |memory| memory.written = Some(point));
+                Ok(())
+            }
+        }
+    }
+
+    fn record(&self, cron_job: &CronJob, Message { severity, reason, text }: &Message) {
+        self.recorder.record(&cron_job.object_ref(&()), *severity, reason, text.clone());
+    }
+
+    fn with_memory<T>(&self, key: &Key, uid: &str, f: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut all = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = all.entry(key.clone()).or_default();
+        if memory.uid != uid {
+            *memory = Memory { uid: uid.to_owned(), ..Memory::default() };
+        }
+        f(memory)
+    }
+}

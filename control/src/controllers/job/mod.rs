@@ -1,0 +1,240 @@
+//! Job controller: runs pods until enough of them have succeeded, or too many have failed. `plan` decides and what it is
+//! made of is pure and may not import tokio or kube's client; `orphans` frees pods whose Job is gone.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use tokio::time::Instant;
+use windlass_kit::events::Severity;
+
+use super::{
+    jobs,
+    label_selector::Selector,
+    pod_control::{Claim, Claimant, PodControl, claim, take_over_held, watch_owners},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, SyncPoint, error},
+};
+
+mod backoff;
+mod counts;
+mod ending;
+mod finalizer;
+mod indexes;
+mod manage;
+mod messages;
+mod orphans;
+mod plan;
+mod pod;
+mod policy;
+mod status;
+mod template;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use orphans::JobPodOrphans;
+
+use backoff::Backoff;
+use messages::{Reason, events};
+use plan::{Observed, Plan};
+use pod::{TRACKING, is_tracked};
+
+/// Manages the Jobs whose `managedBy` names no other controller.
+const CONTROLLER: &str = "kubernetes.io/job-controller";
+/// Status updates that only follow the pods come at most this often.
+const STATUS_PERIOD: Duration = Duration::from_secs(1);
+/// A status of its own that the cache does not show yet is waited for; its event comes sooner.
+const CACHE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The controller.
+pub(crate) struct Jobs {
+    control: PodControl<Job>,
+    jobs: Cache<Job>,
+    memories: Mutex<HashMap<Key, Memory>>,
+}
+
+/// What is remembered of one Job. It may be lost: after a start, the caches show all writes.
+#[derive(Debug, Default)]
+struct Memory {
+    uid: String,
+    /// UIDs of pods whose finalizer is gone, though the cache may still show it.
+    released: HashSet<String>,
+    /// The last write of the status. An older status would count pods a second time.
+    written: Option<(SyncPoint, Instant)>,
+    backoff: Backoff,
+}
+
+impl Controller for Jobs {
+    const NAME: &'static str = "job-controller";
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let control = PodControl::subscribe(context, "job-controller");
+        Self { control, jobs: watch_owners(context, selector), memories: Mutex::default() }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(job) = self.jobs.get(&key).filter(|job| is_managed(job)) else {
+            self.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        let spec = job.spec.as_ref();
+        let mode = spec.and_then(|spec| spec.completion_mode.as_deref());
+        if mode.is_some_and(|mode| !matches!(mode, "NonIndexed" | "Indexed")) {
+            self.record(&job, &[(Severity::Warning, events::unknown_completion_mode())]);
+            return Ok(Outcome::Done);
+        }
+        let (Some(uid), Some(selector)) = (job.metadata.uid.as_deref(), selector(&job)) else {
+            return Ok(Outcome::Done);
+        };
+        if !self.with_memory(&key, uid, |memory| memory.written.is_none_or(|(point, _)| self.jobs.reached(point))) {
+            return Ok(Outcome::After(CACHE_PATIENCE));
+        }
+        let settled = self.control.settled(&key, uid);
+        let claimable = self.control.claimable(&key.namespace, uid, selector);
+        let claimant = Claimant { uid, deleting: job.metadata.deletion_timestamp.is_some(), selector };
+        let Claim { ours, adopt, release } =
+            claim(&claimant, &claimable, |pod: &CachedPod| pod.metadata.deletion_timestamp.is_none());
+        if !adopt.is_empty() || !release.is_empty() {
+            take_over_held(&self.control.client(), &*job, Some(TRACKING), &adopt, &release).await?;
+            // What has changed comes back as changes of these pods.
+            return Ok(Outcome::Done);
+        }
+        let held: HashSet<&str> = ours.iter().filter(|pod| is_tracked(pod)).map(|pod| pod::uid(pod)).collect();
+        let (released, backoff, written) = self.with_memory(&key, uid, |memory| {
+            memory.released.retain(|uid| held.contains(uid.as_str()));
+            (memory.released.clone(), memory.backoff, memory.written)
+        });
+        let observed = Observed { pods: &ours, settled, released: &released, backoff, now: Timestamp::now() };
+        let plan = plan::reconcile(&job, &observed);
+        if let Some((_, at)) = written
+            && is_patient(&plan)
+            && at.elapsed() < STATUS_PERIOD
+        {
+            return Ok(Outcome::After(STATUS_PERIOD - at.elapsed()));
+        }
+        self.execute(&key, &job, plan).await
+    }
+}
+
+impl Jobs {
+    /// Does what the plan says. Whatever fails is planned again; nothing is counted before it is written.
+    async fn execute(&self, key: &Key, job: &Job, mut plan: Plan) -> Result<Outcome, Error> {
+        let pods: Api<CachedPod> = Api::namespaced(self.control.client(), &key.namespace);
+        if plan.forget && !plan.delete.is_empty() {
+            let (removed, failure) = finalizer::remove(&pods, plan.delete.iter().map(|pod| &**pod)).await;
+            self.released(key, job, &removed);
+            if let Some(failure) = failure {
+                return Err(failure).during("free the surplus pods of", key);
+            }
+            if removed.len() < plan.delete.len() {
+                return Err(Error::Changed(key.to_string()));
+            }
+        }
+        if self.control.delete(job, &plan.delete).await.failure.is_some() {
+            return Ok(Outcome::Failed);
+        }
+        let new: Vec<_> = plan.create.iter().filter_map(|new| template::pod_for(job, new)).collect();
+        let created = self.control.create(job, &new).await;
+        plan::not_created(&mut plan, new.len().saturating_sub(created.count));
+        let Some(version) =
+            self.write(key, job, (job.metadata.resource_version.clone(), job.status.as_ref()), &plan.status).await?
+        else {
+            return Ok(Outcome::Done);
+        };
+        self.record(job, &plan.events);
+        self.with_memory(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| memory.backoff = plan.backoff);
+
+        let (removed, failure) = finalizer::remove(&pods, plan.release.iter().map(|pod| &**pod)).await;
+        self.released(key, job, &removed);
+        let (status, events) = plan::settle(job.spec.as_ref(), &plan, &removed, Timestamp::now());
+        if self.write(key, job, (version, Some(&plan.status)), &status).await?.is_some() {
+            self.record(job, &events);
+        }
+        if let Some(failure) = failure {
+            return Err(failure).during("free the counted pods of", key);
+        }
+        Ok(match plan.wait {
+            _ if created.failure.is_some() || removed.len() < plan.release.len() => Outcome::Failed,
+            _ if plan.more => Outcome::After(Duration::ZERO),
+            Some(wait) => Outcome::After(wait),
+            None => Outcome::Done,
+        })
+    }
+
+    /// Writes the status if it changes anything; returns the Job's version then, or `None` when the Job is gone.
+    ///
+    /// # Errors
+    /// When the Job has changed meanwhile: what was planned may be wrong.
+    async fn write(
+        &self,
+        key: &Key,
+        job: &Job,
+        (version, old): (Option<String>, Option<&JobStatus>),
+        new: &JobStatus,
+    ) -> Result<Option<Option<String>>, Error> {
+        let Some(patch) = status::patch(version.as_deref(), old, new) else { return Ok(Some(version)) };
+        let api: Api<Job> = Api::namespaced(self.control.client(), &key.namespace);
+        let written = match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(error) if error::is_not_found(&error) => return Ok(None),
+            Err(error) if error::is_conflict(&error) => return Err(Error::Changed(key.to_string())),
+            written => written.during("update the status of", key)?,
+        };
+        let version = written.metadata.resource_version;
+        let point = self.jobs.sync_point(version.as_deref());
+        self.with_memory(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
+            memory.written = Some((point, Instant::now()));
+        });
+        Ok(Some(version))
+    }
+
+    fn released(&self, key: &Key, job: &Job, uids: &HashSet<String>) {
+        self.with_memory(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
+            memory.released.extend(uids.iter().cloned());
+        });
+    }
+
+    fn record(&self, job: &Job, events: &[(Severity, Reason)]) {
+        for (severity, Reason { reason, message }) in events {
+            self.control.record(job, *severity, reason, message.clone());
+        }
+    }
+
+    fn with_memory<T>(&self, key: &Key, uid: &str, f: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut all = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = all.entry(key.clone()).or_default();
+        if memory.uid != uid {
+            *memory = Memory { uid: uid.to_owned(), ..Memory::default() };
+        }
+        f(memory)
+    }
+
+    fn forget(&self, key: &Key) {
+        self.control.forget(key);
+        self.memories.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Whether this controller is to do anything for a Job.
+fn is_managed(job: &Job) -> bool {
+    let other = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref()).is_some_and(|name| name != CONTROLLER);
+    !other && jobs::finished(job).is_none()
+}
+
+fn selector(job: &Job) -> Option<Selector<'_>> {
+    let selector = job.spec.as_ref().filter(|_| is_managed(job))?.selector.as_ref()?;
+    Some(Selector::from(selector)).filter(|selector| !selector.is_empty())
+}
+
+/// Whether a plan changes nothing but numbers.
+fn is_patient(plan: &Plan) -> bool {
+    plan.create.is_empty() && plan.delete.is_empty() && plan.ending.is_none() && plan.events.is_empty()
+}

@@ -1,0 +1,55 @@
+//! Which objects an owner has, adopts and releases. Pure.
+
+use std::sync::Arc;
+
+use kube::Resource;
+
+use crate::controllers::{label_selector::Selector, pods};
+
+/// An owner that claims objects.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claimant<'a> {
+    pub(crate) uid: &'a str,
+    /// Terminating: neither adopts nor releases.
+    pub(crate) deleting: bool,
+    pub(crate) selector: Selector<'a>,
+}
+
+/// The objects of an owner's namespace that concern it.
+#[derive(Debug)]
+pub(crate) struct Claim<T> {
+    /// It controls them, and they match its selector.
+    pub(crate) ours: Vec<Arc<T>>,
+    /// Matching ones without a controller.
+    pub(crate) adopt: Vec<Arc<T>>,
+    /// It controls them, but their labels no longer match.
+    pub(crate) release: Vec<Arc<T>>,
+}
+
+impl<T> Default for Claim<T> {
+    fn default() -> Self {
+        Self { ours: Vec::new(), adopt: Vec::new(), release: Vec::new() }
+    }
+}
+
+/// Sorts objects into those that the owner has, those to adopt, if `adoptable`, and those to release.
+pub(crate) fn claim<T: Resource>(
+    claimant: &Claimant<'_>,
+    objects: &[Arc<T>],
+    adoptable: impl Fn(&T) -> bool,
+) -> Claim<T> {
+    let mut claim = Claim::default();
+    for object in objects {
+        let meta = object.meta();
+        let matches = claimant.selector.matches(meta.labels.as_ref());
+        match pods::controller_of(meta) {
+            Some(owner) if owner.uid != claimant.uid => {}
+            Some(_) if matches => claim.ours.push(Arc::clone(object)),
+            Some(_) if claimant.deleting => {}
+            Some(_) => claim.release.push(Arc::clone(object)),
+            None if matches && !claimant.deleting && adoptable(object) => claim.adopt.push(Arc::clone(object)),
+            None => {}
+        }
+    }
+    claim
+}

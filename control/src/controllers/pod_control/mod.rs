@@ -1,0 +1,264 @@
+//! What the controllers of pods have in common, whatever kind owns the pods: claiming, creating and deleting them, with
+//! events on the owner, and remembering what the cache does not show yet. Upstream's `PodControl`,
+//! `BaseControllerRefManager` and `UIDTrackingControllerExpectations`. Imports no controller; `claim`, `template` and
+//! `messages` are pure and may not import tokio or kube's client.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::future::join_all;
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, PostParams, Preconditions},
+};
+use tokio::time::Instant;
+use windlass_kit::events::{Recorder, Severity};
+
+use super::{
+    indexes::{PODS_BY_CONTROLLER, PODS_BY_LABEL, selected},
+    label_selector::Selector,
+    pods,
+    runtime::{Cache, Cached, CachedPod, Context, Error, Expectations, Key, SelectorIndex, WorkQueue, error},
+};
+
+mod claim;
+pub(crate) mod messages;
+mod ownership;
+mod template;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use claim::{Claim, Claimant, claim};
+pub(crate) use ownership::{owner_reference, take_over, take_over_held};
+pub(crate) use template::{batches, pod_of};
+
+/// A kind with namespaced objects that informers cache, such as those that own pods.
+pub(crate) trait Namespaced: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope> {}
+
+impl<K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope>> Namespaced for K {}
+
+/// Why pods could not be created or deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// How many pods were created or deleted, and why not all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) count: usize,
+    pub(crate) failure: Option<Failure>,
+}
+
+/// The writes of pods for the owners of one kind.
+pub(crate) struct PodControl<O> {
+    client: Client,
+    pods: Cache<CachedPod>,
+    recorder: Recorder,
+    /// By owner, with the owner's UID.
+    expectations: Mutex<HashMap<Key, (String, Expectations)>>,
+    kind: PhantomData<fn(&O)>,
+}
+
+impl<O> fmt::Debug for PodControl<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodControl").finish_non_exhaustive()
+    }
+}
+
+impl<O: Namespaced> PodControl<O> {
+    /// Uses the informer of pods, with the indexes that [`claimable`](Self::claimable) needs; events come from
+    /// `component`.
+    pub(crate) fn subscribe(context: &mut Context<Key>, component: &str) -> Self {
+        let pods = context.informer::<CachedPod>();
+        pods.index(&PODS_BY_CONTROLLER).index(&PODS_BY_LABEL);
+        Self {
+            client: context.client(),
+            pods: pods.cache(),
+            recorder: context.recorder(component),
+            expectations: Mutex::default(),
+            kind: PhantomData,
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The cache of all pods.
+    pub(crate) fn pods(&self) -> &Cache<CachedPod> {
+        &self.pods
+    }
+
+    /// Records an event about an owner.
+    pub(crate) fn record(&self, owner: &O, severity: Severity, reason: &str, message: String) {
+        self.recorder.record(&owner.object_ref(&()), severity, reason, message);
+    }
+
+    /// Forgets the expectations of an owner that is gone.
+    pub(crate) fn forget(&self, owner: &Key) {
+        self.expectations.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+    }
+
+    /// Whether the cache shows all that was created and deleted for the owner with this UID. While it does not, nothing
+    /// may be created or deleted for it.
+    pub(crate) fn settled(&self, owner: &Key, uid: &str) -> bool {
+        self.with_expectations(owner, uid, |expectations| expectations.satisfied(&self.pods, Instant::now()))
+    }
+
+    fn with_expectations<T>(&self, owner: &Key, uid: &str, f: impl FnOnce(&mut Expectations) -> T) -> T {
+        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of, expectations) = all.entry(owner.clone()).or_default();
+        if of != uid {
+            (*of, *expectations) = (uid.to_owned(), Expectations::default());
+        }
+        f(expectations)
+    }
+
+    /// The pods of a namespace that the owner with this UID controls, and those that match the selector, ordered by name.
+    pub(crate) fn claimable(&self, namespace: &str, uid: &str, selector: Selector<'_>) -> Vec<Arc<CachedPod>> {
+        let owned = self.pods.by_index(&PODS_BY_CONTROLLER, uid);
+        let owned = owned.into_iter().filter(|pod| pod.metadata.namespace.as_deref() == Some(namespace));
+        let matching = selected(&self.pods, namespace, selector);
+        let both: BTreeMap<String, Arc<CachedPod>> = owned.chain(matching).map(|pod| (pod.name_any(), pod)).collect();
+        both.into_values().collect()
+    }
+
+    /// Adopts and releases pods, as [`claim`] has found them.
+    pub(crate) async fn claim(
+        &self,
+        owner: &O,
+        adopt: &[Arc<CachedPod>],
+        release: &[Arc<CachedPod>],
+    ) -> Result<(), Error> {
+        take_over(&self.client, owner, adopt, release).await
+    }
+
+    /// Creates pods in batches of 1, 2, 4 …, with an event for each; the first batch in which one fails is the last. In a
+    /// terminating namespace nothing can be created, which is no failure.
+    pub(crate) async fn create<'a>(&self, owner: &O, pods: impl IntoIterator<Item = &'a Pod>) -> Written {
+        let pods: Vec<&Pod> = pods.into_iter().collect();
+        let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
+        let api: Api<Pod> = Api::namespaced(self.client(), &key.namespace);
+        let (params, mut rest, mut written) = (PostParams::default(), pods.as_slice(), Written::default());
+        for size in batches(pods.len()) {
+            let (batch, later) = rest.split_at(size);
+            rest = later;
+            let created = join_all(batch.iter().map(|pod| api.create(&params, pod))).await;
+            for result in created {
+                match result {
+                    Ok(pod) => {
+                        let mark = self.pods.sync_point(pod.metadata.resource_version.as_deref());
+                        self.with_expectations(&key, &uid, |e| e.expect_creation(mark, Instant::now()));
+                        let text = messages::created(&pod.name_any());
+                        self.record(owner, Severity::Normal, messages::SUCCESSFUL_CREATE, text);
+                        written.count += 1;
+                    }
+                    Err(error) if error::is_namespace_terminating(&error) => rest = &[],
+                    Err(error) => {
+                        let message = error::message(&error);
+                        let text = messages::create_failed(&message);
+                        self.record(owner, Severity::Warning, messages::FAILED_CREATE, text);
+                        written.failure = Some(Failure { reason: messages::FAILED_CREATE, message });
+                    }
+                }
+            }
+            if written.failure.is_some() || rest.is_empty() {
+                break;
+            }
+        }
+        written
+    }
+
+    /// Deletes exactly these pods, with an event for each; one that is gone or another by now is left alone.
+    pub(crate) async fn delete(&self, owner: &O, victims: &[Arc<CachedPod>]) -> Written {
+        let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
+        let api: Api<Pod> = Api::namespaced(self.client(), &key.namespace);
+        let deletions = victims.iter().map(|pod| {
+            let api = &api;
+            async move {
+                let params = DeleteParams {
+                    preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+                    ..DeleteParams::default()
+                };
+                (pod, api.delete(&pod.name_any(), &params).await)
+            }
+        });
+        let mut written = Written::default();
+        for (pod, result) in join_all(deletions).await {
+            match result {
+                Ok(_) => {
+                    let (deleted, its_uid) = (Key::of(&pod.metadata), pod.uid().unwrap_or_default());
+                    self.with_expectations(&key, &uid, |e| e.expect_deletion(deleted, its_uid, Instant::now()));
+                    let text = messages::deleted(&pod.name_any());
+                    self.record(owner, Severity::Normal, messages::SUCCESSFUL_DELETE, text);
+                    written.count += 1;
+                }
+                Err(error) if error::is_not_found(&error) || error::is_conflict(&error) => {}
+                Err(error) => {
+                    let message = error::message(&error);
+                    let text = messages::delete_failed(&message);
+                    self.record(owner, Severity::Warning, messages::FAILED_DELETE, text);
+                    written.failure = Some(Failure { reason: messages::FAILED_DELETE, message });
+                }
+            }
+        }
+        written
+    }
+}
+
+/// Queues the owners of a kind when they change, and when pods change that they have, had or could get. `selector` is
+/// `None` for an owner that selects nothing.
+pub(crate) fn watch_owners<O: Namespaced>(
+    context: &mut Context<Key>,
+    selector: for<'a> fn(&'a O) -> Option<Selector<'a>>,
+) -> Cache<O> {
+    let (owners, pods) = (context.informer::<O>(), context.informer::<CachedPod>());
+    let selectors: Arc<Mutex<SelectorIndex>> = Arc::default();
+    let (queue, index) = (context.queue(), Arc::clone(&selectors));
+    owners.on_change(move |old, new| {
+        let Some(owner) = new.or(old) else { return };
+        let key = Key::of(owner.meta());
+        let selector = new.and_then(|owner| selector(owner));
+        index.lock().unwrap_or_else(PoisonError::into_inner).set(&key, selector);
+        queue.add(key);
+    });
+    let (queue, cache) = (context.queue(), owners.cache());
+    pods.on_change(move |old, new| queue_owners(&queue, &cache, selector, &selectors, old, new));
+    owners.cache()
+}
+
+fn queue_owners<O: Namespaced>(
+    queue: &WorkQueue<Key>,
+    owners: &Cache<O>,
+    selector: for<'a> fn(&'a O) -> Option<Selector<'a>>,
+    selectors: &Mutex<SelectorIndex>,
+    old: Option<&Arc<CachedPod>>,
+    new: Option<&Arc<CachedPod>>,
+) {
+    for pod in [old, new].into_iter().flatten() {
+        if let Some(owner) = pods::controller_of(&pod.metadata)
+            && owner.kind == O::kind(&())
+        {
+            queue.add(Key::new(pod.namespace().unwrap_or_default(), &owner.name));
+        }
+    }
+    if let Some(pod) = new
+        && pods::controller_of(&pod.metadata).is_none()
+    {
+        let namespace = pod.namespace().unwrap_or_default();
+        let labels = pod.metadata.labels.as_ref();
+        let candidates = selectors.lock().unwrap_or_else(PoisonError::into_inner).candidates(&namespace, labels);
+        for owner in candidates.iter().filter_map(|key| owners.get(key)) {
+            if selector(&owner).is_some_and(|selector| selector.matches(labels)) {
+                queue.add(Key::of(owner.meta()));
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Adopts and releases objects of any kind for an owner.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::Namespaced;
+use crate::controllers::runtime::{During as _, Error, Key, error};
+
+/// The reference that makes `owner` the controller of an object.
+pub(crate) fn owner_reference<O: Namespaced>(owner: &O) -> OwnerReference {
+    OwnerReference {
+        api_version: O::api_version(&()).into_owned(),
+        kind: O::kind(&()).into_owned(),
+        name: owner.name_any(),
+        uid: owner.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Makes `owner` the controller of the objects to adopt, and of those to release no longer.
+///
+/// # Errors
+/// When the owner is terminating or another by now, when an object has changed meanwhile, and when the API refuses.
+pub(crate) async fn take_over<O: Namespaced, T: Namespaced>(
+    client: &Client,
+    owner: &O,
+    adopt: &[Arc<T>],
+    release: &[Arc<T>],
+) -> Result<(), Error> {
+    take_over_held(client, owner, None, adopt, release).await
+}
+
+/// The same; the objects also get `finalizer` when they are adopted, and lose it when they are released.
+///
+/// # Errors
+/// As [`take_over`].
+pub(crate) async fn take_over_held<O: Namespaced, T: Namespaced>(
+    client: &Client,
+    owner: &O,
+    finalizer: Option<&str>,
+    adopt: &[Arc<T>],
+    release: &[Arc<T>],
+) -> Result<(), Error> {
+    if adopt.is_empty() && release.is_empty() {
+        return Ok(());
+    }
+    let key = Key::of(owner.meta());
+    let objects: Api<T> = Api::namespaced(client.clone(), &key.namespace);
+    if !adopt.is_empty() {
+        // The cache may be stale: a terminating owner must not adopt.
+        let api: Api<O> = Api::namespaced(client.clone(), &key.namespace);
+        let fresh = api.get_metadata_opt(&key.name).await.during("read", &key)?;
+        if !fresh.is_some_and(|f| f.uid() == owner.uid() && f.metadata.deletion_timestamp.is_none()) {
+            return Err(Error::Changed(key.to_string()));
+        }
+    }
+    let reference = owner_reference(owner);
+    for object in adopt {
+        let mut owners = object.owner_references().to_vec();
+        owners.retain(|o| o.uid != reference.uid);
+        owners.push(reference.clone());
+        let held = finalizer.map(|finalizer| with_finalizer(&**object, finalizer, true));
+        replace_owners(&objects, object, &owners, held).await.during("adopt an object for", &key)?;
+    }
+    for object in release {
+        let mut owners = object.owner_references().to_vec();
+        owners.retain(|o| o.uid != reference.uid);
+        let held = finalizer.map(|finalizer| with_finalizer(&**object, finalizer, false));
+        replace_owners(&objects, object, &owners, held).await.during("release an object of", &key)?;
+    }
+    Ok(())
+}
+
+/// The finalizers of an object with one of them, or without it.
+fn with_finalizer<T: Namespaced>(object: &T, finalizer: &str, wanted: bool) -> Vec<String> {
+    let others = object.finalizers().iter().filter(|one| *one != finalizer).cloned();
+    others.chain(wanted.then(|| finalizer.to_owned())).collect()
+}
+
+/// Replaces the owner references of exactly this object, and its finalizers where given; one that is deleted is ignored.
+async fn replace_owners<T: Namespaced>(
+    api: &Api<T>,
+    object: &T,
+    owners: &[OwnerReference],
+    finalizers: Option<Vec<String>>,
+) -> Result<(), kube::Error> {
+    let mut patch = json!({"metadata": {
+        "uid": object.meta().uid,
+        "resourceVersion": object.meta().resource_version,
+        "ownerReferences": owners,
+    }});
+    if let Some(finalizers) = finalizers {
+        patch["metadata"]["finalizers"] = json!(finalizers);
+    }
+    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(error) if !error::is_not_found(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
