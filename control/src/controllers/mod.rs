@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::ReplicationController;
+use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::ReplicationController};
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -113,6 +113,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     }
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
+    controllers.add::<Replication<ReplicaSet>>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());

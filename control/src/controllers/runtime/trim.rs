@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
     core::v1::{
@@ -30,6 +31,7 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
 
 impl Cached for CertificateSigningRequest {}
 impl Cached for ClusterRole {}
+impl Cached for Deployment {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
 impl Cached for IPAddress {}
@@ -37,6 +39,7 @@ impl Cached for Lease {}
 impl Cached for Namespace {}
 impl Cached for PersistentVolume {}
 impl Cached for PersistentVolumeClaim {}
+impl Cached for ReplicaSet {}
 impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}
 impl Cached for Service {}
