@@ -12,12 +12,14 @@ use windlass_kit::metrics::Registry;
 
 mod certificates;
 mod cluster_role_aggregation;
+mod deployment;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod finalizers;
 mod gc;
 mod indexes;
+mod int_or_percent;
 mod label_selector;
 mod namespaces;
 mod nodes;
@@ -40,6 +42,7 @@ pub(crate) use runtime::kinds;
 
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
+use deployment::Deployments;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
 use namespaces::Namespaces;
@@ -114,6 +117,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
     controllers.add::<Replication<ReplicaSet>>(());
+    controllers.add::<Deployments>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());
