@@ -53,8 +53,8 @@ pub(super) fn for_size(set: &ReplicaSet, limits: Limits) -> BTreeMap<String, Str
     changed.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The annotations that make `set` the newest with `newest` as its revision, as far as it has others. A revision that is
-/// higher already stays: older ReplicaSets may have been deleted meanwhile.
+/// The annotations that make `set` the newest with `newest` as its revision, as far as it has others. A revision that
+/// is higher already stays: older ReplicaSets may have been deleted meanwhile.
 pub(super) fn for_newest(deployment: &Deployment, set: &ReplicaSet, newest: i64) -> BTreeMap<String, String> {
     let copied = deployment.annotations().iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str()));
     let mut changed: BTreeMap<String, String> = copied
