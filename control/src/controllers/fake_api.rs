@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 23] = [
+const KINDS: [(&str, &str, &str, &str, bool); 25] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -37,6 +37,8 @@ const KINDS: [(&str, &str, &str, &str, bool); 23] = [
     ("", "v1", "ResourceQuota", "resourcequotas", true),
     ("batch", "v1", "CronJob", "cronjobs", true),
     ("batch", "v1", "Job", "jobs", true),
+    ("apps", "v1", "Deployment", "deployments", true),
+    ("apps", "v1", "ReplicaSet", "replicasets", true),
     ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
@@ -227,15 +229,22 @@ fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
     match path {
         "/api/v1" => Some(list("")),
         "/apis" | "/apis/" => {
-            let mut groups =
-                ["batch", "coordination.k8s.io", "discovery.k8s.io", "networking.k8s.io", "rbac.authorization.k8s.io"]
-                    .map(group)
-                    .to_vec();
+            let mut groups = [
+                "apps",
+                "batch",
+                "coordination.k8s.io",
+                "discovery.k8s.io",
+                "networking.k8s.io",
+                "rbac.authorization.k8s.io",
+            ]
+            .map(group)
+            .to_vec();
             groups.extend(serves_custom.then(|| group(CUSTOM.0)));
             Some(json!({"kind": "APIGroupList", "groups": groups}))
         }
         "/apis/example.com/v1" if serves_custom => Some(list(CUSTOM.0)),
         "/apis/batch/v1" => Some(list("batch")),
+        "/apis/apps/v1" => Some(list("apps")),
         "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
         "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
         "/apis/networking.k8s.io/v1" => Some(list("networking.k8s.io")),

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::ReplicationController;
+use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::ReplicationController};
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -13,12 +13,14 @@ use windlass_kit::metrics::Registry;
 mod certificates;
 mod cluster_role_aggregation;
 mod cron_job;
+mod deployment;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod finalizers;
 mod gc;
 mod indexes;
+mod int_or_percent;
 mod job;
 mod jobs;
 mod label_selector;
@@ -45,6 +47,7 @@ pub(crate) use runtime::kinds;
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
 use cron_job::CronJobs;
+use deployment::Deployments;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
 use job::{JobPodOrphans, Jobs};
@@ -124,6 +127,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<JobPodOrphans>(());
     controllers.add::<CronJobs>(());
     controllers.add::<TtlAfterFinished>(());
+    controllers.add::<Replication<ReplicaSet>>(());
+    controllers.add::<Deployments>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());

@@ -1,6 +1,7 @@
 #[path = "../../../tests/config/mod.rs"]
 mod config;
 mod credentials;
+mod deployments;
 mod jobs;
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};

@@ -91,11 +91,6 @@ impl<O: Namespaced> PodControl<O> {
         self.client.clone()
     }
 
-    /// The cache of all pods.
-    pub(crate) fn pods(&self) -> &Cache<CachedPod> {
-        &self.pods
-    }
-
     /// Records an event about an owner.
     pub(crate) fn record(&self, owner: &O, severity: Severity, reason: &str, message: String) {
         self.recorder.record(&owner.object_ref(&()), severity, reason, message);
@@ -219,7 +214,15 @@ pub(crate) fn watch_owners<O: Namespaced>(
     context: &mut Context<Key>,
     selector: for<'a> fn(&'a O) -> Option<Selector<'a>>,
 ) -> Cache<O> {
-    let (owners, pods) = (context.informer::<O>(), context.informer::<CachedPod>());
+    watch_owners_of::<O, CachedPod>(context, selector)
+}
+
+/// The same for owners of objects of another kind.
+pub(crate) fn watch_owners_of<O: Namespaced, T: Namespaced>(
+    context: &mut Context<Key>,
+    selector: for<'a> fn(&'a O) -> Option<Selector<'a>>,
+) -> Cache<O> {
+    let (owners, objects) = (context.informer::<O>(), context.informer::<T>());
     let selectors: Arc<Mutex<SelectorIndex>> = Arc::default();
     let (queue, index) = (context.queue(), Arc::clone(&selectors));
     owners.on_change(move |old, new| {
@@ -230,30 +233,30 @@ pub(crate) fn watch_owners<O: Namespaced>(
         queue.add(key);
     });
     let (queue, cache) = (context.queue(), owners.cache());
-    pods.on_change(move |old, new| queue_owners(&queue, &cache, selector, &selectors, old, new));
+    objects.on_change(move |old, new| queue_owners(&queue, &cache, selector, &selectors, old, new));
     owners.cache()
 }
 
-fn queue_owners<O: Namespaced>(
+fn queue_owners<O: Namespaced, T: Namespaced>(
     queue: &WorkQueue<Key>,
     owners: &Cache<O>,
     selector: for<'a> fn(&'a O) -> Option<Selector<'a>>,
     selectors: &Mutex<SelectorIndex>,
-    old: Option<&Arc<CachedPod>>,
-    new: Option<&Arc<CachedPod>>,
+    old: Option<&Arc<T>>,
+    new: Option<&Arc<T>>,
 ) {
-    for pod in [old, new].into_iter().flatten() {
-        if let Some(owner) = pods::controller_of(&pod.metadata)
+    for object in [old, new].into_iter().flatten() {
+        if let Some(owner) = pods::controller_of(object.meta())
             && owner.kind == O::kind(&())
         {
-            queue.add(Key::new(pod.namespace().unwrap_or_default(), &owner.name));
+            queue.add(Key::new(object.namespace().unwrap_or_default(), &owner.name));
         }
     }
-    if let Some(pod) = new
-        && pods::controller_of(&pod.metadata).is_none()
+    if let Some(object) = new
+        && pods::controller_of(object.meta()).is_none()
     {
-        let namespace = pod.namespace().unwrap_or_default();
-        let labels = pod.metadata.labels.as_ref();
+        let namespace = object.namespace().unwrap_or_default();
+        let labels = object.meta().labels.as_ref();
         let candidates = selectors.lock().unwrap_or_else(PoisonError::into_inner).candidates(&namespace, labels);
         for owner in candidates.iter().filter_map(|key| owners.get(key)) {
             if selector(&owner).is_some_and(|selector| selector.matches(labels)) {

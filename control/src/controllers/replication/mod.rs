@@ -1,5 +1,6 @@
 //! Replication controller: keeps N pods of one template running for an owner. Generic over the owner's kind: a further
-//! kind is one more `impl Owner`. `plan` and `ranking` are pure and may not import tokio or kube's client.
+//! kind is one more `impl Owner`. `plan`, `ranking` and `status` are pure and may not import tokio or kube's
+//! client.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -18,6 +19,8 @@ use super::{
 mod controller;
 mod plan;
 pub(super) mod ranking;
+mod replica_set;
+mod status;
 #[cfg(test)]
 mod tests;
 

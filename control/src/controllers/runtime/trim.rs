@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
     batch::v1::{CronJob, Job},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
@@ -32,6 +33,7 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
 impl Cached for CertificateSigningRequest {}
 impl Cached for ClusterRole {}
 impl Cached for CronJob {}
+impl Cached for Deployment {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
 impl Cached for IPAddress {}
@@ -40,6 +42,7 @@ impl Cached for Lease {}
 impl Cached for Namespace {}
 impl Cached for PersistentVolume {}
 impl Cached for PersistentVolumeClaim {}
+impl Cached for ReplicaSet {}
 impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}
 impl Cached for Service {}

@@ -17,6 +17,7 @@ use super::{Config, fake_api::FakeApi, run};
 
 mod addresses;
 mod custom_types;
+mod deployments;
 mod jobs;
 mod visits;
 mod volumes;

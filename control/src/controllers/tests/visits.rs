@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -52,6 +55,12 @@ fn volume(name: &str, class: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"storageClassName": class, "capacity": {"storage": "1Gi"}}})
 }
 
+fn deployment(name: &str, replicas: i32) -> Value {
+    let labels = json!({"app": name});
+    json!({"metadata": {"name": name}, "spec": {"replicas": replicas, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "v1"}]}}}})
+}
+
 async fn fill(bed: &Bed, unrelated: usize) {
     let nodes: Api<Node> = Api::all(bed.client.clone());
     let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
@@ -73,6 +82,7 @@ async fn fill(bed: &Bed, unrelated: usize) {
             "selector": selector, "template": {"metadata": {"labels": selector}, "spec": {"containers": []}}}}),
         )
         .await;
+        put(&bed.api::<Deployment>(), deployment(&app, 0)).await;
         put(&volumes, volume(&app, "unused")).await;
         put(
             &bed.api::<PersistentVolumeClaim>(),
@@ -133,6 +143,13 @@ async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
     bed.api::<ReplicationController>().delete("web", &DeleteParams::background()).await.unwrap();
     bed.fake.until("replicationcontrollers", "it goes", |r| r.len() == unrelated).await;
     cost("an owner is deleted").await;
+    put(&bed.api::<Deployment>(), deployment("roll", 3)).await;
+    bed.fake.until("replicasets", "its ReplicaSet", |sets| sets.len() == unrelated + 1).await;
+    cost("a Deployment comes").await;
+    let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "v2"}]}}}});
+    bed.api::<Deployment>().patch("roll", &params, &patch(image)).await.unwrap();
+    bed.fake.until("replicasets", "another ReplicaSet", |sets| sets.len() == unrelated + 2).await;
+    cost("a Deployment gets another template").await;
     nodes.delete("other-7", &DeleteParams::default()).await.unwrap();
     cost("a node is deleted").await;
 
