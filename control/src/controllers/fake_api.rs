@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 21] = [
+const KINDS: [(&str, &str, &str, &str, bool); 24] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -35,6 +35,9 @@ const KINDS: [(&str, &str, &str, &str, bool); 21] = [
     ("", "v1", "PersistentVolume", "persistentvolumes", false),
     ("", "v1", "Node", "nodes", false),
     ("", "v1", "ResourceQuota", "resourcequotas", true),
+    ("apps", "v1", "ControllerRevision", "controllerrevisions", true),
+    ("apps", "v1", "DaemonSet", "daemonsets", true),
+    ("apps", "v1", "StatefulSet", "statefulsets", true),
     ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
@@ -226,13 +229,14 @@ fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
         "/api/v1" => Some(list("")),
         "/apis" | "/apis/" => {
             let mut groups =
-                ["coordination.k8s.io", "discovery.k8s.io", "networking.k8s.io", "rbac.authorization.k8s.io"]
+                ["apps", "coordination.k8s.io", "discovery.k8s.io", "networking.k8s.io", "rbac.authorization.k8s.io"]
                     .map(group)
                     .to_vec();
             groups.extend(serves_custom.then(|| group(CUSTOM.0)));
             Some(json!({"kind": "APIGroupList", "groups": groups}))
         }
         "/apis/example.com/v1" if serves_custom => Some(list(CUSTOM.0)),
+        "/apis/apps/v1" => Some(list("apps")),
         "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
         "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
         "/apis/networking.k8s.io/v1" => Some(list("networking.k8s.io")),

@@ -12,12 +12,15 @@ use windlass_kit::metrics::Registry;
 
 mod certificates;
 mod cluster_role_aggregation;
+mod daemon_set;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod finalizers;
 mod gc;
+mod history;
 mod indexes;
+mod int_or_percent;
 mod label_selector;
 mod namespaces;
 mod nodes;
@@ -30,6 +33,7 @@ mod runtime;
 mod service_account_tokens;
 mod service_accounts;
 mod service_addresses;
+mod stateful_set;
 #[cfg(test)]
 mod tests;
 mod volume_attributes_classes;
@@ -40,6 +44,7 @@ pub(crate) use runtime::kinds;
 
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
+use daemon_set::DaemonSets;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
 use namespaces::Namespaces;
@@ -51,6 +56,7 @@ use runtime::Controllers;
 use service_account_tokens::{ServiceAccountTokens, TokensConfig};
 use service_accounts::ServiceAccounts;
 use service_addresses::{Repair, ServiceCidrs};
+use stateful_set::StatefulSets;
 use volume_attributes_classes::VolumeAttributesClasses;
 
 /// Configuration of the controllers.
@@ -113,6 +119,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     }
     controllers.add::<ServiceAccounts>(config.root_ca);
     controllers.add::<Replication<ReplicationController>>(());
+    controllers.add::<StatefulSets>(());
+    controllers.add::<DaemonSets>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());

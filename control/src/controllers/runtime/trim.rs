@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, StatefulSet},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
     core::v1::{
@@ -30,6 +31,8 @@ pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sy
 
 impl Cached for CertificateSigningRequest {}
 impl Cached for ClusterRole {}
+impl Cached for ControllerRevision {}
+impl Cached for DaemonSet {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
 impl Cached for IPAddress {}
@@ -40,6 +43,7 @@ impl Cached for PersistentVolumeClaim {}
 impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}
 impl Cached for Service {}
+impl Cached for StatefulSet {}
 impl Cached for VolumeAttributesClass {}
 impl Cached for ServiceCIDR {}
 impl Cached for DynamicObject {}
