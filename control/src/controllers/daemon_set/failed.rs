@@ -26,7 +26,8 @@ impl FailedPods {
 
     /// A failed pod of the node is deleted. Long after the last one, it counts as the first.
     pub(super) fn deleted(&mut self, node: &str, now: Timestamp) {
-        self.by_node.retain(|_, (_, last)| Duration::try_from(now.duration_since(*last)).unwrap_or_default() <= LONGEST * 2);
+        self.by_node
+            .retain(|_, (_, last)| Duration::try_from(now.duration_since(*last)).unwrap_or_default() <= LONGEST * 2);
         let (failures, last) = self.by_node.entry(node.to_owned()).or_insert((0, now));
         (*failures, *last) = (failures.saturating_add(1), now);
     }

@@ -181,12 +181,8 @@ impl Controller for DaemonSets {
         // Asked before the pods are read: what settled then is among them.
         let settled = self.control.settled(&key, uid);
         let pods = self.control.claimable(&key.namespace, uid, selector);
-        let nodes: BTreeMap<String, Fit> = self
-            .nodes
-            .all()
-            .iter()
-            .map(|node| (node.name_any(), placement::fit(&spec.template, node)))
-            .collect();
+        let nodes: BTreeMap<String, Fit> =
+            self.nodes.all().iter().map(|node| (node.name_any(), placement::fit(&spec.template, node))).collect();
         let wanted = nodes.values().filter(|fit| fit.run).count();
         let desired = Desired {
             uid,

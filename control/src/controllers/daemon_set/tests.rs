@@ -92,17 +92,26 @@ fn every_node_that_fits_has_one_pod() {
     assert_eq!(plan(once, &[("a", RUN), ("b", STAY), ("c", LEAVE)], &[]), change(&["a"], &[]));
     let placed = [up("pa", "a", "new"), up("pb", "b", "new"), up("pc", "c", "new")];
     assert_eq!(plan(once, &[("a", RUN), ("b", STAY), ("c", LEAVE)], &placed), change(&[], &["pc"]));
-    let younger = with(pod("young", "a", "new", "Running", Some(1)), |p| p.metadata.creation_timestamp = Some(Time(at(9))));
-    let unbound = with(pod("aa", "", "new", "Pending", None), |p| p.spec.as_mut().unwrap().target_node = Some("a".into()));
+    let younger =
+        with(pod("young", "a", "new", "Running", Some(1)), |p| p.metadata.creation_timestamp = Some(Time(at(9))));
+    let unbound =
+        with(pod("aa", "", "new", "Pending", None), |p| p.spec.as_mut().unwrap().target_node = Some("a".into()));
     let many = [younger, unbound, up("old", "a", "new")];
     assert_eq!(plan(once, &[("a", RUN)], &many), change(&[], &["young", "aa"]));
-    let lost = with(pod("lost", "", "new", "Pending", None), |p| p.spec.as_mut().unwrap().target_node = Some("z".into()));
-    assert_eq!(plan(once, &[("a", RUN)], &[lost, up("pa", "a", "new"), up("bound", "y", "new")]), change(&[], &["lost"]));
-    let going = with(pod("going", "a", "new", "Running", Some(1)), |p| p.metadata.deletion_timestamp = Some(Time(at(5))));
+    let lost =
+        with(pod("lost", "", "new", "Pending", None), |p| p.spec.as_mut().unwrap().target_node = Some("z".into()));
+    assert_eq!(
+        plan(once, &[("a", RUN)], &[lost, up("pa", "a", "new"), up("bound", "y", "new")]),
+        change(&[], &["lost"])
+    );
+    let going =
+        with(pod("going", "a", "new", "Running", Some(1)), |p| p.metadata.deletion_timestamp = Some(Time(at(5))));
     assert_eq!(plan(once, &[("a", RUN)], &[going]), change(&[], &[]));
     let done = with(pod("done", "a", "new", "Failed", None), |p| p.metadata.deletion_timestamp = Some(Time(at(5))));
     assert_eq!(plan(once, &[("a", RUN)], &[done]), change(&["a"], &[]), "what runs no more is not waited for");
-    let foreign = with(pod("foreign", "c", "new", "Running", Some(1)), |p| p.metadata.owner_references.as_mut().unwrap()[0].uid = "else".into());
+    let foreign = with(pod("foreign", "c", "new", "Running", Some(1)), |p| {
+        p.metadata.owner_references.as_mut().unwrap()[0].uid = "else".into()
+    });
     assert_eq!(plan(once, &[("c", LEAVE)], &[foreign]), change(&[], &[]));
 }
 
@@ -170,11 +179,7 @@ fn pods_are_replaced_beside_each_other() {
 fn nodes_are_counted() {
     let (labels, on) = (labels(), nodes(&[("a", RUN), ("b", RUN), ("c", RUN), ("d", STAY), ("e", LEAVE)]));
     let set = Desired { min_ready: Duration::from_secs(10), ..desired(&labels, rolling(1, 0)) };
-    let pods = [
-        up("pa", "a", "new"),
-        Arc::new(pod("pb", "b", "old", "Running", Some(97))),
-        up("pd", "d", "new"),
-    ];
+    let pods = [up("pa", "a", "new"), Arc::new(pod("pb", "b", "old", "Running", Some(97))), up("pd", "d", "new")];
     let got = reconcile(&set, &on, &pods, &FailedPods::default(), true, at(100));
     let counts = Counts { desired: 3, current: 2, misscheduled: 1, ready: 2, updated: 1, available: 1 };
     assert_eq!((got.counts, got.recheck), (counts, Some(Duration::from_secs(7))));
@@ -332,12 +337,16 @@ impl World {
             let most = usize::from(max_surge > 0);
             prop_assert!(of_node.filter(|pod| !crate::controllers::pods::is_terminal(pod)).count() <= most);
         }
-        let broken = |node: &&String| {
-            !self.pods.iter().filter(there).any(|pod| node_of(pod) == Some(node) && ready(pod))
-        };
+        let broken =
+            |node: &&String| !self.pods.iter().filter(there).any(|pod| node_of(pod) == Some(node) && ready(pod));
         let unavailable = self.nodes.iter().filter(|(_, fit)| fit.run).map(|(node, _)| node).filter(broken).count();
         let names: Vec<_> = plan.delete.iter().map(|pod| pod.metadata.name.clone()).collect();
         let breaks = self.nodes.iter().filter(|(_, fit)| fit.run).filter(|(node, _)| {
+            // Of several old ones the oldest stays, be it ready or not.
+            let of_node = self.pods.iter().filter(there).filter(|pod| node_of(pod) == Some(node));
+            if of_node.filter(|pod| !is_updated(pod, &hash)).count() > 1 {
+                return false;
+            }
             let mut of_node =
                 self.pods.iter().filter(there).filter(|pod| node_of(pod) == Some(node) && ready(pod)).peekable();
             of_node.peek().is_some() && of_node.all(|pod| names.contains(&pod.metadata.name))

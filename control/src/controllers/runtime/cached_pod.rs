@@ -8,8 +8,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{
-        ContainerPort, EphemeralVolumeSource, NodeSelectorRequirement, PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodIP, Toleration,
-        Volume,
+        ContainerPort, EphemeralVolumeSource, NodeSelectorRequirement, PersistentVolumeClaimVolumeSource, Pod,
+        PodCondition, PodIP, Toleration, Volume,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
@@ -308,8 +308,12 @@ mod tests {
 
     #[test]
     fn a_pod_without_anything_is_one() {
-        for pod in [json!({}), json!({"spec": null, "status": {}}), json!({"spec": {"affinity": null}}), json!({"metadata": {}, "spec": {"volumes": null}})]
-        {
+        for pod in [
+            json!({}),
+            json!({"spec": null, "status": {}}),
+            json!({"spec": {"affinity": null}}),
+            json!({"metadata": {}, "spec": {"volumes": null}}),
+        ] {
             assert_eq!(serde_json::from_value::<CachedPod>(pod).expect("a pod").claims().count(), 0);
         }
     }

@@ -54,13 +54,7 @@ impl StatefulSets {
         true
     }
 
-    async fn take(
-        &self,
-        set: &StatefulSet,
-        current: &ControllerRevision,
-        desired: &Desired<'_>,
-        step: &Step,
-    ) -> Ended {
+    async fn take(&self, set: &StatefulSet, current: &ControllerRevision, desired: &Desired<'_>, step: &Step) -> Ended {
         match step {
             Step::Create { ordinal, current: kept_back } => {
                 let old = if *kept_back { history::template(current) } else { None };
@@ -191,7 +185,8 @@ impl StatefulSets {
                 if !identity::has_identity(desired.name, *ordinal, pod) {
                     self.label(set, *ordinal, pod).await?;
                 }
-                if pods::phase(pod) == "Pending" && self.create_claims(set, *ordinal, &pod.name_any()).await != Ended::Done
+                if pods::phase(pod) == "Pending"
+                    && self.create_claims(set, *ordinal, &pod.name_any()).await != Ended::Done
                 {
                     continue;
                 }
@@ -207,8 +202,10 @@ impl StatefulSets {
     }
 
     async fn label(&self, set: &StatefulSet, ordinal: i64, pod: &CachedPod) -> Result<(), Error> {
-        let labels: serde_json::Map<String, serde_json::Value> =
-            identity::identity_labels(&set.name_any(), ordinal).map(|(key, value)| (key, json!(value))).into_iter().collect();
+        let labels: serde_json::Map<String, serde_json::Value> = identity::identity_labels(&set.name_any(), ordinal)
+            .map(|(key, value)| (key, json!(value)))
+            .into_iter()
+            .collect();
         let patch = json!({"metadata": {
             "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version, "labels": labels,
         }});

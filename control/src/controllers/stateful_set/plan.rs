@@ -83,7 +83,10 @@ pub(super) enum Why {
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     /// A pod of the current revision, or of the one that is rolled out.
-    Create { ordinal: i64, current: bool },
+    Create {
+        ordinal: i64,
+        current: bool,
+    },
     Delete(Arc<CachedPod>, Why),
 }
 
@@ -111,9 +114,8 @@ pub(super) fn reconcile(desired: &Desired<'_>, pods: &[Arc<CachedPod>], settled:
     };
     let Claim { ours, adopt, release } = claim(&claimant, pods, adoptable);
     let members = ours.iter().chain(&adopt);
-    let members: BTreeMap<i64, Arc<CachedPod>> = members
-        .filter_map(|pod| Some((ordinal_of(desired.name, &pod.name_any())?, Arc::clone(pod))))
-        .collect();
+    let members: BTreeMap<i64, Arc<CachedPod>> =
+        members.filter_map(|pod| Some((ordinal_of(desired.name, &pod.name_any())?, Arc::clone(pod)))).collect();
     let (counts, recheck) = count(desired, members.values(), now);
     let walk = Walk { desired, pods: &members, now, steps: Vec::new() };
     let steps = if settled { walk.steps() } else { Vec::new() };

@@ -59,11 +59,8 @@ pub(super) fn status(
         && counts.replicas == counts.updated
         && counts.ready == counts.updated;
     let complete = all && matches!(desired.update, Update::Rolling { .. });
-    let (current, revision) = if complete {
-        (counts.updated, desired.update_revision)
-    } else {
-        (counts.current, desired.current_revision)
-    };
+    let (current, revision) =
+        if complete { (counts.updated, desired.update_revision) } else { (counts.current, desired.current_revision) };
     StatefulSetStatus {
         observed_generation: set.metadata.generation,
         replicas: counts.replicas,

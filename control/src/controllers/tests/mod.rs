@@ -17,6 +17,7 @@ use super::{Config, fake_api::FakeApi, run};
 
 mod addresses;
 mod custom_types;
+mod sets;
 mod visits;
 mod volumes;
 

@@ -81,9 +81,7 @@ impl World {
         pods.push(Arc::new(foreign));
         let plan = reconcile(&set, &pods, true, at(100));
         let end = self.start + i64::try_from(self.replicas).unwrap();
-        let is_up = |pod: &CachedPod| {
-            pod.metadata.deletion_timestamp.is_none() && pods::is_ready(pod)
-        };
+        let is_up = |pod: &CachedPod| pod.metadata.deletion_timestamp.is_none() && pods::is_ready(pod);
         for step in &plan.steps {
             match step {
                 Step::Create { ordinal, .. } => {
