@@ -1,6 +1,8 @@
+mod cluster;
 #[path = "../../../tests/config/mod.rs"]
 mod config;
 mod credentials;
+mod sets;
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 
