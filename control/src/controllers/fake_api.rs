@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 25] = [
+const KINDS: [(&str, &str, &str, &str, bool); 28] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -39,6 +39,9 @@ const KINDS: [(&str, &str, &str, &str, bool); 25] = [
     ("batch", "v1", "Job", "jobs", true),
     ("apps", "v1", "Deployment", "deployments", true),
     ("apps", "v1", "ReplicaSet", "replicasets", true),
+    ("apps", "v1", "ControllerRevision", "controllerrevisions", true),
+    ("apps", "v1", "DaemonSet", "daemonsets", true),
+    ("apps", "v1", "StatefulSet", "statefulsets", true),
     ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),

@@ -13,12 +13,14 @@ use windlass_kit::metrics::Registry;
 mod certificates;
 mod cluster_role_aggregation;
 mod cron_job;
+mod daemon_set;
 mod deployment;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod finalizers;
 mod gc;
+mod history;
 mod indexes;
 mod int_or_percent;
 mod job;
@@ -35,6 +37,7 @@ mod runtime;
 mod service_account_tokens;
 mod service_accounts;
 mod service_addresses;
+mod stateful_set;
 #[cfg(test)]
 mod tests;
 mod ttl_after_finished;
@@ -47,6 +50,7 @@ pub(crate) use runtime::kinds;
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
 use cron_job::CronJobs;
+use daemon_set::DaemonSets;
 use deployment::Deployments;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
@@ -60,6 +64,7 @@ use runtime::Controllers;
 use service_account_tokens::{ServiceAccountTokens, TokensConfig};
 use service_accounts::ServiceAccounts;
 use service_addresses::{Repair, ServiceCidrs};
+use stateful_set::StatefulSets;
 use ttl_after_finished::TtlAfterFinished;
 use volume_attributes_classes::VolumeAttributesClasses;
 
@@ -129,6 +134,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<TtlAfterFinished>(());
     controllers.add::<Replication<ReplicaSet>>(());
     controllers.add::<Deployments>(());
+    controllers.add::<StatefulSets>(());
+    controllers.add::<DaemonSets>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());

@@ -1,8 +1,10 @@
+mod cluster;
 #[path = "../../../tests/config/mod.rs"]
 mod config;
 mod credentials;
 mod deployments;
 mod jobs;
+mod sets;
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 

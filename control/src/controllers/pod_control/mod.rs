@@ -27,6 +27,7 @@ use super::{
 };
 
 mod claim;
+mod expect;
 pub(crate) mod messages;
 mod ownership;
 mod template;

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{
-        ContainerPort, EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodIP, Toleration,
-        Volume,
+        ContainerPort, EphemeralVolumeSource, NodeSelectorRequirement, PersistentVolumeClaimVolumeSource, Pod,
+        PodCondition, PodIP, Toleration, Volume,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
@@ -50,6 +50,9 @@ pub(crate) struct CachedPodSpec {
     pub(crate) hostname: Option<String>,
     pub(crate) subdomain: Option<String>,
     pub(crate) tolerations: Option<Vec<Toleration>>,
+    /// The node that its affinity names, as that of pods of DaemonSets.
+    #[serde(rename = "affinity", default, deserialize_with = "target_node")]
+    pub(crate) target_node: Option<String>,
     #[serde(default)]
     pub(crate) containers: Vec<CachedContainer>,
     pub(crate) init_containers: Option<Vec<CachedContainer>>,
@@ -256,6 +259,42 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     })
 }
 
+/// What is decoded of an affinity.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TargetAffinity {
+    node_affinity: Option<TargetNodeAffinity>,
+}
+
+#[derive(Deserialize)]
+struct TargetNodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    required: Option<TargetSelector>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TargetSelector {
+    node_selector_terms: Option<Vec<TargetTerm>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TargetTerm {
+    match_fields: Option<Vec<NodeSelectorRequirement>>,
+}
+
+/// The first name in the first term that requires one.
+fn target_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let affinity: Option<TargetAffinity> = Option::deserialize(deserializer)?;
+    let required = affinity.and_then(|affinity| affinity.node_affinity?.required);
+    let fields = required.into_iter().flat_map(|required| required.node_selector_terms.unwrap_or_default());
+    let mut fields = fields.flat_map(|term| term.match_fields.unwrap_or_default());
+    let named = fields.find(|field| field.key == "metadata.name" && field.operator == "In");
+    let values = named.and_then(|field| field.values).unwrap_or_default();
+    Ok(values.into_iter().next().filter(|name| !name.is_empty()))
+}
+
 /// What is decoded of a volume.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -299,7 +338,10 @@ mod tests {
                 "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
             },
             "spec": {
-                "nodeName": "one", "hostname": "h", "subdomain": "s", "schedulerName": "default-scheduler",
+                "nodeName": "one",
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "k", "operator": "Exists"}],
+                     "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["target"]}]}]}}}, "hostname": "h", "subdomain": "s", "schedulerName": "default-scheduler",
                 "tolerations": [{"key": "k", "operator": "Exists", "tolerationSeconds": 3}],
                 "containers": [{"name": "c", "image": "i", "ports": [{"name": "www", "containerPort": 80}]}],
                 "initContainers": [{"name": "once", "ports": [{"containerPort": 1}]},
@@ -323,6 +365,7 @@ mod tests {
         assert_eq!(cached.metadata, whole.metadata);
         let (cached_spec, spec) = (cached.spec.as_ref().expect("a spec"), whole.spec.as_ref().expect("a spec"));
         assert_eq!(cached_spec.node_name, spec.node_name);
+        assert_eq!(cached_spec.target_node.as_deref(), Some("target"));
         assert_eq!((&cached_spec.hostname, &cached_spec.subdomain), (&spec.hostname, &spec.subdomain));
         assert_eq!(cached_spec.tolerations, spec.tolerations);
         assert_eq!(cached_spec.containers[0].ports, spec.containers[0].ports);
@@ -349,8 +392,12 @@ mod tests {
 
     #[test]
     fn a_pod_without_anything_is_one() {
-        for pod in [json!({}), json!({"spec": null, "status": {}}), json!({"metadata": {}, "spec": {"volumes": null}})]
-        {
+        for pod in [
+            json!({}),
+            json!({"spec": null, "status": {}}),
+            json!({"spec": {"affinity": null}}),
+            json!({"metadata": {}, "spec": {"volumes": null}}),
+        ] {
             assert_eq!(serde_json::from_value::<CachedPod>(pod).expect("a pod").claims().count(), 0);
         }
     }

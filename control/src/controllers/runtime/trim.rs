@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::{
-    apps::v1::{Deployment, ReplicaSet},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::v1::{CronJob, Job},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
@@ -34,6 +34,8 @@ impl Cached for CertificateSigningRequest {}
 impl Cached for ClusterRole {}
 impl Cached for CronJob {}
 impl Cached for Deployment {}
+impl Cached for ControllerRevision {}
+impl Cached for DaemonSet {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
 impl Cached for IPAddress {}
@@ -46,6 +48,7 @@ impl Cached for ReplicaSet {}
 impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}
 impl Cached for Service {}
+impl Cached for StatefulSet {}
 impl Cached for VolumeAttributesClass {}
 impl Cached for ServiceCIDR {}
 impl Cached for DynamicObject {}

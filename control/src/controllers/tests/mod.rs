@@ -19,6 +19,7 @@ mod addresses;
 mod custom_types;
 mod deployments;
 mod jobs;
+mod sets;
 mod visits;
 mod volumes;
 

@@ -1,0 +1,217 @@
+//! DaemonSet controller: keeps one pod on every node that fits. `plan` decides; it, `placement`, `failed`, `status` and
+//! `messages` are pure and may not import tokio or kube's client.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec},
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use windlass_kit::events::Severity;
+
+use super::{
+    history::History,
+    int_or_percent::{Rounding, scaled},
+    label_selector::Selector,
+    pod_control::{PodControl, watch_owners},
+    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+};
+
+mod failed;
+mod messages;
+mod placement;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use failed::FailedPods;
+use placement::{Fit, HASH_LABEL};
+use plan::{Desired, Plan, Update};
+
+/// The source of its events, as upstream names it.
+const COMPONENT: &str = "daemonset-controller";
+/// Revisions that are kept if the set does not say how many.
+const HISTORY_LIMIT: i32 = 10;
+
+/// The controller.
+pub(crate) struct DaemonSets {
+    sets: Cache<DaemonSet>,
+    nodes: Cache<Node>,
+    control: PodControl<DaemonSet>,
+    history: History<DaemonSet>,
+    /// By set, with its UID.
+    failed: Mutex<HashMap<Key, (String, FailedPods)>>,
+}
+
+impl fmt::Debug for DaemonSets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DaemonSets").finish_non_exhaustive()
+    }
+}
+
+fn selector_of(set: &DaemonSet) -> Option<Selector<'_>> {
+    let selector = Selector::from(&set.spec.as_ref()?.selector);
+    (!selector.is_empty()).then_some(selector)
+}
+
+fn fit(set: &DaemonSet, node: Option<&Arc<Node>>) -> Fit {
+    match (set.spec.as_ref(), node) {
+        (Some(spec), Some(node)) => placement::fit(&spec.template, node),
+        _ => Fit { run: false, stay: false },
+    }
+}
+
+/// How pods are updated on this number of nodes.
+fn update(spec: &DaemonSetSpec, nodes: usize) -> Update {
+    let strategy = spec.update_strategy.as_ref();
+    if strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("OnDelete") {
+        return Update::OnDelete;
+    }
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let total = i32::try_from(nodes).unwrap_or(i32::MAX);
+    let number = |value: Option<&_>, default: i32| {
+        let number = value.map_or(Some(default), |value| scaled(value, total, Rounding::Up)).unwrap_or(0);
+        usize::try_from(number).unwrap_or(0)
+    };
+    let max_surge = number(rolling.and_then(|rolling| rolling.max_surge.as_ref()), 0);
+    let max_unavailable = number(rolling.and_then(|rolling| rolling.max_unavailable.as_ref()), 1);
+    // With neither, an update would never begin.
+    let max_unavailable = if max_surge == 0 { max_unavailable.max(1) } else { max_unavailable };
+    Update::Rolling { max_unavailable, max_surge }
+}
+
+fn hash_of(revision: &ControllerRevision) -> Option<&String> {
+    revision.metadata.labels.as_ref()?.get(HASH_LABEL)
+}
+
+impl DaemonSets {
+    fn with_failed<T>(&self, set: &Key, uid: &str, f: impl FnOnce(&mut FailedPods) -> T) -> T {
+        let mut all = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of, failed) = all.entry(set.clone()).or_default();
+        if of != uid {
+            (*of, *failed) = (uid.to_owned(), FailedPods::default());
+        }
+        f(failed)
+    }
+
+    /// Creates and deletes pods; false when one could not be.
+    async fn execute(&self, set: &DaemonSet, spec: &DaemonSetSpec, hash: &str, plan: &Plan, now: Timestamp) -> bool {
+        let (key, uid) = (Key::of(&set.metadata), set.uid().unwrap_or_default());
+        for ended in &plan.ended {
+            let name = ended.pod.name_any();
+            let (severity, reason, text) = if ended.failed {
+                self.with_failed(&key, &uid, |failed| failed.deleted(&ended.node, now));
+                let text = messages::failed(&key.namespace, &name, &ended.node);
+                (Severity::Warning, messages::FAILED_DAEMON_POD, text)
+            } else {
+                let text = messages::succeeded(&key.namespace, &name, &ended.node);
+                (Severity::Normal, messages::SUCCEEDED_DAEMON_POD, text)
+            };
+            self.control.record(set, severity, reason, text);
+        }
+        let pods: Vec<Pod> =
+            plan.create.iter().map(|node| placement::new_pod(set, &spec.template, hash, node)).collect();
+        let created = self.control.create(set, &pods).await;
+        let deleted = self.control.delete(set, &plan.delete).await;
+        created.failure.is_none() && deleted.failure.is_none()
+    }
+}
+
+impl Controller for DaemonSets {
+    const NAME: &'static str = "daemonset-controller";
+    const WORKERS: usize = 2;
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let control = PodControl::subscribe(context, COMPONENT);
+        let history = History::subscribe(context, HASH_LABEL);
+        let sets = watch_owners(context, selector_of);
+        let nodes = context.informer::<Node>();
+        let (queue, known) = (context.queue(), sets.clone());
+        nodes.on_change(move |old, new| {
+            if let (Some(old), Some(new)) = (old, new)
+                && !placement::has_changed(old, new)
+            {
+                return;
+            }
+            // Any set may be concerned.
+            let concerned = |set: &Arc<DaemonSet>| fit(set, old) != fit(set, new);
+            known.all().iter().filter(|set| concerned(set)).for_each(|set| queue.add(Key::of(&set.metadata)));
+        });
+        Self { sets, nodes: nodes.cache(), control, history, failed: Mutex::default() }
+    }
+
+    /// Reconciles one set.
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(set) = self.sets.get(&key) else {
+            self.control.forget(&key);
+            self.failed.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            return Ok(Outcome::Done);
+        };
+        let (Some(spec), Some(uid)) = (set.spec.as_ref(), set.metadata.uid.as_deref()) else {
+            return Ok(Outcome::Done);
+        };
+        let Some(selector) = selector_of(&set) else {
+            let text = messages::SELECTING_ALL_TEXT.to_owned();
+            self.control.record(&set, Severity::Warning, messages::SELECTING_ALL, text);
+            return Ok(Outcome::Done);
+        };
+        if set.metadata.deletion_timestamp.is_some() {
+            return Ok(Outcome::Done);
+        }
+        let collisions = set.status.as_ref().and_then(|status| status.collision_count);
+        let synced = self.history.sync(&set, selector, &spec.template, collisions).await;
+        let revisions = match synced {
+            Err(Error::Api { source, .. }) if error::is_namespace_terminating(&source) => return Ok(Outcome::Done),
+            synced => synced?,
+        };
+        let hash = hash_of(&revisions.update).cloned().unwrap_or_default();
+        // Asked before the pods are read: what settled then is among them.
+        let settled = self.control.settled(&key, uid);
+        let pods = self.control.claimable(&key.namespace, uid, selector);
+        let nodes: BTreeMap<String, Fit> =
+            self.nodes.all().iter().map(|node| (node.name_any(), placement::fit(&spec.template, node))).collect();
+        let wanted = nodes.values().filter(|fit| fit.run).count();
+        let desired = Desired {
+            uid,
+            selector,
+            hash: &hash,
+            update: update(spec, wanted),
+            min_ready: Duration::from_secs(u64::try_from(spec.min_ready_seconds.unwrap_or(0)).unwrap_or(0)),
+        };
+        let now = Timestamp::now();
+        let failed = self.with_failed(&key, uid, |failed| failed.clone());
+        let plan = plan::reconcile(&desired, &nodes, &pods, &failed, settled, now);
+        self.control.claim(&set, &plan.adopt, &plan.release).await?;
+        let succeeded = self.execute(&set, spec, &hash, &plan, now).await;
+        if let Some(patch) = status::patch(&set, plan.counts, revisions.collisions, settled) {
+            let api: Api<DaemonSet> = Api::namespaced(self.control.client(), &key.namespace);
+            let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            error::ignore_deleted(written).during("update the status of", &key)?;
+        }
+        let update_name = revisions.update.name_any();
+        let is_live = |revision: &ControllerRevision| {
+            revision.metadata.name.as_deref() == Some(&update_name)
+                || hash_of(revision).is_some_and(|hash| plan.live.contains(hash))
+        };
+        let limit = usize::try_from(spec.revision_history_limit.unwrap_or(HISTORY_LIMIT)).unwrap_or(0);
+        self.history.truncate(&set, &revisions, is_live, limit).await?;
+        Ok(match (succeeded, plan.recheck) {
+            (false, _) => Outcome::Failed,
+            (true, Some(wait)) => Outcome::After(wait),
+            (true, None) => Outcome::Done,
+        })
+    }
+}
