@@ -20,6 +20,7 @@ mod endpoints;
 pub(crate) mod fake_api;
 mod finalizers;
 mod gc;
+mod hash;
 mod history;
 mod indexes;
 mod int_or_percent;

@@ -2,93 +2,25 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::{
-        batch::v1::{CronJob, Job},
-        core::v1::Pod,
-    },
+use k8s_openapi::api::{
+    batch::v1::{CronJob, Job},
+    core::v1::Pod,
 };
-use kube::{
-    Api as KubeApi, Client, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
-use serde::{Serialize, de::DeserializeOwned};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-use super::{super::ControlPlane, config::config};
-use crate::{apiserver::User, controllers};
+use super::cluster::Cluster;
 
-/// The controllers, with the embedded API.
-struct Cluster {
-    client: Client,
-    stop: CancellationToken,
-    running: tokio::task::JoinHandle<()>,
-    _folder: tempfile::TempDir,
-}
-
-impl Cluster {
-    async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let plane = ControlPlane::open(config(folder.path())).await.unwrap();
-        let (client, stop) = (plane.client(User::internal("t")), CancellationToken::new());
-        let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
-        let running = tokio::spawn({
-            let stop = stop.clone();
-            async move { controllers::run(as_controllers, controllers::Config::default(), stop).await.unwrap() }
-        });
-        Self { client, stop, running, _folder: folder }
-    }
-
-    fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> KubeApi<K> {
-        KubeApi::namespaced(self.client.clone(), "default")
-    }
-
-    async fn create<K>(&self, object: Value)
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone,
-        K: std::fmt::Debug,
-    {
-        self.api::<K>().create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-    }
-
-    /// Waits until `check` holds for all objects of a kind.
-    async fn until<K>(&self, what: &str, check: impl Fn(&[Value]) -> bool) -> Vec<Value>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone,
-        K: std::fmt::Debug,
-    {
-        let mut all = Vec::new();
-        for _ in 0..1000 {
-            let listed = self.api::<K>().list(&ListParams::default()).await.unwrap();
-            all = listed.items.iter().map(|object| serde_json::to_value(object).unwrap()).collect();
-            if check(&all) {
-                return all;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("never came: {what}; there is {all:#?}");
-    }
-
-    /// What a node says of a pod.
-    async fn set_phase(&self, pod: &Value, phase: &str) {
-        let code = i32::from(phase == "Failed");
-        let now = jiff::Timestamp::now().to_string();
-        let ended =
-            json!({"terminated": {"exitCode": code, "reason": "Completed", "startedAt": now, "finishedAt": now}});
-        let status =
-            json!({"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
-        let patch = json!({"status": {"phase": phase, "containerStatuses": [status]}});
-        let name = pod["metadata"]["name"].as_str().unwrap();
-        let pods = self.api::<Pod>();
-        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    }
-
-    async fn end(self) {
-        self.stop.cancel();
-        self.running.await.unwrap();
-    }
+/// What a node says of a pod.
+async fn set_phase(cluster: &Cluster, pod: &Value, phase: &str) {
+    let code = i32::from(phase == "Failed");
+    let now = jiff::Timestamp::now().to_string();
+    let ended = json!({"terminated": {"exitCode": code, "reason": "Completed", "startedAt": now, "finishedAt": now}});
+    let status = json!({"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
+    let patch = json!({"status": {"phase": phase, "containerStatuses": [status]}});
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let pods = cluster.api::<Pod>();
+    pods.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
 fn job(spec: &Value) -> Value {
@@ -135,7 +67,7 @@ async fn an_indexed_job_is_suspended_resumed_and_completes() {
         let index = &pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"];
         let name = pod["metadata"]["name"].as_str().unwrap();
         assert!(name.starts_with(&format!("j-{}-", index.as_str().unwrap())), "{name}");
-        cluster.set_phase(&pod, "Succeeded").await;
+        set_phase(&cluster, &pod, "Succeeded").await;
         cluster
             .until::<Pod>("it is let go", |p| {
                 p.iter().any(|p| p["metadata"]["name"] == *name && p["metadata"]["finalizers"].is_null())
@@ -159,7 +91,7 @@ async fn a_failed_job_goes_after_its_time() {
     cluster.create::<Job>(job(&json!({"backoffLimit": 0, "ttlSecondsAfterFinished": 2}))).await;
     let pods = cluster.until::<Pod>("a pod", |p| alive(p).len() == 1).await;
     cluster.until::<Job>("active", |j| j[0]["status"]["active"] == 1).await;
-    cluster.set_phase(&pods[0], "Failed").await;
+    set_phase(&cluster, &pods[0], "Failed").await;
     let failed = cluster.until::<Job>("failed", |j| is_true(&j[0], "Failed")).await;
     assert!(is_true(&failed[0], "FailureTarget"));
     assert_eq!((&failed[0]["status"]["failed"], &failed[0]["status"]["active"]), (&json!(1), &json!(null)));
@@ -183,7 +115,7 @@ async fn a_cron_job_starts_jobs() {
                 && !c[0]["status"]["lastScheduleTime"].is_null()
         })
         .await;
-    cluster.set_phase(&pods[0], "Succeeded").await;
+    set_phase(&cluster, &pods[0], "Succeeded").await;
     cluster.until::<CronJob>("success", |c| !c[0]["status"]["lastSuccessfulTime"].is_null()).await;
     cluster.end().await;
 }

@@ -11,13 +11,10 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crate::controllers::pod_control::owner_reference;
+use crate::controllers::{hash::safe_hash, pod_control::owner_reference};
 
 /// The label that tells the pods of a Deployment's ReplicaSets apart.
 pub(super) const HASH_LABEL: &str = "pod-template-hash";
-
-/// What names of ReplicaSets are written in: no vowels, so no words; upstream's `SafeEncodeString`.
-const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Whether two templates are the same but for the hash label.
 pub(super) fn same_but_for_hash(one: &PodTemplateSpec, other: &PodTemplateSpec) -> bool {
@@ -40,8 +37,7 @@ pub(super) fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> Strin
     if let Some(collisions) = collisions {
         bytes.extend_from_slice(&i64::from(collisions).to_le_bytes());
     }
-    let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-    hash.to_string().bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
+    safe_hash(&bytes)
 }
 
 /// The name of a ReplicaSet; a long name of the Deployment is cut.

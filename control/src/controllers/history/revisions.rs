@@ -9,12 +9,13 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controllers::pod_control::{Namespaced, owner_reference};
+use crate::controllers::{
+    hash::safe_hash,
+    pod_control::{Namespaced, owner_reference},
+};
 
 /// Owners' names are cut at this length in the names of their revisions.
 const OWNER_NAME_LENGTH: usize = 223;
-/// Hashes are written in this: no vowels, so no words; upstream's `SafeEncodeString`.
-const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// The patch that gives an owner this template and leaves the rest as it is.
 pub(crate) fn data(template: &PodTemplateSpec) -> Value {
@@ -41,8 +42,7 @@ pub(crate) fn hash(data: &Value, collisions: Option<i32>) -> String {
     if let Some(collisions) = collisions {
         text.push_str(&collisions.to_string());
     }
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    hash.to_string().bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
+    safe_hash(text.as_bytes())
 }
 
 /// The name of a revision.
