@@ -1,5 +1,6 @@
 //! Finalizers by which controllers hold objects.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, Resource,
     api::{Patch, PatchParams},
@@ -8,6 +9,12 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::runtime::{During as _, Error, error};
+
+/// The finalizers of an object with one of them, or without it.
+pub(super) fn with_finalizer<'a>(meta: &'a ObjectMeta, finalizer: &'a str, wanted: bool) -> Vec<&'a str> {
+    let others = meta.finalizers.iter().flatten().map(String::as_str).filter(|one| *one != finalizer);
+    others.chain(wanted.then_some(finalizer)).collect()
+}
 
 /// Puts one finalizer on an object or takes it off, unless the object changed meanwhile.
 pub(super) async fn write_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str, wanted: bool) -> Result<(), Error>
@@ -19,8 +26,7 @@ where
     if before.iter().any(|one| one == finalizer) == wanted {
         return Ok(());
     }
-    let others = before.iter().map(String::as_str).filter(|one| *one != finalizer);
-    let finalizers: Vec<&str> = others.chain(wanted.then_some(finalizer)).collect();
+    let finalizers = with_finalizer(metadata, finalizer, wanted);
     let name = metadata.name.clone().unwrap_or_default();
     let patch = json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}});
     let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kube::Resource;
+
 use super::{
     label_selector::Selector,
     pods,
@@ -13,9 +15,40 @@ pub(crate) const PODS_BY_NODE: Index<CachedPod> =
     Index::new("node", |pod| pods::node_name(pod).map(str::to_owned).into_iter().collect());
 
 /// Pods by the UID of the owner that controls them.
-pub(crate) const PODS_BY_CONTROLLER: Index<CachedPod> = Index::new("controller", |pod| {
-    pods::controller_of(&pod.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
-});
+pub(crate) const PODS_BY_CONTROLLER: Index<CachedPod> = Index::new("controller", controller_uid);
+
+/// The UID of the owner that controls an object.
+pub(crate) fn controller_uid<T: Resource>(object: &T) -> Vec<String> {
+    pods::controller_of(object.meta()).map(|owner| owner.uid.clone()).into_iter().collect()
+}
+
+/// The same, and for an object without such an owner its namespace.
+pub(crate) fn owner_or_namespace<T: Resource>(object: &T) -> Vec<String> {
+    let meta = object.meta();
+    vec![match pods::controller_of(meta) {
+        Some(owner) => owner.uid.clone(),
+        None => ownerless(meta.namespace.as_deref().unwrap_or_default()),
+    }]
+}
+
+/// No UID holds a slash.
+fn ownerless(namespace: &str) -> String {
+    format!("/{namespace}")
+}
+
+/// The objects of a namespace that the owner with this UID controls, and those that nobody does. `index`: by
+/// [`owner_or_namespace`].
+pub(crate) fn owned_or_ownerless<T: Resource>(
+    cache: &Cache<T>,
+    index: &Index<T>,
+    namespace: &str,
+    uid: &str,
+) -> Vec<Arc<T>> {
+    let mut found = cache.by_index(index, uid);
+    found.retain(|object| object.meta().namespace.as_deref() == Some(namespace));
+    found.extend(cache.by_index(index, &ownerless(namespace)));
+    found
+}
 
 /// Pods by the claims of their volumes, as `namespace/claim`.
 pub(crate) const PODS_BY_CLAIM: Index<CachedPod> = Index::new("claim", |pod| {

@@ -27,6 +27,11 @@ impl<'a> From<&'a LabelSelector> for Selector<'a> {
 }
 
 impl<'a> Selector<'a> {
+    /// The selector of an owner; an empty one would select everything, and selects nothing.
+    pub(crate) fn of(selector: &'a LabelSelector) -> Option<Self> {
+        Some(Self::from(selector)).filter(|selector| !selector.is_empty())
+    }
+
     /// Whether the selector requires nothing; it matches everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.pairs.is_none_or(BTreeMap::is_empty) && self.expressions.is_empty()

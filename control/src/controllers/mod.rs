@@ -19,13 +19,12 @@ mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod finalizers;
+mod finished_jobs;
 mod gc;
-mod hash;
 mod history;
 mod indexes;
 mod int_or_percent;
 mod job;
-mod jobs;
 mod label_selector;
 mod namespaces;
 mod nodes;
@@ -39,6 +38,7 @@ mod service_account_tokens;
 mod service_accounts;
 mod service_addresses;
 mod stateful_set;
+mod template_hash;
 #[cfg(test)]
 mod tests;
 mod ttl_after_finished;

@@ -48,6 +48,16 @@ pub(crate) fn available_in(pod: &CachedPod, min_ready: Duration, now: Timestamp)
     Some(min_ready.saturating_sub(ready))
 }
 
+/// `minReadySeconds`, as a time.
+pub(crate) fn min_ready(seconds: Option<i32>) -> Duration {
+    Duration::from_secs(u64::try_from(seconds.unwrap_or(0)).unwrap_or(0))
+}
+
+/// The shorter of two waits, of which there may be none.
+pub(crate) fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
 /// The node the pod is bound to; empty counts as none.
 pub(crate) fn node_name(pod: &CachedPod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|n| !n.is_empty())
@@ -67,6 +77,11 @@ pub(crate) fn addresses(pod: &CachedPod) -> Vec<&str> {
 /// The owner that controls the object.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.as_ref()?.iter().find(|owner| owner.controller == Some(true))
+}
+
+/// Whether an object is controlled by the owner with this metadata.
+pub(crate) fn is_controlled_by(meta: &ObjectMeta, owner: &ObjectMeta) -> bool {
+    controller_of(meta).is_some_and(|controller| Some(&controller.uid) == owner.uid.as_ref())
 }
 
 /// Whether `labels` hold every pair of a non-empty map selector.

@@ -9,13 +9,13 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error};
+use super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_object};
 use crate::service_account_tokens::{LEGACY_ISSUER, SECRET_TYPE, TokenIssuer};
 
 const NAME: &str = "kubernetes.io/service-account.name";
@@ -86,8 +86,7 @@ impl Controller for ServiceAccountTokens {
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
         let Some(uid) = uid.filter(|uid| fits(&secret, Some(uid))) else {
-            let unchanged = Preconditions { uid: secret.metadata.uid.clone(), resource_version: None };
-            let params = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
+            let params = DeleteParams::default().preconditions(same_object(&secret.metadata));
             error::ignore_deleted(api.delete(&key.name, &params).await).during("delete the token secret", &key)?;
             return Ok(Outcome::Done);
         };

@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
-use kube::{
-    Api, Client, ResourceExt as _,
-    api::{DeleteParams, Preconditions},
-};
+use kube::{Api, Client, api::DeleteParams};
 
 use super::{
-    jobs,
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    finished_jobs,
+    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_version},
 };
 
 /// The controller.
@@ -45,9 +42,7 @@ impl Controller for TtlAfterFinished {
             Some(_) => {}
         }
         // In this version only: its time may have been extended meanwhile.
-        let (uid, resource_version) = (job.uid(), job.resource_version());
-        let preconditions = Some(Preconditions { uid, resource_version });
-        let params = DeleteParams { preconditions, ..DeleteParams::foreground() };
+        let params = DeleteParams::foreground().preconditions(same_version(&job.metadata));
         let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         match api.delete(&key.name, &params).await {
             Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
@@ -62,7 +57,7 @@ fn expires_in(job: &Job, now: Timestamp) -> Option<Duration> {
     if job.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let ended = jobs::finished(job)?.last_transition_time.as_ref()?.0;
+    let ended = finished_jobs::finished(job)?.last_transition_time.as_ref()?.0;
     let left = SignedDuration::from_secs(i64::from(ttl)).saturating_sub(now.duration_since(ended));
     Some(Duration::try_from(left).unwrap_or(Duration::ZERO))
 }

@@ -4,7 +4,7 @@ mod config;
 mod credentials;
 mod deployments;
 mod jobs;
-mod sets;
+mod stateful_and_daemon_sets;
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 

@@ -2,14 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::{
-    Api, Client,
-    api::{DeleteParams, Preconditions},
-};
+use kube::{Api, Client, api::DeleteParams};
 use x509_parser::pem::Pem;
 
 use super::{
-    super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_version},
     subscribe,
 };
 
@@ -47,11 +44,7 @@ impl CertificateCleaner {
     /// Deletes a request, unless it has changed since.
     async fn delete(&self, request: &CertificateSigningRequest, key: &Key) -> Result<(), Error> {
         let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
-        let unchanged = Preconditions {
-            resource_version: request.metadata.resource_version.clone(),
-            uid: request.metadata.uid.clone(),
-        };
-        let params = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
+        let params = DeleteParams::default().preconditions(same_version(&request.metadata));
         let deleted = api.delete(&key.name, &params).await;
         error::ignore_deleted(deleted).during("delete certificate signing request", key)?;
         Ok(())

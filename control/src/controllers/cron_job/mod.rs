@@ -1,28 +1,30 @@
-//! CronJob controller: starts a Job at each time of a schedule. `plan`, `due` and `messages` are pure and may not import tokio
-//! or kube's client.
+//! CronJob controller: starts a Job at each time of a schedule. `plan`, `schedule_times` and `messages` are pure and may not
+//! import tokio or kube's client.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use jiff::{Timestamp, tz::TimeZone};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use windlass_kit::events::Recorder;
 
 use super::{
+    indexes::controller_uid,
+    pod_control::queue_controllers,
     pods,
-    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, SyncPoint, error},
+    runtime::{
+        CACHE_PATIENCE, Cache, Context, Controller, During as _, Error, Index, Key, Outcome, PerOwner, SyncPoint,
+        error, same_object,
+    },
 };
 
-mod due;
 mod messages;
 mod plan;
+mod schedule_times;
 #[cfg(test)]
 mod tests;
 
@@ -30,11 +32,7 @@ use messages::Message;
 use plan::{Observed, Start};
 
 /// Jobs by the UID of the owner that controls them.
-const JOBS_BY_CONTROLLER: Index<Job> = Index::new("controller", |job| {
-    pods::controller_of(&job.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
-});
-/// A write of its own that a cache does not show yet is waited for; its event comes sooner.
-const CACHE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+const JOBS_BY_CONTROLLER: Index<Job> = Index::new("controller", controller_uid);
 
 /// The controller.
 pub(crate) struct CronJobs {
@@ -42,13 +40,12 @@ pub(crate) struct CronJobs {
     recorder: Recorder,
     cron_jobs: Cache<CronJob>,
     jobs: Cache<Job>,
-    memories: Mutex<HashMap<Key, Memory>>,
+    memories: PerOwner<Memory>,
 }
 
-/// What is remembered of one CronJob. It may be lost: after a start, the caches show all writes.
+/// What is remembered of one CronJob.
 #[derive(Debug, Clone, Default)]
 struct Memory {
-    uid: String,
     /// The last write of the status.
     written: Option<SyncPoint>,
     /// The last Job that was started.
@@ -73,29 +70,24 @@ impl Controller for CronJobs {
         });
         let queue = context.queue();
         jobs.on_change(move |old, new| {
-            for job in [old, new].into_iter().flatten() {
-                let owner = pods::controller_of(&job.metadata).filter(|owner| owner.kind == CronJob::kind(&()));
-                if let Some(owner) = owner {
-                    queue.add(Key::new(job.namespace().unwrap_or_default(), &*owner.name));
-                }
-            }
+            queue_controllers::<CronJob, Job>(&queue, old, new);
         });
         Self {
             client: context.client(),
             recorder: context.recorder("cronjob-controller"),
             cron_jobs: cron_jobs.cache(),
             jobs: jobs.cache(),
-            memories: Mutex::default(),
+            memories: PerOwner::default(),
         }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(cron_job) = self.cron_jobs.get(&key) else {
-            self.memories.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            self.memories.forget(&key);
             return Ok(Outcome::Done);
         };
         let uid = cron_job.uid().unwrap_or_default();
-        let memory = self.with_memory(&key, &uid, |memory| memory.clone());
+        let memory = self.memories.with(&key, &uid, |memory| memory.clone());
         let (written, started) = (memory.written, memory.started);
         if written.is_some_and(|point| !self.cron_jobs.reached(point))
             || started.is_some_and(|point| !self.jobs.reached(point))
@@ -110,7 +102,7 @@ impl Controller for CronJobs {
         let observed = Observed { jobs: &jobs, gone: &gone, local: &local, told: memory.told, now };
         let mut plan = plan::reconcile(&cron_job, &observed);
         if plan.missed.is_some() {
-            self.with_memory(&key, &uid, |memory| memory.told = plan.missed);
+            self.memories.with(&key, &uid, |memory| memory.told = plan.missed);
         }
         let mut replaced = true;
         for job in &plan.replace {
@@ -165,10 +157,7 @@ impl CronJobs {
             // Of an earlier run that could not write the status, or of somebody else.
             Err(error) if error::is_already_exists(&error) => {
                 let found = api.get_opt(&start.job.name_any()).await.during("read a job of", key)?;
-                let ours = |job: &Job| {
-                    pods::controller_of(&job.metadata).map(|owner| &owner.uid) == cron_job.metadata.uid.as_ref()
-                };
-                match found.filter(ours) {
+                match found.filter(|job| pods::is_controlled_by(&job.metadata, &cron_job.metadata)) {
                     Some(job) => job,
                     None => return Ok(true),
                 }
@@ -181,7 +170,7 @@ impl CronJobs {
         };
         let point = self.jobs.sync_point(job.metadata.resource_version.as_deref());
         let uid = cron_job.uid().unwrap_or_default();
-        self.with_memory(key, &uid, |memory| memory.started = Some(point));
+        self.memories.with(key, &uid, |memory| memory.started = Some(point));
         plan::started(status, job.object_ref(&()), start.at);
         Ok(true)
     }
@@ -189,8 +178,7 @@ impl CronJobs {
     /// Deletes exactly this Job, and its pods after it; returns whether it goes.
     async fn delete(&self, cron_job: &CronJob, job: &Arc<Job>) -> bool {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace().unwrap_or_default());
-        let preconditions = Some(Preconditions { uid: job.uid(), resource_version: None });
-        let params = DeleteParams { preconditions, ..DeleteParams::background() };
+        let params = DeleteParams::background().preconditions(same_object(&job.metadata));
         match api.delete(&job.name_any(), &params).await {
             Ok(_) => self.record(cron_job, &messages::deleted(&job.name_any())),
             Err(error) if error::is_not_found(&error) || error::is_conflict(&error) => {}
@@ -232,7 +220,7 @@ impl CronJobs {
                 let version = written.during("update the status of", key)?.metadata.resource_version;
                 let point = self.cron_jobs.sync_point(version.as_deref());
                 let uid = cron_job.uid().unwrap_or_default();
-                self.with_memory(key, &uid, |memory| memory.written = Some(point));
+                self.memories.with(key, &uid, |memory| memory.written = Some(point));
                 Ok(())
             }
         }
@@ -240,14 +228,5 @@ impl CronJobs {
 
     fn record(&self, cron_job: &CronJob, Message { severity, reason, text }: &Message) {
         self.recorder.record(&cron_job.object_ref(&()), *severity, reason, text.clone());
-    }
-
-    fn with_memory<T>(&self, key: &Key, uid: &str, f: impl FnOnce(&mut Memory) -> T) -> T {
-        let mut all = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = all.entry(key.clone()).or_default();
-        if memory.uid != uid {
-            *memory = Memory { uid: uid.to_owned(), ..Memory::default() };
-        }
-        f(memory)
     }
 }

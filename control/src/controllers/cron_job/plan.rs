@@ -11,10 +11,10 @@ use kube::ResourceExt;
 use windlass_kit::objects::schedule::Schedule;
 
 use super::{
-    due::Times,
     messages::{self, Message},
+    schedule_times::Times,
 };
-use crate::controllers::{jobs, pod_control::owner_reference};
+use crate::controllers::{finished_jobs, pod_control::owner_reference};
 
 /// When the Job should have begun, in the CronJob's time zone.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -79,7 +79,7 @@ fn follow(plan: &mut Plan, observed: &Observed<'_>) {
     let active = status.active.get_or_insert_default();
     for job in observed.jobs {
         let known = active.iter().position(|reference| reference.uid == job.metadata.uid);
-        match (jobs::finished(job), known) {
+        match (finished_jobs::finished(job), known) {
             (None, None) => events.push(messages::unexpected(&job.name_any())),
             (None, Some(_)) => {}
             (Some(end), known) => {
@@ -187,7 +187,8 @@ fn rfc3339(at: Timestamp, zone: TimeZone) -> String {
 fn expired(limit: Option<i32>, all: &[Arc<Job>], condition: &str) -> Vec<Arc<Job>> {
     let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else { return Vec::new() };
     let ended = |job: &&Arc<Job>| {
-        job.metadata.deletion_timestamp.is_none() && jobs::finished(job).is_some_and(|end| end.type_ == condition)
+        job.metadata.deletion_timestamp.is_none()
+            && finished_jobs::finished(job).is_some_and(|end| end.type_ == condition)
     };
     let mut ended: Vec<Arc<Job>> = all.iter().filter(ended).cloned().collect();
     ended.sort_by_cached_key(|job| {

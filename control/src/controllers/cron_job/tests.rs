@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use windlass_kit::objects::schedule::Schedule;
 
 use super::{
-    due::Times,
     plan::{self, Observed, Plan},
+    schedule_times::Times,
 };
 
 fn time(text: &str) -> Timestamp {

@@ -1,22 +1,14 @@
-//! DaemonSet controller: keeps one pod on every node that fits. `plan` decides; it, `placement`, `failed`, `status` and
+//! DaemonSet controller: keeps one pod on every node that fits. `plan` decides; it, `backoff`, `placement`, `status` and
 //! `messages` are pure and may not import tokio or kube's client.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec},
     core::v1::{Node, Pod},
 };
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::ResourceExt;
 use windlass_kit::events::Severity;
 
 use super::{
@@ -24,10 +16,11 @@ use super::{
     int_or_percent::{Rounding, scaled},
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    pods,
+    runtime::{Cache, Context, Controller, Error, Key, Outcome, PerOwner},
 };
 
-mod failed;
+mod backoff;
 mod messages;
 mod placement;
 mod plan;
@@ -35,14 +28,12 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use failed::FailedPods;
+use backoff::FailedPods;
 use placement::{Fit, HASH_LABEL};
 use plan::{Desired, Plan, Update};
 
 /// The source of its events, as upstream names it.
 const COMPONENT: &str = "daemonset-controller";
-/// Revisions that are kept if the set does not say how many.
-const HISTORY_LIMIT: i32 = 10;
 
 /// The controller.
 pub(crate) struct DaemonSets {
@@ -50,8 +41,7 @@ pub(crate) struct DaemonSets {
     nodes: Cache<Node>,
     control: PodControl<DaemonSet>,
     history: History<DaemonSet>,
-    /// By set, with its UID.
-    failed: Mutex<HashMap<Key, (String, FailedPods)>>,
+    failed: PerOwner<FailedPods>,
 }
 
 impl fmt::Debug for DaemonSets {
@@ -61,8 +51,7 @@ impl fmt::Debug for DaemonSets {
 }
 
 fn selector_of(set: &DaemonSet) -> Option<Selector<'_>> {
-    let selector = Selector::from(&set.spec.as_ref()?.selector);
-    (!selector.is_empty()).then_some(selector)
+    Selector::of(&set.spec.as_ref()?.selector)
 }
 
 fn fit(set: &DaemonSet, node: Option<&Arc<Node>>) -> Fit {
@@ -96,22 +85,13 @@ fn hash_of(revision: &ControllerRevision) -> Option<&String> {
 }
 
 impl DaemonSets {
-    fn with_failed<T>(&self, set: &Key, uid: &str, f: impl FnOnce(&mut FailedPods) -> T) -> T {
-        let mut all = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let (of, failed) = all.entry(set.clone()).or_default();
-        if of != uid {
-            (*of, *failed) = (uid.to_owned(), FailedPods::default());
-        }
-        f(failed)
-    }
-
     /// Creates and deletes pods; false when one could not be.
     async fn execute(&self, set: &DaemonSet, spec: &DaemonSetSpec, hash: &str, plan: &Plan, now: Timestamp) -> bool {
         let (key, uid) = (Key::of(&set.metadata), set.uid().unwrap_or_default());
         for ended in &plan.ended {
             let name = ended.pod.name_any();
             let (severity, reason, text) = if ended.failed {
-                self.with_failed(&key, &uid, |failed| failed.deleted(&ended.node, now));
+                self.failed.with(&key, &uid, |failed| failed.deleted(&ended.node, now));
                 let text = messages::failed(&key.namespace, &name, &ended.node);
                 (Severity::Warning, messages::FAILED_DAEMON_POD, text)
             } else {
@@ -150,14 +130,14 @@ impl Controller for DaemonSets {
             let concerned = |set: &Arc<DaemonSet>| fit(set, old) != fit(set, new);
             known.all().iter().filter(|set| concerned(set)).for_each(|set| queue.add(Key::of(&set.metadata)));
         });
-        Self { sets, nodes: nodes.cache(), control, history, failed: Mutex::default() }
+        Self { sets, nodes: nodes.cache(), control, history, failed: PerOwner::default() }
     }
 
     /// Reconciles one set.
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.control.forget(&key);
-            self.failed.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            self.failed.forget(&key);
             return Ok(Outcome::Done);
         };
         let (Some(spec), Some(uid)) = (set.spec.as_ref(), set.metadata.uid.as_deref()) else {
@@ -172,10 +152,8 @@ impl Controller for DaemonSets {
             return Ok(Outcome::Done);
         }
         let collisions = set.status.as_ref().and_then(|status| status.collision_count);
-        let synced = self.history.sync(&set, selector, &spec.template, collisions).await;
-        let revisions = match synced {
-            Err(Error::Api { source, .. }) if error::is_namespace_terminating(&source) => return Ok(Outcome::Done),
-            synced => synced?,
+        let Some(revisions) = self.history.sync(&set, selector, &spec.template, collisions).await? else {
+            return Ok(Outcome::Done);
         };
         let hash = hash_of(&revisions.update).cloned().unwrap_or_default();
         // Asked before the pods are read: what settled then is among them.
@@ -189,25 +167,22 @@ impl Controller for DaemonSets {
             selector,
             hash: &hash,
             update: update(spec, wanted),
-            min_ready: Duration::from_secs(u64::try_from(spec.min_ready_seconds.unwrap_or(0)).unwrap_or(0)),
+            min_ready: pods::min_ready(spec.min_ready_seconds),
         };
         let now = Timestamp::now();
-        let failed = self.with_failed(&key, uid, |failed| failed.clone());
+        let failed = self.failed.with(&key, uid, |failed| failed.clone());
         let plan = plan::reconcile(&desired, &nodes, &pods, &failed, settled, now);
         self.control.claim(&set, &plan.adopt, &plan.release).await?;
         let succeeded = self.execute(&set, spec, &hash, &plan, now).await;
         if let Some(patch) = status::patch(&set, plan.counts, revisions.collisions, settled) {
-            let api: Api<DaemonSet> = Api::namespaced(self.control.client(), &key.namespace);
-            let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-            error::ignore_deleted(written).during("update the status of", &key)?;
+            self.control.patch_status(&key, patch).await?;
         }
         let update_name = revisions.update.name_any();
         let is_live = |revision: &ControllerRevision| {
             revision.metadata.name.as_deref() == Some(&update_name)
                 || hash_of(revision).is_some_and(|hash| plan.live.contains(hash))
         };
-        let limit = usize::try_from(spec.revision_history_limit.unwrap_or(HISTORY_LIMIT)).unwrap_or(0);
-        self.history.truncate(&set, &revisions, is_live, limit).await?;
+        self.history.truncate(&set, &revisions, is_live, spec.revision_history_limit).await?;
         Ok(match (succeeded, plan.recheck) {
             (false, _) => Outcome::Failed,
             (true, Some(wait)) => Outcome::After(wait),

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    failed::FailedPods,
+    backoff::FailedPods,
     placement::{Fit, HASH_LABEL},
     status::{Counts, count},
 };
@@ -167,7 +167,7 @@ impl Run<'_> {
             }
             let has_failed = pods::phase(pod) == "Failed";
             if has_failed && let Some(wait) = failed.wait(node, self.now) {
-                plan.recheck = Some(plan.recheck.map_or(wait, |known| known.min(wait)));
+                plan.recheck = pods::earliest(plan.recheck, Some(wait));
                 continue;
             }
             plan.delete.push(Arc::clone(pod));

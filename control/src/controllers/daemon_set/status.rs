@@ -46,7 +46,7 @@ pub(super) fn count(
         for pod in pods {
             let Some(wait) = pods::available_in(pod, desired.min_ready, now) else { continue };
             if !wait.is_zero() {
-                recheck = Some(recheck.map_or(wait, |known| known.min(wait)));
+                recheck = pods::earliest(recheck, Some(wait));
             } else if Arc::ptr_eq(pod, first) {
                 counts.available += 1;
             }

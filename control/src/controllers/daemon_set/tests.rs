@@ -11,7 +11,7 @@ use k8s_openapi::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{failed::FailedPods, placement::*, plan::*, status, status::Counts};
+use super::{backoff::FailedPods, placement::*, plan::*, status, status::Counts};
 use crate::controllers::runtime::cached_pod::{CachedPod, CachedPodSpec, CachedPodStatus};
 
 const RUN: Fit = Fit { run: true, stay: true };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use kube::{Resource, ResourceExt as _};
 
-use super::limits::Limits;
+use super::strategy::Limits;
 
 /// The number of the rollout, on the Deployment and on its ReplicaSets.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";

@@ -1,40 +1,40 @@
 //! Deployment controller: rolls a pod template out through ReplicaSets, one for each template. `plan` and what it uses
-//! (`annotations`, `limits`, `messages`, `progress`, `scaling`, `sets`, `steps`, `template`) are pure and may not import
+//! (`annotations`, `messages`, `progress`, `replica_sets`, `scaling`, `steps`, `strategy`, `template`) are pure and may not import
 //! tokio or kube's client.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use windlass_kit::events::{Recorder, Severity};
 
 use super::{
-    indexes::PODS_BY_CONTROLLER,
+    indexes::{PODS_BY_CONTROLLER, owned_or_ownerless, owner_or_namespace},
     label_selector::Selector,
     pod_control::{Claim, Claimant, claim, take_over, watch_owners_of},
     pods,
     runtime::{
-        Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SyncPoint, WorkQueue, error,
+        CACHE_PATIENCE, Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SyncPoint,
+        WorkQueue, error, same_version,
     },
 };
 
 mod annotations;
-mod limits;
 mod messages;
 mod plan;
 mod progress;
+mod replica_sets;
 mod scaling;
-mod sets;
 mod steps;
+mod strategy;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -42,19 +42,7 @@ mod tests;
 use plan::{Observed, Plan};
 use steps::{Step, Update};
 
-/// How long to wait for the cache to show our own writes; the watch event itself enqueues the Deployment earlier.
-const UNHEARD: Duration = Duration::from_secs(1);
-
-/// ReplicaSets by the UID of the owner that controls them, and those without by their namespace.
-const SETS_BY_OWNER: Index<ReplicaSet> = Index::new("owner", |set| match pods::controller_of(&set.metadata) {
-    Some(owner) => vec![owner.uid.clone()],
-    None => vec![ownerless(set.metadata.namespace.as_deref().unwrap_or_default())],
-});
-
-/// No UID holds a slash.
-fn ownerless(namespace: &str) -> String {
-    format!("/{namespace}")
-}
+const SETS_BY_OWNER: Index<ReplicaSet> = Index::new("owner", owner_or_namespace);
 
 pub(crate) struct Deployments {
     client: Client,
@@ -67,7 +55,7 @@ pub(crate) struct Deployments {
 }
 
 fn selector_of(deployment: &Deployment) -> Option<Selector<'_>> {
-    deployment.spec.as_ref().map(|spec| Selector::from(&spec.selector)).filter(|selector| !selector.is_empty())
+    Selector::of(&deployment.spec.as_ref()?.selector)
 }
 
 impl Controller for Deployments {
@@ -103,13 +91,13 @@ impl Controller for Deployments {
         };
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
         if written.is_some_and(|point| !self.sets.reached(point)) {
-            return Ok(Outcome::After(UNHEARD));
+            return Ok(Outcome::After(CACHE_PATIENCE));
         }
         let Claim { ours, adopt, release } = self.claim(&key, &deployment);
         if !adopt.is_empty() || !release.is_empty() {
             take_over(&self.client, &*deployment, &adopt, &release).await?;
             // The changed ReplicaSets queue their owner.
-            return Ok(Outcome::After(UNHEARD));
+            return Ok(Outcome::After(CACHE_PATIENCE));
         }
         let pods = self.running_pods(&deployment, &ours);
         let observed = Observed { deployment: &deployment, sets: &ours, pods: &pods };
@@ -135,7 +123,7 @@ fn queue_recreating(
     let Some(set) = sets.get(&Key::new(&*namespace, name)).filter(|set| set.uid() == Some(uid)) else { return };
     let Some((_, name)) = owner_of(&set.metadata, "Deployment") else { return };
     let key = Key::new(namespace, name);
-    let recreates = |deployment: Arc<Deployment>| deployment.spec.as_ref().is_some_and(limits::is_recreate);
+    let recreates = |deployment: Arc<Deployment>| deployment.spec.as_ref().is_some_and(strategy::is_recreate);
     if deployments.get(&key).is_some_and(recreates) {
         queue.add(key);
     }
@@ -147,16 +135,14 @@ impl Deployments {
         let (Some(selector), Some(uid)) = (selector_of(deployment), deployment.metadata.uid.as_deref()) else {
             return Claim::default();
         };
-        let mut objects = self.sets.by_index(&SETS_BY_OWNER, uid);
-        objects.retain(|set| set.metadata.namespace.as_deref() == Some(&key.namespace));
-        objects.extend(self.sets.by_index(&SETS_BY_OWNER, &ownerless(&key.namespace)));
+        let objects = owned_or_ownerless(&self.sets, &SETS_BY_OWNER, &key.namespace, uid);
         let claimant = Claimant { uid, deleting: deployment.metadata.deletion_timestamp.is_some(), selector };
         claim(&claimant, &objects, |set| set.metadata.deletion_timestamp.is_none())
     }
 
     /// Pods that are not terminal, by ReplicaSet; none where nobody asks for them.
     fn running_pods(&self, deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> HashMap<String, usize> {
-        if !deployment.spec.as_ref().is_some_and(limits::is_recreate) {
+        if !deployment.spec.as_ref().is_some_and(strategy::is_recreate) {
             return HashMap::new();
         }
         let count = |uid: String| {
@@ -262,8 +248,7 @@ impl Deployments {
 
     async fn delete(&self, key: &Key, set: &ReplicaSet) -> Result<(), Error> {
         // The version, too: it must not have been scaled up meanwhile.
-        let preconditions = Preconditions { uid: set.uid(), resource_version: set.resource_version() };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        let params = DeleteParams::background().preconditions(same_version(&set.metadata));
         let deleted = self.sets_of(key).delete(&set.name_any(), &params).await;
         error::ignore_deleted(deleted).during("delete an old ReplicaSet of", key)?;
         Ok(())

@@ -7,15 +7,14 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentSpec
 use kube::ResourceExt as _;
 
 use super::{
-    annotations,
-    limits::{Limits, is_recreate, progress_deadline},
-    messages, progress,
+    annotations, messages, progress,
+    replica_sets::{self, Set},
     scaling::{grow_new, is_scaling_event, next_size_of_new, resize, scale, shrink_old},
-    sets::{self, Set},
     steps::{Step, Update},
+    strategy::{Limits, is_recreate, progress_deadline},
     template,
 };
-use crate::controllers::label_selector::Selector;
+use crate::controllers::{label_selector::Selector, pods};
 
 /// A Deployment and what belongs to it.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ pub(super) fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Plan {
         status.observed_generation = deployment.metadata.generation;
         return Plan { status: (!seen).then_some(status), selects_all: true, ..Plan::default() };
     }
-    let (new, old) = sets::split(spec, observed.sets);
+    let (new, old) = replica_sets::split(spec, observed.sets);
     let conditions = deployment.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     let limits = Limits::of(spec);
     let mut pass = Pass { observed, spec, limits, new, old, conditions, steps: Vec::new(), now };
@@ -102,7 +101,7 @@ impl Pass<'_> {
 
     /// Gives the new ReplicaSet the revision, annotations and readiness of the Deployment.
     fn keep_new_up_to_date(&mut self) {
-        let newest = sets::highest_revision(&self.old).saturating_add(1);
+        let newest = replica_sets::highest_revision(&self.old).saturating_add(1);
         let Some(new) = &mut self.new else { return };
         let annotations = annotations::for_newest(self.observed.deployment, &new.object, newest);
         let wanted = self.spec.min_ready_seconds.unwrap_or(0);
@@ -129,9 +128,9 @@ impl Pass<'_> {
         let size = if is_recreate(self.spec) {
             self.limits.replicas
         } else {
-            next_size_of_new(0, sets::total(&self.old), self.limits)
+            next_size_of_new(0, replica_sets::total(&self.old), self.limits)
         };
-        let newest = sets::highest_revision(&self.old).saturating_add(1);
+        let newest = replica_sets::highest_revision(&self.old).saturating_add(1);
         let mut annotations = annotations::for_newest(deployment, &object, newest);
         annotations.extend(annotations::for_size(&object, self.limits));
         object.metadata.annotations = Some(annotations);
@@ -191,7 +190,7 @@ impl Pass<'_> {
         // Stable: of equal revisions the older ReplicaSet stays first.
         kept.sort_by_key(|set| annotations::revision(&set.object));
         let surplus = kept.len().saturating_sub(limit);
-        let spent = kept.into_iter().take(surplus).filter(|set| sets::is_spent(set));
+        let spent = kept.into_iter().take(surplus).filter(|set| replica_sets::is_spent(set));
         self.steps.extend(spent.map(|set| Step::Delete(Arc::clone(&set.object))));
     }
 
@@ -238,9 +237,8 @@ pub(super) fn collided(deployment: &Deployment) -> DeploymentStatus {
 
 /// Whether a ReplicaSet that stands in the way of the new one is the new one itself.
 pub(super) fn is_ours(deployment: &Deployment, found: &ReplicaSet) -> bool {
-    let controller = crate::controllers::pods::controller_of(&found.metadata);
     let template = found.spec.as_ref().and_then(|spec| spec.template.as_ref());
-    controller.is_some_and(|owner| Some(&owner.uid) == deployment.metadata.uid.as_ref())
+    pods::is_controlled_by(&found.metadata, &deployment.metadata)
         && deployment
             .spec
             .as_ref()

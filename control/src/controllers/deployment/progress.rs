@@ -10,9 +10,9 @@ use k8s_openapi::{
 use kube::ResourceExt as _;
 
 use super::{
-    limits::{Limits, progress_deadline},
     messages,
-    sets::{Set, total},
+    replica_sets::{Set, total},
+    strategy::{Limits, progress_deadline},
 };
 
 pub(super) fn condition(

@@ -2,9 +2,9 @@
 
 use super::{
     annotations,
-    limits::Limits,
-    sets::{Set, total},
+    replica_sets::{Set, total},
     steps::{Step, Update},
+    strategy::Limits,
 };
 
 /// Gives a ReplicaSet another size, with the annotations of the Deployment's size. Returns whether the size changes.

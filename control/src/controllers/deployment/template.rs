@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crate::controllers::{hash::safe_hash, pod_control::owner_reference};
+use crate::controllers::{pod_control::owner_reference, template_hash::safe_hash};
 
 /// The label that tells the pods of a Deployment's ReplicaSets apart.
 pub(super) const HASH_LABEL: &str = "pod-template-hash";

@@ -15,7 +15,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::{DeleteParams, PostParams},
 };
 use windlass_kit::events::{Recorder, Severity};
 
@@ -25,7 +25,7 @@ use super::{
     pods,
     runtime::{
         Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint,
-        WorkQueue, error,
+        WorkQueue, error, same_object,
     },
 };
 
@@ -256,10 +256,7 @@ impl EndpointsController {
             let deletes = plan.delete.iter().map(|slice| {
                 let api = &api;
                 async move {
-                    let params = DeleteParams {
-                        preconditions: Some(Preconditions { uid: slice.uid(), resource_version: None }),
-                        ..DeleteParams::default()
-                    };
+                    let params = DeleteParams::default().preconditions(same_object(&slice.metadata));
                     error::ignore_deleted(api.delete(&slice.name_any(), &params).await).during("delete a slice of", key)
                 }
             });

@@ -6,15 +6,16 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::PodTemplateSpec};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
 use super::{
+    indexes::{owned_or_ownerless, owner_or_namespace},
     label_selector::Selector,
-    pod_control::{Claim, Claimant, Namespaced, claim, take_over},
+    pod_control::{Claim, Claimant, Namespaced, claim, queue_controllers, take_over},
     pods,
-    runtime::{Cache, Context, During as _, Error, Index, Key, error},
+    runtime::{Cache, Context, During as _, Error, Index, Key, error, same_object},
 };
 
 mod revisions;
@@ -24,18 +25,12 @@ mod tests;
 pub(crate) use revisions::template;
 use revisions::{Choice, choose, is_of, new_revision, sort, surplus};
 
+/// Revisions that are kept if the owner does not say how many.
+const LIMIT: i32 = 10;
 /// Names that other revisions have are tried this often in one run.
 const COLLISIONS: usize = 10;
 
-const REVISIONS_BY_CONTROLLER: Index<ControllerRevision> = Index::new("controller", |revision| {
-    pods::controller_of(&revision.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
-});
-
-/// Those that nobody controls, by namespace.
-const ORPHANS: Index<ControllerRevision> = Index::new("orphans", |revision| {
-    let meta = &revision.metadata;
-    if pods::controller_of(meta).is_some() { Vec::new() } else { meta.namespace.clone().into_iter().collect() }
-});
+const REVISIONS_BY_OWNER: Index<ControllerRevision> = Index::new("owner", owner_or_namespace);
 
 /// The revisions of one owner.
 #[derive(Debug)]
@@ -68,14 +63,8 @@ impl<O: Namespaced> History<O> {
     pub(crate) fn subscribe(context: &mut Context<Key>, label: &'static str) -> Self {
         let informer = context.informer::<ControllerRevision>();
         let queue = context.queue();
-        informer.index(&REVISIONS_BY_CONTROLLER).index(&ORPHANS).on_change(move |old, new| {
-            for revision in [old, new].into_iter().flatten() {
-                if let Some(owner) = pods::controller_of(&revision.metadata)
-                    && owner.kind == O::kind(&())
-                {
-                    queue.add(Key::new(revision.namespace().unwrap_or_default(), &owner.name));
-                }
-            }
+        informer.index(&REVISIONS_BY_OWNER).on_change(move |old, new| {
+            queue_controllers::<O, ControllerRevision>(&queue, old, new);
         });
         Self { client: context.client(), revisions: informer.cache(), label, kind: PhantomData }
     }
@@ -84,7 +73,8 @@ impl<O: Namespaced> History<O> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Adopts what matches, and makes the template the newest revision. For an owner that is not terminating.
+    /// Adopts what matches, and makes the template the newest revision; `None` in a terminating namespace. For an owner
+    /// that is not terminating.
     ///
     /// # Errors
     /// When the API refuses, or a revision has changed meanwhile.
@@ -94,11 +84,9 @@ impl<O: Namespaced> History<O> {
         selector: Selector<'_>,
         template: &PodTemplateSpec,
         collisions: Option<i32>,
-    ) -> Result<Revisions, Error> {
+    ) -> Result<Option<Revisions>, Error> {
         let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
-        let mut found = self.revisions.by_index(&REVISIONS_BY_CONTROLLER, &uid);
-        found.retain(|revision| revision.metadata.namespace.as_deref() == Some(&key.namespace));
-        found.extend(self.revisions.by_index(&ORPHANS, &key.namespace));
+        let found = owned_or_ownerless(&self.revisions, &REVISIONS_BY_OWNER, &key.namespace, &uid);
         let claimant = Claimant { uid: &uid, deleting: false, selector };
         let claimed = claim(&claimant, &found, |revision| revision.metadata.deletion_timestamp.is_none());
         let Claim { ours: mut all, adopt, release } = claimed;
@@ -109,11 +97,14 @@ impl<O: Namespaced> History<O> {
         let (update, collisions) = match choose(&all, template) {
             Choice::Newest(revision) => (revision, collisions),
             Choice::Renumber(revision, number) => (self.renumber(&key, &revision, number).await?, collisions),
-            Choice::Create(number) => self.create(owner, &key, template, number, collisions).await?,
+            Choice::Create(number) => match self.create(owner, &key, template, number, collisions).await? {
+                Some(created) => created,
+                None => return Ok(None),
+            },
         };
         all.retain(|revision| revision.metadata.name != update.metadata.name);
         all.push(Arc::clone(&update));
-        Ok(Revisions { all, update, collisions })
+        Ok(Some(Revisions { all, update, collisions }))
     }
 
     async fn renumber(
@@ -133,7 +124,8 @@ impl<O: Namespaced> History<O> {
         written.map(Arc::new).ok_or_else(|| Error::Changed(revision.name_any()))
     }
 
-    /// Creates a revision; where its name is another revision's, one more collision gives another name.
+    /// Creates a revision; where its name is another revision's, one more collision gives another name. `None` in a
+    /// terminating namespace.
     async fn create(
         &self,
         owner: &O,
@@ -141,21 +133,21 @@ impl<O: Namespaced> History<O> {
         template: &PodTemplateSpec,
         number: i64,
         mut collisions: Option<i32>,
-    ) -> Result<(Arc<ControllerRevision>, Option<i32>), Error> {
+    ) -> Result<Option<(Arc<ControllerRevision>, Option<i32>)>, Error> {
         let api = self.api(&key.namespace);
         for _ in 0..COLLISIONS {
             let revision = new_revision(owner, template, number, self.label, collisions);
             match api.create(&PostParams::default(), &revision).await {
-                Ok(created) => return Ok((Arc::new(created), collisions)),
+                Ok(created) => return Ok(Some((Arc::new(created), collisions))),
+                Err(error) if error::is_namespace_terminating(&error) => return Ok(None),
                 Err(error) if error::is_already_exists(&error) => {
                     let known = api.get_opt(&revision.name_any()).await.during("read a revision of", key)?;
                     // Made before, and not in the cache yet.
                     let ours = |known: &ControllerRevision| {
-                        pods::controller_of(&known.metadata).map(|o| &o.uid) == owner.meta().uid.as_ref()
-                            && is_of(known, template)
+                        pods::is_controlled_by(&known.metadata, owner.meta()) && is_of(known, template)
                     };
                     match known {
-                        Some(known) if ours(&known) => return Ok((Arc::new(known), collisions)),
+                        Some(known) if ours(&known) => return Ok(Some((Arc::new(known), collisions))),
                         Some(_) => collisions = Some(collisions.unwrap_or(0).saturating_add(1)),
                         None => {}
                     }
@@ -166,7 +158,7 @@ impl<O: Namespaced> History<O> {
         Err(Error::Changed(key.to_string()))
     }
 
-    /// Deletes the oldest revisions beyond `limit` that are not live.
+    /// Deletes the oldest revisions beyond `limit`, the owner's `revisionHistoryLimit`, that are not live.
     ///
     /// # Errors
     /// When the API refuses.
@@ -175,13 +167,13 @@ impl<O: Namespaced> History<O> {
         owner: &O,
         revisions: &Revisions,
         is_live: impl Fn(&ControllerRevision) -> bool,
-        limit: usize,
+        limit: Option<i32>,
     ) -> Result<(), Error> {
+        let limit = usize::try_from(limit.unwrap_or(LIMIT)).unwrap_or(0);
         let key = Key::of(owner.meta());
         let api = self.api(&key.namespace);
         for revision in surplus(&revisions.all, is_live, limit) {
-            let preconditions = Some(Preconditions { uid: revision.uid(), resource_version: None });
-            let params = DeleteParams { preconditions, ..DeleteParams::default() };
+            let params = DeleteParams::default().preconditions(same_object(&revision.metadata));
             let deleted = api.delete(&revision.name_any(), &params).await;
             error::ignore_deleted(deleted).during("delete a revision of", &key)?;
         }

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::controllers::{
-    hash::safe_hash,
     pod_control::{Namespaced, owner_reference},
+    template_hash::safe_hash,
 };
 
 /// Owners' names are cut at this length in the names of their revisions.

@@ -10,7 +10,7 @@ use super::{
     messages::{self, Reason},
     pod, policy,
 };
-use crate::controllers::{jobs, runtime::CachedPod};
+use crate::controllers::{finished_jobs, runtime::CachedPod};
 
 /// How a Job ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Ending {
     /// What an earlier run has announced.
     fn announced(job: &Job) -> Option<Self> {
         let of = |kind: &str| {
-            let condition = jobs::true_condition(job, kind)?;
+            let condition = finished_jobs::true_condition(job, kind)?;
             let (reason, message) = (condition.reason.clone(), condition.message.clone());
             Some(Reason { reason: reason.unwrap_or_default(), message: message.unwrap_or_default() })
         };

@@ -10,7 +10,10 @@ use kube::{
 use serde_json::json;
 
 use super::pod::{TRACKING, is_tracked, uid};
-use crate::controllers::runtime::{CachedPod, error};
+use crate::controllers::{
+    finalizers::with_finalizer,
+    runtime::{CachedPod, error},
+};
 
 /// Takes the finalizer off pods; returns the UIDs of those that do not have it any more, and the first failure. A pod that
 /// has changed meanwhile keeps it, which is no failure.
@@ -33,11 +36,10 @@ async fn remove_one(api: &Api<CachedPod>, pod: &CachedPod) -> Result<bool, kube:
     if !is_tracked(pod) {
         return Ok(true);
     }
-    let others: Vec<&String> = pod.finalizers().iter().filter(|finalizer| *finalizer != TRACKING).collect();
     let patch = json!({"metadata": {
         "uid": pod.metadata.uid,
         "resourceVersion": pod.metadata.resource_version,
-        "finalizers": others,
+        "finalizers": with_finalizer(&pod.metadata, TRACKING, false),
     }});
     match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(_) => Ok(true),

@@ -1,11 +1,7 @@
 //! Job controller: runs pods until enough of them have succeeded, or too many have failed. `plan` decides and what it is
-//! made of is pure and may not import tokio or kube's client; `orphans` frees pods whose Job is gone.
+//! made of is pure and may not import tokio or kube's client; `orphan_pods` frees pods whose Job is gone.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
@@ -17,10 +13,13 @@ use tokio::time::Instant;
 use windlass_kit::events::Severity;
 
 use super::{
-    jobs,
+    finished_jobs,
     label_selector::Selector,
     pod_control::{Claim, Claimant, PodControl, claim, take_over_held, watch_owners},
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, SyncPoint, error},
+    runtime::{
+        CACHE_PATIENCE, Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, PerOwner, SyncPoint,
+        error,
+    },
 };
 
 mod backoff;
@@ -30,7 +29,7 @@ mod finalizer;
 mod indexes;
 mod manage;
 mod messages;
-mod orphans;
+mod orphan_pods;
 mod plan;
 mod pod;
 mod policy;
@@ -39,7 +38,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use orphans::JobPodOrphans;
+pub(crate) use orphan_pods::JobPodOrphans;
 
 use backoff::Backoff;
 use messages::{Reason, events};
@@ -50,20 +49,17 @@ use pod::{TRACKING, is_tracked};
 const CONTROLLER: &str = "kubernetes.io/job-controller";
 /// Status updates that only follow the pods come at most this often.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
-/// A status of its own that the cache does not show yet is waited for; its event comes sooner.
-const CACHE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub(crate) struct Jobs {
     control: PodControl<Job>,
     jobs: Cache<Job>,
-    memories: Mutex<HashMap<Key, Memory>>,
+    memories: PerOwner<Memory>,
 }
 
-/// What is remembered of one Job. It may be lost: after a start, the caches show all writes.
+/// What is remembered of one Job.
 #[derive(Debug, Default)]
 struct Memory {
-    uid: String,
     /// UIDs of pods whose finalizer is gone, though the cache may still show it.
     released: HashSet<String>,
     /// The last write of the status. An older status would count pods a second time.
@@ -78,7 +74,7 @@ impl Controller for Jobs {
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let control = PodControl::subscribe(context, "job-controller");
-        Self { control, jobs: watch_owners(context, selector), memories: Mutex::default() }
+        Self { control, jobs: watch_owners(context, selector), memories: PerOwner::default() }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
@@ -95,7 +91,7 @@ impl Controller for Jobs {
         let (Some(uid), Some(selector)) = (job.metadata.uid.as_deref(), selector(&job)) else {
             return Ok(Outcome::Done);
         };
-        if !self.with_memory(&key, uid, |memory| memory.written.is_none_or(|(point, _)| self.jobs.reached(point))) {
+        if !self.memories.with(&key, uid, |memory| memory.written.is_none_or(|(point, _)| self.jobs.reached(point))) {
             return Ok(Outcome::After(CACHE_PATIENCE));
         }
         let settled = self.control.settled(&key, uid);
@@ -109,7 +105,7 @@ impl Controller for Jobs {
             return Ok(Outcome::Done);
         }
         let held: HashSet<&str> = ours.iter().filter(|pod| is_tracked(pod)).map(|pod| pod::uid(pod)).collect();
-        let (released, backoff, written) = self.with_memory(&key, uid, |memory| {
+        let (released, backoff, written) = self.memories.with(&key, uid, |memory| {
             memory.released.retain(|uid| held.contains(uid.as_str()));
             (memory.released.clone(), memory.backoff, memory.written)
         });
@@ -151,7 +147,8 @@ impl Jobs {
             return Ok(Outcome::Done);
         };
         self.record(job, &plan.events);
-        self.with_memory(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| memory.backoff = plan.backoff);
+        self.memories
+            .with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| memory.backoff = plan.backoff);
 
         let (removed, failure) = finalizer::remove(&pods, plan.release.iter().map(|pod| &**pod)).await;
         self.released(key, job, &removed);
@@ -190,14 +187,14 @@ impl Jobs {
         };
         let version = written.metadata.resource_version;
         let point = self.jobs.sync_point(version.as_deref());
-        self.with_memory(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
+        self.memories.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
             memory.written = Some((point, Instant::now()));
         });
         Ok(Some(version))
     }
 
     fn released(&self, key: &Key, job: &Job, uids: &HashSet<String>) {
-        self.with_memory(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
+        self.memories.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
             memory.released.extend(uids.iter().cloned());
         });
     }
@@ -208,30 +205,20 @@ impl Jobs {
         }
     }
 
-    fn with_memory<T>(&self, key: &Key, uid: &str, f: impl FnOnce(&mut Memory) -> T) -> T {
-        let mut all = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = all.entry(key.clone()).or_default();
-        if memory.uid != uid {
-            *memory = Memory { uid: uid.to_owned(), ..Memory::default() };
-        }
-        f(memory)
-    }
-
     fn forget(&self, key: &Key) {
         self.control.forget(key);
-        self.memories.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.memories.forget(key);
     }
 }
 
 /// Whether this controller is to do anything for a Job.
 fn is_managed(job: &Job) -> bool {
     let other = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref()).is_some_and(|name| name != CONTROLLER);
-    !other && jobs::finished(job).is_none()
+    !other && finished_jobs::finished(job).is_none()
 }
 
 fn selector(job: &Job) -> Option<Selector<'_>> {
-    let selector = job.spec.as_ref().filter(|_| is_managed(job))?.selector.as_ref()?;
-    Some(Selector::from(selector)).filter(|selector| !selector.is_empty())
+    Selector::of(job.spec.as_ref().filter(|_| is_managed(job))?.selector.as_ref()?)
 }
 
 /// Whether a plan changes nothing but numbers.

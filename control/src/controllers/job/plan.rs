@@ -92,7 +92,7 @@ pub(crate) fn reconcile(job: &Job, observed: &Observed<'_>) -> Plan {
         let deleting = job.metadata.deletion_timestamp.is_some();
         if observed.settled && !deleting {
             let Changes { create, delete, wait } = manage(job, spec, &counts, backoff, now);
-            plan.wait = earliest(plan.wait, wait);
+            plan.wait = pods::earliest(plan.wait, wait);
             (plan.create, plan.delete, plan.forget) = (create, delete, true);
         }
         let active = counts.active.len() + plan.create.len() - plan.delete.len();
@@ -131,10 +131,6 @@ pub(crate) fn not_created(plan: &mut Plan, count: usize) {
 fn tracked(observed: &Observed<'_>) -> HashSet<String> {
     let tracked = observed.pods.iter().filter(|pod| pod::is_tracked(pod)).map(|pod| pod::uid(pod));
     tracked.filter(|uid| !observed.released.contains(*uid)).map(str::to_owned).collect()
-}
-
-fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    one.into_iter().chain(other).min()
 }
 
 /// Sets the condition of a Job that is suspended or runs again. Only running counts towards the deadline.

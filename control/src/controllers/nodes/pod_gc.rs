@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use super::{health, taint_eviction::disruption};
 use crate::controllers::{
     indexes::PODS_BY_NODE,
     pods,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, error},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, error, same_object},
 };
 
 /// Time from a node's deletion to that of its pods (upstream's quarantine).
@@ -134,11 +134,7 @@ impl Controller for PodGc {
 impl PodGc {
     async fn delete(&self, pod: &CachedPod) -> Result<(), Error> {
         let key = Key::of(&pod.metadata);
-        let params = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
-            ..DeleteParams::default()
-        };
+        let params = DeleteParams::default().grace_period(0).preconditions(same_object(&pod.metadata));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         error::ignore_deleted(api.delete(&key.name, &params).await).during("delete the orphaned pod", &key)?;
         Ok(())

@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ use windlass_kit::{
 use crate::controllers::{
     indexes::PODS_BY_NODE,
     pods,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error, same_object},
 };
 
 pub(crate) struct TaintEviction {
@@ -101,10 +101,7 @@ impl Controller for TaintEviction {
         let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
         let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
         error::ignore_deleted(written).during("say why it is deleted on pod", &key)?;
-        let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid.clone()), resource_version: None }),
-            ..DeleteParams::default()
-        };
+        let params = DeleteParams::default().preconditions(same_object(&pod.metadata));
         error::ignore_deleted(api.delete(&key.name, &params).await).during("evict pod", &key)?;
         self.pending(&key, &uid).remove(&key);
         Ok(Outcome::Done)

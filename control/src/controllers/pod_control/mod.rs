@@ -4,7 +4,7 @@
 //! `messages` are pure and may not import tokio or kube's client.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fmt,
     marker::PhantomData,
     sync::{Arc, Mutex, PoisonError},
@@ -14,8 +14,9 @@ use futures::future::join_all;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
+use serde_json::Value;
 use tokio::time::Instant;
 use windlass_kit::events::{Recorder, Severity};
 
@@ -23,11 +24,13 @@ use super::{
     indexes::{PODS_BY_CONTROLLER, PODS_BY_LABEL, selected},
     label_selector::Selector,
     pods,
-    runtime::{Cache, Cached, CachedPod, Context, Error, Expectations, Key, SelectorIndex, WorkQueue, error},
+    runtime::{
+        Cache, Cached, CachedPod, Context, During as _, Error, Expectations, Key, PerOwner, SelectorIndex, WorkQueue,
+        error, same_object,
+    },
 };
 
 mod claim;
-mod expect;
 pub(crate) mod messages;
 mod ownership;
 mod template;
@@ -62,8 +65,7 @@ pub(crate) struct PodControl<O> {
     client: Client,
     pods: Cache<CachedPod>,
     recorder: Recorder,
-    /// By owner, with the owner's UID.
-    expectations: Mutex<HashMap<Key, (String, Expectations)>>,
+    expectations: PerOwner<Expectations>,
     kind: PhantomData<fn(&O)>,
 }
 
@@ -83,7 +85,7 @@ impl<O: Namespaced> PodControl<O> {
             client: context.client(),
             pods: pods.cache(),
             recorder: context.recorder(component),
-            expectations: Mutex::default(),
+            expectations: PerOwner::default(),
             kind: PhantomData,
         }
     }
@@ -99,22 +101,37 @@ impl<O: Namespaced> PodControl<O> {
 
     /// Forgets the expectations of an owner that is gone.
     pub(crate) fn forget(&self, owner: &Key) {
-        self.expectations.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+        self.expectations.forget(owner);
     }
 
     /// Whether the cache shows all that was created and deleted for the owner with this UID. While it does not, nothing
     /// may be created or deleted for it.
     pub(crate) fn settled(&self, owner: &Key, uid: &str) -> bool {
-        self.with_expectations(owner, uid, |expectations| expectations.satisfied(&self.pods, Instant::now()))
+        self.expectations.with(owner, uid, |expectations| expectations.satisfied(&self.pods, Instant::now()))
     }
 
-    fn with_expectations<T>(&self, owner: &Key, uid: &str, f: impl FnOnce(&mut Expectations) -> T) -> T {
-        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
-        let (of, expectations) = all.entry(owner.clone()).or_default();
-        if of != uid {
-            (*of, *expectations) = (uid.to_owned(), Expectations::default());
-        }
-        f(expectations)
+    /// The owner has no more to write until the cache shows this pod, as the API returned it.
+    pub(crate) fn expect_created(&self, owner: &O, pod: &Pod) {
+        let mark = self.pods.sync_point(pod.metadata.resource_version.as_deref());
+        let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
+        self.expectations.with(&key, &uid, |e| e.expect_creation(mark, Instant::now()));
+    }
+
+    /// The same until this pod is terminating or gone.
+    pub(crate) fn expect_deleted(&self, owner: &O, pod: &CachedPod) {
+        let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
+        let (deleted, its_uid) = (Key::of(&pod.metadata), pod.uid().unwrap_or_default());
+        self.expectations.with(&key, &uid, |e| e.expect_deletion(deleted, its_uid, Instant::now()));
+    }
+
+    /// Writes the status of an owner; one that is gone or another by now needs none.
+    ///
+    /// # Errors
+    /// When the API refuses.
+    pub(crate) async fn patch_status(&self, owner: &Key, patch: Value) -> Result<(), Error> {
+        let api: Api<O> = Api::namespaced(self.client(), &owner.namespace);
+        let written = api.patch_status(&owner.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        error::ignore_deleted(written).during("update the status of", owner).map(drop)
     }
 
     /// The pods of a namespace that the owner with this UID controls, and those that match the selector, ordered by name.
@@ -140,8 +157,7 @@ impl<O: Namespaced> PodControl<O> {
     /// terminating namespace nothing can be created, which is no failure.
     pub(crate) async fn create<'a>(&self, owner: &O, pods: impl IntoIterator<Item = &'a Pod>) -> Written {
         let pods: Vec<&Pod> = pods.into_iter().collect();
-        let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
-        let api: Api<Pod> = Api::namespaced(self.client(), &key.namespace);
+        let api: Api<Pod> = Api::namespaced(self.client(), &owner.namespace().unwrap_or_default());
         let (params, mut rest, mut written) = (PostParams::default(), pods.as_slice(), Written::default());
         for size in batches(pods.len()) {
             let (batch, later) = rest.split_at(size);
@@ -150,8 +166,7 @@ impl<O: Namespaced> PodControl<O> {
             for result in created {
                 match result {
                     Ok(pod) => {
-                        let mark = self.pods.sync_point(pod.metadata.resource_version.as_deref());
-                        self.with_expectations(&key, &uid, |e| e.expect_creation(mark, Instant::now()));
+                        self.expect_created(owner, &pod);
                         let text = messages::created(&pod.name_any());
                         self.record(owner, Severity::Normal, messages::SUCCESSFUL_CREATE, text);
                         written.count += 1;
@@ -174,15 +189,11 @@ impl<O: Namespaced> PodControl<O> {
 
     /// Deletes exactly these pods, with an event for each; one that is gone or another by now is left alone.
     pub(crate) async fn delete(&self, owner: &O, victims: &[Arc<CachedPod>]) -> Written {
-        let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
-        let api: Api<Pod> = Api::namespaced(self.client(), &key.namespace);
+        let api: Api<Pod> = Api::namespaced(self.client(), &owner.namespace().unwrap_or_default());
         let deletions = victims.iter().map(|pod| {
             let api = &api;
             async move {
-                let params = DeleteParams {
-                    preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
-                    ..DeleteParams::default()
-                };
+                let params = DeleteParams::default().preconditions(same_object(&pod.metadata));
                 (pod, api.delete(&pod.name_any(), &params).await)
             }
         });
@@ -190,8 +201,7 @@ impl<O: Namespaced> PodControl<O> {
         for (pod, result) in join_all(deletions).await {
             match result {
                 Ok(_) => {
-                    let (deleted, its_uid) = (Key::of(&pod.metadata), pod.uid().unwrap_or_default());
-                    self.with_expectations(&key, &uid, |e| e.expect_deletion(deleted, its_uid, Instant::now()));
+                    self.expect_deleted(owner, pod);
                     let text = messages::deleted(&pod.name_any());
                     self.record(owner, Severity::Normal, messages::SUCCESSFUL_DELETE, text);
                     written.count += 1;
@@ -238,11 +248,9 @@ pub(crate) fn watch_owners_of<O: Namespaced, T: Namespaced>(
     owners.cache()
 }
 
-fn queue_owners<O: Namespaced, T: Namespaced>(
+/// Queues the owners of kind `O` that control an object, or did before it changed.
+pub(crate) fn queue_controllers<O: Namespaced, T: Namespaced>(
     queue: &WorkQueue<Key>,
-    owners: &Cache<O>,
-    selector: for<'a> fn(&'a O) -> Option<Selector<'a>>,
-    selectors: &Mutex<SelectorIndex>,
     old: Option<&Arc<T>>,
     new: Option<&Arc<T>>,
 ) {
@@ -253,6 +261,17 @@ fn queue_owners<O: Namespaced, T: Namespaced>(
             queue.add(Key::new(object.namespace().unwrap_or_default(), &owner.name));
         }
     }
+}
+
+fn queue_owners<O: Namespaced, T: Namespaced>(
+    queue: &WorkQueue<Key>,
+    owners: &Cache<O>,
+    selector: for<'a> fn(&'a O) -> Option<Selector<'a>>,
+    selectors: &Mutex<SelectorIndex>,
+    old: Option<&Arc<T>>,
+    new: Option<&Arc<T>>,
+) {
+    queue_controllers::<O, T>(queue, old, new);
     if let Some(object) = new
         && pods::controller_of(object.meta()).is_none()
     {

@@ -10,7 +10,10 @@ use kube::{
 use serde_json::json;
 
 use super::Namespaced;
-use crate::controllers::runtime::{During as _, Error, Key, error};
+use crate::controllers::{
+    finalizers::with_finalizer,
+    runtime::{During as _, Error, Key, error},
+};
 
 /// The reference that makes `owner` the controller of an object.
 pub(crate) fn owner_reference<O: Namespaced>(owner: &O) -> OwnerReference {
@@ -66,22 +69,16 @@ pub(crate) async fn take_over_held<O: Namespaced, T: Namespaced>(
         let mut owners = object.owner_references().to_vec();
         owners.retain(|o| o.uid != reference.uid);
         owners.push(reference.clone());
-        let held = finalizer.map(|finalizer| with_finalizer(&**object, finalizer, true));
+        let held = finalizer.map(|finalizer| with_finalizer(object.meta(), finalizer, true));
         replace_owners(&objects, object, &owners, held).await.during("adopt an object for", &key)?;
     }
     for object in release {
         let mut owners = object.owner_references().to_vec();
         owners.retain(|o| o.uid != reference.uid);
-        let held = finalizer.map(|finalizer| with_finalizer(&**object, finalizer, false));
+        let held = finalizer.map(|finalizer| with_finalizer(object.meta(), finalizer, false));
         replace_owners(&objects, object, &owners, held).await.during("release an object of", &key)?;
     }
     Ok(())
-}
-
-/// The finalizers of an object with one of them, or without it.
-fn with_finalizer<T: Namespaced>(object: &T, finalizer: &str, wanted: bool) -> Vec<String> {
-    let others = object.finalizers().iter().filter(|one| *one != finalizer).cloned();
-    others.chain(wanted.then(|| finalizer.to_owned())).collect()
 }
 
 /// Replaces the owner references of exactly this object, and its finalizers where given; one that is deleted is ignored.
@@ -89,7 +86,7 @@ async fn replace_owners<T: Namespaced>(
     api: &Api<T>,
     object: &T,
     owners: &[OwnerReference],
-    finalizers: Option<Vec<String>>,
+    finalizers: Option<Vec<&str>>,
 ) -> Result<(), kube::Error> {
     let mut patch = json!({"metadata": {
         "uid": object.meta().uid,

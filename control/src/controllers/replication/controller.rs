@@ -1,6 +1,6 @@
 //! ReplicationController as an owner of pods. Pure.
 
-use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, ReplicationController};
@@ -11,7 +11,7 @@ use super::{
     plan::{Counts, Desired},
     status,
 };
-use crate::controllers::pod_control::Failure;
+use crate::controllers::{pod_control::Failure, pods};
 
 /// The labels of a template without any.
 pub(super) static NO_LABELS: LazyLock<BTreeMap<String, String>> = LazyLock::new(BTreeMap::new);
@@ -28,7 +28,7 @@ impl Owner for ReplicationController {
             uid: self.metadata.uid.as_deref()?,
             deleting: self.metadata.deletion_timestamp.is_some(),
             replicas: usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0),
-            min_ready: Duration::from_secs(u64::try_from(spec.min_ready_seconds.unwrap_or(0)).unwrap_or(0)),
+            min_ready: pods::min_ready(spec.min_ready_seconds),
             selector: selector.into(),
             template_labels: labels.unwrap_or(&NO_LABELS),
         })

@@ -4,16 +4,12 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
 use serde_json::Value;
 
 use super::{
     label_selector::Selector,
     pod_control::{Failure, Namespaced, PodControl, Written, pod_of, watch_owners},
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    runtime::{Cache, Context, Controller, Error, Key, Outcome},
 };
 
 mod controller;
@@ -80,9 +76,7 @@ impl<O: Owner> Controller for Replication<O> {
             self.control.delete(&owner, &plan.delete).await
         };
         if let Some(patch) = owner.status_patch(plan.counts, failure.as_ref(), Timestamp::now()) {
-            let api: Api<O> = Api::namespaced(self.control.client(), &key.namespace);
-            let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-            error::ignore_deleted(written).during("update the status of", &key)?;
+            self.control.patch_status(&key, patch).await?;
         }
         Ok(match (failure, plan.recheck) {
             (Some(_), _) => Outcome::Failed,

@@ -93,7 +93,7 @@ fn count(
             if wait.is_zero() {
                 counts.available += 1;
             } else {
-                recheck = Some(recheck.map_or(wait, |r| r.min(wait)));
+                recheck = pods::earliest(recheck, Some(wait));
             }
         }
     }

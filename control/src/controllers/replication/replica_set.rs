@@ -1,7 +1,5 @@
 //! ReplicaSet as an owner of pods. Pure.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::PodTemplateSpec};
 use serde_json::{Value, json};
@@ -12,7 +10,7 @@ use super::{
     plan::{Counts, Desired},
     status,
 };
-use crate::controllers::{label_selector::Selector, pod_control::Failure};
+use crate::controllers::{label_selector::Selector, pod_control::Failure, pods};
 
 impl Owner for ReplicaSet {
     const CONTROLLER: &'static str = "replicaset-controller";
@@ -25,9 +23,8 @@ impl Owner for ReplicaSet {
             uid: self.metadata.uid.as_deref()?,
             deleting: self.metadata.deletion_timestamp.is_some(),
             replicas: usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0),
-            min_ready: Duration::from_secs(u64::try_from(spec.min_ready_seconds.unwrap_or(0)).unwrap_or(0)),
-            // Upstream's validation refuses an empty one: it would select every pod.
-            selector: Some(Selector::from(&spec.selector)).filter(|selector| !selector.is_empty())?,
+            min_ready: pods::min_ready(spec.min_ready_seconds),
+            selector: Selector::of(&spec.selector)?,
             template_labels: labels.unwrap_or(&NO_LABELS),
         })
     }
@@ -44,6 +41,8 @@ impl Owner for ReplicaSet {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -10,6 +10,9 @@ use super::{
     key::Key,
 };
 
+/// How long a controller waits for a cache to show its own write; the write's event queues the owner sooner.
+pub(crate) const CACHE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// An expectation that is never observed expires after this time, as upstream's.
 const EXPECTATIONS_TIMEOUT: Duration = Duration::from_secs(300);
 

@@ -1,6 +1,6 @@
 //! What all controllers are built from: shared informers with indexes, work queues with metrics, discovery, and the
 //! supervision of controllers. Imports no controller and names no type but for what caches keep of it (`trim`).
-//! `index`, `selector_index`, `trim` and the state of work queues are pure.
+//! `index`, `preconditions`, `selector_index`, `trim` and the state of work queues are pure.
 
 pub(crate) mod cached_pod;
 mod controller;
@@ -12,6 +12,8 @@ mod informer;
 mod informers;
 mod key;
 pub(crate) mod kinds;
+mod per_owner;
+mod preconditions;
 mod selector_index;
 #[cfg(test)]
 mod tests;
@@ -23,11 +25,13 @@ pub(crate) use controller::{Context, Controller, Controllers, Subscription};
 pub(crate) use discovery::Discovery;
 pub(crate) use error::During;
 pub use error::Error;
-pub(crate) use expectations::Expectations;
+pub(crate) use expectations::{CACHE_PATIENCE, Expectations};
 pub(crate) use index::Index;
 pub(crate) use informer::{Cache, Life, MetadataSource, SyncPoint};
 pub(crate) use informers::Informers;
 pub(crate) use key::Key;
+pub(crate) use per_owner::PerOwner;
+pub(crate) use preconditions::{same_object, same_version};
 pub(crate) use selector_index::SelectorIndex;
 pub(crate) use trim::Cached;
 pub(crate) use workqueue::{Outcome, WorkQueue};

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ObjectMeta, PostParams, Preconditions},
+    api::{DeleteParams, ObjectMeta, PostParams},
 };
 use windlass_kit::{
     events::{Recorder, Severity},
@@ -19,7 +19,7 @@ use windlass_kit::{
 };
 
 use super::{super::runtime, ALLOCATOR, FAMILY_LABEL, MANAGED_BY_LABEL, covers, is_managed};
-use runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error};
+use runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_object};
 
 /// An IPAddress may be older than its service by so much.
 const GRACE: Duration = Duration::from_secs(60);
@@ -180,8 +180,7 @@ impl Repair {
 
     async fn delete(&self, address: &IPAddress, key: &Key) -> Result<(), Error> {
         let api: Api<IPAddress> = Api::all(self.client.clone());
-        let preconditions = Preconditions { uid: address.metadata.uid.clone(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let params = DeleteParams::default().preconditions(same_object(&address.metadata));
         match api.delete(&key.name, &params).await {
             // Another one has taken its place.
             Err(error) if error::is_conflict(&error) => Ok(()),

@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use windlass_kit::events::Severity;
@@ -21,7 +21,7 @@ use crate::controllers::{
     history,
     pod_control::batches,
     pods,
-    runtime::{CachedPod, During as _, Error, Key, error},
+    runtime::{CachedPod, During as _, Error, Key, error, same_object},
 };
 
 /// How a step ended.
@@ -158,8 +158,7 @@ impl StatefulSets {
             }
             Why::Condemned | Why::Outdated => {}
         }
-        let preconditions = Some(Preconditions { uid: pod.uid(), resource_version: None });
-        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let params = DeleteParams::default().preconditions(same_object(&pod.metadata));
         match self.pod_api(set).delete(&name, &params).await {
             Ok(_) => {
                 self.control.expect_deleted(set, pod);

@@ -1,24 +1,22 @@
 //! StatefulSet controller: keeps pods of fixed names, each with claims of its own, in order. `plan` decides; it, `identity`,
 //! `retention`, `status` and `messages` are pure and may not import tokio or kube's client; `execute` writes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec},
     core::v1::PersistentVolumeClaim,
 };
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::ResourceExt;
 
 use super::{
     history::{History, Revisions},
     int_or_percent::{Rounding, scaled},
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    pods,
+    runtime::{Cache, Context, Controller, Error, Key, Outcome},
 };
 
 mod execute;
@@ -34,8 +32,6 @@ use plan::{Desired, Update};
 
 /// The key of a revision's label with its hash.
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
-/// Revisions that are kept if the set does not say how many.
-const HISTORY_LIMIT: i32 = 10;
 
 /// The controller.
 pub(crate) struct StatefulSets {
@@ -52,8 +48,7 @@ impl fmt::Debug for StatefulSets {
 }
 
 fn selector_of(set: &StatefulSet) -> Option<Selector<'_>> {
-    let selector = Selector::from(&set.spec.as_ref()?.selector);
-    (!selector.is_empty()).then_some(selector)
+    Selector::of(&set.spec.as_ref()?.selector)
 }
 
 fn count(value: i32) -> usize {
@@ -67,7 +62,6 @@ fn desired<'a>(set: &'a StatefulSet, spec: &StatefulSetSpec, current: &'a str, u
     let max_unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
     let total = i32::try_from(replicas).unwrap_or(i32::MAX);
     let max_unavailable = max_unavailable.and_then(|value| scaled(value, total, Rounding::Down)).map_or(1, count);
-    let min_ready = u64::try_from(spec.min_ready_seconds.unwrap_or(0)).unwrap_or(0);
     Some(Desired {
         name: set.metadata.name.as_deref()?,
         uid: set.metadata.uid.as_deref()?,
@@ -81,7 +75,7 @@ fn desired<'a>(set: &'a StatefulSet, spec: &StatefulSetSpec, current: &'a str, u
             let partition = count(rolling.and_then(|rolling| rolling.partition).unwrap_or(0));
             Update::Rolling { partition, max_unavailable: max_unavailable.max(1) }
         },
-        min_ready: Duration::from_secs(min_ready),
+        min_ready: pods::min_ready(spec.min_ready_seconds),
         current_revision: current,
         update_revision: update,
     })
@@ -126,10 +120,8 @@ impl Controller for StatefulSets {
             return Ok(Outcome::Done);
         }
         let collisions = set.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
-        let synced = self.history.sync(&set, selector, &spec.template, Some(collisions)).await;
-        let revisions = match synced {
-            Err(Error::Api { source, .. }) if error::is_namespace_terminating(&source) => return Ok(Outcome::Done),
-            synced => synced?,
+        let Some(revisions) = self.history.sync(&set, selector, &spec.template, Some(collisions)).await? else {
+            return Ok(Outcome::Done);
         };
         let current = current_revision(&set, &revisions);
         let (current_name, update_name) = (current.name_any(), revisions.update.name_any());
@@ -144,9 +136,7 @@ impl Controller for StatefulSets {
         let succeeded = self.execute(&set, &current, &desired, &plan).await;
         let status = status::status(&set, &desired, plan.counts, revisions.collisions);
         if let Some(patch) = status::patch(&set, &status) {
-            let api: Api<StatefulSet> = Api::namespaced(self.control.client(), &key.namespace);
-            let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-            error::ignore_deleted(written).during("update the status of", &key)?;
+            self.control.patch_status(&key, patch).await?;
         }
         let is_live = |revision: &ControllerRevision| {
             let name = revision.metadata.name.as_deref();
@@ -154,8 +144,7 @@ impl Controller for StatefulSets {
                 || name == Some(&update_name)
                 || plan.pods.values().any(|pod| identity::revision_of(pod) == name)
         };
-        let limit = count(spec.revision_history_limit.unwrap_or(HISTORY_LIMIT));
-        self.history.truncate(&set, &revisions, is_live, limit).await?;
+        self.history.truncate(&set, &revisions, is_live, spec.revision_history_limit).await?;
         Ok(match (succeeded, plan.recheck) {
             (false, _) => Outcome::Failed,
             (true, Some(wait)) => Outcome::After(wait),

@@ -37,7 +37,7 @@ pub(super) fn count<'a>(
             counts.ready += 1;
             counts.available += i32::from(wait.is_zero());
             if !wait.is_zero() {
-                recheck = Some(recheck.map_or(wait, |known| known.min(wait)));
+                recheck = pods::earliest(recheck, Some(wait));
             }
         }
         if pod.metadata.deletion_timestamp.is_none() {

@@ -19,7 +19,7 @@ mod addresses;
 mod custom_types;
 mod deployments;
 mod jobs;
-mod sets;
+mod stateful_and_daemon_sets;
 mod visits;
 mod volumes;
 

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 use super::{
     annotations,
-    limits::Limits,
     plan::{Observed, Plan, collided, create_failed, is_ours, reconcile},
+    replica_sets::Set,
     scaling,
-    sets::Set,
     steps::Step,
+    strategy::Limits,
     template,
 };
 

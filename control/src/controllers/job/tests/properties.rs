@@ -8,12 +8,13 @@ use serde_json::json;
 
 use super::{at, ended, job, pod};
 use crate::controllers::{
+    finished_jobs,
     job::{
         backoff::Backoff,
         plan::{self, Observed},
         status, template,
     },
-    jobs, pods,
+    pods,
     runtime::CachedPod,
 };
 
@@ -58,7 +59,7 @@ impl World {
     fn run(&mut self, writes: usize) {
         // No wait lasts longer.
         self.now += 700;
-        if jobs::finished(&self.job).is_some() {
+        if finished_jobs::finished(&self.job).is_some() {
             return;
         }
         let pods: Vec<Arc<CachedPod>> = self.pods.iter().cloned().map(Arc::new).collect();
@@ -197,7 +198,7 @@ proptest! {
             }
             world.sweep();
         }
-        prop_assert!(jobs::true_condition(&world.job, "Complete").is_some(), "{:?}", world.job.status);
+        prop_assert!(finished_jobs::true_condition(&world.job, "Complete").is_some(), "{:?}", world.job.status);
         let status = world.job.status.clone().unwrap();
         prop_assert_eq!(world.counted(), (completions, world.failed));
         prop_assert_eq!(world.succeeded, completions);
@@ -224,7 +225,7 @@ proptest! {
             }
             world.sweep();
         }
-        prop_assert!(jobs::true_condition(&world.job, "Failed").is_some(), "{:?}", world.job.status);
+        prop_assert!(finished_jobs::true_condition(&world.job, "Failed").is_some(), "{:?}", world.job.status);
         let (succeeded, failed) = world.counted();
         prop_assert!(failed > limit && failed <= limit + parallelism, "{failed} of {limit}");
         prop_assert_eq!((succeeded, failed), (world.succeeded, world.failed));

@@ -7,8 +7,9 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 
 use super::{CONTROLLER, finalizer, pod::is_tracked};
 use crate::controllers::{
+    finished_jobs,
     indexes::PODS_BY_CONTROLLER,
-    jobs, pods,
+    pods,
     runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome},
 };
 
@@ -35,7 +36,7 @@ impl Controller for JobPodOrphans {
         });
         let (queue, cache) = (context.queue(), informer.cache());
         jobs.on_change(move |old, new| {
-            let ended = |job: &&Arc<Job>| new.is_none() || jobs::finished(job).is_some();
+            let ended = |job: &&Arc<Job>| new.is_none() || finished_jobs::finished(job).is_some();
             let uid = new.or(old).filter(ended).and_then(|job| job.uid());
             let pods = uid.map(|uid| cache.by_index(&PODS_BY_CONTROLLER, &uid)).unwrap_or_default();
             pods.iter().filter(|pod| is_tracked(pod)).for_each(|pod| queue.add(Key::of(&pod.metadata)));
@@ -82,7 +83,7 @@ fn may_be_orphan(jobs: &Cache<Job>, pod: &CachedPod) -> bool {
         None => true,
         Some(job) => {
             let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
-            manager.is_none_or(|name| name == CONTROLLER) && jobs::finished(&job).is_some()
+            manager.is_none_or(|name| name == CONTROLLER) && finished_jobs::finished(&job).is_some()
         }
     }
 }
