@@ -3,7 +3,6 @@
 use std::{cmp::Ordering, sync::Arc};
 
 use k8s_openapi::api::apps::v1::{DeploymentSpec, ReplicaSet};
-use kube::Resource as _;
 
 use super::{annotations, template::same_but_for_hash};
 
@@ -41,9 +40,21 @@ impl Set {
         self.status(|status| Some(status.replicas))
     }
 
-    /// Available pods that stay. A status may be older than the size: pods above it are as good as gone.
-    pub(super) fn available_to_stay(&self) -> i32 {
+    /// Whether the status is of the size that the ReplicaSet has.
+    fn is_observed(&self) -> bool {
+        let observed = self.object.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
+        self.object.metadata.generation.unwrap_or(0) <= observed
+    }
+
+    /// The most pods that can be available and stay. A status may be older than the size: pods above it are as good as gone.
+    pub(super) fn available_at_most(&self) -> i32 {
         self.available().min(self.replicas)
+    }
+
+    /// The pods that are available for certain. Of a status that is older than the size nobody can tell: the ReplicaSet may
+    /// have shrunk and grown since, and its new pods are not available yet.
+    pub(super) fn available_at_least(&self) -> i32 {
+        if self.is_observed() { self.available_at_most() } else { 0 }
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -85,10 +96,5 @@ pub(super) fn highest_revision(sets: &[Set]) -> i64 {
 
 /// Whether nothing is left of a ReplicaSet, and it may be deleted when history is too long.
 pub(super) fn is_spent(set: &Set) -> bool {
-    let meta = set.object.meta();
-    let observed = set.object.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
-    set.replicas == 0
-        && set.actual() == 0
-        && meta.generation.unwrap_or(0) <= observed
-        && meta.deletion_timestamp.is_none()
+    set.replicas == 0 && set.actual() == 0 && set.is_observed() && set.object.metadata.deletion_timestamp.is_none()
 }

@@ -41,7 +41,7 @@ pub(super) fn grow_new(new: &mut Set, old: &[Set], limits: Limits, steps: &mut V
 /// Lets old ReplicaSets (oldest first) shrink as far as enough pods stay available: unhealthy pods first, as they cost no
 /// availability.
 pub(super) fn shrink_old(new: &Set, old: &mut [Set], limits: Limits, steps: &mut Vec<Step>) -> bool {
-    let unavailable_of_new = new.replicas - new.available_to_stay();
+    let unavailable_of_new = new.replicas - new.available_at_least();
     let most_down =
         total(old).saturating_add(new.replicas).saturating_sub(limits.fewest_available() + unavailable_of_new);
     if total(old) == 0 || most_down <= 0 {
@@ -50,13 +50,13 @@ pub(super) fn shrink_old(new: &Set, old: &mut [Set], limits: Limits, steps: &mut
     let mut scaled = false;
     let mut left = most_down;
     for set in old.iter_mut() {
-        let down = (set.replicas - set.available_to_stay()).min(left);
+        let down = (set.replicas - set.available_at_most()).min(left);
         if down > 0 {
             left -= down;
             scaled |= resize(set, set.replicas - down, limits, steps);
         }
     }
-    let available = old.iter().map(Set::available_to_stay).sum::<i32>() + new.available_to_stay();
+    let available = old.iter().map(Set::available_at_least).sum::<i32>() + new.available_at_least();
     let mut left = available - limits.fewest_available();
     for set in old.iter_mut() {
         let down = set.replicas.min(left);

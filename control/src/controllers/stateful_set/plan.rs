@@ -191,7 +191,9 @@ impl Walk<'_> {
                 return false;
             }
             if self.desired.ordered {
-                let waits = !self.is_available(pod) && lowest != Some(pod.name_any());
+                // One that has ended never becomes available.
+                let may_recover = !self.is_available(pod) && !pods::is_terminal(pod);
+                let waits = may_recover && lowest != Some(pod.name_any());
                 if !is_terminating(pod) && !waits {
                     self.steps.push(Step::Delete(Arc::clone(pod), Why::Condemned));
                 }

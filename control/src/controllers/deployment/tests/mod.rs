@@ -113,6 +113,20 @@ fn limits_follow_the_rounding_of_percentages() {
     assert_eq!(Limits::of(&recreate), Limits { replicas: 3, surge: 0, unavailable: 0 });
 }
 
+/// A rollback to a ReplicaSet that has shrunk and grown since it told of its pods: the old numbers are none to rely on.
+#[test]
+fn a_status_that_is_older_than_the_size_makes_nothing_available() {
+    let limits = json!({"maxSurge": 0, "maxUnavailable": 1});
+    let first = deployment(json!({"replicas": 2, "strategy": {"rollingUpdate": limits}}));
+    let second = set(&image(&first, "v2"), 2, 1, 1);
+    let mut new = ReplicaSet::clone(&set(&first, 3, 1, 1));
+    for (generation, expected) in [(1, vec![size("v2", 1, 0)]), (3, vec![])] {
+        new.metadata.generation = Some(generation);
+        let sets = [second.clone(), Arc::new(new.clone())];
+        assert_eq!(scalings(&plan(&first, &sets)), expected, "generation {generation}");
+    }
+}
+
 #[test]
 fn names_are_stable_and_short_enough() {
     let spec = deployment(json!({})).spec.unwrap();

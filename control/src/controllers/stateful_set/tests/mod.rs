@@ -95,6 +95,16 @@ fn plan(desired: &Desired<'_>, pods: &[Arc<CachedPod>]) -> Vec<String> {
     steps(&reconcile(desired, pods, true, at(100)))
 }
 
+/// Upstream waits for the higher one, for ever.
+#[test]
+fn condemned_pods_that_have_ended_are_not_waited_for() {
+    let labels = labels();
+    let set = Desired { start: 2, ..desired(&labels, 1, true) };
+    let (low, high) = (pod(0, "web-b", "Failed", None), pod(1, "web-b", "Failed", None));
+    assert_eq!(plan(&set, &[Arc::new(low.clone()), Arc::new(high), up(2, "web-b")]), ["-1 Condemned"]);
+    assert_eq!(plan(&set, &[Arc::new(low), unready(1, "web-b"), up(2, "web-b")]), Vec::<String>::new());
+}
+
 #[test]
 fn pods_come_one_after_the_other() {
     let labels = labels();
