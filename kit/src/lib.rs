@@ -12,6 +12,8 @@ pub mod blocking;
 pub mod bootstrap;
 #[cfg(feature = "client")]
 pub mod client;
+#[cfg(feature = "dirfd")]
+pub mod dirfd;
 pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;

@@ -9,7 +9,6 @@
 
 pub mod atomic_writer;
 pub(crate) mod call_pool;
-mod dirfd;
 mod go_quote;
 mod image;
 mod mount;
@@ -33,6 +32,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod, Volume};
 use kube::Client;
 use windlass_kit::{
+    dirfd,
     objects::{claims::claim_of, resources},
     quantity::Quantity,
 };

@@ -25,24 +25,36 @@ const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 const MAX_DEPTH: usize = 32;
 
 /// Opens a directory of the node whose path no container can change; it must not be a symlink itself.
-pub(super) fn open_root(dir: &Path) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// Those of the kernel; a symlink is one.
+pub fn open_root(dir: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, dir, OPEN_DIR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Opens a directory below another.
-pub(super) fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, Errno> {
+///
+/// # Errors
+/// Those of the kernel; a way that leaves the directory is one.
+pub fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, Errno> {
     beneath(at, path, OPEN_DIR, Mode::empty())
 }
 
 /// Opens or creates an entry below a directory.
-pub(super) fn beneath(at: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+///
+/// # Errors
+/// Those of the kernel; a way that leaves the directory is one.
+pub fn beneath(at: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let inside =
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     openat2(at, path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode, inside)
 }
 
 /// The names in a directory.
-pub(super) fn names(at: impl AsFd) -> io::Result<Vec<OsString>> {
+///
+/// # Errors
+/// Those of the kernel.
+pub fn names(at: impl AsFd) -> io::Result<Vec<OsString>> {
     let mut all = Vec::new();
     for entry in Dir::read_from(at)? {
         let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
@@ -54,7 +66,10 @@ pub(super) fn names(at: impl AsFd) -> io::Result<Vec<OsString>> {
 }
 
 /// The content of a regular file below a directory, up to one byte more than `max_bytes`; anything else is not opened.
-pub(super) fn read(at: impl AsFd, path: impl Arg, max_bytes: usize) -> io::Result<Vec<u8>> {
+///
+/// # Errors
+/// Those of the kernel; another kind of file is one.
+pub fn read(at: impl AsFd, path: impl Arg, max_bytes: usize) -> io::Result<Vec<u8>> {
     let found = beneath(at, path, OFlags::PATH, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a file"));
@@ -68,7 +83,10 @@ pub(super) fn read(at: impl AsFd, path: impl Arg, max_bytes: usize) -> io::Resul
 
 /// Removes an entry of a directory recursively; `step` is called on the way. A missing entry is success, a mount point
 /// an error.
-pub(super) fn remove(at: BorrowedFd<'_>, name: &OsStr, step: &mut dyn FnMut()) -> io::Result<()> {
+///
+/// # Errors
+/// Those of the kernel; what could be removed is.
+pub fn remove(at: BorrowedFd<'_>, name: &OsStr, step: &mut dyn FnMut()) -> io::Result<()> {
     step();
     match unlinkat(at, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
