@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 28] = [
+const KINDS: [(&str, &str, &str, &str, bool); 29] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -46,6 +46,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 28] = [
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
     ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
     ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", false),
     ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", false),
@@ -109,6 +110,11 @@ impl FakeApi {
 
     pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
         self.inner.lock().unwrap().objects.iter().filter(|(id, _)| id.0 == plural).map(|(_, o)| o.clone()).collect()
+    }
+
+    /// All changes so far: plural and watch event.
+    pub(crate) fn history(&self) -> Vec<(String, Value)> {
+        self.inner.lock().unwrap().log.iter().map(|(_, plural, event)| (plural.clone(), event.clone())).collect()
     }
 
     /// Waits until `check` holds for the objects of a kind.

@@ -26,6 +26,7 @@ mod indexes;
 mod int_or_percent;
 mod job;
 mod label_selector;
+mod local_path;
 mod namespaces;
 mod nodes;
 mod persistent_volumes;
@@ -38,13 +39,16 @@ mod service_account_tokens;
 mod service_accounts;
 mod service_addresses;
 mod stateful_set;
+mod storage;
 mod template_hash;
 #[cfg(test)]
 mod tests;
 mod ttl_after_finished;
 mod volume_attributes_classes;
+mod volume_expansion;
 
 use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
+pub use local_path::Place as LocalPath;
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
 
@@ -56,6 +60,7 @@ use deployment::Deployments;
 use endpoints::EndpointsController;
 use gc::GarbageCollector;
 use job::{JobPodOrphans, Jobs};
+use local_path::LocalPathProvisioner;
 use namespaces::Namespaces;
 use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
 use persistent_volumes::PersistentVolumes;
@@ -68,6 +73,7 @@ use service_addresses::{Repair, ServiceCidrs};
 use stateful_set::StatefulSets;
 use ttl_after_finished::TtlAfterFinished;
 use volume_attributes_classes::VolumeAttributesClasses;
+use volume_expansion::VolumeExpansion;
 
 /// Configuration of the controllers.
 #[derive(Debug, Clone)]
@@ -89,6 +95,8 @@ pub struct Config {
     pub node_grace: Duration,
     /// The same for a node that has never reported (upstream: 60 s).
     pub node_startup_grace: Duration,
+    /// Where volumes of the storage class `local-path` are made; `None` for nowhere.
+    pub local_path: Option<LocalPath>,
     /// Changes whenever the API serves other types; without it, discovery is repeated every 30 s.
     pub served_types: Option<watch::Receiver<u64>>,
     /// Where metrics of work queues and informers are written.
@@ -106,6 +114,7 @@ impl Default for Config {
             tokens: None,
             node_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
+            local_path: None,
             served_types: None,
             metrics: Registry::default(),
         }
@@ -145,6 +154,10 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     }
     controllers.add::<EndpointsController>(());
     controllers.add::<PersistentVolumes>(());
+    if let Some(place) = config.local_path {
+        controllers.add::<LocalPathProvisioner>(place);
+    }
+    controllers.add::<VolumeExpansion>(());
     controllers.add::<VolumeAttributesClasses>(());
     controllers.add::<ResourceQuotas>(());
     controllers.add::<ServiceCidrs>(());

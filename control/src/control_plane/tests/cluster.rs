@@ -18,23 +18,28 @@ use crate::{apiserver::User, controllers};
 pub(super) struct Cluster {
     pub(super) client: Client,
     as_controllers: Client,
+    config: controllers::Config,
     stop: CancellationToken,
     running: JoinHandle<()>,
     _folder: tempfile::TempDir,
 }
 
-fn start(client: Client, stop: CancellationToken) -> JoinHandle<()> {
-    tokio::spawn(async move { controllers::run(client, controllers::Config::default(), stop).await.unwrap() })
+fn start(client: Client, config: controllers::Config, stop: CancellationToken) -> JoinHandle<()> {
+    tokio::spawn(async move { controllers::run(client, config, stop).await.unwrap() })
 }
 
 impl Cluster {
     pub(super) async fn new() -> Self {
+        Self::with(controllers::Config::default()).await
+    }
+
+    pub(super) async fn with(controllers: controllers::Config) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let plane = ControlPlane::open(config(folder.path())).await.unwrap();
         let (client, stop) = (plane.client(User::internal("t")), CancellationToken::new());
         let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
-        let running = start(as_controllers.clone(), stop.clone());
-        Self { client, as_controllers, stop, running, _folder: folder }
+        let running = start(as_controllers.clone(), controllers.clone(), stop.clone());
+        Self { client, as_controllers, config: controllers, stop, running, _folder: folder }
     }
 
     /// Ends the controllers wherever they are, and starts others.
@@ -42,7 +47,7 @@ impl Cluster {
         self.running.abort();
         self.stop.cancel();
         self.stop = CancellationToken::new();
-        self.running = start(self.as_controllers.clone(), self.stop.clone());
+        self.running = start(self.as_controllers.clone(), self.config.clone(), self.stop.clone());
     }
 
     pub(super) fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> KubeApi<K> {

@@ -5,6 +5,7 @@ mod credentials;
 mod deployments;
 mod jobs;
 mod stateful_and_daemon_sets;
+mod volumes;
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 

@@ -1,54 +1,49 @@
-//! Persistent volume controller: binds claims to volumes, protects both with finalizers while in use, and creates
-//! claims of ephemeral volumes. `bind` decides and is pure.
-//!
-//! Nothing is provisioned or reclaimed: volumes are created by administrators, and a released one keeps its data,
-//! whatever its reclaim policy, until it is deleted.
+//! Persistent volume controller: binds claims to volumes, asks provisioners for them, tells what became of volumes whose
+//! claims are gone, protects both with finalizers while they are used, and creates the claims of ephemeral volumes.
+//! `claim`, `volume`, `matching` and `messages` decide and are pure; `writes` writes. Knows no provisioner: it meets them by
+//! annotations, as those of other clusters.
 
-mod bind;
+mod claim;
+mod ephemeral;
+mod matching;
+mod messages;
+#[cfg(test)]
+mod tests;
+mod volume;
+mod writes;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::{
-    api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeClaim},
+    storage::v1::StorageClass,
 };
-use kube::{
-    Api, Client, Resource as _, ResourceExt as _,
-    api::{Patch, PatchParams, PostParams},
-};
-use serde_json::json;
-use windlass_kit::{
-    events::{Recorder, Severity},
-    objects::claims::claim_of,
-};
+use kube::{Api, Client, Resource as _, ResourceExt as _, api::ListParams};
+use windlass_kit::{events::Recorder, object_ref};
 
 use super::{
     finalizers::write_finalizer,
     indexes::PODS_BY_CLAIM,
-    pods::{is_active, is_terminal},
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, error},
+    pods::{is_terminal, node_name},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, WorkQueue},
+    storage::{
+        CLAIMS_BY_VOLUME, DEFAULT_CLASSES, FREE_VOLUMES_BY_CLASS, UNBOUND_CLAIMS_BY_CLASS, VOLUMES_BY_CLAIM,
+        claim_phase, class_of_claim, class_of_volume, default_class, holder_of, is_bound, is_default, names_class,
+        volume_of,
+    },
 };
-use bind::{Choice, choose, is_of_another, phase};
+use claim::{ClaimStep, Surroundings};
+use messages::Note;
+use volume::{VolumeStep, is_used, needs_proof};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
-/// Annotation of a claim that has been bound.
-const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+/// How often it is told again why a claim has no volume. Upstream tries again every 15 s; here a claim is visited when
+/// anything that concerns it changes.
+const REMIND: Duration = Duration::from_secs(300);
 
-/// Claims by the volume that they name.
-const CLAIMS_BY_VOLUME: Index<PersistentVolumeClaim> =
-    Index::new("volume", |claim| volume_of(claim).map(str::to_owned).into_iter().collect());
-/// Claims that are not bound, by storage class.
-const UNBOUND_CLAIMS_BY_CLASS: Index<PersistentVolumeClaim> = Index::new("unbound", |claim| {
-    let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default();
-    (!is_bound(claim)).then_some(class).into_iter().collect()
-});
-/// Volumes that belong to no claim, by storage class.
-const FREE_VOLUMES_BY_CLASS: Index<PersistentVolume> =
-    Index::new("free", |volume| holder_of(volume).is_none().then(|| class_of(volume)).into_iter().collect());
-/// Volumes that belong to a claim or are reserved for one, by that claim, as `namespace/claim`.
-const VOLUMES_BY_CLAIM: Index<PersistentVolume> =
-    Index::new("claim", |volume| holder_of(volume).map(|key| key.to_string()).into_iter().collect());
+/// When a claim is looked at again that may get a volume which is being made or taken.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A queue key. Claims and pods have a namespace; volumes have none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +65,9 @@ pub(crate) struct PersistentVolumes {
     client: Client,
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
+    classes: Cache<StorageClass>,
     pods: Cache<CachedPod>,
+    queue: WorkQueue<QueueItem>,
     recorder: Recorder,
 }
 
@@ -82,9 +79,11 @@ impl Controller for PersistentVolumes {
     fn subscribe(context: &mut Context<QueueItem>, (): ()) -> Self {
         let claims = context.informer::<PersistentVolumeClaim>();
         let volumes = context.informer::<PersistentVolume>();
+        let classes = context.informer::<StorageClass>();
         let pods = context.informer::<CachedPod>();
         claims.index(&CLAIMS_BY_VOLUME).index(&UNBOUND_CLAIMS_BY_CLASS);
         volumes.index(&FREE_VOLUMES_BY_CLASS).index(&VOLUMES_BY_CLAIM);
+        classes.index(&DEFAULT_CLASSES);
         pods.index(&PODS_BY_CLAIM);
         let (enqueue, cache) = (context.queue(), volumes.cache());
         claims.on_change(move |old, new| {
@@ -109,223 +108,178 @@ impl Controller for PersistentVolumes {
             }
             // Any other may get it while it is free.
             if let Some(volume) = new.filter(|volume| holder_of(volume).is_none()) {
-                for claim in cache.by_index(&UNBOUND_CLAIMS_BY_CLASS, &class_of(volume)) {
+                for claim in cache.by_index(&UNBOUND_CLAIMS_BY_CLASS, class_of_volume(volume)) {
                     enqueue.add(QueueItem::Claim(Key::of(claim.meta())));
                 }
             }
         });
+        let (enqueue, cache) = (context.queue(), claims.cache());
+        classes.on_change(move |old, new| {
+            let Some(class) = new.or(old) else { return };
+            let mut concerned = cache.by_index(&UNBOUND_CLAIMS_BY_CLASS, &class.name_any());
+            if new.is_some_and(|class| is_default(class)) {
+                let without = cache.by_index(&UNBOUND_CLAIMS_BY_CLASS, "");
+                concerned.extend(without.into_iter().filter(|claim| !names_class(claim)));
+            }
+            concerned.iter().for_each(|claim| enqueue.add(QueueItem::Claim(Key::of(claim.meta()))));
+        });
         let enqueue = context.queue();
         pods.on_change(move |old: Option<&Arc<CachedPod>>, new: Option<&Arc<CachedPod>>| {
-            let Some(pod) = new.or(old) else { return };
-            if new.is_some() && pod.volumes().any(|v| v.ephemeral.is_some()) {
-                enqueue.add(QueueItem::Pod(Key::of(pod.meta())));
-            }
-            for claim in pod.claims() {
-                enqueue.add(QueueItem::Claim(Key::new(pod.namespace().unwrap_or_default(), claim.name)));
-            }
+            enqueue_pod(&enqueue, old.map(AsRef::as_ref), new.map(AsRef::as_ref));
         });
         Self {
             client: context.client(),
             claims: claims.cache(),
             volumes: volumes.cache(),
+            classes: classes.cache(),
             pods: pods.cache(),
+            queue: context.queue(),
             recorder: context.recorder("persistentvolume-controller"),
         }
     }
 
     async fn reconcile(&self, item: QueueItem) -> Result<Outcome, Error> {
         match item {
-            QueueItem::Claim(key) => self.claim(&key).await,
-            QueueItem::Volume(key) => self.volume(&key).await,
-            QueueItem::Pod(key) => self.pod(&key).await,
+            QueueItem::Claim(key) => self.reconcile_claim(&key).await,
+            QueueItem::Volume(key) => self.reconcile_volume(&key).await.map(|()| Outcome::Done),
+            QueueItem::Pod(key) => self.reconcile_pod(&key).await.map(|()| Outcome::Done),
         }
-        .map(|()| Outcome::Done)
+    }
+}
+
+/// Claims are concerned when a pod comes, goes, ends or gets its node; ephemeral ones are made when it comes.
+fn enqueue_pod(queue: &WorkQueue<QueueItem>, old: Option<&CachedPod>, new: Option<&CachedPod>) {
+    let Some(pod) = new.or(old) else { return };
+    if new.is_some() && pod.volumes().any(|v| v.ephemeral.is_some()) {
+        queue.add(QueueItem::Pod(Key::of(&pod.metadata)));
+    }
+    let seen = |pod: Option<&CachedPod>| pod.map(|pod| (is_terminal(pod), node_name(pod).map(str::to_owned)));
+    if seen(old) == seen(new) {
+        return;
+    }
+    for claim in pod.claims() {
+        queue.add(QueueItem::Claim(Key::new(pod.namespace().unwrap_or_default(), claim.name)));
     }
 }
 
 impl PersistentVolumes {
-    /// The volumes that a claim may be bound to: the one that it names, those reserved for it, and the free ones of its
-    /// class.
-    fn candidates(&self, key: &Key, claim: &PersistentVolumeClaim) -> Vec<Arc<PersistentVolume>> {
-        if let Some(name) = volume_of(claim) {
-            return self.volumes.get(&Key::new("", name)).into_iter().collect();
-        }
-        let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or_default();
-        let mut candidates = self.volumes.by_index(&VOLUMES_BY_CLAIM, &key.to_string());
-        candidates.extend(self.volumes.by_index(&FREE_VOLUMES_BY_CLASS, class));
-        candidates
-    }
-
-    async fn claim(&self, key: &Key) -> Result<(), Error> {
-        let Some(claim) = self.claims.get(key) else { return Ok(()) };
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+    async fn reconcile_claim(&self, key: &Key) -> Result<Outcome, Error> {
+        let Some(claim) = self.claims.get(key) else { return Ok(Outcome::Done) };
+        let api = self.claims_of(&key.namespace);
         if claim.metadata.deletion_timestamp.is_some() {
-            let used = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string()).iter().any(|p| !is_terminal(p));
-            return if used { Ok(()) } else { write_finalizer(&api, &*claim, CLAIM_FINALIZER, false).await };
+            let is_used = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string()).iter().any(|p| !is_terminal(p));
+            if !is_used {
+                write_finalizer(&api, &*claim, CLAIM_FINALIZER, false).await?;
+            }
+            return Ok(Outcome::Done);
         }
         if !claim.finalizers().iter().any(|f| f == CLAIM_FINALIZER) {
-            return write_finalizer(&api, &*claim, CLAIM_FINALIZER, true).await;
+            return write_finalizer(&api, &*claim, CLAIM_FINALIZER, true).await.map(|()| Outcome::Done);
         }
-        if is_bound(&claim) {
-            return self.bound_claim(&api, &claim).await;
-        }
-        let all = self.candidates(key, &claim);
-        match choose(&claim, all.iter().map(AsRef::as_ref)) {
-            Choice::Bind(name) => match all.iter().find(|v| v.metadata.name.as_deref() == Some(name.as_str())) {
-                Some(volume) => self.bind(&api, &claim, volume).await,
-                None => Ok(()),
-            },
-            Choice::Pending(reason, message) => {
-                self.event(&claim, Severity::Normal, reason, &message);
-                let is_pending = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Pending");
-                if is_pending { Ok(()) } else { self.claim_status(&api, &claim, json!({"phase": "Pending"})).await }
+        let around = self.surroundings(key, &claim);
+        match claim::decide(&claim, &around) {
+            ClaimStep::Bind(name) => {
+                match around.candidates.iter().find(|v| v.metadata.name.as_deref() == Some(name.as_str())) {
+                    Some(volume) => self.bind(&claim, volume).await.map(|()| Outcome::Done),
+                    None => Ok(Outcome::Done),
+                }
+            }
+            ClaimStep::AssignClass(class) => {
+                // Volumes that were made just before the claim count, whether the cache shows them yet or not.
+                let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+                let listed = volumes.list(&ListParams::default()).await.during("list the volumes for", key)?;
+                if matching::any_may_fit(&claim, &listed.items) {
+                    return Ok(Outcome::After(SOON));
+                }
+                self.assign_class(&claim, &class).await.map(|()| Outcome::Done)
+            }
+            ClaimStep::Wait(note) => {
+                note.iter().for_each(|note| self.tell(&*claim, note));
+                self.claim_status(&claim, "Pending", None).await?;
+                Ok(if note.is_some() { Outcome::After(REMIND) } else { Outcome::Done })
+            }
+            ClaimStep::Provision(provisioner) => {
+                self.ask_provisioner(&claim, &provisioner).await?;
+                self.tell(&*claim, &messages::external_provisioning(&provisioner));
+                Ok(Outcome::After(REMIND))
+            }
+            ClaimStep::Lose(note) => {
+                if claim_phase(&claim) != "Lost" {
+                    self.claim_status(&claim, "Lost", None).await?;
+                    self.tell(&*claim, &note);
+                }
+                Ok(Outcome::Done)
             }
         }
     }
 
-    /// A claim that was bound stays so, or is lost, until its volume is there again; as upstream's `syncBoundClaim`.
-    async fn bound_claim(&self, api: &Api<PersistentVolumeClaim>, claim: &PersistentVolumeClaim) -> Result<(), Error> {
-        let volume = volume_of(claim).and_then(|name| self.volumes.get(&Key::new("", name)));
-        let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
-        let (reason, message) = match volume {
-            Some(volume) if !is_of_another(&volume, claim) => {
-                return if phase == Some("Bound") { Ok(()) } else { self.bind(api, claim, &volume).await };
-            }
-            Some(_) => ("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly"),
-            None => ("ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!"),
-        };
-        if phase == Some("Lost") {
-            return Ok(());
+    fn surroundings(&self, key: &Key, claim: &PersistentVolumeClaim) -> Surroundings {
+        if let Some(name) = volume_of(claim) {
+            let candidates = self.volumes.get(&Key::new("", name)).into_iter().collect();
+            return Surroundings { candidates, ..Surroundings::default() };
         }
-        self.event(claim, Severity::Warning, reason, message);
-        self.claim_status(api, claim, json!({"phase": "Lost"})).await
+        if is_bound(claim) {
+            return Surroundings::default();
+        }
+        let class = class_of_claim(claim);
+        let mut candidates = self.volumes.by_index(&VOLUMES_BY_CLAIM, &key.to_string());
+        candidates.extend(self.volumes.by_index(&FREE_VOLUMES_BY_CLASS, class));
+        let defaults = if names_class(claim) { Vec::new() } else { self.classes.by_index(&DEFAULT_CLASSES, "") };
+        let pods = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string());
+        Surroundings {
+            candidates,
+            class: (!class.is_empty()).then(|| self.classes.get(&Key::new("", class))).flatten(),
+            default_class: default_class(defaults.iter().map(AsRef::as_ref)).map(|class| class.name_any()),
+            waiting_pods: pods
+                .iter()
+                .filter(|pod| !is_terminal(pod) && node_name(pod).is_none())
+                .map(|pod| pod.name_any())
+                .collect(),
+        }
     }
 
-    /// The volume is written before the claim: once it names the claim, no other claim can bind it, wherever this is
-    /// interrupted.
-    async fn bind(
-        &self,
-        claims: &Api<PersistentVolumeClaim>,
-        claim: &PersistentVolumeClaim,
-        volume: &PersistentVolume,
-    ) -> Result<(), Error> {
-        let (claim_name, volume_name) = (claim.name_any(), volume.name_any());
-        let holder = claim.metadata.uid.as_ref();
-        if volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()).and_then(|r| r.uid.as_ref()) != holder {
-            let reference = ObjectReference { field_path: None, ..claim.object_ref(&()) };
-            // The version makes it a condition: whoever was faster wins.
-            let patch = json!({"metadata": {"resourceVersion": volume.metadata.resource_version}, "spec": {"claimRef": reference}});
-            let api: Api<PersistentVolume> = Api::all(self.client.clone());
-            api.patch(&volume_name, &PatchParams::default(), &Patch::Merge(patch))
-                .await
-                .during("bind the volume", &volume_name)?;
-        }
-        let set = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()) == Some(volume_name.as_str());
-        let mut annotations = json!({BIND_COMPLETED: "yes"});
-        if !set {
-            annotations["pv.kubernetes.io/bound-by-controller"] = json!("yes");
-        }
-        let patch = json!({"metadata": {"annotations": annotations}, "spec": {"volumeName": volume_name}});
-        claims
-            .patch(&claim_name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .during("bind the claim", &claim_name)?;
-        let spec = volume.spec.as_ref();
-        let status = json!({"phase": "Bound", "accessModes": spec.and_then(|s| s.access_modes.as_ref()),
-            "capacity": spec.and_then(|s| s.capacity.as_ref())});
-        self.claim_status(claims, claim, status).await
-    }
-
-    async fn claim_status(
-        &self,
-        api: &Api<PersistentVolumeClaim>,
-        claim: &PersistentVolumeClaim,
-        status: serde_json::Value,
-    ) -> Result<(), Error> {
-        let name = claim.name_any();
-        let patch = Patch::Merge(json!({"metadata": {"uid": claim.metadata.uid}, "status": status}));
-        let patched = api.patch_status(&name, &PatchParams::default(), &patch).await;
-        error::ignore_deleted(patched).during("write the status of the claim", &name).map(drop)
-    }
-
-    async fn volume(&self, key: &Key) -> Result<(), Error> {
+    async fn reconcile_volume(&self, key: &Key) -> Result<(), Error> {
         let Some(volume) = self.volumes.get(key) else { return Ok(()) };
-        let api: Api<PersistentVolume> = Api::all(self.client.clone());
-        let holder = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
-        let claim = holder.and_then(|h| {
-            self.claims.get(&Key::new(h.namespace.clone().unwrap_or_default(), h.name.clone().unwrap_or_default()))
-        });
-        let phase = phase(&volume, claim.as_deref());
-        if volume.metadata.deletion_timestamp.is_some() {
-            let used = phase == "Bound";
-            return if used { Ok(()) } else { write_finalizer(&api, &*volume, VOLUME_FINALIZER, false).await };
+        let mut claim = holder_of(&volume).and_then(|holder| self.claims.get(&holder));
+        if let Some(holder) = holder_of(&volume).filter(|_| needs_proof(&volume, claim.as_deref())) {
+            let answer = self.claims_of(&holder.namespace).get_opt(&holder.name).await;
+            claim = answer.during("look for the claim", &holder)?.map(Arc::new);
         }
-        if !volume.finalizers().iter().any(|f| f == VOLUME_FINALIZER) {
-            return write_finalizer(&api, &*volume, VOLUME_FINALIZER, true).await;
+        match volume::decide(&volume, claim.as_deref()) {
+            VolumeStep::Keep => {}
+            VolumeStep::Phase(phase) => self.volume_phase(&volume, phase, None).await?,
+            VolumeStep::Fail(note) => {
+                self.volume_phase(&volume, "Failed", Some(&note)).await?;
+                self.tell(&*volume, &note);
+            }
+            VolumeStep::Unbind => self.unbind(&volume).await?,
+            VolumeStep::LeaveToClaim => {
+                holder_of(&volume).into_iter().for_each(|claim| self.queue.add(QueueItem::Claim(claim)));
+            }
+            VolumeStep::Mismatch { on_volume, on_claim } => {
+                self.tell(&*volume, &on_volume);
+                claim.iter().for_each(|claim| self.tell(&**claim, &on_claim));
+            }
         }
-        if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase) {
+        self.protect_volume(&volume, claim.as_deref()).await
+    }
+
+    /// Sets the finalizer of a volume, and takes it off one that is being deleted and not used
+    /// (`pv_protection_controller.go`).
+    async fn protect_volume(
+        &self,
+        volume: &PersistentVolume,
+        claim: Option<&PersistentVolumeClaim>,
+    ) -> Result<(), Error> {
+        let is_wanted = volume.metadata.deletion_timestamp.is_none();
+        if !is_wanted && is_used(volume, claim) {
             return Ok(());
         }
-        let name = volume.name_any();
-        let patch = Patch::Merge(json!({"metadata": {"uid": volume.metadata.uid}, "status": {"phase": phase}}));
-        let patched = api.patch_status(&name, &PatchParams::default(), &patch).await;
-        error::ignore_deleted(patched).during("write the status of the volume", &name).map(drop)
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        write_finalizer(&api, volume, VOLUME_FINALIZER, is_wanted).await
     }
 
-    /// Makes the claims of a pod's ephemeral volumes; they go with the pod.
-    async fn pod(&self, key: &Key) -> Result<(), Error> {
-        let Some(pod) = self.pods.get(key).filter(|p| is_active(p)) else { return Ok(()) };
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
-        for volume in pod.volumes() {
-            let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else {
-                continue;
-            };
-            let Some(name) = claim_of(&pod.metadata, volume).map(|c| c.name) else { continue };
-            if self.claims.get(&Key::new(&key.namespace, &name)).is_some() {
-                continue;
-            }
-            let owner = OwnerReference {
-                block_owner_deletion: Some(true),
-                controller: Some(true),
-                ..pod.owner_ref(&()).unwrap_or_default()
-            };
-            let claim = PersistentVolumeClaim {
-                metadata: ObjectMeta {
-                    name: Some(name.clone()),
-                    owner_references: Some(vec![owner]),
-                    ..template.metadata.clone().unwrap_or_default()
-                },
-                spec: Some(template.spec.clone()),
-                ..PersistentVolumeClaim::default()
-            };
-            match api.create(&PostParams::default(), &claim).await {
-                Err(error) if error::is_already_exists(&error) || error::is_namespace_terminating(&error) => {}
-                made => drop(made.during("make the claim of an ephemeral volume", &name)?),
-            }
-        }
-        Ok(())
+    fn tell<K: kube::Resource<DynamicType = ()>>(&self, object: &K, note: &Note) {
+        self.recorder.record(&object_ref::of(object), note.severity, note.reason, note.message.as_str());
     }
-
-    fn event(&self, claim: &PersistentVolumeClaim, severity: Severity, reason: &str, message: &str) {
-        self.recorder.record(&claim.object_ref(&()), severity, reason, message);
-    }
-}
-
-/// The claim that a volume belongs to or is reserved for.
-fn holder_of(volume: &PersistentVolume) -> Option<Key> {
-    let holder = volume.spec.as_ref()?.claim_ref.as_ref()?;
-    Some(Key::new(holder.namespace.clone().unwrap_or_default(), holder.name.clone().unwrap_or_default()))
-}
-
-fn class_of(volume: &PersistentVolume) -> String {
-    volume.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default()
-}
-
-fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
-    claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|n| !n.is_empty())
-}
-
-/// Whether the claim has been bound, whatever became of its volume.
-fn is_bound(claim: &PersistentVolumeClaim) -> bool {
-    claim.annotations().contains_key(BIND_COMPLETED)
 }

@@ -1,5 +1,7 @@
 //! Errors of controllers, and predicates of API errors.
 
+use std::path::PathBuf;
+
 use kube::core::response::reason;
 
 /// An error of a controller.
@@ -23,6 +25,16 @@ pub enum Error {
         range: String,
         /// Why it is invalid.
         why: String,
+    },
+    /// The directory of a volume.
+    #[error("failed to {action} the directory {}: {source}; retrying", .path.display())]
+    Directory {
+        /// What was attempted.
+        action: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
     },
     /// A concurrent change; retrying with fresh state.
     #[error("{0} changed meanwhile; retrying")]

@@ -14,7 +14,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     networking::v1::{IPAddress, ServiceCIDR},
     rbac::v1::ClusterRole,
-    storage::v1::VolumeAttributesClass,
+    storage::v1::{StorageClass, VolumeAttributesClass},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, api::DynamicObject, core::PartialObjectMeta};
@@ -49,6 +49,7 @@ impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}
 impl Cached for Service {}
 impl Cached for StatefulSet {}
+impl Cached for StorageClass {}
 impl Cached for VolumeAttributesClass {}
 impl Cached for ServiceCIDR {}
 impl Cached for DynamicObject {}
@@ -78,7 +79,7 @@ impl Cached for Secret {
     }
 }
 
-/// Keeps taints, pod CIDRs and conditions.
+/// Keeps taints, pod CIDRs, conditions and addresses.
 impl Cached for Node {
     fn trim(&mut self) {
         trim_node(self);
@@ -103,7 +104,6 @@ fn trim_node(node: &mut Node) {
     if let Some(status) = &mut node.status {
         status.images = None;
         status.node_info = None;
-        status.addresses = None;
         status.capacity = None;
         status.allocatable = None;
         status.daemon_endpoints = None;

@@ -19,6 +19,7 @@ mod addresses;
 mod custom_types;
 mod deployments;
 mod jobs;
+mod local_path;
 mod stateful_and_daemon_sets;
 mod visits;
 mod volumes;
@@ -44,6 +45,15 @@ impl Bed {
         put(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": "default"}})).await;
         let running = tokio::spawn(run(client.clone(), config, stop.clone()));
         Self { fake, client, stop, running }
+    }
+
+    /// Ends the controllers wherever they are, and starts others.
+    async fn restart(&mut self, config: Config) {
+        self.running.abort();
+        self.stop.cancel();
+        let _ = (&mut self.running).await;
+        self.stop = CancellationToken::new();
+        self.running = tokio::spawn(run(self.client.clone(), config, self.stop.clone()));
     }
 
     fn api<K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(&self) -> Api<K> {

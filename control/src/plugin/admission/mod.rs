@@ -4,9 +4,7 @@
 mod certificates;
 mod claim_resize;
 mod configuration;
-mod default_class;
 mod default_ingress_class;
-mod default_storage_class;
 mod default_tolerations;
 mod limit_ranger;
 mod mountable_secrets;
@@ -50,7 +48,6 @@ pub(crate) fn plugins(
         Arc::new(pod_security::PodSecurity { store: store.clone(), configuration: configuration.pod_security.clone() }),
         Arc::new(priority::Priority::new(store)),
         Arc::new(default_tolerations::DefaultTolerationSeconds),
-        Arc::new(default_storage_class::DefaultStorageClass { store: store.clone() }),
         Arc::new(storage_object_in_use::StorageObjectInUseProtection),
         Arc::new(claim_resize::PersistentVolumeClaimResize { store: store.clone() }),
         Arc::new(runtime_class::RuntimeClass::new(store)),
