@@ -38,6 +38,7 @@ mod runtime;
 mod service_account_tokens;
 mod service_accounts;
 mod service_addresses;
+mod service_load_balancer;
 mod stateful_set;
 mod storage;
 mod template_hash;
@@ -70,6 +71,7 @@ use runtime::Controllers;
 use service_account_tokens::{ServiceAccountTokens, TokensConfig};
 use service_accounts::ServiceAccounts;
 use service_addresses::{Repair, ServiceCidrs};
+use service_load_balancer::ServiceLoadBalancer;
 use stateful_set::StatefulSets;
 use ttl_after_finished::TtlAfterFinished;
 use volume_attributes_classes::VolumeAttributesClasses;
@@ -97,6 +99,8 @@ pub struct Config {
     pub node_startup_grace: Duration,
     /// Where volumes of the storage class `local-path` are made; `None` for nowhere.
     pub local_path: Option<LocalPath>,
+    /// The TCP ports of the node's own servers, which no load balancer gets; `None` for no load balancers.
+    pub service_load_balancer: Option<Vec<u16>>,
     /// Changes whenever the API serves other types; without it, discovery is repeated every 30 s.
     pub served_types: Option<watch::Receiver<u64>>,
     /// Where metrics of work queues and informers are written.
@@ -115,6 +119,7 @@ impl Default for Config {
             node_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
             local_path: None,
+            service_load_balancer: None,
             served_types: None,
             metrics: Registry::default(),
         }
@@ -162,6 +167,9 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<ResourceQuotas>(());
     controllers.add::<ServiceCidrs>(());
     controllers.add::<Repair>(());
+    if let Some(reserved) = config.service_load_balancer {
+        controllers.add::<ServiceLoadBalancer>(reserved);
+    }
     if !ranges.is_empty() {
         controllers.add::<NodeIpam>(ranges);
     }

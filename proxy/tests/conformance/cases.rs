@@ -12,10 +12,11 @@ use super::{Cases, Cluster, twin};
 pub fn all() -> Cases {
     let mut out = Cases::default();
     type Group = (&'static str, fn(&mut Cases));
-    let groups: [Group; 10] = [
+    let groups: [Group; 11] = [
         ("nothing_answers_without_endpoints", nothing_answers_without_endpoints),
         ("cluster_ips_lead_to_their_endpoints", cluster_ips_lead_to_their_endpoints),
         ("source_ranges_hold_for_load_balancer_addresses_only", source_ranges_hold_for_load_balancer_addresses_only),
+        ("a_load_balancer_may_have_an_address_of_the_node", a_load_balancer_may_have_an_address_of_the_node),
         ("node_ports_answer_where_they_should", node_ports_answer_where_they_should),
         ("health_checks_are_let_in", health_checks_are_let_in),
         ("external_traffic_policies", external_traffic_policies),
@@ -96,6 +97,26 @@ fn source_ranges_hold_for_load_balancer_addresses_only(out: &mut Cases) {
              1.2.3.4 > 1.2.3.4:80 = 1 masq
              5.6.7.8 > 5.6.7.8:80 = 1 masq",
         );
+}
+
+/// As the controller of load balancers gives it; other ports of the address are not concerned.
+fn a_load_balancer_may_have_an_address_of_the_node(out: &mut Cases) {
+    let balanced = |np: u16| json!({"clusterIP": "172.30.0.41", "np": np, "type": "LoadBalancer"});
+    let common = "X > NODE:80 = 1 2 masq
+                  POD > NODE:80 = 1 2 masq
+                  NODE > NODE:80 = 1 2 masq
+                  X > NODE:22 = pass
+                  X > NODE:80/udp = pass
+                  X > ALT:80 = pass\n";
+    let with_node_port = Cluster::new().with("a", balanced(3001), &["192.168.0.2"], &["1", "2l"]);
+    with_node_port.expect(out, &format!("{common} X > NODE:3001 = 1 2 masq"));
+    // `allocateLoadBalancerNodePorts: false`
+    Cluster::new().with("a", balanced(0), &["192.168.0.2"], &["1", "2l"]).expect(out, common);
+    Cluster::new().with("a", balanced(0), &["192.168.0.2"], &[]).expect(
+        out,
+        "X > NODE:80 = REJECT
+         X > NODE:22 = pass",
+    );
 }
 
 fn node_ports_answer_where_they_should(out: &mut Cases) {

@@ -19,6 +19,7 @@ mod addresses;
 mod custom_types;
 mod deployments;
 mod jobs;
+mod load_balancers;
 mod local_path;
 mod stateful_and_daemon_sets;
 mod visits;
