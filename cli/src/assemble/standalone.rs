@@ -45,12 +45,15 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("bootstrap objects", plane.clone().keep_bootstrap_objects(token.clone()));
     tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
     let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
+    let own = controllers_config(settings, plane.root_ca());
     let config = controllers::Config {
+        // Volumes of this machine are for pods of this machine.
+        local_path: own.local_path.clone().filter(|_| node),
         served_types: Some(plane.served_types()),
         metrics: plane.metrics(),
         signer: plane.signer(),
         tokens: Some(Arc::new(plane.token_issuer()?)),
-        ..controllers_config(settings, plane.root_ca())
+        ..own
     };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));
     let as_scheduler = plane.client(User::internal("system:kube-scheduler"));

@@ -19,7 +19,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Remove the data too: objects, certificates, volumes, the pause image
+    /// Remove the data too: objects, certificates, the pause image, and volumes that are in the data directory
     #[arg(long)]
     purge: bool,
 }
@@ -38,6 +38,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     drop(instance);
     if args.purge {
         remove_tree(&settings.run_dir, &mut problems);
+    }
+    if args.purge
+        && let Some(dir) = settings.local_path_dir.as_ref().filter(|dir| dir.exists())
+    {
+        say(format!("{} is of your own choice and stays, with the volumes in it", dir.display()));
     }
     if problems.is_empty() {
         say(if args.purge {

@@ -33,7 +33,16 @@ pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
 
 /// The configuration of the controllers.
 pub(crate) fn controllers_config(settings: &Settings, root_ca: watch::Receiver<String>) -> controllers::Config {
-    controllers::Config { cluster_cidr: settings.cluster_cidr.to_string(), root_ca, ..controllers::Config::default() }
+    let local_path = controllers::LocalPath { node: settings.node_name.clone(), dir: settings.local_path_dir() };
+    let mut servers: Vec<u16> = settings.api_bind_addresses().iter().map(|at| at.port()).collect();
+    servers.push(settings.node_api_bind.port());
+    controllers::Config {
+        cluster_cidr: settings.cluster_cidr.to_string(),
+        local_path: settings.local_path_provisioner.then_some(local_path),
+        service_load_balancer: settings.service_load_balancer.then_some(servers),
+        root_ca,
+        ..controllers::Config::default()
+    }
 }
 
 fn ipv4(ranges: &Ranges, setting: &str) -> anyhow::Result<(Ipv4Addr, u8)> {

@@ -57,6 +57,9 @@ pub(crate) struct File {
     #[serde(rename = "serviceCIDR")]
     service_cidr: Option<Ranges>,
     node_port_range: Option<String>,
+    service_load_balancer: Option<bool>,
+    local_path_provisioner: Option<bool>,
+    local_path_dir: Option<PathBuf>,
     max_pods: Option<u32>,
     network: Option<PodNetwork>,
     cni_conf_dir: Option<PathBuf>,
@@ -227,6 +230,9 @@ impl File {
         set(self.cluster_cidr, &mut to.cluster_cidr);
         set(self.service_cidr, &mut to.service_cidr);
         set(self.node_port_range.and_then(|r| parse_ports(&r).ok()), &mut to.node_ports);
+        set(self.service_load_balancer, &mut to.service_load_balancer);
+        set(self.local_path_provisioner, &mut to.local_path_provisioner);
+        to.local_path_dir = self.local_path_dir.or(to.local_path_dir.take());
         set(self.max_pods, &mut to.max_pods);
         set(self.network, &mut to.network);
         set(self.cni_conf_dir, &mut to.cni_conf_dir);

@@ -106,6 +106,15 @@ pub(crate) struct Flags {
     /// Port range of NodePort services [default: 30000-32767]
     #[arg(long, global = true, value_name = "FROM-TO", value_parser = parse_ports)]
     node_port_range: Option<RangeInclusive<u16>>,
+    /// Whether services of type LoadBalancer get the addresses of nodes [default: true]
+    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    service_load_balancer: Option<bool>,
+    /// Whether volumes of the storage class local-path are provisioned [default: true]
+    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    local_path_provisioner: Option<bool>,
+    /// Directory of volumes of the storage class local-path [default: storage in the data directory]
+    #[arg(long, global = true, value_name = "DIR")]
+    local_path_dir: Option<PathBuf>,
     /// Maximum number of pods on this node [default: 110]
     #[arg(long, global = true, value_name = "NUMBER")]
     max_pods: Option<u32>,
@@ -197,6 +206,9 @@ impl Flags {
         set(self.cluster_cidr.as_ref(), &mut to.cluster_cidr);
         set(self.service_cidr.as_ref(), &mut to.service_cidr);
         set(self.node_port_range.as_ref(), &mut to.node_ports);
+        set(self.service_load_balancer.as_ref(), &mut to.service_load_balancer);
+        set(self.local_path_provisioner.as_ref(), &mut to.local_path_provisioner);
+        to.local_path_dir = self.local_path_dir.clone().or(to.local_path_dir.take());
         set(self.max_pods.as_ref(), &mut to.max_pods);
         set(self.network.as_ref(), &mut to.network);
         set(self.cni_conf_dir.as_ref(), &mut to.cni_conf_dir);

@@ -142,6 +142,12 @@ pub(crate) struct Settings {
     pub(crate) cluster_cidr: Ranges,
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
+    /// Services of type LoadBalancer get the addresses of nodes.
+    pub(crate) service_load_balancer: bool,
+    /// Volumes of the storage class local-path are provisioned.
+    pub(crate) local_path_provisioner: bool,
+    /// If configured; else see [`Self::local_path_dir`].
+    pub(crate) local_path_dir: Option<PathBuf>,
     pub(crate) max_pods: u32,
     pub(crate) kubelet: KubeletSettings,
     pub(crate) registration: Registration,
@@ -213,6 +219,9 @@ impl Settings {
             cluster_cidr: Ranges::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
+            service_load_balancer: true,
+            local_path_provisioner: true,
+            local_path_dir: None,
             max_pods: 110,
             kubelet: KubeletSettings::default(),
             registration: Registration::default(),
@@ -321,6 +330,11 @@ impl Settings {
         reached.next().unwrap_or_else(|| self.node_ip())
     }
 
+    /// The directory of volumes of the storage class local-path: configured, or a part of the data directory.
+    pub(crate) fn local_path_dir(&self) -> PathBuf {
+        self.local_path_dir.clone().unwrap_or_else(|| self.data_dir.join("storage"))
+    }
+
     /// The maximum lifetime of service account tokens in seconds.
     pub(crate) fn max_token_seconds(&self) -> Option<i64> {
         let most = kubelet::duration(&self.max_token_expiration).as_secs();
@@ -346,6 +360,7 @@ impl Settings {
         ]
         .into_iter()
         .chain(self.static_pods_dir.as_ref().map(|dir| ("staticPodPath", dir)))
+        .chain(self.local_path_dir.as_ref().map(|dir| ("localPathDir", dir)))
         .chain(self.token_auth_file.as_ref().map(|file| ("tokenAuthFile", file)))
         .chain(self.admission_control_config_file.as_ref().map(|file| ("admissionControlConfigFile", file)))
         .chain(self.audit.log_path.as_ref().map(|file| ("auditLogPath", file)))

@@ -15,9 +15,15 @@ fn volume(name: &str, spec: Value) -> String {
     json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": all}).to_string()
 }
 
+/// A claim for a volume that somebody has made.
 fn claim(name: &str) -> String {
+    claim_of_class(name, Some(""))
+}
+
+fn claim_of_class(name: &str, class: Option<&str>) -> String {
     json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
+        "spec": {"storageClassName": class, "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}})
     .to_string()
 }
 
@@ -99,7 +105,8 @@ fn persistent_volume_claims() {
     kubectl.apply(&shared.pod("brief", json!({
         "containers": [{"name": "main", "command": shell("exec sleep 1000"), "volumeMounts": [{"name": "e", "mountPath": "/e"}]}],
         "volumes": [{"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {
-            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}}}]})));
+            "storageClassName": "", "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Mi"}}}}}}]})));
     wait_for(&kubectl, "brief", "is ready", is_ready);
     let _ = kubectl.run(&["delete", "pod", "brief"]);
     let _ = kubectl.run(&["wait", "--for=delete", "pvc/brief-e", "--timeout=20s"]);
@@ -161,6 +168,49 @@ fn block_volumes() {
     });
     assert!(pod["status"].to_string().contains("it belongs into volumeDevices"), "{pod}");
     let _ = kubectl.run(&["delete", "pod", "p", "wrong"]);
+}
+
+/// The default class, the directory of a claim over pods, and its end.
+#[test]
+fn volumes_on_demand() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
+    let kubectl = windlass.up();
+    let shared = SharedDir::new(&testbed);
+    let storage = testbed.dir().join("data/storage");
+    let uses = |name: &str, line: &str| {
+        shared.pod(name, json!({
+            "containers": [{"name": "main", "command": shell(line), "volumeMounts": [{"name": "d", "mountPath": "/d"}]}],
+            "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}))
+    };
+    kubectl.apply(&claim_of_class("data", None));
+    wait_for_event(&kubectl, "data", "waiting for first consumer to be created before binding");
+    let class = kubectl.run(&["get", "pvc", "data", "-o", "jsonpath={.spec.storageClassName}"]);
+    assert_eq!(class, "local-path");
+    kubectl.apply(&uses("first", "echo kept > /d/x; exec sleep 1000"));
+    wait_for(&kubectl, "first", "is ready", is_ready);
+    wait_for_event(&kubectl, "data", "Successfully provisioned volume pvc-");
+    let volume = kubectl.run(&["get", "pvc", "data", "-o", "jsonpath={.spec.volumeName}"]);
+    let dir = storage.join(format!("{volume}_default_data"));
+    eventually(DEFAULT_TIMEOUT, "the pod has written", || {
+        anyhow::ensure!(fs::read_to_string(dir.join("x"))? == "kept\n");
+        Ok(())
+    });
+    // The next pod, after a kill of the node, finds what the first has left.
+    let _ = kubectl.run(&["delete", "pod", "first"]);
+    windlass.kill();
+    let _ = windlass.up();
+    kubectl.apply(&uses("second", "cat /d/x > /shared/found; exec sleep 1000"));
+    wait_for(&kubectl, "second", "is ready", is_ready);
+    eventually(DEFAULT_TIMEOUT, "the pod has read", || {
+        anyhow::ensure!(shared.lines("found") == ["kept"], "{:?}", shared.lines("found"));
+        Ok(())
+    });
+    let _ = kubectl.run(&["delete", "pvc", "data", "--wait=false"]);
+    assert!(dir.exists(), "while a pod has it");
+    let _ = kubectl.run(&["delete", "pod", "second"]);
+    let _ = kubectl.run(&["wait", "--for=delete", &format!("pv/{volume}"), "--timeout=20s"]);
+    assert!(storage.exists() && !dir.exists());
 }
 
 #[test]

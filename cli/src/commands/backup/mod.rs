@@ -98,7 +98,7 @@ fn read_archive(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let pki = data_dir.join(PKI);
     anyhow::ensure!(
         !pki.exists() && !windlass_control::is_data_dir(data_dir),
-        "{} has a cluster already: stop it (windlass down) and move the directory away first; nothing was changed",
+        "{} has a cluster already: stop it (windlass down) and move the directory away first, and its storage, the data of volumes, back afterwards; nothing was changed",
         data_dir.display()
     );
     fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
