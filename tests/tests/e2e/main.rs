@@ -32,6 +32,7 @@ mod secrets;
 mod shutdown;
 mod static_pods;
 mod storage;
+mod storm;
 mod streams;
 mod systemd;
 mod termination_messages;
