@@ -3,6 +3,7 @@ mod cluster;
 mod config;
 mod credentials;
 mod deployments;
+mod disruption;
 mod jobs;
 mod stateful_and_daemon_sets;
 

@@ -9,11 +9,13 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod},
 };
 use kube::ResourceExt;
-use windlass_kit::events::Severity;
+use windlass_kit::{
+    events::Severity,
+    objects::int_or_percent::{Rounding, scaled},
+};
 
 use super::{
     history::History,
-    int_or_percent::{Rounding, scaled},
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
     pods,
