@@ -54,11 +54,11 @@ use cron_job::CronJobs;
 use daemon_set::DaemonSets;
 use deployment::Deployments;
 use disruption::{Disruption, StalePodDisruptions};
-use endpoints::EndpointsController;
+use endpoints::{EndpointSliceMirroring, EndpointsController};
 use gc::GarbageCollector;
 use job::{JobPodOrphans, Jobs};
 use namespaces::Namespaces;
-use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
+use nodes::{NodeIpam, NodeLifecycle, NodeTtl, PodGc, Ranges, TaintEviction, Timing};
 use persistent_volumes::PersistentVolumes;
 use replication::Replication;
 use resource_quotas::ResourceQuotas;
@@ -147,6 +147,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         controllers.add::<CertificateSigner>(signer);
     }
     controllers.add::<EndpointsController>(());
+    controllers.add::<EndpointSliceMirroring>(());
     controllers.add::<PersistentVolumes>(());
     controllers.add::<VolumeAttributesClasses>(());
     controllers.add::<ResourceQuotas>(());
@@ -156,6 +157,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         controllers.add::<NodeIpam>(ranges);
     }
     controllers.add::<NodeLifecycle>(timing);
+    controllers.add::<NodeTtl>(());
     controllers.add::<TaintEviction>(());
     controllers.add::<PodGc>(());
     controllers.run().await;

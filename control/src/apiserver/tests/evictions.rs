@@ -101,7 +101,7 @@ async fn an_eviction_spends_what_the_budget_allows() {
     assert_eq!(evict(&api, "nobody").await.code, 404);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_evictions_at_once_only_as_many_pass_as_are_allowed() {
     for allowed in [0, 1, 3] {
         let api = with_namespace().await;

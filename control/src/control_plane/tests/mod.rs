@@ -4,6 +4,7 @@ mod config;
 mod credentials;
 mod deployments;
 mod disruption;
+mod endpoints;
 mod jobs;
 mod stateful_and_daemon_sets;
 
