@@ -15,6 +15,7 @@ mod cluster_role_aggregation;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod disruption;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
@@ -23,7 +24,6 @@ mod finished_jobs;
 mod gc;
 mod history;
 mod indexes;
-mod int_or_percent;
 mod job;
 mod label_selector;
 mod namespaces;
@@ -53,11 +53,12 @@ use cluster_role_aggregation::ClusterRoleAggregation;
 use cron_job::CronJobs;
 use daemon_set::DaemonSets;
 use deployment::Deployments;
-use endpoints::EndpointsController;
+use disruption::{Disruption, StalePodDisruptions};
+use endpoints::{EndpointSliceMirroring, EndpointsController};
 use gc::GarbageCollector;
 use job::{JobPodOrphans, Jobs};
 use namespaces::Namespaces;
-use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
+use nodes::{NodeIpam, NodeLifecycle, NodeTtl, PodGc, Ranges, TaintEviction, Timing};
 use persistent_volumes::PersistentVolumes;
 use replication::Replication;
 use resource_quotas::ResourceQuotas;
@@ -137,6 +138,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<Deployments>(());
     controllers.add::<StatefulSets>(());
     controllers.add::<DaemonSets>(());
+    controllers.add::<Disruption>(());
+    controllers.add::<StalePodDisruptions>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());
@@ -144,6 +147,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         controllers.add::<CertificateSigner>(signer);
     }
     controllers.add::<EndpointsController>(());
+    controllers.add::<EndpointSliceMirroring>(());
     controllers.add::<PersistentVolumes>(());
     controllers.add::<VolumeAttributesClasses>(());
     controllers.add::<ResourceQuotas>(());
@@ -153,6 +157,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         controllers.add::<NodeIpam>(ranges);
     }
     controllers.add::<NodeLifecycle>(timing);
+    controllers.add::<NodeTtl>(());
     controllers.add::<TaintEviction>(());
     controllers.add::<PodGc>(());
     controllers.run().await;

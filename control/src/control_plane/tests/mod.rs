@@ -3,6 +3,8 @@ mod cluster;
 mod config;
 mod credentials;
 mod deployments;
+mod disruption;
+mod endpoints;
 mod jobs;
 mod stateful_and_daemon_sets;
 

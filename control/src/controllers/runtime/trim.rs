@@ -13,6 +13,7 @@ use k8s_openapi::api::{
     },
     discovery::v1::EndpointSlice,
     networking::v1::{IPAddress, ServiceCIDR},
+    policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
     storage::v1::VolumeAttributesClass,
 };
@@ -44,6 +45,7 @@ impl Cached for Lease {}
 impl Cached for Namespace {}
 impl Cached for PersistentVolume {}
 impl Cached for PersistentVolumeClaim {}
+impl Cached for PodDisruptionBudget {}
 impl Cached for ReplicaSet {}
 impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, RequestOptions, Strategy, Target, VirtualResource,
+        ApiError, ApiRequest, ApiResult, Draft, RequestOptions, Strategy, Target, VirtualResource,
         generate::now,
         subresource::SubresourceHandler,
         types::{Definition, Gvk, Resource, Storage, VersionSpec},
@@ -70,7 +70,7 @@ async fn bind(request: &ApiRequest, target: &Target, options: &RequestOptions, b
     let binding = request.admit_posted(target, options, binding, None).await?;
     let make = |old: &Value| {
         check_binding(target, &binding, old)?;
-        bind_pod(&binding, old).map_err(|why| match why {
+        bind_pod(&binding, old).map(Draft::Write).map_err(|why| match why {
             BindError::Invalid(why) => ApiError::bad_request(why),
             BindError::Conflict(why) => ApiError::conflict_of(&target.version, "binding", name, &why),
         })

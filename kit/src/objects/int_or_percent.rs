@@ -4,20 +4,29 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// Which way a percentage is rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rounding {
+pub enum Rounding {
+    /// To the next greater number.
     Up,
+    /// To the next smaller number.
     Down,
+}
+
+/// The number of a percentage such as `25%`.
+#[must_use]
+pub fn percent(text: &str) -> Option<i64> {
+    let digits = text.strip_suffix('%').filter(|digits| !digits.is_empty())?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
 /// The number that `value` says; `None` when it is neither a number nor a percentage. Upstream's
 /// `GetScaledValueFromIntOrPercent`.
-pub(crate) fn scaled(value: &IntOrString, total: i32, rounding: Rounding) -> Option<i32> {
+#[must_use]
+pub fn scaled(value: &IntOrString, total: i32, rounding: Rounding) -> Option<i32> {
     let text = match value {
         IntOrString::Int(number) => return Some(*number),
         IntOrString::String(text) => text,
     };
-    let percent: i64 = text.strip_suffix('%')?.parse().ok()?;
-    let product = percent.checked_mul(i64::from(total))?;
+    let product = percent(text)?.checked_mul(i64::from(total))?;
     let number = match rounding {
         Rounding::Up => product.div_euclid(100) + i64::from(product.rem_euclid(100) != 0),
         Rounding::Down => product.div_euclid(100),
@@ -41,6 +50,8 @@ mod tests {
             (text("1%"), i32::MAX, Some(21_474_837), Some(21_474_836)),
             (text("25"), 10, None, None),
             (text("x%"), 10, None, None),
+            (text("%"), 10, None, None),
+            (text("-1%"), 10, None, None),
             (text("9223372036854775807%"), 10, None, None),
         ] {
             let got = (scaled(&value, total, Rounding::Up), scaled(&value, total, Rounding::Down));
