@@ -3,6 +3,7 @@ mod cluster;
 mod config;
 mod credentials;
 mod deployments;
+mod horizontal_pod_autoscalers;
 mod jobs;
 mod stateful_and_daemon_sets;
 
