@@ -336,7 +336,8 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
                 }
                 json_patch::merge(&mut new, &patch);
             }
-            ok(&api.store(inner, id, new))
+            let stored = api.store(inner, id, new);
+            ok(&if path.sub == "scale" { scale(&stored) } else { stored })
         }
         ("DELETE", true, _) => {
             let ids: Vec<Id> = inner.objects.iter().filter(in_scope).map(|(id, _)| id.clone()).collect();

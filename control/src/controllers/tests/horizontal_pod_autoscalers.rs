@@ -28,7 +28,9 @@ async fn deployment(bed: &Bed, name: &str, app: &str, resources: Value) {
     let _: Deployment = put(&bed.api(), json!({"metadata": {"name": name}, "spec": spec})).await;
 }
 
+/// The target's pods are known by now.
 async fn autoscaler(bed: &Bed, name: &str, target: Value, metrics: Value) -> HorizontalPodAutoscaler {
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let spec = json!({"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 10, "metrics": metrics});
     put(&bed.api(), json!({"metadata": {"name": name}, "spec": spec})).await
 }
