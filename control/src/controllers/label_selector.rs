@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use windlass_apimachinery::selectors;
 
 /// A selector of an object, of either form: a map, or a map with expressions.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -71,6 +72,21 @@ impl<'a> Selector<'a> {
     }
 }
 
+/// Reads a selector that is written as in queries, such as that of a scale.
+///
+/// # Errors
+/// What is wrong, in the API's words.
+pub(crate) fn parse(text: &str) -> Result<LabelSelector, String> {
+    let parsed = selectors::LabelSelector::parse(text).map_err(|error| error.to_string())?;
+    let written = parsed.to_label_selector().ok_or("comparisons of numbers are not supported")?;
+    serde_json::from_value(written).map_err(|error| error.to_string())
+}
+
+/// Writes a selector as in queries; without requirements it is empty.
+pub(crate) fn text(selector: &LabelSelector) -> String {
+    serde_json::to_value(selector).map_or_else(|_| String::new(), |value| selectors::label_selector_text(&value))
+}
+
 fn values(expression: &LabelSelectorRequirement) -> &[String] {
     expression.values.as_deref().unwrap_or_default()
 }
@@ -83,7 +99,6 @@ pub(crate) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use windlass_apimachinery::selectors;
 
     use super::*;
 
