@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 28] = [
+const KINDS: [(&str, &str, &str, &str, bool); 30] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -46,6 +46,8 @@ const KINDS: [(&str, &str, &str, &str, bool); 28] = [
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
+    ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
     ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
     ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", false),
     ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", false),
