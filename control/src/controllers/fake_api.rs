@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 29] = [
+const KINDS: &[(&str, &str, &str, &str, bool)] = &[
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -48,6 +48,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 29] = [
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
     ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
     ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", false),
     ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", false),

@@ -26,7 +26,6 @@ mod history;
 mod horizontal_pod_autoscaler;
 mod indexes;
 mod job;
-mod label_selector;
 mod namespaces;
 mod nodes;
 mod persistent_volumes;
@@ -48,6 +47,7 @@ mod volume_attributes_classes;
 use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
+use windlass_kit::objects::label_selector;
 
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
