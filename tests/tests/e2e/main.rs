@@ -8,6 +8,7 @@ mod churn;
 mod crash;
 mod custom_resources;
 mod dashboard;
+mod dns;
 mod eviction;
 mod faults;
 mod host_failures;
