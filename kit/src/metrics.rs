@@ -3,7 +3,8 @@
 //! What can be derived from state at that time needs none of this: it is written to the page directly.
 
 use std::{
-    collections::BTreeMap,
+    any::{Any, TypeId},
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -16,10 +17,29 @@ use crate::prometheus::{Format, Kind, Text};
 pub const DURATION_BUCKETS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
+/// `N` buckets from `start`, each `factor` times the one before.
+#[must_use]
+pub const fn exponential_buckets<const N: usize>(start: f64, factor: f64) -> [f64; N] {
+    let mut buckets = [start; N];
+    let mut at = 1;
+    while at < N {
+        buckets[at] = buckets[at - 1] * factor;
+        at += 1;
+    }
+    buckets
+}
+
 /// The parts of a process that write to one page of metrics; clones are the same registry.
 #[derive(Clone, Default)]
 pub struct Registry {
     collectors: Arc<Mutex<Vec<Collector>>>,
+    parts: Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>,
+}
+
+/// The metrics of one part of a process, as one type: its counters, gauges and histograms.
+pub trait Metrics: Default + Send + Sync + 'static {
+    /// Writes all families.
+    fn write(&self, page: &mut Text);
 }
 
 type Collector = Arc<dyn Fn(&mut Text) + Send + Sync>;
@@ -34,6 +54,23 @@ impl Registry {
     /// Adds whole families, written by `collector` whenever the page is rendered. No two collectors write the same one.
     pub fn register(&self, collector: impl Fn(&mut Text) + Send + Sync + 'static) {
         lock(&self.collectors).push(Arc::new(collector));
+    }
+
+    /// The metrics of type `M`, which are registered when they are first asked for: a part that is started again goes on
+    /// with those that it had.
+    #[must_use]
+    pub fn of<M: Metrics>(&self) -> Arc<M> {
+        let mut parts = lock(&self.parts);
+        if let Some(known) = parts.get(&TypeId::of::<M>())
+            && let Ok(metrics) = Arc::clone(known).downcast::<M>()
+        {
+            return metrics;
+        }
+        let metrics = Arc::new(M::default());
+        let written = Arc::clone(&metrics);
+        self.register(move |page| written.write(page));
+        parts.insert(TypeId::of::<M>(), Arc::<M>::clone(&metrics));
+        metrics
     }
 
     /// The page, in the order of registration.
@@ -65,8 +102,15 @@ impl<const N: usize> Counter<N> {
 
     /// Increments the counter.
     pub fn add(&self, labels: [&str; N]) {
+        self.add_many(labels, 1);
+    }
+
+    /// Increments the counter by `n`.
+    pub fn add_many(&self, labels: [&str; N], n: usize) {
         let mut values = lock(&self.values);
-        *values.entry(labels.map(str::to_owned)).or_default() += 1.0;
+        #[allow(clippy::cast_precision_loss, reason = "a number of a metric")]
+        let by = n as f64;
+        *values.entry(labels.map(str::to_owned)).or_default() += by;
     }
 
     /// Writes the family; a counter without labels has a sample from the beginning.
@@ -193,6 +237,27 @@ mod tests {
             page,
             "# HELP one N.\n# TYPE one counter\none_total 1\n# HELP two N.\n# TYPE two counter\ntwo_total 1\n# EOF\n"
         );
+    }
+
+    #[test]
+    fn a_part_that_is_started_again_goes_on_with_its_metrics() {
+        struct Starts(Counter<0>);
+        impl Default for Starts {
+            fn default() -> Self {
+                Self(Counter::new("starts_total", "Starts.", []))
+            }
+        }
+        impl Metrics for Starts {
+            fn write(&self, page: &mut Text) {
+                self.0.write(page);
+            }
+        }
+        let registry = Registry::default();
+        for _ in 0..2 {
+            registry.of::<Starts>().0.add([]);
+        }
+        let page = registry.page(Format::Plain);
+        assert_eq!(page, "# HELP starts_total Starts.\n# TYPE starts_total counter\nstarts_total 2\n");
     }
 
     #[test]

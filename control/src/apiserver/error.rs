@@ -63,6 +63,11 @@ impl ApiError {
         self
     }
 
+    /// The client is to try again after this many seconds.
+    pub(crate) fn with_retry_after(self, seconds: u32) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
     pub(crate) fn with_causes(mut self, causes: Vec<Value>) -> Self {
         self.details = json!({"causes": causes});
         self
@@ -113,6 +118,10 @@ impl ApiError {
 
     pub(crate) fn is_not_found(&self) -> bool {
         self.code == 404
+    }
+
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.reason == "Conflict"
     }
 
     pub(crate) fn is_already_exists(&self) -> bool {

@@ -74,7 +74,7 @@ pub use kubelet_client::KubeletClient;
 pub(crate) use negotiation::{Representation, metadata_of, table};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use pipeline::default;
-pub(crate) use pipeline::{Draft, Mutation, Scope};
+pub(crate) use pipeline::{Draft, Mutated, Mutation, Scope};
 pub(crate) use read::Selectors;
 pub use request_info::RequestOptions;
 pub use strategy::Strategy;

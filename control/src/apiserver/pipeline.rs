@@ -22,7 +22,7 @@ use super::{
     types::Version,
     validation::{self, FieldError},
 };
-use crate::store::{Expected, Object};
+use crate::store::{Companion, Expected, Object};
 
 /// Attempts to find a free generated name.
 const MAX_NAME_ATTEMPTS: usize = 8;
@@ -32,8 +32,20 @@ const MAX_NAME_ATTEMPTS: usize = 8;
 pub(crate) enum Draft {
     /// The object to store.
     Write(Value),
+    /// The same, with what changes in its transaction, or refuses it: then the draft is made again.
+    WriteWith(Value, Vec<Companion>),
     /// The object is deleted; its last state.
     Remove(Value),
+}
+
+impl Draft {
+    /// The object, and what changes with it.
+    fn into_parts(self) -> (Value, Vec<Companion>) {
+        match self {
+            Self::Write(object) | Self::Remove(object) => (object, Vec::new()),
+            Self::WriteWith(object, companions) => (object, companions),
+        }
+    }
 }
 
 /// Which part of an object a mutation reaches.
@@ -139,7 +151,7 @@ impl ApiRequest {
         let target = mutation.target;
         let version = &target.version;
         for attempt in 1.. {
-            let (Draft::Write(mut object) | Draft::Remove(mut object)) = (mutation.make)(None)?;
+            let (mut object, mut companions) = (mutation.make)(None)?.into_parts();
             let name = object["metadata"]["name"].as_str().unwrap_or("");
             if version.terminating {
                 let why = "create not allowed while custom resource definition is terminating";
@@ -173,7 +185,7 @@ impl ApiRequest {
                     return Ok(Mutated::Drafted(object));
                 }
                 let guards = self.api.admission().guards(&attributes);
-                let companions = self.api.admission().companions(&attributes, Some(&object));
+                companions.extend(self.api.admission().companions(&attributes, Some(&object)));
                 let related = Relations { guards, companions };
                 let created = self.api.commit(version, key.clone(), Expected::Absent, Some(object), related).await?;
                 if let Some(created) = created {
@@ -204,7 +216,7 @@ impl ApiRequest {
     ) -> Result<Option<Mutated>, ApiError> {
         let target = mutation.target;
         let version = &target.version;
-        let (Draft::Write(mut object) | Draft::Remove(mut object)) = draft;
+        let (mut object, companions) = draft.into_parts();
         if !matches!(mutation.scope, Scope::Server) {
             let attributes = mutation.attributes(self, Some(old));
             metadata_for_update(target, &mut object, old)?;
@@ -231,7 +243,8 @@ impl ApiRequest {
             }
         }
         keep_times(old, &mut object);
-        if version.spec.schema.same(&object, old) && version.is_in_storage_version(existing) {
+        let unchanged = companions.is_empty() && version.spec.schema.same(&object, old);
+        if unchanged && version.is_in_storage_version(existing) {
             return Ok(Some(Mutated::Stored(Arc::clone(existing))));
         }
         if mutation.dry_run {
@@ -241,7 +254,8 @@ impl ApiRequest {
         // An update that removes the last finalizer of a terminating object deletes it.
         let (value, last) = if is_finalized(version, &object) { (None, Some(object)) } else { (Some(object), None) };
         let expected = Expected::Revision(existing.revision);
-        let related = self.related(mutation, old, value.as_ref());
+        let mut related = self.related(mutation, old, value.as_ref());
+        related.companions.extend(companions);
         let written = self.api.commit(version, target.key(), expected, value, related).await?;
         Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
     }
@@ -259,15 +273,20 @@ impl ApiRequest {
         let mut nothing = Value::Null;
         self.api.admission().admit(&attributes, &mut nothing).await?;
         self.api.admission().validate(&attributes, &nothing).await?;
-        let (value, last) = match draft {
-            Draft::Write(object) if object == *old => return Ok(Some(Mutated::Stored(Arc::clone(existing)))),
-            Draft::Write(object) if mutation.dry_run => return Ok(Some(Mutated::Drafted(object))),
-            Draft::Remove(object) if mutation.dry_run => return Ok(Some(Mutated::Deleted(object))),
-            Draft::Write(object) => (Some(object), None),
-            Draft::Remove(object) => (None, Some(object)),
+        let removes = matches!(draft, Draft::Remove(_));
+        let (object, companions) = draft.into_parts();
+        let (value, last) = match removes {
+            false if companions.is_empty() && object == *old => {
+                return Ok(Some(Mutated::Stored(Arc::clone(existing))));
+            }
+            false if mutation.dry_run => return Ok(Some(Mutated::Drafted(object))),
+            true if mutation.dry_run => return Ok(Some(Mutated::Deleted(object))),
+            false => (Some(object), None),
+            true => (None, Some(object)),
         };
         let expected = Expected::Revision(existing.revision);
-        let related = self.related(mutation, old, value.as_ref());
+        let mut related = self.related(mutation, old, value.as_ref());
+        related.companions.extend(companions);
         let written = self.api.commit(&target.version, target.key(), expected, value, related).await?;
         Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
     }

@@ -15,6 +15,7 @@ mod cluster_role_aggregation;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod disruption;
 mod endpoints;
 #[cfg(test)]
 pub(crate) mod fake_api;
@@ -22,10 +23,9 @@ mod finalizers;
 mod finished_jobs;
 mod gc;
 mod history;
+mod horizontal_pod_autoscaler;
 mod indexes;
-mod int_or_percent;
 mod job;
-mod label_selector;
 mod local_path;
 mod namespaces;
 mod nodes;
@@ -52,18 +52,21 @@ use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
 pub use local_path::Place as LocalPath;
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
+use windlass_kit::objects::label_selector;
 
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
 use cluster_role_aggregation::ClusterRoleAggregation;
 use cron_job::CronJobs;
 use daemon_set::DaemonSets;
 use deployment::Deployments;
-use endpoints::EndpointsController;
+use disruption::{Disruption, StalePodDisruptions};
+use endpoints::{EndpointSliceMirroring, EndpointsController};
 use gc::GarbageCollector;
+use horizontal_pod_autoscaler::{HorizontalPodAutoscalers, Monitor};
 use job::{JobPodOrphans, Jobs};
 use local_path::LocalPathProvisioner;
 use namespaces::Namespaces;
-use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
+use nodes::{NodeIpam, NodeLifecycle, NodeTtl, PodGc, Ranges, TaintEviction, Timing};
 use persistent_volumes::PersistentVolumes;
 use replication::Replication;
 use resource_quotas::ResourceQuotas;
@@ -99,7 +102,7 @@ pub struct Config {
     pub node_startup_grace: Duration,
     /// Where volumes of the storage class `local-path` are made; `None` for nowhere.
     pub local_path: Option<LocalPath>,
-    /// The TCP ports of the node's own servers, which no load balancer gets; `None` for no load balancers.
+    /// The ports of the node's own servers, which no load balancer gets; `None` for no load balancers.
     pub service_load_balancer: Option<Vec<u16>>,
     /// Changes whenever the API serves other types; without it, discovery is repeated every 30 s.
     pub served_types: Option<watch::Receiver<u64>>,
@@ -151,6 +154,9 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<Deployments>(());
     controllers.add::<StatefulSets>(());
     controllers.add::<DaemonSets>(());
+    controllers.add::<Disruption>(());
+    controllers.add::<StalePodDisruptions>(());
+    controllers.add::<HorizontalPodAutoscalers>(Monitor::registered(&config.metrics));
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());
@@ -158,6 +164,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         controllers.add::<CertificateSigner>(signer);
     }
     controllers.add::<EndpointsController>(());
+    controllers.add::<EndpointSliceMirroring>(());
     controllers.add::<PersistentVolumes>(());
     if let Some(place) = config.local_path {
         controllers.add::<LocalPathProvisioner>(place);
@@ -174,6 +181,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         controllers.add::<NodeIpam>(ranges);
     }
     controllers.add::<NodeLifecycle>(timing);
+    controllers.add::<NodeTtl>(());
     controllers.add::<TaintEviction>(());
     controllers.add::<PodGc>(());
     controllers.run().await;

@@ -1,11 +1,15 @@
 //! TTL-after-finished controller: deletes Jobs some time after they have ended. Upstream's
 //! `pkg/controller/ttlafterfinished/ttlafterfinished_controller.go`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, Client, api::DeleteParams};
+use windlass_kit::{
+    metrics::{Histogram, Metrics, exponential_buckets},
+    prometheus::Text,
+};
 
 use super::{
     finished_jobs,
@@ -16,6 +20,26 @@ use super::{
 pub(crate) struct TtlAfterFinished {
     client: Client,
     jobs: Cache<Job>,
+    metrics: Arc<JobDeletions>,
+}
+
+struct JobDeletions {
+    duration: Histogram<0>,
+}
+
+impl Default for JobDeletions {
+    fn default() -> Self {
+        const BUCKETS: &[f64] = &exponential_buckets::<14>(0.1, 2.0);
+        let name = "ttl_after_finished_controller_job_deletion_duration_seconds";
+        let help = "Time from the expiry of an ended Job until it was deleted.";
+        Self { duration: Histogram::new(name, help, [], BUCKETS) }
+    }
+}
+
+impl Metrics for JobDeletions {
+    fn write(&self, page: &mut Text) {
+        self.duration.write(page);
+    }
 }
 
 impl Controller for TtlAfterFinished {
@@ -27,39 +51,48 @@ impl Controller for TtlAfterFinished {
         let jobs = context.informer::<Job>();
         let queue = context.queue();
         jobs.on_change(move |_, new| {
-            if let Some(job) = new.filter(|job| expires_in(job, Timestamp::now()).is_some()) {
+            if let Some(job) = new.filter(|job| expires_at(job).is_some()) {
                 queue.add(Key::of(&job.metadata));
             }
         });
-        Self { client: context.client(), jobs: jobs.cache() }
+        Self { client: context.client(), jobs: jobs.cache(), metrics: context.metrics().of() }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(job) = self.jobs.get(&key) else { return Ok(Outcome::Done) };
-        match expires_in(&job, Timestamp::now()) {
-            None => return Ok(Outcome::Done),
-            Some(left) if !left.is_zero() => return Ok(Outcome::After(left)),
-            Some(_) => {}
+        let Some(at) = expires_at(&job) else { return Ok(Outcome::Done) };
+        if let Some(left) = time_between(Timestamp::now(), at).filter(|left| !left.is_zero()) {
+            return Ok(Outcome::After(left));
         }
         // In this version only: its time may have been extended meanwhile.
         let params = DeleteParams::foreground().preconditions(same_version(&job.metadata));
         let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         match api.delete(&key.name, &params).await {
             Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
-            deleted => error::ignore_deleted(deleted).during("delete", &key).map(|_| Outcome::Done),
+            deleted => {
+                if error::ignore_deleted(deleted).during("delete", &key)?.is_some() {
+                    let late = time_between(at, Timestamp::now()).unwrap_or_default();
+                    self.metrics.duration.observe_duration([], late);
+                }
+                Ok(Outcome::Done)
+            }
         }
     }
 }
 
-/// How long a Job is kept yet; `None` for one that is not to be deleted, or is already.
-fn expires_in(job: &Job, now: Timestamp) -> Option<Duration> {
+/// `None` when `to` is before `from`.
+fn time_between(from: Timestamp, to: Timestamp) -> Option<Duration> {
+    Duration::try_from(to.duration_since(from)).ok()
+}
+
+/// Until when a Job is kept; `None` for one that is not to be deleted, or is already.
+fn expires_at(job: &Job) -> Option<Timestamp> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     if job.metadata.deletion_timestamp.is_some() {
         return None;
     }
     let ended = finished_jobs::finished(job)?.last_transition_time.as_ref()?.0;
-    let left = SignedDuration::from_secs(i64::from(ttl)).saturating_sub(now.duration_since(ended));
-    Some(Duration::try_from(left).unwrap_or(Duration::ZERO))
+    ended.checked_add(SignedDuration::from_secs(i64::from(ttl))).ok()
 }
 
 #[cfg(test)]
@@ -79,17 +112,15 @@ mod tests {
             }))
             .unwrap()
         };
-        let now: Timestamp = "2026-01-01T00:00:40Z".parse().unwrap();
-        for (job, left) in [
-            (job(Some(100), "Complete", None), Some(60)),
-            (job(Some(100), "Failed", None), Some(60)),
-            (job(Some(0), "Complete", None), Some(0)),
-            (job(Some(10), "Complete", None), Some(0)),
+        for (job, at) in [
+            (job(Some(100), "Complete", None), Some("2026-01-01T00:01:40Z")),
+            (job(Some(100), "Failed", None), Some("2026-01-01T00:01:40Z")),
+            (job(Some(0), "Complete", None), Some("2026-01-01T00:00:00Z")),
             (job(Some(100), "Suspended", None), None),
             (job(None, "Complete", None), None),
             (job(Some(0), "Complete", Some("2026-01-01T00:00:10Z")), None),
         ] {
-            assert_eq!(expires_in(&job, now), left.map(Duration::from_secs), "{job:?}");
+            assert_eq!(expires_at(&job), at.map(|at| at.parse().unwrap()), "{job:?}");
         }
     }
 }

@@ -5,6 +5,7 @@ mod apply;
 mod audit;
 mod certificates;
 mod deletion;
+mod evictions;
 mod field_validation;
 mod impersonation;
 mod limits;

@@ -10,7 +10,11 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use windlass_kit::events::Recorder;
+use windlass_kit::{
+    events::Recorder,
+    metrics::{Histogram, Metrics, exponential_buckets},
+    prometheus::Text,
+};
 
 use super::{
     indexes::controller_uid,
@@ -41,6 +45,25 @@ pub(crate) struct CronJobs {
     cron_jobs: Cache<CronJob>,
     jobs: Cache<Job>,
     memories: PerOwner<Memory>,
+    metrics: Arc<CronJobMetrics>,
+}
+
+struct CronJobMetrics {
+    skew: Histogram<0>,
+}
+
+impl Default for CronJobMetrics {
+    fn default() -> Self {
+        const BUCKETS: &[f64] = &exponential_buckets::<10>(1.0, 2.0);
+        let name = "cronjob_controller_job_creation_skew_duration_seconds";
+        Self { skew: Histogram::new(name, "Time from a scheduled time until its Job was created.", [], BUCKETS) }
+    }
+}
+
+impl Metrics for CronJobMetrics {
+    fn write(&self, page: &mut Text) {
+        self.skew.write(page);
+    }
 }
 
 /// What is remembered of one CronJob.
@@ -78,6 +101,7 @@ impl Controller for CronJobs {
             cron_jobs: cron_jobs.cache(),
             jobs: jobs.cache(),
             memories: PerOwner::default(),
+            metrics: context.metrics().of(),
         }
     }
 
@@ -152,6 +176,9 @@ impl CronJobs {
         let job = match api.create(&PostParams::default(), &start.job).await {
             Ok(job) => {
                 self.record(cron_job, &messages::created(&job.name_any()));
+                if let Some(made) = &job.metadata.creation_timestamp {
+                    self.metrics.skew.observe([], made.0.duration_since(start.at).as_secs_f64());
+                }
                 job
             }
             // Of an earlier run that could not write the status, or of somebody else.

@@ -1,7 +1,14 @@
 //! DaemonSet controller: keeps one pod on every node that fits. `plan` decides; it, `backoff`, `placement`, `status` and
 //! `messages` are pure and may not import tokio or kube's client.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -9,11 +16,13 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod},
 };
 use kube::ResourceExt;
-use windlass_kit::events::Severity;
+use windlass_kit::{
+    events::Severity,
+    objects::int_or_percent::{Rounding, scaled},
+};
 
 use super::{
     history::History,
-    int_or_percent::{Rounding, scaled},
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
     pods,
@@ -29,7 +38,7 @@ mod status;
 mod tests;
 
 use backoff::FailedPods;
-use placement::{Fit, HASH_LABEL};
+use placement::{Fit, HASH_LABEL, NodeChange, Placement};
 use plan::{Desired, Plan, Update};
 
 /// The source of its events, as upstream names it.
@@ -42,6 +51,9 @@ pub(crate) struct DaemonSets {
     control: PodControl<DaemonSet>,
     history: History<DaemonSet>,
     failed: PerOwner<FailedPods>,
+    /// The number of changes of nodes that a placement may depend on.
+    node_changes: Arc<AtomicU64>,
+    placements: Arc<PerOwner<Placement>>,
 }
 
 impl fmt::Debug for DaemonSets {
@@ -85,6 +97,19 @@ fn hash_of(revision: &ControllerRevision) -> Option<&String> {
 }
 
 impl DaemonSets {
+    /// Which nodes fit a set. Pods that change do not change that.
+    fn fits(&self, key: &Key, set: &DaemonSet, spec: &DaemonSetSpec) -> Arc<BTreeMap<String, Fit>> {
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        // Read before the nodes are: what changes meanwhile is found next time.
+        let of = (set.metadata.generation, self.node_changes.load(Ordering::Acquire));
+        if let Some(known) = self.placements.with(key, uid, |placement| placement.known(of)) {
+            return known;
+        }
+        let nodes = self.nodes.all();
+        let fits = nodes.iter().map(|node| (node.name_any(), placement::fit(&spec.template, node))).collect();
+        self.placements.with(key, uid, |placement| placement.set(of, fits))
+    }
+
     /// Creates and deletes pods; false when one could not be.
     async fn execute(&self, set: &DaemonSet, spec: &DaemonSetSpec, hash: &str, plan: &Plan, now: Timestamp) -> bool {
         let (key, uid) = (Key::of(&set.metadata), set.uid().unwrap_or_default());
@@ -119,18 +144,33 @@ impl Controller for DaemonSets {
         let history = History::subscribe(context, HASH_LABEL);
         let sets = watch_owners(context, selector_of);
         let nodes = context.informer::<Node>();
-        let (queue, known) = (context.queue(), sets.clone());
+        let node_changes: Arc<AtomicU64> = Arc::default();
+        let placements: Arc<PerOwner<Placement>> = Arc::default();
+        let (queue, known, changes, of_sets) =
+            (context.queue(), sets.clone(), Arc::clone(&node_changes), Arc::clone(&placements));
         nodes.on_change(move |old, new| {
             if let (Some(old), Some(new)) = (old, new)
                 && !placement::has_changed(old, new)
             {
                 return;
             }
+            let change = NodeChange {
+                number: changes.fetch_add(1, Ordering::AcqRel) + 1,
+                name: new.or(old).and_then(|node| node.metadata.name.as_deref()).unwrap_or_default(),
+            };
             // Any set may be concerned.
-            let concerned = |set: &Arc<DaemonSet>| fit(set, old) != fit(set, new);
-            known.all().iter().filter(|set| concerned(set)).for_each(|set| queue.add(Key::of(&set.metadata)));
+            for set in known.all() {
+                let (key, uid) = (Key::of(&set.metadata), set.uid().unwrap_or_default());
+                let (before, after) = (fit(&set, old), fit(&set, new));
+                let generation = set.metadata.generation;
+                of_sets.with(&key, &uid, |placement| placement.follow(generation, &change, new.map(|_| after)));
+                if before != after {
+                    queue.add(key);
+                }
+            }
         });
-        Self { sets, nodes: nodes.cache(), control, history, failed: PerOwner::default() }
+        let failed = PerOwner::default();
+        Self { sets, nodes: nodes.cache(), control, history, failed, node_changes, placements }
     }
 
     /// Reconciles one set.
@@ -138,6 +178,7 @@ impl Controller for DaemonSets {
         let Some(set) = self.sets.get(&key) else {
             self.control.forget(&key);
             self.failed.forget(&key);
+            self.placements.forget(&key);
             return Ok(Outcome::Done);
         };
         let (Some(spec), Some(uid)) = (set.spec.as_ref(), set.metadata.uid.as_deref()) else {
@@ -159,8 +200,7 @@ impl Controller for DaemonSets {
         // Asked before the pods are read: what settled then is among them.
         let settled = self.control.settled(&key, uid);
         let pods = self.control.claimable(&key.namespace, uid, selector);
-        let nodes: BTreeMap<String, Fit> =
-            self.nodes.all().iter().map(|node| (node.name_any(), placement::fit(&spec.template, node))).collect();
+        let nodes = self.fits(&key, &set, spec);
         let wanted = nodes.values().filter(|fit| fit.run).count();
         let desired = Desired {
             uid,

@@ -1,6 +1,6 @@
 //! Which nodes a set's pods belong on, and the pod for one of them. Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
@@ -83,6 +83,50 @@ pub(super) fn fit(template: &PodTemplateSpec, node: &Node) -> Fit {
     Fit {
         run: untolerated(taints, &tolerations, &["NoSchedule", "NoExecute"]).is_none(),
         stay: untolerated(taints, &tolerations, &["NoExecute"]).is_none(),
+    }
+}
+
+/// Which nodes fit a set. Nodes change it one by one; a pod that changes does not.
+#[derive(Debug, Default)]
+pub(super) struct Placement {
+    /// The set's generation and the number of changes of nodes that it is of.
+    of: Option<(Option<i64>, u64)>,
+    fits: Arc<BTreeMap<String, Fit>>,
+}
+
+/// A node has come, gone or changed.
+#[derive(Debug)]
+pub(super) struct NodeChange<'a> {
+    /// The number of this change.
+    pub(super) number: u64,
+    pub(super) name: &'a str,
+}
+
+impl Placement {
+    /// The nodes, if they are known for this generation of the set and this number of changes.
+    pub(super) fn known(&self, of: (Option<i64>, u64)) -> Option<Arc<BTreeMap<String, Fit>>> {
+        (self.of == Some(of)).then(|| Arc::clone(&self.fits))
+    }
+
+    pub(super) fn set(&mut self, of: (Option<i64>, u64), fits: BTreeMap<String, Fit>) -> Arc<BTreeMap<String, Fit>> {
+        (self.of, self.fits) = (Some(of), Arc::new(fits));
+        Arc::clone(&self.fits)
+    }
+
+    /// Takes over a change, unless an earlier one was missed. `fit` is `None` for a node that has gone.
+    pub(super) fn follow(&mut self, generation: Option<i64>, change: &NodeChange<'_>, fit: Option<Fit>) {
+        if self.of.is_none_or(|of| of != (generation, change.number - 1)) {
+            return;
+        }
+        self.of = Some((generation, change.number));
+        if self.fits.get(change.name) == fit.as_ref() {
+            return;
+        }
+        let fits = Arc::make_mut(&mut self.fits);
+        match fit {
+            Some(fit) => drop(fits.insert(change.name.to_owned(), fit)),
+            None => drop(fits.remove(change.name)),
+        }
     }
 }
 

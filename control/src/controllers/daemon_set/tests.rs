@@ -390,6 +390,30 @@ impl World {
 }
 
 proptest! {
+    /// Node by node it comes to what all nodes say; a change that it missed makes it unknown.
+    #[test]
+    fn a_placement_follows_the_nodes(
+        changes in prop::collection::vec((0u8..5, prop::option::of(0u8..3), prop::bool::weighted(0.9)), 0..20),
+    ) {
+        let (mut nodes, mut placement, mut seen) = (BTreeMap::new(), Placement::default(), true);
+        placement.set((Some(1), 0), BTreeMap::new());
+        for (number, (node, fit, follows)) in (1..).zip(&changes) {
+            let name = format!("n{node}");
+            let fit = fit.map(|fit| [RUN, STAY, LEAVE][usize::from(fit)]);
+            match fit {
+                Some(fit) => drop(nodes.insert(name.clone(), fit)),
+                None => drop(nodes.remove(&name)),
+            }
+            if *follows {
+                placement.follow(Some(1), &NodeChange { number, name: &name }, fit);
+            }
+            seen &= follows;
+            let known = placement.known((Some(1), number));
+            prop_assert_eq!(known.as_deref(), seen.then_some(&nodes));
+            prop_assert!(placement.known((Some(2), number)).is_none());
+        }
+    }
+
     /// Whatever happens, no node has more pods than it may, and no more are taken down than may be; left alone, each node
     /// that fits ends with one pod of the newest template, and no other node gets one.
     #[test]

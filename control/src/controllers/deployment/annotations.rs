@@ -16,6 +16,9 @@ const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
 /// The same with the surge.
 const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 
+/// Asks for the template of an earlier revision.
+pub(super) const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
+
 /// Annotations of a Deployment that its ReplicaSets do not get.
 const NOT_COPIED: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
@@ -23,11 +26,16 @@ const NOT_COPIED: [&str; 6] = [
     REVISION_HISTORY,
     DESIRED_REPLICAS,
     MAX_REPLICAS,
-    "deprecated.deployment.rollback.to",
+    ROLLBACK_TO,
 ];
 
 /// The most characters of the history of revisions.
 const HISTORY_CHARACTERS: usize = 2000;
+
+/// Whether ReplicaSets get this annotation of their Deployment.
+pub(super) fn is_copied(name: &str) -> bool {
+    !NOT_COPIED.contains(&name)
+}
 
 pub(super) fn get<'a>(object: &'a impl Resource, name: &str) -> Option<&'a str> {
     object.meta().annotations.as_ref()?.get(name).map(String::as_str)
@@ -56,7 +64,7 @@ pub(super) fn for_size(set: &ReplicaSet, limits: Limits) -> BTreeMap<String, Str
 /// The annotations that make `set` the newest with `newest` as its revision, as far as it has others. A revision that
 /// is higher already stays: older ReplicaSets may have been deleted meanwhile.
 pub(super) fn for_newest(deployment: &Deployment, set: &ReplicaSet, newest: i64) -> BTreeMap<String, String> {
-    let copied = deployment.annotations().iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str()));
+    let copied = deployment.annotations().iter().filter(|(name, _)| is_copied(name));
     let mut changed: BTreeMap<String, String> = copied
         .filter(|(name, value)| get(set, name) != Some(value.as_str()))
         .map(|(name, value)| (name.clone(), value.clone()))

@@ -1,9 +1,12 @@
-//! Texts of a Deployment's events and conditions, as in upstream's pkg/controller/deployment/{sync,progress}.go and
+//! Texts of a Deployment's events and conditions, as in upstream's pkg/controller/deployment/{sync,progress,rollback}.go and
 //! util/deployment_util.go. Pure.
 
 /// Reasons of events.
 pub(super) const SCALING_REPLICA_SET: &str = "ScalingReplicaSet";
 pub(super) const SELECTING_ALL: &str = "SelectingAll";
+pub(super) const ROLLBACK_REVISION_NOT_FOUND: &str = "RollbackRevisionNotFound";
+pub(super) const ROLLBACK_TEMPLATE_UNCHANGED: &str = "RollbackTemplateUnchanged";
+pub(super) const ROLLBACK_DONE: &str = "RollbackDone";
 
 /// Types of conditions.
 pub(super) const PROGRESSING: &str = "Progressing";
@@ -29,6 +32,17 @@ pub(super) const IS_RESUMED: &str = "Deployment is resumed";
 pub(super) const HAS_MINIMUM: &str = "Deployment has minimum availability.";
 pub(super) const HAS_NO_MINIMUM: &str = "Deployment does not have minimum availability.";
 pub(super) const SELECTS_ALL: &str = "This deployment is selecting all pods. A non-empty selector is required.";
+
+pub(super) const NO_LAST_REVISION: &str = "Unable to find last revision.";
+pub(super) const NO_SUCH_REVISION: &str = "Unable to find the revision to rollback to.";
+
+pub(super) fn template_unchanged(deployment: &str) -> String {
+    format!("The rollback revision contains the same template as current deployment {deployment:?}")
+}
+
+pub(super) fn rolled_back(deployment: &str, revision: i64) -> String {
+    format!("Rolled back deployment {deployment:?} to revision {revision}")
+}
 
 pub(super) fn scaled(set: &str, from: i32, to: i32) -> String {
     let direction = if from < to { "up" } else { "down" };

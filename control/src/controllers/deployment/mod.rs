@@ -1,6 +1,6 @@
 //! Deployment controller: rolls a pod template out through ReplicaSets, one for each template. `plan` and what it uses
-//! (`annotations`, `messages`, `progress`, `replica_sets`, `scaling`, `steps`, `strategy`, `template`) are pure and may not import
-//! tokio or kube's client.
+//! (`annotations`, `messages`, `progress`, `replica_sets`, `rollback`, `scaling`, `steps`, `strategy`, `template`) are pure and
+//! may not import tokio or kube's client.
 
 use std::{
     collections::HashMap,
@@ -32,6 +32,7 @@ mod messages;
 mod plan;
 mod progress;
 mod replica_sets;
+mod rollback;
 mod scaling;
 mod steps;
 mod strategy;
@@ -40,6 +41,7 @@ mod template;
 mod tests;
 
 use plan::{Observed, Plan};
+use rollback::Rollback;
 use steps::{Step, Update};
 
 const SETS_BY_OWNER: Index<ReplicaSet> = Index::new("owner", owner_or_namespace);
@@ -171,7 +173,29 @@ impl Deployments {
             }
         }
         self.write_status(key, deployment, plan.status.as_ref(), plan.revision.as_deref()).await?;
+        if let Some(rollback) = &plan.rollback {
+            self.roll_back(key, deployment, rollback).await?;
+        }
         Ok(plan.recheck.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Takes a request for an earlier revision off the Deployment, and grants it.
+    async fn roll_back(&self, key: &Key, deployment: &Deployment, rollback: &Rollback) -> Result<(), Error> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &key.namespace);
+        // The cache does not hold all of it.
+        let fresh = api.get_opt(&key.name).await.during("read", key)?;
+        let unchanged = |fresh: &Deployment| {
+            let (known, fresh) = (&deployment.metadata, &fresh.metadata);
+            fresh.uid == known.uid && fresh.generation == known.generation
+        };
+        let Some(mut fresh) = fresh.filter(unchanged) else { return Err(Error::Changed(key.to_string())) };
+        rollback::apply(rollback, &mut fresh);
+        match api.replace(&key.name, &PostParams::default(), &fresh).await {
+            Err(error) if error::is_conflict(&error) => return Err(Error::Changed(key.to_string())),
+            written => drop(written.during("roll back", key)?),
+        }
+        self.recorder.record(&deployment.object_ref(&()), rollback.severity, rollback.reason, &*rollback.text);
+        Ok(())
     }
 
     fn sets_of(&self, key: &Key) -> Api<ReplicaSet> {

@@ -9,6 +9,7 @@ use kube::ResourceExt as _;
 use super::{
     annotations, messages, progress,
     replica_sets::{self, Set},
+    rollback::{self, Rollback},
     scaling::{grow_new, is_scaling_event, next_size_of_new, resize, scale, shrink_old},
     steps::{Step, Update},
     strategy::{Limits, is_recreate, progress_deadline},
@@ -35,6 +36,8 @@ pub(super) struct Plan {
     pub(super) status: Option<DeploymentStatus>,
     /// The Deployment's annotation, if it changes.
     pub(super) revision: Option<String>,
+    /// What becomes of a request for an earlier revision, after all of that.
+    pub(super) rollback: Option<Rollback>,
     /// When the deadline of the rollout passes.
     pub(super) recheck: Option<Duration>,
     /// It selects all pods, which is refused.
@@ -51,6 +54,7 @@ struct Pass<'a> {
     old: Vec<Set>,
     conditions: Vec<DeploymentCondition>,
     steps: Vec<Step>,
+    rollback: Option<Rollback>,
     now: Timestamp,
 }
 
@@ -67,7 +71,7 @@ pub(super) fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Plan {
     let (new, old) = replica_sets::split(spec, observed.sets);
     let conditions = deployment.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     let limits = Limits::of(spec);
-    let mut pass = Pass { observed, spec, limits, new, old, conditions, steps: Vec::new(), now };
+    let mut pass = Pass { observed, spec, limits, new, old, conditions, steps: Vec::new(), rollback: None, now };
     let judged = if deployment.metadata.deletion_timestamp.is_some() { false } else { pass.decide() };
     pass.finish(judged)
 }
@@ -78,6 +82,15 @@ impl Pass<'_> {
         progress::note_pause(self.observed.deployment, &mut self.conditions, self.now);
         self.keep_new_up_to_date();
         let (is_paused, rolling) = (self.spec.paused.unwrap_or(false), !is_recreate(self.spec));
+        if let Some(wanted) = rollback::wanted(self.observed.deployment).filter(|_| !is_paused) {
+            if self.new.is_none() {
+                self.create_new();
+            }
+            let sets: Vec<_> = self.old.iter().chain(&self.new).map(|set| &set.object).collect();
+            self.rollback = Some(rollback::decide(self.observed.deployment, self.spec, &sets, wanted));
+            // Nothing else happens before the request is gone: the next pass would not know what it is about.
+            return false;
+        }
         // Recreate shares nothing between ReplicaSets: it goes on with ending the old ones, and sizes the new one then.
         let shares = rolling || self.old.iter().chain(&self.new).filter(|set| set.is_active()).count() < 2;
         if is_paused || (shares && is_scaling_event(self.new.as_ref(), &self.old, self.limits)) {
@@ -195,7 +208,7 @@ impl Pass<'_> {
     }
 
     fn finish(self, judged: bool) -> Plan {
-        let Self { observed, limits, new, old, conditions, steps, now, .. } = self;
+        let Self { observed, limits, new, old, conditions, steps, rollback, now, .. } = self;
         let (deployment, new) = (observed.deployment, new.as_ref());
         let mut status = progress::calculate(deployment, conditions, new, &old, limits, now);
         let mut recheck = None;
@@ -208,7 +221,8 @@ impl Pass<'_> {
         let deleting = deployment.metadata.deletion_timestamp.is_some();
         let revision = revision.filter(|revision| !deleting && Some(*revision) != present).map(str::to_owned);
         let before = progress::canonical(deployment.status.clone().unwrap_or_default());
-        Plan { steps, status: (status != before).then_some(status), revision, recheck, selects_all: false }
+        let status = (status != before).then_some(status);
+        Plan { steps, status, revision, rollback, recheck, selects_all: false }
     }
 }
 

@@ -4,8 +4,7 @@ use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentSpec},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-
-use crate::controllers::int_or_percent::{Rounding, scaled};
+use windlass_kit::objects::int_or_percent::{Rounding, scaled};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {

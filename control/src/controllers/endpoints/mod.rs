@@ -1,5 +1,5 @@
-//! Endpoints controller: EndpointSlices and Endpoints of services with a selector. `model`, `slices` and `legacy` are
-//! pure and may not import tokio or kube's client.
+//! Endpoints controller: EndpointSlices and Endpoints of services with a selector; `mirroring` makes slices of the Endpoints
+//! of others. `metrics`, `model`, `slices` and `legacy` are pure and may not import tokio or kube's client.
 
 use std::{
     collections::HashMap,
@@ -30,10 +30,16 @@ use super::{
 };
 
 mod legacy;
+mod metrics;
+mod mirroring;
 mod model;
 mod slices;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use mirroring::EndpointSliceMirroring;
+
+use metrics::SliceMetrics;
 
 /// How long to wait for the cache to show our own writes; the watch event itself enqueues the service earlier.
 const UNHEARD: Duration = Duration::from_secs(1);
@@ -53,6 +59,7 @@ pub(crate) struct EndpointsController {
     queue: WorkQueue<Key>,
     recorder: Recorder,
     state: Arc<Mutex<HashMap<Key, Remembered>>>,
+    metrics: Arc<SliceMetrics>,
 }
 
 /// What is remembered of a service between runs.
@@ -134,6 +141,7 @@ impl Controller for EndpointsController {
             endpoints: endpoints.cache(),
             queue: context.queue(),
             state: Arc::clone(&trigger.state),
+            metrics: context.metrics().of(),
         };
         let on_service = trigger.clone();
         services.on_change(move |old, new| on_service.on_service(old, new));
@@ -182,6 +190,7 @@ impl Controller for EndpointsController {
             return Ok(Outcome::Done);
         }
         if self.remember(&key, |s| s.written.is_some_and(|mark| !self.slices.reached(mark))) {
+            self.metrics.syncs.add(["stale"]);
             return Ok(Outcome::After(UNHEARD));
         }
         let trigger = self.remember(&key, |s| s.trigger.take()).unwrap_or_else(Timestamp::now);
@@ -193,6 +202,7 @@ impl Controller for EndpointsController {
         let ours = self.slices.by_index(&SLICES_BY_SERVICE, &key.to_string());
         let plan = slices::reconcile(&service, groups, &ours);
         let result = self.write(&key, plan, legacy, trigger).await;
+        self.metrics.syncs.add([if result.is_ok() { "success" } else { "error" }]);
         if let Err(error) = &result {
             self.remember(&key, |s| s.trigger = Some(s.trigger.map_or(trigger, |t| t.min(trigger))));
             if let Error::Api { source, .. } = error {
@@ -230,7 +240,8 @@ impl EndpointsController {
         if !plan.is_empty() {
             let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
             let params = PostParams::default();
-            let wrote = |slice: &EndpointSlice| {
+            let wrote = |operation: &str, slice: &EndpointSlice| {
+                self.metrics.changes.add([operation]);
                 let mark = self.slices.sync_point(slice.metadata.resource_version.as_deref());
                 self.remember(key, |s| s.written = Some(mark));
             };
@@ -238,17 +249,20 @@ impl EndpointsController {
                 slice.annotations_mut().insert(slices::TRIGGER.to_owned(), trigger.to_string());
                 slice
             };
-            let creates = plan.create.into_iter().map(stamp).map(|slice| {
-                let (api, params, wrote) = (&api, &params, &wrote);
-                async move { api.create(params, &slice).await.map(|s| wrote(&s)).during("create a slice of", key) }
-            });
+            let creates =
+                plan.create.into_iter().map(stamp).map(|slice| {
+                    let (api, params, wrote) = (&api, &params, &wrote);
+                    async move {
+                        api.create(params, &slice).await.map(|s| wrote("create", &s)).during("create a slice of", key)
+                    }
+                });
             try_join_all(creates).await?;
             let updates = plan.update.into_iter().map(stamp).map(|slice| {
                 let (api, params, wrote) = (&api, &params, &wrote);
                 async move {
                     api.replace(&slice.name_any(), params, &slice)
                         .await
-                        .map(|s| wrote(&s))
+                        .map(|s| wrote("update", &s))
                         .during("update a slice of", key)
                 }
             });
@@ -257,12 +271,14 @@ impl EndpointsController {
                 let api = &api;
                 async move {
                     let params = DeleteParams::default().preconditions(same_object(&slice.metadata));
-                    error::ignore_deleted(api.delete(&slice.name_any(), &params).await).during("delete a slice of", key)
+                    let deleted = error::ignore_deleted(api.delete(&slice.name_any(), &params).await);
+                    deleted.during("delete a slice of", key).map(|_| self.metrics.changes.add(["delete"]))
                 }
             });
             try_join_all(deletes).await?;
         }
-        if let Some(object) = legacy {
+        if let Some(mut object) = legacy {
+            object.annotations_mut().insert(slices::TRIGGER.to_owned(), trigger.to_string());
             let api: Api<Endpoints> = Api::namespaced(self.client.clone(), &key.namespace);
             let params = PostParams::default();
             let written = if object.metadata.resource_version.is_some() {

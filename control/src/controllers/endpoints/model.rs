@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::{
     api::{
         core::v1::{Node, ObjectReference, Service, ServicePort, ServiceSpec},
-        discovery::v1::{Endpoint, EndpointConditions, EndpointPort},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, ForNode, ForZone},
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
@@ -135,10 +135,23 @@ fn endpoint(
         }),
         hostname: hostname(service, pod),
         node_name: node.map(str::to_owned),
-        zone: node.and_then(zone_of),
+        zone: node.and_then(&zone_of),
         target_ref: Some(target(pod)),
+        hints: hints(spec, node, node.and_then(&zone_of)),
         ..Endpoint::default()
     }
+}
+
+/// For whom an endpoint is, by the service's trafficDistribution. Upstream's `trafficdist.ReconcileHintsForSlices`.
+fn hints(spec: &ServiceSpec, node: Option<&str>, zone: Option<String>) -> Option<EndpointHints> {
+    let same_node = match spec.traffic_distribution.as_deref() {
+        Some("PreferClose" | "PreferSameZone") => false,
+        Some("PreferSameNode") => true,
+        _ => return None,
+    };
+    let for_zones = zone.map(|name| vec![ForZone { name }]);
+    let for_nodes = node.filter(|_| same_node).map(|name| vec![ForNode { name: name.to_owned() }]);
+    (for_zones.is_some() || for_nodes.is_some()).then_some(EndpointHints { for_nodes, for_zones })
 }
 
 /// The pod's own name within the service's domain, where it asks for one.

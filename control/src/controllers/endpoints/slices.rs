@@ -66,7 +66,8 @@ pub(crate) fn reconcile(service: &Service, mut groups: Groups, existing: &[Arc<E
     plan
 }
 
-fn group_of(slice: &EndpointSlice) -> (Family, Vec<Port>) {
+/// The address family and ports of a slice.
+pub(crate) fn group_of(slice: &EndpointSlice) -> (Family, Vec<Port>) {
     let family = if slice.address_type == "IPv6" { Family::IPv6 } else { Family::IPv4 };
     let mut ports: Vec<Port> = slice.ports.iter().flatten().map(Port::of).collect();
     ports.sort();

@@ -224,3 +224,26 @@ fn irrelevant_pod_changes_enqueue_nothing() {
     assert!(model::matters(Some(&old), Some(&pod("a", "10.0.0.1", false, 80))));
     assert!(!model::matters(None, Some(&pod("a", "", false, 80))));
 }
+
+#[test]
+fn hints_follow_the_traffic_distribution() {
+    let pods = [Arc::new(pod("a", "10.0.0.1", true, 1))];
+    let hints = |distribution: Option<&str>, zone: Option<&str>| {
+        let mut service = service();
+        service.spec.as_mut().unwrap().traffic_distribution = distribution.map(str::to_owned);
+        let groups = model::desired(&service, &pods, |_| zone.map(str::to_owned));
+        serde_json::json!(groups.values().next().unwrap()[0].hints)
+    };
+    let (zones, nodes) = (serde_json::json!([{"name": "z"}]), serde_json::json!([{"name": "n1"}]));
+    for (distribution, zone, expected) in [
+        (None, Some("z"), serde_json::json!(null)),
+        (Some("Other"), Some("z"), serde_json::json!(null)),
+        (Some("PreferClose"), Some("z"), serde_json::json!({"forZones": zones})),
+        (Some("PreferSameZone"), Some("z"), serde_json::json!({"forZones": zones})),
+        (Some("PreferSameZone"), None, serde_json::json!(null)),
+        (Some("PreferSameNode"), Some("z"), serde_json::json!({"forZones": zones, "forNodes": nodes})),
+        (Some("PreferSameNode"), None, serde_json::json!({"forNodes": nodes})),
+    ] {
+        assert_eq!(hints(distribution, zone), expected, "{distribution:?} in {zone:?}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Job controller: runs pods until enough of them have succeeded, or too many have failed. `plan` decides and what it is
 //! made of is pure and may not import tokio or kube's client; `orphan_pods` frees pods whose Job is gone.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
@@ -29,6 +29,7 @@ mod finalizer;
 mod indexes;
 mod manage;
 mod messages;
+mod metrics;
 mod orphan_pods;
 mod plan;
 mod pod;
@@ -42,6 +43,7 @@ pub(crate) use orphan_pods::JobPodOrphans;
 
 use backoff::Backoff;
 use messages::{Reason, events};
+use metrics::JobMetrics;
 use plan::{Observed, Plan};
 use pod::{TRACKING, is_tracked};
 
@@ -55,6 +57,7 @@ pub(crate) struct Jobs {
     control: PodControl<Job>,
     jobs: Cache<Job>,
     memories: PerOwner<Memory>,
+    metrics: Arc<JobMetrics>,
 }
 
 /// What is remembered of one Job.
@@ -74,7 +77,11 @@ impl Controller for Jobs {
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let control = PodControl::subscribe(context, "job-controller");
-        Self { control, jobs: watch_owners(context, selector), memories: PerOwner::default() }
+        let metrics: Arc<JobMetrics> = context.metrics().of();
+        let (of_pods, of_jobs) = (Arc::clone(&metrics), Arc::clone(&metrics));
+        context.informer::<CachedPod>().on_change(move |old, new| of_pods.on_pod(old, new));
+        context.informer::<Job>().on_change(move |old, new| of_jobs.on_job(old, new));
+        Self { control, jobs: watch_owners(context, selector), memories: PerOwner::default(), metrics }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
@@ -94,34 +101,50 @@ impl Controller for Jobs {
         if !self.memories.with(&key, uid, |memory| memory.written.is_none_or(|(point, _)| self.jobs.reached(point))) {
             return Ok(Outcome::After(CACHE_PATIENCE));
         }
-        let settled = self.control.settled(&key, uid);
+        let (began, mut action) = (Instant::now(), "reconciling");
+        let result = self.sync(&key, &job, (uid, selector), &mut action).await;
+        let succeeded = matches!(result, Ok(Outcome::Done | Outcome::After(_)));
+        self.metrics.synced(&job, succeeded, action, began.elapsed());
+        result
+    }
+}
+
+impl Jobs {
+    /// Reconciles a Job that has not ended; `action` becomes what it does, for the metrics.
+    async fn sync(
+        &self,
+        key: &Key,
+        job: &Job,
+        (uid, selector): (&str, Selector<'_>),
+        action: &mut &'static str,
+    ) -> Result<Outcome, Error> {
+        let settled = self.control.settled(key, uid);
         let claimable = self.control.claimable(&key.namespace, uid, selector);
         let claimant = Claimant { uid, deleting: job.metadata.deletion_timestamp.is_some(), selector };
         let Claim { ours, adopt, release } =
             claim(&claimant, &claimable, |pod: &CachedPod| pod.metadata.deletion_timestamp.is_none());
         if !adopt.is_empty() || !release.is_empty() {
-            take_over_held(&self.control.client(), &*job, Some(TRACKING), &adopt, &release).await?;
+            take_over_held(&self.control.client(), job, Some(TRACKING), &adopt, &release).await?;
             // What has changed comes back as changes of these pods.
             return Ok(Outcome::Done);
         }
         let held: HashSet<&str> = ours.iter().filter(|pod| is_tracked(pod)).map(|pod| pod::uid(pod)).collect();
-        let (released, backoff, written) = self.memories.with(&key, uid, |memory| {
+        let (released, backoff, written) = self.memories.with(key, uid, |memory| {
             memory.released.retain(|uid| held.contains(uid.as_str()));
             (memory.released.clone(), memory.backoff, memory.written)
         });
         let observed = Observed { pods: &ours, settled, released: &released, backoff, now: Timestamp::now() };
-        let plan = plan::reconcile(&job, &observed);
+        let plan = plan::reconcile(job, &observed);
+        *action = metrics::action(&plan);
         if let Some((_, at)) = written
             && is_patient(&plan)
             && at.elapsed() < STATUS_PERIOD
         {
             return Ok(Outcome::After(STATUS_PERIOD - at.elapsed()));
         }
-        self.execute(&key, &job, plan).await
+        self.execute(key, job, plan).await
     }
-}
 
-impl Jobs {
     /// Does what the plan says. Whatever fails is planned again; nothing is counted before it is written.
     async fn execute(&self, key: &Key, job: &Job, mut plan: Plan) -> Result<Outcome, Error> {
         let pods: Api<CachedPod> = Api::namespaced(self.control.client(), &key.namespace);
@@ -147,6 +170,7 @@ impl Jobs {
             return Ok(Outcome::Done);
         };
         self.record(job, &plan.events);
+        self.metrics.handled(&plan.handled);
         self.memories
             .with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| memory.backoff = plan.backoff);
 
@@ -185,6 +209,7 @@ impl Jobs {
             Err(error) if error::is_conflict(&error) => return Err(Error::Changed(key.to_string())),
             written => written.during("update the status of", key)?,
         };
+        self.metrics.written(job, old, new);
         let version = written.metadata.resource_version;
         let point = self.jobs.sync_point(version.as_deref());
         self.memories.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {

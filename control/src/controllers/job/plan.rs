@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) events: Vec<(Severity, Reason)>,
     /// What the status says now of these pods is enough: their finalizers go.
     pub(crate) release: Vec<Arc<CachedPod>>,
+    /// What rules of a pod failure policy say of failed pods among them.
+    pub(crate) handled: Vec<&'static str>,
     /// The UIDs of pods that have the finalizer.
     pub(crate) tracked: HashSet<String>,
     /// The Job has ended as soon as all pods are counted and gone.
@@ -172,6 +174,9 @@ fn count_ended(job: &Job, status: &mut JobStatus, plan: &mut Plan, counts: &Coun
         plan.release.push(Arc::clone(pod));
         let uid = pod::uid(pod);
         let valid = counts::is_valid(pod, completions);
+        if !succeeded && (failed || fails) && valid && !known.has(uid) {
+            plan.handled.extend(policy::rule(job, pod).map(|action| action.name()));
+        }
         if succeeded && !known.has(uid) {
             match (&counts.indexed, completion_index(pod)) {
                 (None, _) => {

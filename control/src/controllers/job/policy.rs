@@ -21,8 +21,25 @@ pub(crate) enum Action {
     FailJob(Reason),
 }
 
-/// What the first rule that fits a failed pod says; failures that none fits count.
+impl Action {
+    /// As the API names it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Count => "Count",
+            Self::Ignore => "Ignore",
+            Self::FailIndex => "FailIndex",
+            Self::FailJob(_) => "FailJob",
+        }
+    }
+}
+
+/// What is to happen after a failed pod; failures that no rule fits count.
 pub(crate) fn action(job: &Job, failed: &CachedPod) -> Action {
+    rule(job, failed).unwrap_or(Action::Count)
+}
+
+/// What the first rule that fits a failed pod says.
+pub(crate) fn rule(job: &Job, failed: &CachedPod) -> Option<Action> {
     let rules = job.spec.as_ref().and_then(|spec| spec.pod_failure_policy.as_ref()).map(|policy| &policy.rules);
     for (at, rule) in rules.into_iter().flatten().enumerate() {
         let name = || format!("{}/{}", failed.namespace().unwrap_or_default(), failed.name_any());
@@ -35,15 +52,15 @@ pub(crate) fn action(job: &Job, failed: &CachedPod) -> Action {
         };
         let Some(reason) = reason else { continue };
         match rule.action.as_str() {
-            "Ignore" => return Action::Ignore,
-            "FailIndex" => return Action::FailIndex,
-            "FailJob" => return Action::FailJob(reason),
-            "Count" => return Action::Count,
+            "Ignore" => return Some(Action::Ignore),
+            "FailIndex" => return Some(Action::FailIndex),
+            "FailJob" => return Some(Action::FailJob(reason)),
+            "Count" => return Some(Action::Count),
             // An action of a later version: the next rule decides.
             _ => {}
         }
     }
-    Action::Count
+    None
 }
 
 /// Whether a failed pod counts towards the back-off limits.

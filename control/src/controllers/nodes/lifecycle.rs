@@ -28,6 +28,7 @@ use windlass_kit::{
 
 use super::{
     health::{self, Eviction},
+    metrics::NodeMetrics,
     zones::{self, Zones},
 };
 use crate::controllers::{
@@ -72,6 +73,7 @@ pub(crate) struct NodeLifecycle {
     recorder: Recorder,
     timing: Timing,
     memory: Arc<Mutex<HealthMap>>,
+    metrics: Arc<NodeMetrics>,
 }
 
 impl Controller for NodeLifecycle {
@@ -86,9 +88,14 @@ impl Controller for NodeLifecycle {
         let memory: Arc<Mutex<HealthMap>> = Arc::default();
         let recorder = context.recorder("node-controller");
 
+        let metrics: Arc<NodeMetrics> = context.metrics().of();
         let (enqueue, seen, events) = (context.queue(), Arc::clone(&memory), recorder.clone());
+        let shown = Arc::clone(&metrics);
         nodes.on_change(move |old, new| {
-            let others = on_node(&mut lock(&seen), old.map(AsRef::as_ref), new.map(AsRef::as_ref), &events);
+            let mut memory = lock(&seen);
+            let others = on_node(&mut memory, old.map(AsRef::as_ref), new.map(AsRef::as_ref), &events);
+            shown.show(memory.zones.sizes());
+            drop(memory);
             if let Some(node) = new.or(old) {
                 enqueue.add(Key::of(&node.metadata));
             }
@@ -117,7 +124,7 @@ impl Controller for NodeLifecycle {
                 }
             }
         });
-        Self { client: context.client(), nodes: nodes.cache(), pods: pods.cache(), recorder, timing, memory }
+        Self { client: context.client(), nodes: nodes.cache(), pods: pods.cache(), recorder, timing, memory, metrics }
     }
 
     /// Reconciles one node.
@@ -209,6 +216,7 @@ impl NodeLifecycle {
         match memory.next_eviction.get(&zone).copied() {
             Some(at) if at > now => (Eviction::NotYet, Some(at - now)),
             _ => {
+                self.metrics.evictions.add([&zone]);
                 memory.next_eviction.insert(zone, now + interval);
                 (Eviction::Allowed, None)
             }

@@ -1,12 +1,14 @@
-//! Node controllers: IPAM, lifecycle and taints, taint eviction, pod garbage collection. `ranges`, `health` and
-//! `zones` are pure and may not import tokio or kube's client.
+//! Node controllers: IPAM, lifecycle and taints, taint eviction, pod garbage collection, TTL. `ranges`, `health`,
+//! `metrics` and `zones` are pure and may not import tokio or kube's client.
 
 mod health;
 mod ipam;
 mod lifecycle;
+mod metrics;
 mod pod_gc;
 mod ranges;
 mod taint_eviction;
+mod ttl;
 mod zones;
 
 pub(crate) use ipam::NodeIpam;
@@ -14,3 +16,4 @@ pub(crate) use lifecycle::{NodeLifecycle, Timing};
 pub(crate) use pod_gc::PodGc;
 pub(crate) use ranges::Ranges;
 pub(crate) use taint_eviction::TaintEviction;
+pub(crate) use ttl::NodeTtl;

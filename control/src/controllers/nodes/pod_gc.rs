@@ -1,7 +1,7 @@
 //! Pod garbage collector: deletes pods of deleted nodes, terminating pods that were never scheduled, terminating pods
 //! of out-of-service nodes, and the oldest terminated pods above a threshold.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -9,6 +9,10 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
+use windlass_kit::{
+    metrics::{Counter, Metrics},
+    prometheus::Text,
+};
 
 use super::{health, taint_eviction::disruption};
 use crate::controllers::{
@@ -33,6 +37,33 @@ pub(crate) struct PodGc {
     client: Client,
     nodes: Cache<Node>,
     pods: Cache<CachedPod>,
+    metrics: Arc<PodGcMetrics>,
+}
+
+struct PodGcMetrics {
+    deletions: Counter<2>,
+    errors: Counter<2>,
+}
+
+impl Default for PodGcMetrics {
+    fn default() -> Self {
+        const LABELS: [&str; 2] = ["namespace", "reason"];
+        Self {
+            deletions: Counter::new("pod_gc_collector_force_delete_pods_total", "Pods deleted by force.", LABELS),
+            errors: Counter::new(
+                "pod_gc_collector_force_delete_pod_errors_total",
+                "Pods that could not be deleted by force.",
+                LABELS,
+            ),
+        }
+    }
+}
+
+impl Metrics for PodGcMetrics {
+    fn write(&self, page: &mut Text) {
+        self.deletions.write(page);
+        self.errors.write(page);
+    }
 }
 
 /// Why a pod is deleted.
@@ -41,6 +72,20 @@ enum GcReason {
     NodeDeleted,
     NeverScheduled,
     OutOfService,
+    /// Terminated, and there are too many such.
+    Terminated,
+}
+
+impl GcReason {
+    /// As upstream's metrics name it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::NodeDeleted => "orphaned",
+            Self::NeverScheduled => "unscheduled",
+            Self::OutOfService => "out-of-service",
+            Self::Terminated => "terminated",
+        }
+    }
 }
 
 fn gc_reason(pod: &CachedPod, node: Option<&Node>) -> Option<GcReason> {
@@ -93,7 +138,7 @@ impl Controller for PodGc {
                 enqueue.add_after(terminated_pods_key(), Duration::from_secs(20));
             }
         });
-        Self { client: context.client(), nodes: nodes.cache(), pods: pods.cache() }
+        Self { client: context.client(), nodes: nodes.cache(), pods: pods.cache(), metrics: context.metrics().of() }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
@@ -126,18 +171,24 @@ impl Controller for PodGc {
             error::ignore_deleted(written).during("mark as failed the orphaned pod", &key)?;
         }
         tracing::info!(pod = %key, ?reason, "deleting orphaned pod");
-        self.delete(&pod).await?;
+        self.delete(&pod, reason).await?;
         Ok(Outcome::Done)
     }
 }
 
 impl PodGc {
-    async fn delete(&self, pod: &CachedPod) -> Result<(), Error> {
+    async fn delete(&self, pod: &CachedPod, reason: GcReason) -> Result<(), Error> {
         let key = Key::of(&pod.metadata);
         let params = DeleteParams::default().grace_period(0).preconditions(same_object(&pod.metadata));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        error::ignore_deleted(api.delete(&key.name, &params).await).during("delete the orphaned pod", &key)?;
-        Ok(())
+        let labels = [key.namespace.as_str(), reason.name()];
+        let deleted = error::ignore_deleted(api.delete(&key.name, &params).await);
+        match &deleted {
+            Ok(Some(_)) => self.metrics.deletions.add(labels),
+            Ok(None) => {}
+            Err(_) => self.metrics.errors.add(labels),
+        }
+        deleted.during("delete the orphaned pod", &key).map(drop)
     }
 
     async fn prune_terminated(&self) -> Result<Outcome, Error> {
@@ -148,7 +199,7 @@ impl PodGc {
         terminated.sort_by_key(|p| p.metadata.creation_timestamp.as_ref().map(|t| t.0));
         terminated.truncate(terminated.len().saturating_sub(TERMINATED_POD_THRESHOLD));
         for pod in terminated {
-            self.delete(&pod).await?;
+            self.delete(&pod, GcReason::Terminated).await?;
         }
         Ok(Outcome::Done)
     }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::Node;
 
+use super::metrics::ZoneSize;
+
 /// How much of a zone is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ZoneState {
@@ -113,6 +115,12 @@ impl Zones {
         if zone.ready == 0 && zone.unready.is_empty() {
             self.zones.remove(&name);
         }
+    }
+
+    /// How many nodes each zone has.
+    pub(super) fn sizes(&self) -> BTreeMap<String, ZoneSize> {
+        let size = |zone: &Zone| ZoneSize { ready: zone.ready, unready: zone.unready.len() };
+        self.zones.iter().map(|(name, zone)| (name.clone(), size(zone))).collect()
     }
 
     /// Whether there are nodes and no zone has a ready one: the fault is likely on this side.

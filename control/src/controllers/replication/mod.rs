@@ -1,6 +1,8 @@
 //! Replication controller: keeps N pods of one template running for an owner. Generic over the owner's kind: a further
-//! kind is one more `impl Owner`. `plan`, `ranking` and `status` are pure and may not import tokio or kube's
+//! kind is one more `impl Owner`. `metrics`, `plan`, `ranking` and `status` are pure and may not import tokio or kube's
 //! client.
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -13,6 +15,7 @@ use super::{
 };
 
 mod controller;
+mod metrics;
 mod plan;
 pub(super) mod ranking;
 mod replica_set;
@@ -20,6 +23,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use metrics::SortingMetrics;
 use plan::{Counts, Desired};
 
 /// A kind whose objects own identical pods.
@@ -42,6 +46,7 @@ pub(crate) trait Owner: Namespaced {
 pub(crate) struct Replication<O> {
     owners: Cache<O>,
     control: PodControl<O>,
+    metrics: Arc<SortingMetrics>,
 }
 
 fn selector_of<O: Owner>(owner: &O) -> Option<Selector<'_>> {
@@ -55,7 +60,8 @@ impl<O: Owner> Controller for Replication<O> {
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let control = PodControl::subscribe(context, O::COMPONENT);
-        Self { owners: watch_owners(context, selector_of::<O>), control }
+        let metrics = context.metrics().of();
+        Self { owners: watch_owners(context, selector_of::<O>), control, metrics }
     }
 
     /// Reconciles one owner.
@@ -67,12 +73,18 @@ impl<O: Owner> Controller for Replication<O> {
         let Some(desired) = owner.desired() else { return Ok(Outcome::Done) };
         let settled = self.control.settled(&key, desired.uid);
         let pods = self.control.claimable(&key.namespace, desired.uid, desired.selector);
-        let plan = plan::reconcile(&desired, &pods, settled, Timestamp::now());
+        let now = Timestamp::now();
+        let plan = plan::reconcile(&desired, &pods, settled, now);
         self.control.claim(&owner, &plan.adopt, &plan.release).await?;
         let Written { failure, .. } = if plan.create > 0 {
             let pod = owner.template().map(|template| pod_of(template, &*owner));
             self.control.create(&owner, pod.iter().cycle().take(plan.create)).await
         } else {
+            // Where all go, none was chosen.
+            if desired.replicas > 0 {
+                let ratios = metrics::age_ratios(&pods, &plan.delete, now);
+                ratios.into_iter().for_each(|ratio| self.metrics.deletion_age_ratio.observe([], ratio));
+            }
             self.control.delete(&owner, &plan.delete).await
         };
         if let Some(patch) = owner.status_patch(plan.counts, failure.as_ref(), Timestamp::now()) {

@@ -95,6 +95,11 @@ impl<Q: Clone + Eq + Hash + Send + 'static> Context<Q> {
         self.shared.discovery.clone()
     }
 
+    /// Where metrics are registered: a controller's own are a type, `metrics().of::<M>()`, so that they outlive it.
+    pub(crate) fn metrics(&self) -> Registry {
+        self.shared.registry.clone()
+    }
+
     /// Of the controller, for handlers that are added later.
     pub(crate) fn life(&self) -> Life {
         self.life.clone()
@@ -133,6 +138,7 @@ struct Shared {
     client: Client,
     informers: Informers,
     discovery: Discovery,
+    registry: Registry,
     metrics: Arc<QueueMetrics>,
     shutdown: CancellationToken,
 }
@@ -160,7 +166,10 @@ impl Controllers {
             caches.write(page);
         });
         let discovery = Discovery::new(client.clone(), generation);
-        Self { shared: Shared { client, informers, discovery, metrics, shutdown }, added: Vec::new() }
+        Self {
+            shared: Shared { client, informers, discovery, registry: registry.clone(), metrics, shutdown },
+            added: Vec::new(),
+        }
     }
 
     /// Adds a controller. Its watches start at once, it itself with [`run`](Self::run).

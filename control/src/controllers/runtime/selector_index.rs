@@ -52,6 +52,16 @@ impl SelectorIndex {
         }
         let Some(selector) = selector else { return };
         let slots = self.choose(&key.namespace, &selector);
+        self.add(key, slots);
+    }
+
+    /// Sets a selector of everything for the object `key`.
+    pub(crate) fn set_all(&mut self, key: &Key) {
+        self.set(key, None);
+        self.add(key, vec![Slot::new(&key.namespace, None, None)]);
+    }
+
+    fn add(&mut self, key: &Key, slots: Vec<Slot>) {
         for slot in &slots {
             self.by_slot.entry(slot.clone()).or_default().insert(key.name.clone());
         }

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::{CronJob, Job},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
@@ -13,6 +14,7 @@ use k8s_openapi::api::{
     },
     discovery::v1::EndpointSlice,
     networking::v1::{IPAddress, ServiceCIDR},
+    policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
     storage::v1::{StorageClass, VolumeAttributesClass},
 };
@@ -38,12 +40,14 @@ impl Cached for ControllerRevision {}
 impl Cached for DaemonSet {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
+impl Cached for HorizontalPodAutoscaler {}
 impl Cached for IPAddress {}
 impl Cached for Job {}
 impl Cached for Lease {}
 impl Cached for Namespace {}
 impl Cached for PersistentVolume {}
 impl Cached for PersistentVolumeClaim {}
+impl Cached for PodDisruptionBudget {}
 impl Cached for ReplicaSet {}
 impl Cached for ReplicationController {}
 impl Cached for ResourceQuota {}

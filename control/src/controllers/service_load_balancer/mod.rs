@@ -57,7 +57,7 @@ pub(crate) struct ServiceLoadBalancer {
     nodes: Cache<Node>,
     pods: Cache<CachedPod>,
     slices: Cache<EndpointSlice>,
-    /// TCP ports of the node's own servers.
+    /// Ports of the node's own servers.
     reserved: Vec<u16>,
     recorder: Recorder,
 }
@@ -69,7 +69,7 @@ fn enqueue_all(queue: &WorkQueue<Key>, services: &[Arc<Service>]) {
 impl Controller for ServiceLoadBalancer {
     const NAME: &'static str = "service-lb-controller";
     type Key = Key;
-    /// TCP ports of the node's own servers.
+    /// Ports of the node's own servers.
     type Config = Vec<u16>;
 
     fn subscribe(context: &mut Context<Key>, reserved: Vec<u16>) -> Self {

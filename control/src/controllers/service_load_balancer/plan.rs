@@ -43,10 +43,6 @@ impl PortKey {
         };
         Self { number, protocol }
     }
-
-    fn is_tcp(self) -> bool {
-        self.protocol == Protocol::Tcp
-    }
 }
 
 impl fmt::Display for PortKey {
@@ -143,7 +139,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) services: Vec<&'a Service>,
     /// Pods with a host port of the same number.
     pub(super) pods: Vec<&'a CachedPod>,
-    /// TCP ports of the node's own servers.
+    /// Ports of the node's own servers, which have them whatever the protocol.
     pub(super) reserved: &'a [u16],
 }
 
@@ -198,7 +194,7 @@ fn families(service: &Service) -> impl Iterator<Item = &str> {
 /// Who has a port of a service already: the node, an older service, or a pod, unless the service had it first.
 fn collision(service: &Service, around: &Surroundings<'_>) -> Option<String> {
     let wanted = ports(service);
-    let on_node = |port: &&PortKey| port.is_tcp() && around.reserved.iter().any(|own| i32::from(*own) == port.number);
+    let on_node = |port: &&PortKey| around.reserved.iter().any(|own| i32::from(*own) == port.number);
     if let Some(port) = wanted.iter().find(on_node) {
         return Some(messages::taken_by_node(*port));
     }

@@ -132,8 +132,6 @@ fn a_port_is_that_of_the_oldest_service() {
     assert_eq!(step(&published(new.clone()), &[], &[&with_port]), "192.0.2.1", "the service was first");
     let api = service("api", 1, json!({"ports": [{"port": 443}, {"port": 6443}]}));
     assert_eq!(step(&api, &[], &[]), format!("{FAILED} port 6443/TCP is used by the node itself"));
-    let udp = service("api", 1, json!({"ports": [{"port": 6443, "protocol": "UDP"}]}));
-    assert_eq!(step(&udp, &[], &[]), "192.0.2.1");
 }
 
 #[test]

@@ -9,10 +9,10 @@ use k8s_openapi::api::{
     core::v1::PersistentVolumeClaim,
 };
 use kube::ResourceExt;
+use windlass_kit::objects::int_or_percent::{Rounding, scaled};
 
 use super::{
     history::{History, Revisions},
-    int_or_percent::{Rounding, scaled},
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
     pods,

@@ -240,3 +240,35 @@ async fn a_replica_set_takes_pods_by_its_expressions() {
     bed.fake.until("pods", "a release", released).await;
     bed.end().await;
 }
+
+#[tokio::test]
+async fn a_deployment_is_rolled_back_by_its_annotation() {
+    let bed = Bed::new(Config::default()).await;
+    let _kubelet = Kubelet::run(&bed);
+    let api: Api<Deployment> = bed.api();
+    put(&api, web("v1", 2)).await;
+    rolled_out(&bed, "v1", 2).await;
+    set_image(&api, "v2").await;
+    rolled_out(&bed, "v2", 2).await;
+    let ask = async |revision: &str| {
+        let patch = json!({"metadata": {"annotations": {"deprecated.deployment.rollback.to": revision}}});
+        api.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    let told = async |text: &str| {
+        bed.fake.until("events", text, |all| all.iter().any(|event| event["message"] == text)).await;
+    };
+    ask("0").await;
+    told("Rolled back deployment \"web\" to revision 1").await;
+    let back = rolled_out(&bed, "v1", 2).await;
+    let annotations = &back["metadata"]["annotations"];
+    assert_eq!(annotations["kubernetes.io/change-cause"], "v1");
+    assert_eq!(annotations["deprecated.deployment.rollback.to"], json!(null));
+    ask("9").await;
+    told("Unable to find the revision to rollback to.").await;
+    bed.fake
+        .until("deployments", "the request is gone", |all| {
+            all[0]["metadata"]["annotations"]["deprecated.deployment.rollback.to"].is_null()
+        })
+        .await;
+    bed.end().await;
+}

@@ -12,6 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use windlass_kit::prometheus::Format;
 
 use super::{Bed, events, put};
 use crate::controllers::Config;
@@ -48,7 +49,9 @@ fn is_held(pod: &Value) -> bool {
 
 #[tokio::test]
 async fn a_job_runs_its_pods_and_completes() {
-    let bed = Bed::new(Config::default()).await;
+    let config = Config::default();
+    let metrics = config.metrics.clone();
+    let bed = Bed::new(config).await;
     job(&bed, json!({})).await;
     let first = bed.fake.until("pods", "two pods", |p| running(p).len() == 2).await;
     assert!(first.iter().all(is_held));
@@ -68,6 +71,24 @@ async fn a_job_runs_its_pods_and_completes() {
     bed.fake.until("events", "completed", |e| e.iter().any(|e| e["reason"] == "Completed")).await;
     assert_eq!(events(&bed.fake, "SuccessfulCreate").len(), 3);
     assert_eq!(events(&bed.fake, "Completed")[0]["source"]["component"], "job-controller");
+    // Pods are seen to be free of the finalizer a moment later.
+    let freed = "job_controller_terminated_pods_tracking_finalizer_total{event=\"delete\"} 3";
+    let mut page = String::new();
+    for _ in 0..1000 {
+        page = metrics.page(Format::Plain);
+        if page.contains(freed) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for sample in [
+        "job_controller_jobs_finished_total{completion_mode=\"NonIndexed\",result=\"succeeded\",reason=\"CompletionsReached\"} 1",
+        "job_controller_job_pods_finished_total{completion_mode=\"NonIndexed\",result=\"succeeded\"} 3",
+        "job_controller_terminated_pods_tracking_finalizer_total{event=\"add\"} 3",
+        freed,
+    ] {
+        assert!(page.lines().any(|line| line == sample), "{sample} of\n{page}");
+    }
     // At rest nothing is written.
     let writes = || bed.fake.requests(Method::PATCH, "jobsstatus");
     let before = writes();

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use k8s_openapi::api::{
-    apps::v1::Deployment,
+    apps::v1::{DaemonSet, Deployment, StatefulSet},
+    batch::v1::{CronJob, Job},
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
+    policy::v1::PodDisruptionBudget,
 };
 use kube::{
     Api,
@@ -61,6 +63,36 @@ fn deployment(name: &str, replicas: i32) -> Value {
         "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "v1"}]}}}})
 }
 
+/// A workload of the name, whose pods have its name as their label.
+fn workload(name: &str, spec: Value) -> Value {
+    let labels = json!({"app": name});
+    let mut all = json!({"selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "v1"}]}}});
+    json_patch::merge(&mut all, &spec);
+    json!({"metadata": {"name": name}, "spec": all})
+}
+
+fn cron_job(name: &str) -> Value {
+    let job = json!({"spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}});
+    json!({"metadata": {"name": name}, "spec": {"schedule": "0 0 1 1 *", "suspend": true, "jobTemplate": job}})
+}
+
+fn budget(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": name}}}})
+}
+
+/// Makes the one pod of a workload ready, or ends it.
+async fn set_phase(bed: &Bed, app: &str, phase: &str) {
+    let of_app = |pods: &[Value]| {
+        let mut pods = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == app);
+        pods.next().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned())
+    };
+    let pods = bed.fake.until("pods", app, |pods| of_app(pods).is_some()).await;
+    let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let patch = Patch::Merge(json!({"status": {"phase": phase, "conditions": ready}}));
+    bed.api::<Pod>().patch_status(&of_app(&pods).unwrap(), &PatchParams::default(), &patch).await.unwrap();
+}
+
 async fn fill(bed: &Bed, unrelated: usize) {
     let nodes: Api<Node> = Api::all(bed.client.clone());
     let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
@@ -83,6 +115,10 @@ async fn fill(bed: &Bed, unrelated: usize) {
         )
         .await;
         put(&bed.api::<Deployment>(), deployment(&app, 0)).await;
+        put(&bed.api::<StatefulSet>(), workload(&app, json!({"replicas": 0, "serviceName": ""}))).await;
+        put(&bed.api::<Job>(), workload(&app, json!({"suspend": true, "parallelism": 1, "completions": 1}))).await;
+        put(&bed.api::<CronJob>(), cron_job(&app)).await;
+        put(&bed.api::<PodDisruptionBudget>(), budget(&app)).await;
         put(&volumes, volume(&app, "unused")).await;
         put(
             &bed.api::<PersistentVolumeClaim>(),
@@ -100,7 +136,7 @@ async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
     fill(&bed, unrelated).await;
     let (nodes, pods) = (Api::<Node>::all(bed.client.clone()), bed.api::<Pod>());
     let mut own = node(true);
-    own["metadata"] = json!({"name": "n1"});
+    own["metadata"] = json!({"name": "n1", "labels": {"agent": "yes"}});
     put(&nodes, own).await;
     for i in 0..3 {
         put(&pods, pod(&format!("web-{i}"), "web", "n1", true)).await;
@@ -109,6 +145,15 @@ async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
     let service = json!({"metadata": {"name": "web"}, "spec": {"selector": selector, "ports": [{"port": 80}]}});
     put(&bed.api::<Service>(), service).await;
     bed.rc(3).await;
+    put(&bed.api::<StatefulSet>(), workload("db", json!({"replicas": 1, "serviceName": ""}))).await;
+    let on_one = json!({"nodeSelector": {"agent": "yes"}});
+    put(&bed.api::<DaemonSet>(), workload("agent", json!({"template": {"spec": on_one}}))).await;
+    put(&bed.api::<Job>(), workload("batch", json!({"parallelism": 1, "completions": 1, "backoffLimit": 6}))).await;
+    put(&bed.api::<CronJob>(), cron_job("cron")).await;
+    put(&bed.api::<PodDisruptionBudget>(), budget("web")).await;
+    for app in ["db", "agent", "batch"] {
+        set_phase(&bed, app, "Pending").await;
+    }
     let mut before = rest(&metrics).await;
     let mut costs = Vec::new();
     let mut cost = async |change: &'static str| {
@@ -126,6 +171,24 @@ async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
     cost("a pod is adopted, and one too many deleted").await;
     pods.delete("other-3", &DeleteParams::default().grace_period(0)).await.unwrap();
     cost("a pod is replaced").await;
+    set_phase(&bed, "db", "Running").await;
+    cost("a pod of a StatefulSet becomes ready").await;
+    set_phase(&bed, "agent", "Running").await;
+    cost("a pod of a DaemonSet becomes ready").await;
+    set_phase(&bed, "batch", "Succeeded").await;
+    let ended = |jobs: &[Value]| jobs.iter().any(|job| job["status"]["succeeded"] == 1);
+    bed.fake.until("jobs", "the end of the Job", ended).await;
+    cost("a pod of a Job ends").await;
+    let schedule = json!({"spec": {"schedule": "0 0 2 1 *"}});
+    bed.api::<CronJob>().patch("cron", &params, &patch(schedule)).await.unwrap();
+    cost("a CronJob gets another schedule").await;
+    let most = json!({"spec": {"maxUnavailable": 2}});
+    bed.api::<PodDisruptionBudget>().patch("web", &params, &patch(most)).await.unwrap();
+    let counted = |all: &[Value]| {
+        all.iter().any(|one| one["spec"]["maxUnavailable"] == 2 && one["status"]["disruptionsAllowed"] == 1)
+    };
+    bed.fake.until("poddisruptionbudgets", "the budget is counted", counted).await;
+    cost("a budget changes").await;
     let params_of = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}});
     nodes.patch("n1", &params, &patch(params_of)).await.unwrap();
     cost("a node moves to another zone").await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, Draft, Mutation, Operation, RequestOptions, Scope, Target, Warnings, types::Gvk,
+        ApiError, ApiRequest, Draft, Mutated, Mutation, Operation, RequestOptions, Scope, Target, Warnings, types::Gvk,
     },
     kinds::types,
 };
@@ -42,9 +42,9 @@ pub(crate) async fn change(
     request: &ApiRequest,
     target: &Target,
     dry_run: bool,
-    make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
-) -> Result<(), ApiError> {
-    let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null)).map(Draft::Write);
+    make: &(dyn Fn(&Value) -> Result<Draft, ApiError> + Send + Sync),
+) -> Result<Mutated, ApiError> {
+    let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null));
     let mutation = Mutation {
         target,
         operation: Operation::Update,
@@ -54,7 +54,7 @@ pub(crate) async fn change(
         manager: None,
         make: &make,
     };
-    request.mutate(mutation).await.map(drop)
+    request.mutate(mutation).await
 }
 
 /// The answer to what was done.

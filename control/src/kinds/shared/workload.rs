@@ -1,7 +1,10 @@
 //! What controllers of pods have in common: their template, numbers or percentages, and cells. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, pod_spec, set};
+use windlass_kit::objects::{
+    int_or_percent::percent,
+    pod_defaults::{child, pod_spec, set},
+};
 
 use super::{
     cells::{joined, text},
@@ -61,12 +64,6 @@ pub(crate) fn lasting(template: &Field<'_>, kind: &str, errors: &mut Errors) {
     if deadline.is_set() {
         deadline.forbidden(&format!("activeDeadlineSeconds in {kind} is not Supported"), errors);
     }
-}
-
-/// The number of a percentage such as `25%`.
-pub(crate) fn percent(text: &str) -> Option<i64> {
-    let digits = text.strip_suffix('%').filter(|digits| !digits.is_empty())?;
-    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
 /// Validates a number or percentage that is not negative.

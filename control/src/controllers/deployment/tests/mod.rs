@@ -15,13 +15,14 @@ use super::{
     annotations,
     plan::{Observed, Plan, collided, create_failed, is_ours, reconcile},
     replica_sets::Set,
-    scaling,
+    rollback as rolling_back, scaling,
     steps::Step,
     strategy::Limits,
     template,
 };
 
 mod progress;
+mod rollback;
 mod rollout;
 
 pub(super) fn at(second: i64) -> Timestamp {
