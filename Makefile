@@ -90,7 +90,7 @@ reproducible: ## two builds in two directories, compared byte by byte: two relea
 	scripts/reproducible.sh
 
 .PHONY: bench
-bench: bench-agent bench-api bench-cadvisor bench-node bench-proxy bench-store bench-instructions ## all figures of docs/performance.md, measured here
+bench: bench-agent bench-api bench-cadvisor bench-controllers bench-node bench-proxy bench-store bench-instructions ## all figures of docs/performance.md, measured here
 
 .PHONY: bench-agent
 bench-agent: build ## pods beside raw Docker, and the node with 100 of them
@@ -117,6 +117,11 @@ bench-cadvisor: build ## measuring 100 and 500 containers, and the pages of 250 
 	scripts/install.sh test
 	scripts/bench.sh bench-cadvisor
 
+.PHONY: bench-controllers
+bench-controllers: build ## 1,000 pods of 100 Deployments on 50 hollow nodes beside raw writes; a Deployment beside raw Docker
+	scripts/install.sh test
+	scripts/bench.sh bench-controllers
+
 .PHONY: bench-proxy
 bench-proxy: build ## the proxy with 1,000 and 10,000 services
 	scripts/install.sh test
@@ -141,6 +146,11 @@ bench-instructions: ## instructions that the rule builder takes, each against it
 soak: build ## churn and random faults for SOAK_MINUTES=30, then a look for leaks and losses; SOAK_SEED= repeats one
 	scripts/install.sh test
 	scripts/bench.sh soak
+
+.PHONY: storm
+storm: build ## 200 Deployments changed at random for two minutes while the control plane is killed; STORM_SEED= repeats one
+	scripts/install.sh test
+	scripts/bench.sh storm
 
 .PHONY: fuzz
 fuzz: ## feed nonsense to the readers of kernel state, logs, manifests and the API, SECONDS_EACH=60

@@ -3,7 +3,7 @@
 # arguments are the program's: `bench-cluster requests` counts requests alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?bench-agent, bench-cadvisor, bench-cluster, bench-node or soak}
+name=${1:?bench-agent, bench-cadvisor, bench-cluster, bench-controllers, bench-node, soak or storm}
 shift
 export PATH=$PATH:/usr/sbin:/sbin
 scripts/dockerd.sh

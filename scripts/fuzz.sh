@@ -10,7 +10,7 @@ running=()
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in applies bodies channel_message kernel_state log_entry log_reader manifests owners patches schemas selectors spdy_connection spdy_headers token volume_tree; do
+for target in applies bodies channel_message dns_packets kernel_state log_entry log_reader manifests owners patches schemas selectors spdy_connection spdy_headers token volume_tree; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
@@ -21,6 +21,9 @@ for target in applies bodies channel_message kernel_state log_entry log_reader m
       cp proxy/tests/golden/*.yaml "$corpus"
       printf 'k8s\0\n\017\n\002v1\022\tConfigMap\022\015\n\003\n\001m\022\006\n\001a\022\001b' >"$corpus/protobuf"
       printf '%s' '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i","args":[null],"resources":{"limits":{"cpu":0.5}}}]}}' >"$corpus/pod" ;;
+    dns_packets)
+      printf '\0\1\1\0\0\1\0\0\0\0\0\1\2_p\4_tcp\1h\1n\3svc\1c\0\0\41\0\1\0\0\51\4\320\0\0\200\0\0\0' >"$corpus/service"
+      printf '\0\1\1\0\0\1\0\0\0\0\0\0\1x\1n\3svc\1c\0\0\1\0\1' >"$corpus/alias" ;;
     kernel_state) cp proxy/tests/golden/*.save "$corpus" ;;
     log_entry)
       printf '%s' '{"log":"a \u00e9\n","stream":"stdout","time":"2026-01-01T00:00:00.5Z"}' >"$corpus/json"

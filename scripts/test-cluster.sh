@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs what a real Kubernetes control plane judges: the target `cluster`, the cases of pod conformance, and the end-to-end tests
-# that ask nothing of the embedded API. Its programs (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) are
+# Runs what a real Kubernetes control plane judges: the target `cluster`, the cases of pod conformance, the workloads, whose
+# recordings UPDATE_RECORDED=1 makes anew, and the end-to-end tests that ask nothing of the embedded API. Its programs (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) are
 # in the directory that KUBEBUILDER_ASSETS names; where that is not set, everything here is skipped.
-# usage: test-cluster.sh [all|cluster|differential|pod_conformance|e2e] [FILTER…]
+# usage: test-cluster.sh [all|cluster|differential|pod_conformance|workloads|e2e] [FILTER…]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin
@@ -24,8 +24,8 @@ export RUST_BACKTRACE=1
 test() { cargo test --locked --workspace --no-fail-fast --test "$1" -- "${@:2}"; }
 
 case $what in
-all | cluster | differential | pod_conformance | e2e) ;;
-*) echo "test-cluster.sh: $what is not one of all, cluster, differential, pod_conformance, e2e" >&2; exit 2 ;;
+all | cluster | differential | pod_conformance | workloads | e2e) ;;
+*) echo "test-cluster.sh: $what is not one of all, cluster, differential, pod_conformance, workloads, e2e" >&2; exit 2 ;;
 esac
 failed=0
 wants() { [ "$what" = all ] || [ "$what" = "$1" ]; }
@@ -33,6 +33,7 @@ wants() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 if wants cluster; then test cluster --test-threads=1 "$@" || failed=1; fi
 if wants differential; then test differential --test-threads=1 "$@" || failed=1; fi
 if wants pod_conformance; then TEST_API=cluster test pod_conformance --test-threads="${TEST_THREADS:-2}" "$@" || failed=1; fi
+if wants workloads; then TEST_API=cluster test workloads "$@" || failed=1; fi
 if wants e2e; then
     # Two move the disk and the clock below the embedded API.
     (($#)) || set -- "${e2e[@]/%/::}" --skip a_full_disk_loses_nothing --skip the_clock_jumps_a_day_ahead_and_back

@@ -70,6 +70,13 @@ impl Quantity {
         Self { nanos: nano as i128, style: Style::Decimal }
     }
 
+    /// The amount as a float; upstream's `AsApproximateFloat64`.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "approximate")]
+    pub fn approximate(self) -> f64 {
+        self.nanos as f64 / NANO as f64
+    }
+
     /// Whether the amount is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
@@ -281,6 +288,10 @@ mod tests {
         assert_eq!((q.units(), q.milli()), (2, 1001));
         let q: Quantity = "100Mi".parse().unwrap();
         assert_eq!(q.units(), 104_857_600);
+        for (text, float) in [("500u", 0.0005), ("-1500m", -1.5), ("1Ki", 1024.0)] {
+            let approximate = text.parse::<Quantity>().unwrap().approximate();
+            assert!((approximate - float).abs() < 1e-12, "{text}: {approximate}");
+        }
     }
 
     proptest! {

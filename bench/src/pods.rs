@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
@@ -196,6 +196,20 @@ impl<'w> Pods<'w> {
         ))
     }
 
+    /// The result row of a Deployment of one pod, compared with the containers alone.
+    ///
+    /// # Errors
+    /// When either side refuses.
+    pub fn of_deployment(&self, rounds: usize, goal: f64) -> anyhow::Result<String> {
+        let both = compare(rounds, || self.raw(1, None), || self.deployed())?;
+        Ok(format!(
+            "| a Deployment of one pod, created to Ready (median of {rounds}) | {:.0} ms | {:.0} ms | +{:.0} ms | +{goal} ms |",
+            both.ours,
+            both.raw,
+            both.ours - both.raw
+        ))
+    }
+
     /// The result row of a pod that ends at SIGTERM, compared with its container alone.
     ///
     /// # Errors
@@ -315,6 +329,27 @@ impl<'w> Pods<'w> {
         let mut args = vec!["rm", "-f"];
         args.extend(ids.iter().map(String::as_str));
         self.testbed.docker(&args);
+    }
+
+    /// Creates a Deployment and waits until its pod is Ready, then removes it.
+    fn deployed(&self) -> anyhow::Result<Duration> {
+        let labels = json!({"bench": "deployment"});
+        let template = json!({"metadata": {"labels": labels}, "spec": {
+            "terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": IMAGE, "command": COMMAND}]}});
+        let deployment: Deployment = serde_json::from_value(json!({
+            "metadata": {"name": "deployed"}, "spec": {"selector": {"matchLabels": labels}, "template": template},
+        }))?;
+        self.runtime.block_on(async {
+            let deployments: Api<Deployment> = Api::default_namespaced(self.client.clone());
+            let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
+            let started = Instant::now();
+            deployments.create(&PostParams::default(), &deployment).await?;
+            wait_ready(&pods, 1).await?;
+            let took = started.elapsed();
+            deployments.delete("deployed", &DeleteParams::background()).await?;
+            self.wait_deleted(&pods).await?;
+            Ok(took)
+        })
     }
 
     /// Creates pods and waits until all are Ready, then removes them.

@@ -7,6 +7,7 @@
 mod apiextensions;
 pub mod apiserver;
 pub mod controllers;
+pub mod dns;
 pub mod kinds;
 pub mod manifests;
 pub mod metrics;

@@ -34,6 +34,7 @@ pub mod prometheus;
 pub mod redact;
 #[cfg(feature = "reflector")]
 pub mod reflector;
+pub mod resolv_conf;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod supervise;

@@ -11,11 +11,14 @@ pub mod cluster;
 mod docker;
 mod guard;
 mod hanging_mount;
+mod hollow_nodes;
 mod kubectl;
 mod process;
+pub mod recording;
 mod registry;
 pub mod shared_dir;
 pub mod sources;
+mod storm;
 mod testbed;
 mod windlass;
 
@@ -23,9 +26,11 @@ pub use browser::Browser;
 pub use client::client;
 pub use docker::RawDocker;
 pub use hanging_mount::HangingMount;
+pub use hollow_nodes::HollowNodes;
 pub use kubectl::{Kubectl, Output};
 pub use process::{Daemon, Usage, page, resident_megabytes, run, try_run};
 pub use registry::FailingRegistry;
+pub use storm::{Storm, Weather};
 pub use testbed::{NODE_IP, Testbed};
 pub use windlass::Windlass;
 

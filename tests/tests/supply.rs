@@ -4,8 +4,9 @@ use std::{fs, path::Path};
 
 use windlass_tests::sources::{repository, rust_sources};
 
-/// The number of packages in the lock file. A higher number is a decision, and needs a reason.
-const MAX_PACKAGES: usize = 400;
+/// The number of packages in the lock file. A higher number is a decision, and needs a reason: 400 as surveyed, and
+/// hickory-proto with what it brings.
+const MAX_PACKAGES: usize = 404;
 
 /// Every `unsafe` of this project by file: the number, and why it is necessary.
 const UNSAFE: [(&str, usize, &str); 1] = [(

@@ -1,6 +1,6 @@
 //! Label selectors: `a=b,c!=d,e in (f,g),!h,i>5`.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::{SelectorError, parser};
 
@@ -73,6 +73,40 @@ impl LabelSelector {
             });
         }
         Ok(Self { requirements })
+    }
+
+    /// The same as `matchLabels` and `matchExpressions`; `None` where it compares numbers, which these cannot say.
+    #[must_use]
+    pub fn to_label_selector(&self) -> Option<Value> {
+        let (mut labels, mut expressions) = (Map::new(), Vec::new());
+        for requirement in &self.requirements {
+            let (key, operator, values) = match requirement {
+                Requirement::In(key, values) => match values.as_slice() {
+                    [value] if !labels.contains_key(key) => {
+                        labels.insert(key.clone(), json!(value));
+                        continue;
+                    }
+                    _ => (key, "In", values.as_slice()),
+                },
+                Requirement::NotIn(key, values) => (key, "NotIn", values.as_slice()),
+                Requirement::Exists(key) => (key, "Exists", [].as_slice()),
+                Requirement::Absent(key) => (key, "DoesNotExist", [].as_slice()),
+                Requirement::Above(..) | Requirement::Below(..) => return None,
+            };
+            let mut expression = json!({"key": key, "operator": operator});
+            if !values.is_empty() {
+                expression["values"] = json!(values);
+            }
+            expressions.push(expression);
+        }
+        let mut selector = json!({});
+        if !labels.is_empty() {
+            selector["matchLabels"] = Value::Object(labels);
+        }
+        if !expressions.is_empty() {
+            selector["matchExpressions"] = json!(expressions);
+        }
+        Some(selector)
     }
 
     /// Whether the selector matches everything.
@@ -211,6 +245,23 @@ mod tests {
         }
         assert!(LabelSelector::from_map(&serde_json::json!({"app": "web"})).matches(&object));
         assert!(LabelSelector::from_map(&Value::Null).is_empty());
+    }
+
+    #[test]
+    fn selectors_in_the_form_of_objects() {
+        for text in ["", "a=b,c=", "a in (b,c),d notin (e),f,!g", "a=b,a=c", "a!=b"] {
+            let selector = LabelSelector::parse(text).unwrap();
+            let written = selector.to_label_selector().unwrap();
+            let read = LabelSelector::from_label_selector(&written).unwrap();
+            for labels in [
+                serde_json::json!({}),
+                serde_json::json!({"a": "b", "c": "", "f": ""}),
+                serde_json::json!({"a": "c", "f": "", "g": ""}),
+            ] {
+                assert_eq!(read.matches_labels(&labels), selector.matches_labels(&labels), "{text}: {labels}");
+            }
+        }
+        assert_eq!(LabelSelector::parse("a=b,n>5").unwrap().to_label_selector(), None);
     }
 
     proptest! {

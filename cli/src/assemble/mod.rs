@@ -15,6 +15,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::{Api, Client};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::{Agent, AgentInputs, metrics::Metrics};
 use windlass_control::ControlPlane;
@@ -51,6 +52,8 @@ pub(crate) struct Node {
     liveness: Option<Liveness>,
     /// The control plane of this process, whose store outlives the tasks.
     plane: Option<ControlPlane>,
+    /// Whether the cluster's DNS of this process has its records.
+    dns_ready: Option<watch::Receiver<bool>>,
 }
 
 impl Node {
@@ -72,7 +75,7 @@ impl Node {
 
     /// A waiter for the node's readiness, independent of the tasks.
     pub(crate) fn waiter(&self) -> Waiter {
-        Waiter { client: self.client.clone() }
+        Waiter { client: self.client.clone(), dns_ready: self.dns_ready.clone() }
     }
 
     /// Ends all tasks; containers and rules stay.
@@ -91,11 +94,16 @@ impl Node {
 /// Waits for the node to be Ready.
 pub(crate) struct Waiter {
     client: Client,
+    dns_ready: Option<watch::Receiver<bool>>,
 }
 
 impl Waiter {
-    /// Waits until the Node in the API is Ready.
+    /// Waits until the cluster's DNS can answer, if there is one in this process, and the Node in the API is Ready.
     pub(crate) async fn ready(&self, name: &str) {
+        if let Some(mut ready) = self.dns_ready.clone() {
+            // An error is the end of the task, which ends the process.
+            let _ = ready.wait_for(|ready| *ready).await;
+        }
         let api: Api<NodeObject> = Api::all(self.client.clone());
         let mut wait = Duration::from_millis(10);
         loop {
@@ -133,7 +141,7 @@ pub(crate) async fn proxy_alone(
     }
     let liveness = Liveness::new(STUCK_AFTER);
     start_proxy(config, client.clone(), &liveness, &mut tasks);
-    Ok(Node { tasks, client, liveness: Some(liveness), plane: None })
+    Ok(Node { tasks, client, liveness: Some(liveness), plane: None, dns_ready: None })
 }
 
 fn start_proxy(config: proxy::Config, client: Client, liveness: &Liveness, tasks: &mut Supervisor) {

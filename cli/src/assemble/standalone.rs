@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use windlass_control::{ControlPlane, apiserver::User, controllers, manifests, scheduler};
+use windlass_control::{ControlPlane, apiserver::User, controllers, dns::ClusterDns, manifests, scheduler};
 use windlass_kit::supervise::Supervisor;
 
 use super::{AgentAccess, Node, STUCK_AFTER, build_agent, start_agent, start_proxy, usage};
@@ -11,7 +11,7 @@ use crate::{
     config::{
         Settings,
         connect::install_crypto,
-        control::{control_config, controllers_config},
+        control::{control_config, controllers_config, dns_config},
         proxy::proxy_config,
     },
     systemd::Liveness,
@@ -20,6 +20,7 @@ use crate::{
 /// Starts the control plane and, unless `node` is false, a node of it.
 pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Result<Node> {
     install_crypto();
+    let settings = &settings.of_standalone();
     let plane = ControlPlane::open(control_config(settings)?).await?;
     let listeners = plane.listen().await?;
     if !settings.api_bind_addresses().any_beyond_loopback() {
@@ -28,12 +29,22 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
             "the API listens on loopback only, so pods cannot reach it; add the node's address to apiBindAddress to change that"
         );
     }
+    let dns = match dns_config(settings)? {
+        Some(config) => Some(ClusterDns::bind(config).await?),
+        None => None,
+    };
     plane.write_kubeconfigs()?;
 
     let mut tasks = Supervisor::new(CancellationToken::new());
     let token = tasks.token();
     let mut liveness = Liveness::new(STUCK_AFTER);
     liveness.api = Some(plane.loopback_probe()?);
+    let dns_ready = dns.as_ref().map(ClusterDns::ready);
+    if let Some(dns) = dns {
+        dns.register_metrics(&plane.metrics());
+        let as_dns = plane.client(User::internal("system:coredns"));
+        tasks.forever("cluster DNS", dns.run(as_dns, liveness.heartbeats.clone(), token.clone()));
+    }
     if node {
         start_node(settings, &plane, &mut liveness, &mut tasks).await?;
     }
@@ -58,7 +69,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let as_manifests = plane.client(User::internal("system:manifests"));
     tasks.spawn("manifests directory", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
     let client = plane.client(User::internal("system:windlass"));
-    Ok(Node { tasks, client, liveness: Some(liveness), plane: Some(plane) })
+    Ok(Node { tasks, client, liveness: Some(liveness), plane: Some(plane), dns_ready })
 }
 
 /// Starts agent and proxy. The agent has a node's rights only, as it would against any API server.

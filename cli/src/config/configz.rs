@@ -70,6 +70,7 @@ pub(crate) fn flags(settings: &Settings) -> Vec<(String, String)> {
         ("api-bind-address", settings.api_bind_addresses().to_string()),
         ("authorize-pod-websocket-upgrade-create-permission", settings.get_needs_create.to_string()),
         ("cluster-cidr", settings.cluster_cidr.to_string()),
+        ("cluster-dns-bind-address", OptionalAddress(settings.cluster_dns_bind_address()).to_string()),
         ("cluster-domain", settings.cluster_domain.clone()),
         ("container-log-max-files", settings.log_limits.files.to_string()),
         ("container-log-max-size", settings.log_limits.file_bytes.to_string()),

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::Context as _;
 use tokio::sync::watch;
-use windlass_control::{Config, controllers, pki::Lifetimes};
+use windlass_control::{Config, controllers, dns, pki::Lifetimes};
 
 use super::{Ranges, Settings};
 
@@ -19,6 +19,7 @@ pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
         advertise: settings.api_advertise_address(),
         cluster_domain: settings.cluster_domain.clone(),
         service_cidr: ipv4(&settings.service_cidr, "serviceCIDR")?,
+        cluster_dns: settings.cluster_dns_bind_address(),
         node_ports: settings.node_ports.clone(),
         max_token_seconds: settings.max_token_seconds(),
         node_name: settings.node_name.clone(),
@@ -34,6 +35,21 @@ pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
 /// The configuration of the controllers.
 pub(crate) fn controllers_config(settings: &Settings, root_ca: watch::Receiver<String>) -> controllers::Config {
     controllers::Config { cluster_cidr: settings.cluster_cidr.to_string(), root_ca, ..controllers::Config::default() }
+}
+
+/// The configuration of the cluster's DNS; `None` if it is off.
+///
+/// # Errors
+/// When serviceCIDR has no IPv4 range.
+pub(crate) fn dns_config(settings: &Settings) -> anyhow::Result<Option<dns::Config>> {
+    let Some(listen) = settings.cluster_dns_bind_address() else { return Ok(None) };
+    Ok(Some(dns::Config {
+        listen,
+        service_ip: dns::service_ip(ipv4(&settings.service_cidr, "serviceCIDR")?),
+        domain: settings.cluster_domain.clone(),
+        resolv_conf: settings.resolv_conf.clone(),
+        pod_cidrs: settings.cluster_cidr.iter().copied().collect(),
+    }))
 }
 
 fn ipv4(ranges: &Ranges, setting: &str) -> anyhow::Result<(Ipv4Addr, u8)> {

@@ -65,6 +65,8 @@ pub(crate) struct File {
     cluster_domain: Option<String>,
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<IpAddr>>,
+    #[serde(rename = "clusterDNSBindAddress")]
+    cluster_dns_bind_address: Option<OptionalAddress>,
     resolv_conf: Option<PathBuf>,
     enable_debugging_handlers: Option<bool>,
     enable_system_log_handler: Option<bool>,
@@ -234,6 +236,7 @@ impl File {
         set(self.rules_layout, &mut to.rules_layout);
         set(self.cluster_domain, &mut to.cluster_domain);
         set(self.cluster_dns, &mut to.cluster_dns);
+        to.cluster_dns_bind = self.cluster_dns_bind_address.or(to.cluster_dns_bind);
         to.resolv_conf = self.resolv_conf.or(to.resolv_conf.take());
         set(self.enable_debugging_handlers, &mut to.handlers.debugging);
         set(self.enable_system_log_handler, &mut to.handlers.system_log);

@@ -124,6 +124,9 @@ pub(crate) struct Flags {
     /// DNS domain of the cluster [default: cluster.local]
     #[arg(long, global = true, value_name = "DOMAIN")]
     cluster_domain: Option<String>,
+    /// Listen address of the cluster's DNS with windlass up; empty turns it off [default: port 10053 of the node's address]
+    #[arg(long, global = true, value_name = "ADDR")]
+    cluster_dns_bind_address: Option<OptionalAddress>,
     /// The resolv.conf with the host's name servers for pods; empty for none [default: /etc/resolv.conf, or
     /// systemd-resolved's own if that is its stub]
     #[arg(long, global = true, value_name = "FILE", value_parser = any_path)]
@@ -203,6 +206,7 @@ impl Flags {
         set(self.cni_bin_dirs.as_ref(), &mut to.cni_bin_dirs);
         set(self.rules_layout.as_ref(), &mut to.rules_layout);
         set(self.cluster_domain.as_ref(), &mut to.cluster_domain);
+        to.cluster_dns_bind = self.cluster_dns_bind_address.or(to.cluster_dns_bind);
         to.resolv_conf = self.resolv_conf.clone().or(to.resolv_conf.take());
         set(self.allowed_unsafe_sysctls.as_ref(), &mut to.allowed_unsafe_sysctls);
         set(self.log.as_ref(), &mut to.log);

@@ -114,9 +114,14 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("clusterDomain", "cluster-domain", json!(s.cluster_domain)),
         Entry {
             name: "clusterDNS",
-            flag: Err("Name servers of the cluster, for pods [default: none]"),
+            flag: Err("Name servers of the cluster, for pods [default: with windlass up the cluster's DNS, else none]"),
             value: json!(s.cluster_dns),
         },
+        entry(
+            "clusterDNSBindAddress",
+            "cluster-dns-bind-address",
+            json!(OptionalAddress(s.cluster_dns_bind_address()).to_string()),
+        ),
         entry("resolvConf", "resolv-conf", json!(s.resolv_conf)),
         entry("allowedUnsafeSysctls", "allowed-unsafe-sysctls", json!(s.allowed_unsafe_sysctls)),
         Entry {

@@ -152,6 +152,8 @@ pub(crate) struct Settings {
     pub(crate) rules_layout: RulesLayout,
     pub(crate) cluster_domain: String,
     pub(crate) cluster_dns: Vec<IpAddr>,
+    /// If configured; else see [`Self::cluster_dns_bind_address`].
+    pub(crate) cluster_dns_bind: Option<OptionalAddress>,
     /// If configured; else the agent detects it. An empty path means none.
     pub(crate) resolv_conf: Option<PathBuf>,
     pub(crate) single_process_oom_kill: bool,
@@ -173,6 +175,8 @@ pub(crate) struct Handlers {
 
 /// The API's default port.
 const API_PORT: u16 = 6443;
+/// The default port of the cluster's DNS, which others than this machine reach by its Service.
+const CLUSTER_DNS_PORT: u16 = 10053;
 
 /// The configuration file when no flag names one.
 pub(crate) const DEFAULT_FILE: &str = "/etc/windlass/config.yaml";
@@ -224,6 +228,7 @@ impl Settings {
             rules_layout: RulesLayout::Auto,
             cluster_domain: "cluster.local".to_owned(),
             cluster_dns: Vec::new(),
+            cluster_dns_bind: None,
             resolv_conf: None,
             single_process_oom_kill: false,
             allowed_unsafe_sysctls: Vec::new(),
@@ -321,6 +326,23 @@ impl Settings {
         reached.next().unwrap_or_else(|| self.node_ip())
     }
 
+    /// The listen address of the cluster's DNS: configured, or the node's address, where pods and nodes reach it. None if
+    /// it is off, or the node has no address of IPv4, which cluster IPs have.
+    pub(crate) fn cluster_dns_bind_address(&self) -> Option<SocketAddr> {
+        let own = || self.node_ips().iter().find(IpAddr::is_ipv4).map(|ip| SocketAddr::new(ip, CLUSTER_DNS_PORT));
+        self.cluster_dns_bind.map_or_else(own, |OptionalAddress(address)| address)
+    }
+
+    /// The settings of a node whose control plane is in the same process: unless configured, pods use its DNS.
+    pub(crate) fn of_standalone(&self) -> Self {
+        let mut settings = self.clone();
+        if settings.cluster_dns.is_empty() && self.cluster_dns_bind_address().is_some() {
+            let range = self.service_cidr.ipv4();
+            settings.cluster_dns.extend(range.map(|range| IpAddr::V4(windlass_control::dns::service_ip(range))));
+        }
+        settings
+    }
+
     /// The maximum lifetime of service account tokens in seconds.
     pub(crate) fn max_token_seconds(&self) -> Option<i64> {
         let most = kubelet::duration(&self.max_token_expiration).as_secs();
@@ -367,6 +389,11 @@ impl Settings {
         }
         if !self.service_cidr.ipv4().is_some_and(|(_, length)| (12..=28).contains(&length)) {
             problems.push(format!("serviceCIDR {} must have a range of IPv4 between /12 and /28", self.service_cidr));
+        }
+        if let Some(OptionalAddress(Some(address))) =
+            self.cluster_dns_bind.filter(|OptionalAddress(at)| at.is_some_and(|at| at.is_ipv6()))
+        {
+            problems.push(format!("clusterDNSBindAddress {address} must be an address of IPv4, as cluster IPs are"));
         }
         if self.log_limits.file_bytes == 0 {
             problems.push("containerLogMaxSize must be more than nothing".to_owned());

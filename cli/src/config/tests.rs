@@ -151,3 +151,23 @@ fn the_read_only_port_can_be_off() {
     settings.stats_bind = None;
     assert_eq!(configz::kubelet_configuration(&settings, None)["readOnlyPort"], 0);
 }
+
+#[test]
+fn pods_use_the_cluster_dns_of_their_own_process_unless_another_is_set() {
+    let of = |text: &str| {
+        let mut settings = Settings::example();
+        file::parse(&file_of(text)).unwrap().apply(&mut settings);
+        (settings.cluster_dns_bind_address().map(|at| at.to_string()), settings.of_standalone().cluster_dns)
+    };
+    let ip = |text: &str| vec![text.parse::<IpAddr>().unwrap()];
+    let own = Some("192.0.2.10:10053".to_owned());
+    assert_eq!(of(""), (own.clone(), ip("10.96.0.10")));
+    assert_eq!(of("serviceCIDR: 10.43.0.0/16\n"), (own.clone(), ip("10.43.0.10")));
+    assert_eq!(of("clusterDNS: [192.0.2.53]\n"), (own, ip("192.0.2.53")));
+    assert_eq!(of("clusterDNSBindAddress: \"\"\n"), (None, vec![]));
+    assert_eq!(of("clusterDNSBindAddress: 192.0.2.11:53\n"), (Some("192.0.2.11:53".to_owned()), ip("10.96.0.10")));
+    assert_eq!(of("nodeIP: 2001:db8::1,192.0.2.12\n").0.as_deref(), Some("192.0.2.12:10053"));
+    assert_eq!(of("nodeIP: 2001:db8::1\n"), (None, vec![]));
+    let problems = problems_of("clusterDNSBindAddress: \"[::1]:53\"\n");
+    assert!(problems.len() == 1 && problems[0].contains("IPv4"), "{problems:?}");
+}

@@ -55,6 +55,8 @@ pub struct Config {
     pub cluster_domain: String,
     /// First address and prefix length of the service CIDR.
     pub service_cidr: (Ipv4Addr, u8),
+    /// Where the cluster's DNS listens; `None` if there is none.
+    pub cluster_dns: Option<SocketAddr>,
     /// The node port range.
     pub node_ports: RangeInclusive<u16>,
     /// Maximum lifetime of service account tokens, in seconds.

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 29] = [
+const KINDS: &[(&str, &str, &str, &str, bool)] = &[
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -42,11 +42,13 @@ const KINDS: [(&str, &str, &str, &str, bool); 29] = [
     ("apps", "v1", "ControllerRevision", "controllerrevisions", true),
     ("apps", "v1", "DaemonSet", "daemonsets", true),
     ("apps", "v1", "StatefulSet", "statefulsets", true),
+    ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true),
     ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
     ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
     ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
     ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
     ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", false),
     ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", false),
@@ -72,6 +74,8 @@ struct Inner {
     requests: HashMap<(Method, String), usize>,
     /// Creations that are refused, by plural.
     refuse: HashMap<String, String>,
+    /// Answers that are no objects, such as those of metrics APIs, by path.
+    answers: HashMap<String, Value>,
     serves_custom: bool,
 }
 
@@ -101,6 +105,15 @@ impl FakeApi {
         match why {
             Some(why) => drop(inner.refuse.insert(plural.to_owned(), why.to_owned())),
             None => drop(inner.refuse.remove(plural)),
+        }
+    }
+
+    /// Answers requests for `path` with `answer`, or not any more.
+    pub(crate) fn answer(&self, path: &str, answer: Option<Value>) {
+        let mut inner = self.inner.lock().unwrap();
+        match answer {
+            Some(answer) => drop(inner.answers.insert(path.to_owned(), answer)),
+            None => drop(inner.answers.remove(path)),
         }
     }
 
@@ -262,6 +275,13 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
     if let Some(document) = discovery(request.uri().path(), serves_custom) {
         return ok(&document);
     }
+    let answer = api.inner.lock().unwrap().answers.get(request.uri().path()).cloned();
+    if let Some(answer) = answer {
+        return ok(&answer);
+    }
+    if request.uri().path().contains("metrics.k8s.io") {
+        return Response::builder().status(404).body(Body::from("404 page not found")).unwrap();
+    }
     let Some(path) = parse(request.uri().path()) else { return status(404, "NotFound", "no such path") };
     let method = request.method().clone();
     let strategic =
@@ -286,6 +306,7 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
             ok(&json!({"kind": "List", "apiVersion": "v1", "items": items,
                 "metadata": {"resourceVersion": inner.version.to_string()}}))
         }
+        ("GET", false, "scale") => inner.objects.get(&id).map_or_else(|| not_found(&id), |object| ok(&scale(object))),
         ("GET", false, _) => inner.objects.get(&id).map_or_else(|| not_found(&id), ok),
         ("POST", false, "binding") => {
             let Some(mut pod) = inner.objects.get(&id).cloned() else { return not_found(&id) };
@@ -303,7 +324,9 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
                 }
             }
             let mut new = old.clone();
-            if method == Method::PUT {
+            if path.sub == "scale" {
+                new["spec"]["replicas"] = body["spec"]["replicas"].clone();
+            } else if method == Method::PUT {
                 new = body;
             } else {
                 let mut patch = body;
@@ -315,7 +338,8 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
                 }
                 json_patch::merge(&mut new, &patch);
             }
-            ok(&api.store(inner, id, new))
+            let stored = api.store(inner, id, new);
+            ok(&if path.sub == "scale" { scale(&stored) } else { stored })
         }
         ("DELETE", true, _) => {
             let ids: Vec<Id> = inner.objects.iter().filter(in_scope).map(|(id, _)| id.clone()).collect();
@@ -327,6 +351,19 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
         ("DELETE", false, _) => api.delete(inner, &id, &body).map_or_else(|refusal| *refusal, |o| ok(&o)),
         _ => status(405, "MethodNotAllowed", "no such verb"),
     }
+}
+
+fn scale(object: &Value) -> Value {
+    let meta = &object["metadata"];
+    let selector = object["status"]["selector"].as_str().map_or_else(
+        || windlass_apimachinery::selectors::label_selector_text(&object["spec"]["selector"]),
+        str::to_owned,
+    );
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1",
+        "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"]},
+        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)},
+        "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector}})
 }
 
 fn create(api: &FakeApi, inner: &mut Inner, path: Path, mut object: Value) -> Response {
@@ -353,7 +390,7 @@ fn create(api: &FakeApi, inner: &mut Inner, path: Path, mut object: Value) -> Re
     if inner.objects.contains_key(&id) {
         return status(409, "AlreadyExists", &format!("{} {:?} already exists", id.0, id.2));
     }
-    object["apiVersion"] = json!(if kind.0.is_empty() { "v1".to_owned() } else { format!("{}/v1", kind.0) });
+    object["apiVersion"] = json!(if kind.0.is_empty() { "v1".to_owned() } else { format!("{}/{}", kind.0, kind.1) });
     object["kind"] = json!(kind.2);
     object["metadata"]["uid"] = json!(format!("00000000-0000-4000-8000-{serial:012}"));
     object["metadata"]["generation"] = json!(1);

@@ -7,6 +7,8 @@ use std::{
 
 pub(crate) mod client_types;
 
+pub use crate::dns::fuzzing::packet as dns_packet;
+
 use serde_json::{Value, json};
 use windlass_apimachinery::{
     managed_fields::{self, FieldSet, Managers, OneVersion, Request, Type},

@@ -3,31 +3,28 @@
 //!
 //! Pods with the same demands on a node form a group by their signature: if one fits nowhere, none of them does. A change
 //! of a node is tried on one pod of each group, and one pod is retried; when it is bound, the next one is. So the work
-//! for a change depends on how many kinds of pods wait, not on how many pods.
+//! for a change depends on how many kinds of pods wait, not on how many pods. Changes of other pods are only tried on
+//! groups whose demands other pods decide: affinity and topology spread (upstream's QueueingHints).
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::NodeSelector;
 use tokio::time::Instant;
-use windlass_kit::{backoff::delay_after, objects::node_selector};
+use windlass_kit::backoff::delay_after;
 
 use super::{
-    filters,
-    model::{Constraints, NodeInfo, PodInfo},
+    model::{Constraints, Key, PodInfo, WhenUnsatisfiable},
+    volumes::PodClaims,
 };
 
 /// Back-off of an unschedulable pod (upstream's constants).
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// An unschedulable pod is retried after this time even without an event (upstream's constant).
 const UNSCHEDULABLE_FLUSH_INTERVAL: Duration = Duration::from_secs(300);
-
-/// Namespace and name.
-pub(crate) type Key = (String, String);
 
 /// What decides whether a pod fits a node; all pods with the same text are interchangeable.
 type Signature = Arc<str>;
@@ -59,22 +56,42 @@ struct Group {
 /// The demands of a pod on its node.
 #[derive(Debug, Clone)]
 pub(crate) struct Demands {
-    pub(crate) pod: PodInfo,
+    pub(crate) pod: Arc<PodInfo>,
     pub(crate) constraints: Arc<Constraints>,
-    /// Node affinities of its volumes.
-    pub(crate) volumes: Vec<NodeSelector>,
+    pub(crate) claims: PodClaims,
+    /// Its claims with ReadWriteOncePod.
+    pub(crate) exclusive: Vec<Key>,
+    /// The node that it is nominated to.
+    pub(crate) nominated: Option<String>,
+    /// Affinity terms of other pods reject it: its labels matter.
+    pub(crate) unwanted: bool,
+}
+
+impl Group {
+    /// Somebody waits, and nobody is retried.
+    fn is_to_be_tried(&self) -> bool {
+        self.retried.is_none() && !self.waiting.is_empty()
+    }
 }
 
 impl Demands {
     fn signature(&self) -> Signature {
-        let Self { pod, constraints, volumes } = self;
-        let Constraints { selector, required, tolerations, .. } = &**constraints;
-        format!("{:?}", (pod.priority, &pod.requests, &pod.ports, selector, required, tolerations, volumes)).into()
+        let Self { pod, constraints, claims, exclusive, nominated, .. } = self;
+        let Constraints { selector, required, tolerations, spread, preempts, .. } = &**constraints;
+        let own = (pod.priority, preempts, &pod.requests, &pod.ports, selector, required, tolerations);
+        let among = self.depends_on_pods().then(|| {
+            let spread: Vec<String> = spread.iter().map(|constraint| constraint.text()).collect();
+            (&pod.namespace, &pod.labels, pod.affinity.as_ref().map(|affinity| affinity.required_text()), spread)
+        });
+        format!("{:?}", (own, claims, exclusive, nominated, among)).into()
     }
 
-    fn fits(&self, node: &NodeInfo) -> bool {
-        filters::filter_failure(&self.pod, &self.constraints, node).is_none()
-            && self.volumes.iter().all(|volume| node_selector::matches(volume, &node.name, &node.labels))
+    /// Whether pods of other nodes decide where it fits.
+    fn depends_on_pods(&self) -> bool {
+        let affinity = self.pod.affinity.as_ref();
+        self.unwanted
+            || affinity.is_some_and(|affinity| !(affinity.required.is_empty() && affinity.required_anti.is_empty()))
+            || self.constraints.spread.iter().any(|c| c.when == WhenUnsatisfiable::DoNotSchedule)
     }
 }
 
@@ -86,7 +103,9 @@ pub(crate) struct SchedulingQueue {
     attempts: HashMap<Key, Attempt>,
     due: BTreeSet<(Instant, Key)>,
     groups: HashMap<Signature, Group>,
-    /// Tried pods by their claims.
+    /// The groups for which other pods matter.
+    dependent: HashSet<Signature>,
+    /// Tried pods by their claims, and by the classes of unbound ones, without a namespace.
     by_claim: HashMap<Key, BTreeSet<Key>>,
     serial: u64,
     /// Groups and pods that events were tried on.
@@ -140,25 +159,42 @@ impl SchedulingQueue {
     ) {
         let key = pod.key();
         let failures = self.attempts.get(&key).map_or(0, |attempt| attempt.failures);
+        let before = self.attempts.get(&key).and_then(|attempt| attempt.signature.clone());
+        let was_retried = before.as_ref().filter(|before| self.is_retried(&key, before)).cloned();
         // As a member of its group it is one among others again.
         self.forget(&key);
         let back = now + delay_after(BACKOFF.0, BACKOFF.1, failures);
         let due = if retry { back } else { now + UNSCHEDULABLE_FLUSH_INTERVAL };
-        let signature = demands.map(|demands| {
-            let signature = demands.signature();
-            let known = self.groups.get_key_value(&signature).map(|(known, _)| Arc::clone(known));
-            let signature = known.unwrap_or(signature);
-            let new = || Group { demands, waiting: BTreeSet::new(), retried: None };
-            self.groups.entry(Arc::clone(&signature)).or_insert_with(new).waiting.insert((back, key.clone()));
-            signature
-        });
+        let signature = demands.map(|demands| self.join_group(&key, demands, back));
         for claim in &claims {
             self.by_claim.entry(claim.clone()).or_default().insert(key.clone());
         }
         self.due.insert((due, key.clone()));
+        // Its failure says nothing of a group that it has left.
+        let left = was_retried.filter(|before| Some(before) != signature.as_ref());
         let failures = failures.saturating_add(1);
         let attempt = Attempt { failures, priority: pod.priority, back, due: Some(due), signature, claims };
         self.attempts.insert(key, attempt);
+        if let Some(left) = left {
+            self.retry_one(&left);
+            self.advance(now);
+        }
+    }
+
+    fn is_retried(&self, key: &Key, signature: &Signature) -> bool {
+        self.groups.get(signature).is_some_and(|group| group.retried.as_ref() == Some(key))
+    }
+
+    fn join_group(&mut self, key: &Key, demands: Demands, back: Instant) -> Signature {
+        let signature = demands.signature();
+        let known = self.groups.get_key_value(&signature).map(|(known, _)| Arc::clone(known));
+        let signature = known.unwrap_or(signature);
+        if demands.depends_on_pods() {
+            self.dependent.insert(Arc::clone(&signature));
+        }
+        let new = || Group { demands, waiting: BTreeSet::new(), retried: None };
+        self.groups.entry(Arc::clone(&signature)).or_insert_with(new).waiting.insert((back, key.clone()));
+        signature
     }
 
     /// The pod has a node now. Another one of its group is tried; the number of failures is kept.
@@ -177,28 +213,45 @@ impl SchedulingQueue {
             self.active.remove(&(priority, serial, key.clone()));
         }
         let signature = self.attempts.get(key).and_then(|attempt| attempt.signature.clone());
-        let was_retried =
-            signature.as_ref().and_then(|s| self.groups.get(s)).is_some_and(|g| g.retried.as_ref() == Some(key));
+        let was_retried = signature.filter(|signature| self.is_retried(key, signature));
         self.forget(key);
-        if let Some(signature) = signature.filter(|_| was_retried) {
+        if let Some(signature) = was_retried {
             self.retry_one(&signature);
             self.advance(now);
         }
     }
 
-    /// A node is new, has changed, or has room: of each group that it fits, one pod is retried after its back-off.
-    pub(crate) fn node_changed(&mut self, node: &NodeInfo, now: Instant) {
-        let mut fitting = Vec::new();
-        for (signature, group) in &self.groups {
+    /// A node is new, has changed, or has room: of each group that `fits` it, one pod is retried after its back-off.
+    pub(crate) fn node_changed(&mut self, fits: &dyn Fn(&Demands) -> bool, now: Instant) {
+        let groups = self.groups.iter();
+        let waiting = groups.filter(|(_, group)| group.is_to_be_tried()).map(|(signature, _)| Arc::clone(signature));
+        let waiting: Vec<Signature> = waiting.collect();
+        self.retry_groups(waiting, fits, now);
+    }
+
+    /// A pod has come to a node, gone from it, or has other labels: of each group that it `concerns`, one pod is retried
+    /// after its back-off.
+    pub(crate) fn pod_changed(&mut self, concerns: &dyn Fn(&Demands) -> bool, now: Instant) {
+        let groups: Vec<Signature> = self.dependent.iter().cloned().collect();
+        self.retry_groups(groups, concerns, now);
+    }
+
+    fn retry_groups(&mut self, groups: Vec<Signature>, helps: &dyn Fn(&Demands) -> bool, now: Instant) {
+        for signature in groups {
             #[cfg(test)]
             {
                 self.examined += 1;
             }
-            if group.retried.is_none() && !group.waiting.is_empty() && group.demands.fits(node) {
-                fitting.push(Arc::clone(signature));
+            if self.groups.get(&signature).is_some_and(|group| group.is_to_be_tried() && helps(&group.demands)) {
+                self.retry_one(&signature);
             }
         }
-        fitting.iter().for_each(|signature| self.retry_one(signature));
+        self.advance(now);
+    }
+
+    /// The pod is retried after its back-off.
+    pub(crate) fn retry(&mut self, key: &Key, now: Instant) {
+        self.wake(key);
         self.advance(now);
     }
 
@@ -271,6 +324,7 @@ impl SchedulingQueue {
         }
         if group.waiting.is_empty() && group.retried.is_none() {
             self.groups.remove(signature);
+            self.dependent.remove(signature);
         }
     }
 
@@ -281,6 +335,7 @@ impl SchedulingQueue {
             && self.attempts.is_empty()
             && self.due.is_empty()
             && self.groups.is_empty()
+            && self.dependent.is_empty()
             && self.by_claim.is_empty()
     }
 }

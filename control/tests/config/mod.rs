@@ -11,6 +11,7 @@ pub(crate) fn config(folder: &Path) -> Config {
         listen: vec!["127.0.0.1:0".parse().expect("an address")],
         advertise: Ipv4Addr::LOCALHOST.into(),
         cluster_domain: "cluster.local".to_owned(),
+        cluster_dns: None,
         service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
         node_ports: 30000..=32767,
         max_token_seconds: None,

@@ -1,11 +1,12 @@
-//! Semantics of API objects that the API server, its controllers and the node must agree on: node selectors, tolerations,
-//! labels that a node may set, claims, requests, defaults, image references, percentages, disruption budgets. Pure; imports
-//! no client.
+//! Semantics of API objects that the API server, its controllers and the node must agree on: label and node selectors,
+//! tolerations, labels that a node may set, claims, requests, defaults, image references, percentages, disruption budgets.
+//! Pure; imports no client.
 
 pub mod claims;
 pub mod disruption_budget;
 pub mod image;
 pub mod int_or_percent;
+pub mod label_selector;
 pub mod node_labels;
 pub mod node_selector;
 pub mod pod_defaults;

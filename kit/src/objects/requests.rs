@@ -92,8 +92,14 @@ impl HostPort {
 /// pod-level resources, and its overhead.
 #[must_use]
 pub fn requests(pod: &Pod) -> Amounts {
+    requests_with(pod, requests_of)
+}
+
+/// The same, with requests of containers as `of` tells them.
+#[must_use]
+pub fn requests_with(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::default() };
-    let mut requests = pod_amounts(&spec.containers, spec.init_containers.as_deref().unwrap_or_default(), requests_of);
+    let mut requests = pod_amounts(&spec.containers, spec.init_containers.as_deref().unwrap_or_default(), of);
     if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
         // Pod-level requests replace those of the containers.
         let whole = Amounts::of(Some(own));

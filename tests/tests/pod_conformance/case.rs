@@ -17,7 +17,7 @@ use windlass_tests::{
 /// The node's address, on which the server of [`Case::get`] listens.
 pub(crate) const NODE_IP: &str = "198.18.0.1";
 
-/// The cluster DNS address of the node; nothing sends requests to it.
+/// The cluster DNS address of the node.
 pub(crate) const CLUSTER_DNS: &str = "10.96.0.10";
 
 /// Results that several cases share, by area and name; created by the first one.

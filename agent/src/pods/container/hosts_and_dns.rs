@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use windlass_kit::resolv_conf::ResolvConf;
 
 use crate::pods::lifecycle::spec;
 
@@ -108,8 +109,8 @@ pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> (String, Vec<(&'static str, S
         _ => false,
     };
     let cluster = wants_cluster && !dns.servers.is_empty();
-    let (mut servers, mut searches, mut options) =
-        if policy == "None" { (Vec::new(), Vec::new(), Vec::new()) } else { parse(dns.host.as_deref().unwrap_or("")) };
+    let host = if policy == "None" { "" } else { dns.host.as_deref().unwrap_or("") };
+    let ResolvConf { mut servers, mut searches, mut options } = ResolvConf::parse(host);
     if dns.host.is_none() && policy != "None" && !cluster {
         // Resolvers take an empty file as this address, and the host's domain.
         (servers, searches) = (vec!["127.0.0.1".to_owned()], vec![".".to_owned()]);
@@ -184,20 +185,6 @@ fn dedup(list: &mut Vec<String>, max: usize) -> bool {
     let too_many = list.len() > max;
     list.truncate(max);
     too_many
-}
-
-fn parse(text: &str) -> (Vec<String>, Vec<String>, Vec<String>) {
-    let (mut servers, mut searches, mut options) = (Vec::new(), Vec::new(), Vec::new());
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("nameserver") => servers.extend(words.next().map(str::to_owned)),
-            Some("search" | "domain") => searches = words.map(str::to_owned).collect(),
-            Some("options") => options.extend(words.map(str::to_owned)),
-            _ => {}
-        }
-    }
-    (servers, searches, options)
 }
 
 #[cfg(test)]

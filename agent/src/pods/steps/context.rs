@@ -13,6 +13,7 @@ use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use windlass_kit::{
     events::{Recorder, Severity},
     liveness::Heartbeats,
+    resolv_conf,
 };
 
 use super::host_facts;
@@ -210,7 +211,7 @@ impl PodContext {
         Ok(Dns {
             servers: config.cluster_dns.clone(),
             domain: config.cluster_domain.clone(),
-            host: host_facts::resolv_conf(config.resolv_conf.as_deref())?,
+            host: resolv_conf::read(config.resolv_conf.as_deref())?,
         })
     }
 

@@ -11,42 +11,9 @@ pub(crate) fn total_memory() -> i64 {
     procfs::Meminfo::current().ok().and_then(|m| i64::try_from(m.mem_total).ok()).unwrap_or(0)
 }
 
-/// The upstream name servers of systemd-resolved.
-const RESOLVED_CONF: &str = "/run/systemd/resolve/resolv.conf";
-
-/// The resolv.conf that pods get the host's name servers from: the `configured` one, `None` where that is empty.
-/// Without configuration it is /etc/resolv.conf, or systemd-resolved's own file where that one names its stub on a
-/// loopback address, which does not exist in a pod.
-///
-/// # Errors
-/// When the configured file cannot be read.
-pub(crate) fn resolv_conf(configured: Option<&Path>) -> Result<Option<String>, String> {
-    match configured {
-        Some(none) if none.as_os_str().is_empty() => Ok(None),
-        Some(path) => match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Some(text)),
-            Err(e) => Err(format!("failed to read resolvConf {}: {e}", path.display())),
-        },
-        None => Ok(Some(choose(read("/etc/resolv.conf"), || std::fs::read_to_string(RESOLVED_CONF).ok()))),
-    }
-}
-
-fn choose(usual: String, upstream: impl FnOnce() -> Option<String>) -> String {
-    // The addresses of systemd-resolved's stub.
-    let is_stub = |line: &str| {
-        let mut words = line.split_whitespace();
-        words.next() == Some("nameserver") && matches!(words.next(), Some("127.0.0.53" | "127.0.0.54"))
-    };
-    if usual.lines().any(is_stub) { upstream().unwrap_or(usual) } else { usual }
-}
-
 /// The host's /etc/hosts as it is now.
 pub(crate) fn hosts() -> String {
-    read("/etc/hosts")
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
+    std::fs::read_to_string("/etc/hosts").unwrap_or_default()
 }
 
 /// The AppArmor profiles that are loaded; none on a kernel without AppArmor.
@@ -93,28 +60,6 @@ fn has_capability(status: &str, bit: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_name_servers_behind_the_stub() {
-        let stub = "# by systemd-resolved\nnameserver 127.0.0.53\noptions edns0\nsearch example.com\n";
-        let real = || Some("nameserver 192.0.2.53\nsearch example.com\n".to_owned());
-        assert_eq!(choose(stub.to_owned(), real), real().unwrap());
-        assert_eq!(choose(stub.to_owned(), || None), stub, "what else is there");
-        let own = "nameserver 127.0.0.1\n";
-        assert_eq!(choose(own.to_owned(), real), own, "a name server of somebody's own");
-    }
-
-    #[test]
-    fn the_file_that_is_set() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("resolv.conf");
-        assert!(resolv_conf(Some(&path)).unwrap_err().contains("resolvConf"));
-        for text in ["nameserver 192.0.2.1\n", "nameserver 192.0.2.2\n"] {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(resolv_conf(Some(&path)).unwrap().as_deref(), Some(text), "read anew");
-        }
-        assert_eq!(resolv_conf(Some(Path::new(""))), Ok(None));
-    }
 
     #[test]
     fn the_effective_set_decides() {

@@ -46,6 +46,9 @@ pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
     for address in listens.iter() {
         all.push(port("the Kubernetes API", address).await);
     }
+    if let Some(address) = settings.cluster_dns_bind_address() {
+        all.push(port("the cluster's DNS", address).await);
+    }
     all.push(api_reachability(&listens));
     Ok(all)
 }

@@ -1,8 +1,10 @@
 //! Objects that every cluster has: made at a start, and put back while the server runs. `objects` and `flow_control` say
-//! what they are and are pure; `ip_addresses` gives the services of earlier versions their IPAddress objects.
+//! what they are and are pure; `cluster_dns` is about the Service of the cluster's DNS, `ip_addresses` gives the services
+//! of earlier versions their IPAddress objects.
 //!
 //! RBAC has its own, in `rbac_defaults`, and the API services of this server theirs, in `api_services`.
 
+mod cluster_dns;
 mod flow_control;
 mod ip_addresses;
 mod objects;
@@ -66,6 +68,7 @@ impl ControlPlane {
         if is_proxyable(identity.address) {
             ensure(&client, &objects::endpoints(&identity)).await?;
         }
+        self.ensure_cluster_dns(&client).await?;
         self.set_flow_schema_status(&client).await
     }
 

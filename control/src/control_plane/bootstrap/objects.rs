@@ -30,12 +30,18 @@ pub(super) struct Identity {
 }
 
 /// An object that is only made when it is missing.
-fn made(api_version: &'static str, kind: &'static str, namespace: &'static str, name: &str, object: Value) -> Wanted {
+pub(super) fn made(
+    api_version: &'static str,
+    kind: &'static str,
+    namespace: &'static str,
+    name: &str,
+    object: Value,
+) -> Wanted {
     kept(api_version, kind, namespace, name, object, |_, _| false)
 }
 
 /// An object of which `change` sets what must be so; it says whether it has changed anything.
-fn kept(
+pub(super) fn kept(
     api_version: &'static str,
     kind: &'static str,
     namespace: &'static str,
@@ -54,7 +60,7 @@ fn kept(
 }
 
 /// Sets a field to its value in `wanted`; whether it had another one.
-fn set(object: &mut Value, wanted: &Value, field: &str) -> bool {
+pub(super) fn set(object: &mut Value, wanted: &Value, field: &str) -> bool {
     let differs = object[field] != wanted[field];
     if differs {
         object[field] = wanted[field].clone();

@@ -16,6 +16,7 @@ use super::{super::ControlPlane, config::config};
 use crate::{apiserver::User, controllers};
 
 pub(super) struct Cluster {
+    pub(super) plane: ControlPlane,
     pub(super) client: Client,
     as_controllers: Client,
     stop: CancellationToken,
@@ -34,7 +35,7 @@ impl Cluster {
         let (client, stop) = (plane.client(User::internal("t")), CancellationToken::new());
         let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
         let running = start(as_controllers.clone(), stop.clone());
-        Self { client, as_controllers, stop, running, _folder: folder }
+        Self { plane, client, as_controllers, stop, running, _folder: folder }
     }
 
     /// Ends the controllers wherever they are, and starts others.

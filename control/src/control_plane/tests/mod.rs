@@ -5,6 +5,7 @@ mod credentials;
 mod deployments;
 mod disruption;
 mod endpoints;
+mod horizontal_pod_autoscalers;
 mod jobs;
 mod stateful_and_daemon_sets;
 

@@ -89,7 +89,7 @@ async fn a_stateful_set_survives_the_end_of_its_controller() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(is_at_rest(&before, &cluster.until::<StatefulSet>("the set", |_| true).await));
     assert!(is_at_rest(&revisions, &cluster.until::<ControllerRevision>("revisions", |_| true).await));
-    let text = "create Pod web-2 in StatefulSet web successful";
+    let text = "Create Pod web-2 in StatefulSet web successful";
     cluster.until::<Event>(text, |events| events.iter().any(|event| event["message"] == text)).await;
     cluster.end().await;
 }

@@ -21,7 +21,10 @@ use serde::{
 };
 use windlass_kit::objects::claims::{Claim, claim_of};
 
-use super::trim::Cached;
+use super::{
+    cached_requests::{self, CachedRequests},
+    trim::Cached,
+};
 
 /// Pods with a lower value of this annotation are deleted first.
 pub(crate) const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -59,11 +62,18 @@ pub(crate) struct CachedPodSpec {
     /// Those that have a claim.
     #[serde(default, deserialize_with = "volumes_with_claims")]
     pub(crate) volumes: Option<Vec<Volume>>,
+    /// Of the pod as a whole.
+    #[serde(rename = "resources", default, deserialize_with = "cached_requests::of_resources")]
+    pub(crate) requests: Option<Box<CachedRequests>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CachedContainer {
+    #[serde(default)]
+    pub(crate) name: Box<str>,
+    #[serde(rename = "resources", default, deserialize_with = "cached_requests::of_resources")]
+    pub(crate) requests: Option<Box<CachedRequests>>,
     pub(crate) ports: Option<Vec<ContainerPort>>,
     pub(crate) restart_policy: Option<String>,
 }
@@ -72,6 +82,7 @@ pub(crate) struct CachedContainer {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CachedPodStatus {
     pub(crate) phase: Option<String>,
+    pub(crate) start_time: Option<Time>,
     pub(crate) conditions: Option<Vec<PodCondition>>,
     #[serde(rename = "podIP")]
     pub(crate) pod_ip: Option<String>,
@@ -168,7 +179,7 @@ impl Resource for CachedPod {
 }
 
 impl Cached for CachedPod {
-    /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports.
+    /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports and keep what they request.
     fn trim(&mut self) {
         if let Some(spec) = &mut self.spec {
             if let Some(inits) = &mut spec.init_containers {
@@ -343,14 +354,16 @@ mod tests {
                     {"matchExpressions": [{"key": "k", "operator": "Exists"}],
                      "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["target"]}]}]}}}, "hostname": "h", "subdomain": "s", "schedulerName": "default-scheduler",
                 "tolerations": [{"key": "k", "operator": "Exists", "tolerationSeconds": 3}],
-                "containers": [{"name": "c", "image": "i", "ports": [{"name": "www", "containerPort": 80}]}],
+                "resources": {"requests": {"memory": "1Gi"}},
+                "containers": [{"name": "c", "image": "i", "ports": [{"name": "www", "containerPort": 80}],
+                                "resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "1"}}}],
                 "initContainers": [{"name": "once", "ports": [{"containerPort": 1}]},
                                    {"name": "sidecar", "restartPolicy": "Always", "ports": [{"containerPort": 2}]}],
                 "volumes": [{"name": "v", "ephemeral": {}}, {"name": "e", "emptyDir": {}},
                             {"name": "c", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}],
             },
             "status": {
-                "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
+                "phase": "Running", "startTime": "2026-01-01T00:00:05Z", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
                 "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
                 "containerStatuses": [{"name": "c", "restartCount": 4, "ready": true, "image": "i", "imageID": "d",
                     "state": {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}}}],
@@ -369,6 +382,10 @@ mod tests {
         assert_eq!((&cached_spec.hostname, &cached_spec.subdomain), (&spec.hostname, &spec.subdomain));
         assert_eq!(cached_spec.tolerations, spec.tolerations);
         assert_eq!(cached_spec.containers[0].ports, spec.containers[0].ports);
+        assert_eq!(&*cached_spec.containers[0].name, spec.containers[0].name);
+        let milli = |requests: &Option<Box<CachedRequests>>, of: &str| requests.as_ref().and_then(|r| r.milli(of));
+        assert_eq!(milli(&cached_spec.containers[0].requests, "cpu"), Some(50));
+        assert_eq!(milli(&cached_spec.requests, "memory"), Some((1 << 30) * 1000));
         let (inits, whole_inits) = (cached_spec.init_containers.as_deref(), spec.init_containers.as_deref());
         let (inits, whole_inits) = (inits.unwrap_or_default(), whole_inits.unwrap_or_default());
         assert_eq!(inits.iter().map(|c| &c.ports).collect::<Vec<_>>(), [&whole_inits[1].ports]);
@@ -378,6 +395,7 @@ mod tests {
         );
         let (cached_status, status) = (cached.status.expect("a status"), whole.status.expect("a status"));
         assert_eq!((cached_status.phase, cached_status.pod_ip), (status.phase, status.pod_ip));
+        assert_eq!(cached_status.start_time, status.start_time);
         assert_eq!((cached_status.pod_ips, cached_status.conditions), (status.pod_ips, status.conditions));
         let restarts: Vec<i32> = status.container_statuses.iter().flatten().map(|s| s.restart_count).collect();
         let end = CachedTermination {

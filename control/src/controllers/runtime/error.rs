@@ -40,9 +40,9 @@ impl<T> During<T> for Result<T, kube::Error> {
     }
 }
 
-/// The object does not exist.
+/// The object does not exist, or nothing is served at its path, for which kube knows no reason.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_not_found())
+    matches!(error, kube::Error::Api(status) if status.is_not_found() || status.code == 404)
 }
 
 /// A conflicting write, or a failed precondition such as the UID.

@@ -3,6 +3,7 @@
 //! `index`, `preconditions`, `selector_index`, `trim` and the state of work queues are pure.
 
 pub(crate) mod cached_pod;
+mod cached_requests;
 mod controller;
 mod discovery;
 pub(crate) mod error;

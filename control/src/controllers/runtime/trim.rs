@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::{CronJob, Job},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
@@ -39,6 +40,7 @@ impl Cached for ControllerRevision {}
 impl Cached for DaemonSet {}
 impl Cached for Endpoints {}
 impl Cached for EndpointSlice {}
+impl Cached for HorizontalPodAutoscaler {}
 impl Cached for IPAddress {}
 impl Cached for Job {}
 impl Cached for Lease {}

@@ -1,9 +1,9 @@
 //! Texts of a StatefulSet's events, as in upstream's pkg/controller/statefulset/stateful_pod_control.go and
 //! stateful_set_control.go. Pure.
 
-pub(super) const CREATE: &str = "create";
-pub(super) const DELETE: &str = "delete";
-pub(super) const UPDATE: &str = "update";
+pub(super) const CREATE: &str = "Create";
+pub(super) const DELETE: &str = "Delete";
+pub(super) const UPDATE: &str = "Update";
 
 /// The reason of an event about a verb.
 pub(super) fn reason(verb: &str, succeeded: bool) -> &'static str {

@@ -18,6 +18,7 @@ use super::{Config, fake_api::FakeApi, run};
 mod addresses;
 mod custom_types;
 mod deployments;
+mod horizontal_pod_autoscalers;
 mod jobs;
 mod stateful_and_daemon_sets;
 mod visits;

@@ -61,9 +61,9 @@ async fn a_stateful_set_keeps_order_claims_and_history() {
     let sets = bed.fake.until("statefulsets", "both ready", ready).await;
     let old = sets[0]["status"]["currentRevision"].as_str().unwrap().to_owned();
     for text in [
-        "create Pod web-0 in StatefulSet web successful",
-        "create Claim www-web-0 Pod web-0 in StatefulSet web success",
-        "create Pod web-1 in StatefulSet web successful",
+        "Create Pod web-0 in StatefulSet web successful",
+        "Create Claim www-web-0 Pod web-0 in StatefulSet web success",
+        "Create Pod web-1 in StatefulSet web successful",
     ] {
         bed.fake.until("events", text, |e| e.iter().any(|e| e["message"] == text)).await;
     }
@@ -137,7 +137,7 @@ async fn a_refused_pod_of_a_stateful_set_is_reported() {
     let bed = Bed::new(Config::default()).await;
     bed.fake.refuse("pods", Some("exceeded quota"));
     stateful_set(&bed).await;
-    let text = "create Pod web-0 in StatefulSet web failed error: exceeded quota";
+    let text = "Create Pod web-0 in StatefulSet web failed error: exceeded quota";
     bed.fake.until("events", text, |e| e.iter().any(|e| e["reason"] == "FailedCreate" && e["message"] == text)).await;
     bed.fake.refuse("pods", None);
     bed.fake.until("pods", "it is tried again", |p| names(p) == ["web-0"]).await;

@@ -1,13 +1,12 @@
 //! Which waiting pods a change wakes, and at what cost.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{next, node, on, pod, spec};
+use super::{next, node, on, pod, spec, storage};
 use crate::scheduler::{model::PodInfo, state::*};
 
 /// After this time every pod that an event has woken was tried.
@@ -22,8 +21,8 @@ fn drain(state: &mut State, now: Instant) -> (Vec<String>, usize) {
     let (mut bound, mut refused) = (Vec::new(), 0);
     while let Some((name, decision)) = next(state, now) {
         match decision {
-            Decision::Bind { .. } => bound.push(name),
-            Decision::Unschedulable { .. } => refused += 1,
+            Decision::Unschedulable(_) => refused += 1,
+            _ => bound.push(name),
         }
     }
     (bound, refused)
@@ -69,9 +68,9 @@ fn cost(others: usize) -> (Vec<usize>, Vec<String>) {
     examined(&mut state);
     state.pod_deleted(&("default".into(), "full".into()), now);
     examined(&mut state);
-    state.storage_applied(&claim("c0", Some("v")), now);
+    storage(&mut state, &claim("c0", Some("v")), now);
     examined(&mut state);
-    state.storage_applied(&volume("v", Value::Null), now);
+    storage(&mut state, &volume("v", Value::Null), now);
     examined(&mut state);
     let later = now + LONGEST_BACKOFF;
     state.advance(later);
@@ -127,82 +126,14 @@ fn claims_and_volumes_wake_the_pods_that_use_them() {
     assert_eq!(drain(&mut state, now), (vec![], 2));
     let elsewhere = json!({"required": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}});
-    state.storage_applied(&volume("vx", elsewhere), now);
-    state.storage_applied(&claim("x", Some("vx")), now);
+    storage(&mut state, &volume("vx", elsewhere), now);
+    storage(&mut state, &claim("x", Some("vx")), now);
     let mut later = now + LONGEST_BACKOFF;
     state.advance(later);
     assert_eq!(drain(&mut state, later), (vec![], 1), "x alone was tried, and its volume is on another node");
-    state.storage_applied(&volume("vx", Value::Null), later);
-    state.storage_deleted(&claim("y", None));
+    storage(&mut state, &volume("vx", Value::Null), later);
+    state.storage_removed::<PersistentVolumeClaim>(&("default".to_owned(), "y".to_owned()), later);
     later += LONGEST_BACKOFF;
     state.advance(later);
     assert_eq!(drain(&mut state, later), (vec!["x".to_owned()], 0));
-}
-
-#[derive(Debug, Clone)]
-enum Event {
-    Add(u8, u8),
-    Delete(u8),
-    Node(u8, u8),
-    NodeGone(u8),
-    Decide(bool),
-    Pass(u64),
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        4 => (0u8..12, 1u8..4).prop_map(|(pod, cpu)| Event::Add(pod, cpu)),
-        3 => (0u8..12).prop_map(Event::Delete),
-        2 => (0u8..3, 0u8..6).prop_map(|(node, cpu)| Event::Node(node, cpu)),
-        1 => (0u8..3).prop_map(Event::NodeGone),
-        4 => any::<bool>().prop_map(Event::Decide),
-        2 => (0u64..4000).prop_map(Event::Pass),
-    ]
-}
-
-proptest! {
-    /// Whatever happens, no pod that fits a node waits for longer than the back-offs, and nothing of a deleted pod is
-    /// kept.
-    #[test]
-    fn no_pod_that_fits_is_left_waiting(events in prop::collection::vec(event(), 1..80)) {
-        let (mut state, mut now) = (State::default(), Instant::now());
-        let (mut pods, mut bound) = (BTreeSet::new(), BTreeSet::new());
-        let mut serial = 0;
-        for event in events {
-            match event {
-                Event::Add(name, cpu) => if pods.insert(name) {
-                    serial += 1;
-                    let mut pod = pod(&format!("p{name}"), &cpu.to_string());
-                    pod.metadata.uid = Some(serial.to_string());
-                    add(&mut state, &pod, now);
-                },
-                Event::Delete(name) => if pods.remove(&name) {
-                    bound.remove(&format!("p{name}"));
-                    state.pod_deleted(&("default".into(), format!("p{name}")), now);
-                },
-                Event::Node(name, cpu) => state.node_applied(&node(&format!("n{name}"), &cpu.to_string(), "110"), now),
-                Event::NodeGone(name) => state.node_deleted(&format!("n{name}")),
-                Event::Decide(works) => if let Some((pod, constraints, Decision::Bind { .. })) = state.next(now) {
-                    if works { bound.insert(pod.name.clone()); } else { state.bind_failed(&pod, constraints, now); }
-                },
-                Event::Pass(milliseconds) => {
-                    now += Duration::from_millis(milliseconds);
-                    state.advance(now);
-                }
-            }
-        }
-        // Each bound pod may wake another one, after a back-off.
-        for _ in 0..=pods.len() {
-            now += LONGEST_BACKOFF;
-            state.advance(now);
-            bound.extend(drain(&mut state, now).0);
-        }
-        for name in pods.iter().map(|name| format!("p{name}")).filter(|name| !bound.contains(name)) {
-            prop_assert!(!state.fits_somewhere(&("default".into(), name.clone())), "{name} waits and fits");
-        }
-        for name in pods {
-            state.pod_deleted(&("default".into(), format!("p{name}")), now);
-        }
-        prop_assert!(state.queue.is_empty(), "{:?}", state.queue);
-    }
 }

@@ -134,5 +134,26 @@ fn bind_pod(binding: &Value, pod: &Value) -> Result<Value, BindError> {
     conditions.retain(|c| c["type"] != "PodScheduled");
     conditions.push(condition);
     pod["status"]["conditions"] = Value::Array(conditions);
+    // It has served its purpose (upstream's `ClearingNominatedNodeNameAfterBinding`).
+    if let Some(status) = pod["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
     Ok(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_pod_is_scheduled_and_nominated_no_longer() {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending", "nominatedNodeName": "n1",
+            "conditions": [{"type": "PodScheduled", "status": "False"}]}});
+        let bound = bind_pod(&json!({"target": {"kind": "Node", "name": "n1"}}), &pod).unwrap();
+        assert_eq!((&bound["spec"]["nodeName"], &bound["status"]["nominatedNodeName"]), (&json!("n1"), &Value::Null));
+        assert_eq!(bound["status"]["conditions"].as_array().unwrap().len(), 1);
+        assert_eq!(bound["status"]["conditions"][0]["status"], "True");
+        let again = bind_pod(&json!({"target": {"name": "n2"}}), &bound);
+        assert_eq!(again, Err(BindError::Conflict("pod p is already assigned to node \"n1\"".to_owned())));
+    }
 }

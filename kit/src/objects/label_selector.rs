@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use windlass_apimachinery::selectors;
 
 /// A selector of an object, of either form: a map, or a map with expressions.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Selector<'a> {
+pub struct Selector<'a> {
     pairs: Option<&'a BTreeMap<String, String>>,
     expressions: &'a [LabelSelectorRequirement],
 }
@@ -28,17 +29,20 @@ impl<'a> From<&'a LabelSelector> for Selector<'a> {
 
 impl<'a> Selector<'a> {
     /// The selector of an owner; an empty one would select everything, and selects nothing.
-    pub(crate) fn of(selector: &'a LabelSelector) -> Option<Self> {
+    #[must_use]
+    pub fn of(selector: &'a LabelSelector) -> Option<Self> {
         Some(Self::from(selector)).filter(|selector| !selector.is_empty())
     }
 
     /// Whether the selector requires nothing; it matches everything.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.pairs.is_none_or(BTreeMap::is_empty) && self.expressions.is_empty()
     }
 
     /// Whether labels match; a selector that cannot be read matches nothing.
-    pub(crate) fn matches(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
+    #[must_use]
+    pub fn matches(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
         let label = |key: &str| labels.and_then(|labels| labels.get(key));
         self.pairs().all(|(key, value)| label(key) == Some(value))
             && self.expressions.iter().all(|expression| {
@@ -54,21 +58,38 @@ impl<'a> Selector<'a> {
     }
 
     /// The pairs that labels must have.
-    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&'a String, &'a String)> + use<'a> {
+    pub fn pairs(&self) -> impl Iterator<Item = (&'a String, &'a String)> + use<'a> {
         self.pairs.into_iter().flatten()
     }
 
     /// A key whose value must be one of a few: of several such, the one with the fewest values.
-    pub(crate) fn one_of(&self) -> Option<(&'a str, &'a [String])> {
+    #[must_use]
+    pub fn one_of(&self) -> Option<(&'a str, &'a [String])> {
         let all = self.expressions.iter().filter(|expression| expression.operator == "In");
         let fewest = all.min_by_key(|expression| values(expression).len())?;
         Some((&fewest.key, values(fewest)))
     }
 
     /// A key that labels must have, with any value.
-    pub(crate) fn exists(&self) -> Option<&'a str> {
+    #[must_use]
+    pub fn exists(&self) -> Option<&'a str> {
         self.expressions.iter().find(|expression| expression.operator == "Exists").map(|e| e.key.as_str())
     }
+}
+
+/// Reads a selector that is written as in queries, such as that of a scale.
+///
+/// # Errors
+/// What is wrong, in the API's words.
+pub(crate) fn parse(text: &str) -> Result<LabelSelector, String> {
+    let parsed = selectors::LabelSelector::parse(text).map_err(|error| error.to_string())?;
+    let written = parsed.to_label_selector().ok_or("comparisons of numbers are not supported")?;
+    serde_json::from_value(written).map_err(|error| error.to_string())
+}
+
+/// Writes a selector as in queries; without requirements it is empty.
+pub(crate) fn text(selector: &LabelSelector) -> String {
+    serde_json::to_value(selector).map_or_else(|_| String::new(), |value| selectors::label_selector_text(&value))
 }
 
 fn values(expression: &LabelSelectorRequirement) -> &[String] {
@@ -76,14 +97,14 @@ fn values(expression: &LabelSelectorRequirement) -> &[String] {
 }
 
 /// Whether a selector selects an object with these labels; one that cannot be read selects nothing.
-pub(crate) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+#[must_use]
+pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     Selector::from(selector).matches(Some(labels))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use windlass_apimachinery::selectors;
 
     use super::*;
 

@@ -1,0 +1,159 @@
+//! An autoscaler through the API itself: what it serves in all versions and tables, and its own usage of pods.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    autoscaling::v2::HorizontalPodAutoscaler,
+    core::v1::{Event, Pod},
+};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::cluster::Cluster;
+use crate::metrics::{ContainerReading, Reading, Readings};
+
+const PATH: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+
+async fn request(cluster: &Cluster, method: &str, path: &str, accept: &str, body: &Value) -> Value {
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("accept", accept)
+        .header("content-type", "application/json");
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    cluster.client.request(request.body(body).unwrap()).await.unwrap()
+}
+
+/// The cells of the only autoscaler but its age.
+async fn cells(cluster: &Cluster) -> Vec<Value> {
+    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let table = request(cluster, "GET", PATH, accept, &Value::Null).await;
+    table["rows"][0]["cells"].as_array().unwrap()[..6].to_vec()
+}
+
+/// What the node says: the pods have run for an hour, and each uses so many percent of a core's twentieth.
+async fn run(cluster: &Cluster, percent: u64) {
+    let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
+    let mut samples = [Readings::default(), Readings::default()];
+    for pod in cluster.until::<Pod>("pods", |pods| !pods.is_empty()).await {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let hour = ago(3600).to_string();
+        let conditions = json!([{"type": "Ready", "status": "True", "lastTransitionTime": hour}]);
+        let patch = json!({"status": {"phase": "Running", "startTime": hour, "conditions": conditions}});
+        // It may be replaced by now.
+        let _ = cluster.api::<Pod>().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        for (sample, at, cpu_ns) in [(0, ago(10), 1), (1, ago(0), 1 + percent * 5_000_000)] {
+            samples[sample].containers.push(ContainerReading {
+                id: name.to_owned(),
+                namespace: "default".to_owned(),
+                pod: name.to_owned(),
+                name: "nginx".to_owned(),
+                reading: Reading { at, cpu_ns, memory_bytes: 1 << 20 },
+            });
+        }
+    }
+    samples.iter().for_each(|sample| cluster.plane.usage.record(sample));
+}
+
+async fn patch_spec(cluster: &Cluster, most: i32) {
+    let patch = Patch::Merge(json!({"spec": {"maxReplicas": most}}));
+    let api = cluster.api::<HorizontalPodAutoscaler>();
+    api.patch("hpa-demo", &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_autoscaler_of_the_first_version_by_our_own_usage() {
+    let cluster = Cluster::new().await;
+    let deployment = |resources: Value| {
+        json!({"metadata": {"name": "hpa-demo"}, "spec": {"selector": {"matchLabels": {"app": "nginx"}},
+            "template": {"metadata": {"labels": {"app": "nginx"}},
+                "spec": {"containers": [{"name": "nginx", "image": "nginx", "resources": resources}]}}}})
+    };
+    cluster.create::<Deployment>(deployment(json!({}))).await;
+    run(&cluster, 1).await;
+    // As `kubectl autoscale deployment hpa-demo --cpu-percent=10 --min=1 --max=9` creates it.
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "hpa-demo"});
+    let spec =
+        json!({"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9, "targetCPUUtilizationPercentage": 10});
+    let object = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "hpa-demo"}, "spec": spec});
+    request(&cluster, "POST", PATH, "application/json", &object).await;
+    let missing = |all: &[Value]| {
+        all.iter().any(|event| {
+            let text = event["message"].as_str().unwrap_or_default();
+            event["reason"] == "FailedGetResourceMetric"
+                && text.starts_with(
+                    "failed to get cpu utilization: missing request for cpu in container nginx of Pod hpa-demo-",
+                )
+        })
+    };
+    cluster.until::<Event>("no request", missing).await;
+    let failed = |all: &[Value]| all[0]["status"]["conditions"][1]["reason"] == "FailedGetResourceMetric";
+    cluster.until::<HorizontalPodAutoscaler>("the condition", failed).await;
+    let shown = |targets: &str, most: i32, replicas: i32| {
+        vec![json!("hpa-demo"), json!("Deployment/hpa-demo"), json!(targets), json!("1"), json!(most), json!(replicas)]
+    };
+    assert_eq!(cells(&cluster).await, shown("cpu: <unknown>/10%", 9, 1));
+    let v1 = request(&cluster, "GET", &format!("{PATH}/hpa-demo"), "application/json", &Value::Null).await;
+    let conditions = v1["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/conditions"].as_str().unwrap();
+    let conditions: Value = serde_json::from_str(conditions).unwrap();
+    assert_eq!((&conditions[0]["type"], &conditions[1]["type"]), (&json!("AbleToScale"), &json!("ScalingActive")));
+    assert_eq!(v1["status"], json!({"currentReplicas": 1, "desiredReplicas": 0}));
+
+    // With requests, it scales; the first version carries everything and is written back unchanged.
+    let patch = Patch::Merge(deployment(json!({"requests": {"cpu": "50m", "memory": "50Mi"}})));
+    cluster.api::<Deployment>().patch("hpa-demo", &PatchParams::default(), &patch).await.unwrap();
+    let new =
+        |pods: &[Value]| pods.len() == 1 && pods[0]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "50m";
+    for _ in 0..100 {
+        run(&cluster, 310).await;
+        if new(&cluster.until::<Pod>("pods", |_| true).await) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    cluster.until::<Pod>("the new pod alone", new).await;
+    run(&cluster, 310).await;
+    patch_spec(&cluster, 10).await;
+    cluster.until::<Deployment>("four", |all| all[0]["spec"]["replicas"] == 4).await;
+    cluster.until::<HorizontalPodAutoscaler>("the status", |all| all[0]["status"]["desiredReplicas"] == 4).await;
+    assert_eq!(cells(&cluster).await, shown("cpu: 310%/10%", 10, 1));
+    let v1 = request(&cluster, "GET", &format!("{PATH}/hpa-demo"), "application/json", &Value::Null).await;
+    assert_eq!(v1["status"]["currentCPUUtilizationPercentage"], 310);
+    let stored = cluster.api::<HorizontalPodAutoscaler>().get("hpa-demo").await.unwrap();
+    request(&cluster, "PUT", &format!("{PATH}/hpa-demo"), "application/json", &v1).await;
+    let again = cluster.api::<HorizontalPodAutoscaler>().get("hpa-demo").await.unwrap();
+    assert_eq!((again.spec, again.status), (stored.spec, stored.status));
+    let rescaled = |all: &[Value]| {
+        let text = "New size: 4; reason: cpu resource utilization (percentage of request) above target";
+        all.iter().any(|event| event["reason"] == "SuccessfulRescale" && event["message"] == text)
+    };
+    cluster.until::<Event>("the event", rescaled).await;
+    cluster.end().await;
+}
+
+/// The version of the tutorials, which is gone from Kubernetes.
+#[tokio::test]
+async fn an_autoscaler_of_the_beta_version() {
+    let cluster = Cluster::new().await;
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "hpa-mem-demo"});
+    let metric = json!({"type": "Resource", "resource": {"name": "memory", "targetAverageUtilization": 30}});
+    let spec = json!({"maxReplicas": 5, "minReplicas": 1, "scaleTargetRef": target, "metrics": [metric]});
+    let object = json!({"apiVersion": "autoscaling/v2beta1", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "hpa-mem-demo", "namespace": "default"}, "spec": spec});
+    let beta = PATH.replace("v1", "v2beta1");
+    request(&cluster, "POST", &beta, "application/json", &object).await;
+    let no_target = |all: &[Value]| all[0]["status"]["conditions"][0]["reason"] == "FailedGetScale";
+    let all = cluster.until::<HorizontalPodAutoscaler>("no target", no_target).await;
+    let target = json!({"type": "Utilization", "averageUtilization": 30});
+    assert_eq!(
+        all[0]["spec"]["metrics"],
+        json!([{"type": "Resource", "resource": {"name": "memory", "target": target}}])
+    );
+    let message =
+        "the HPA controller was unable to get the target's current scale: deployments.apps \"hpa-mem-demo\" not found";
+    assert_eq!(all[0]["status"]["conditions"][0]["message"], message);
+    let shown = request(&cluster, "GET", &format!("{beta}/hpa-mem-demo"), "application/json", &Value::Null).await;
+    assert_eq!(shown["spec"]["metrics"], json!([metric]));
+    assert_eq!(shown["status"]["conditions"][0]["reason"], "FailedGetScale");
+    cluster.end().await;
+}

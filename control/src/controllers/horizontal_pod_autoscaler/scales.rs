@@ -1,0 +1,110 @@
+//! Reads and writes the `scale` of whatever is scaled: upstream's `scaleForResourceMappings`, with the kinds that
+//! discovery knows in place of its `RESTMapper`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::autoscaling::{v1::Scale, v2::CrossVersionObjectReference};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, PostParams},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::server_errors;
+use crate::controllers::runtime::{
+    Discovery,
+    kinds::{Kind, Kinds},
+};
+
+/// Follows discovery.
+pub(super) struct Scales {
+    client: Client,
+    discovery: tokio::sync::Mutex<Discovery>,
+    kinds: Mutex<Kinds>,
+}
+
+/// A scale that was read, and where it is written.
+pub(super) struct Found {
+    api: Api<DynamicObject>,
+    name: String,
+    scale: Scale,
+}
+
+impl Found {
+    /// The replicas that it asks for.
+    pub(super) fn wanted(&self) -> i32 {
+        self.scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0)
+    }
+
+    /// The replicas that there are.
+    pub(super) fn present(&self) -> i32 {
+        self.scale.status.as_ref().map_or(0, |status| status.replicas)
+    }
+
+    /// The selector of the pods, as text.
+    pub(super) fn selector(&self) -> &str {
+        self.scale.status.as_ref().and_then(|status| status.selector.as_deref()).unwrap_or_default()
+    }
+
+    /// Asks for another size, unless the object has changed since the scale was read.
+    ///
+    /// # Errors
+    /// Why it was refused, for an event.
+    pub(super) async fn resize(&self, size: i32) -> Result<(), String> {
+        let mut scale = self.scale.clone();
+        scale.spec.get_or_insert_default().replicas = Some(size);
+        let written = self.api.replace_scale(&self.name, &PostParams::default(), &scale).await;
+        written.map(drop).map_err(|error| server_errors::text(&error, None))
+    }
+}
+
+impl Scales {
+    pub(super) fn new(client: Client, discovery: Discovery) -> Self {
+        Self { client, discovery: tokio::sync::Mutex::new(discovery), kinds: Mutex::default() }
+    }
+
+    /// Waits for the first discovery.
+    pub(super) async fn prepare(&self, shutdown: &CancellationToken) {
+        let mut discovery = self.discovery.lock().await;
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            found = discovery.next() => self.set(found),
+        }
+    }
+
+    /// Follows what is served until `shutdown`.
+    pub(super) async fn follow(&self, shutdown: CancellationToken) {
+        let mut discovery = self.discovery.lock().await;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                found = discovery.next() => self.set(found),
+            }
+        }
+    }
+
+    fn set(&self, found: Kinds) {
+        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// A kind by its group, in the version that is served.
+    ///
+    /// # Errors
+    /// That there is none, in upstream's words.
+    pub(super) fn kind(&self, api_version: &str, kind: &str) -> Result<Arc<Kind>, String> {
+        let found = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).find(api_version, kind);
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        found.ok_or_else(|| format!("no matches for kind {kind:?} in group {group:?}"))
+    }
+
+    /// Reads the scale of a target.
+    ///
+    /// # Errors
+    /// Why it cannot be read, for an event.
+    pub(super) async fn read(&self, namespace: &str, target: &CrossVersionObjectReference) -> Result<Found, String> {
+        let kind = self.kind(target.api_version.as_deref().unwrap_or_default(), &target.kind)?;
+        let api = kind.api(&self.client, namespace);
+        let scale = api.get_scale(&target.name).await.map_err(|error| server_errors::text(&error, None))?;
+        Ok(Found { api, name: target.name.clone(), scale })
+    }
+}

@@ -1,0 +1,51 @@
+//! The watches of what the cluster's DNS is made of, as one stream of changes.
+
+use futures::{Stream, StreamExt as _, future, stream};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event},
+    },
+};
+use windlass_kit::reflector::{Extent, reflect};
+
+/// An event of one of the watches.
+#[derive(Debug)]
+pub(super) enum Change {
+    Namespace(Event<Namespace>),
+    Service(Event<Service>),
+    Slice(Event<EndpointSlice>),
+    Node(Event<Node>),
+}
+
+/// All watches; errors are logged and retried with a back-off, so that the stream never ends.
+pub(super) fn changes(client: &Client) -> impl Stream<Item = Change> + Send + Unpin + use<> {
+    stream::select_all([
+        watch(client, "namespaces").map(Change::Namespace).boxed(),
+        watch(client, "services").map(Change::Service).boxed(),
+        watch(client, "endpoint slices").map(Change::Slice).boxed(),
+        watch(client, "nodes").map(Change::Node).boxed(),
+    ])
+}
+
+fn watch<K>(client: &Client, what: &'static str) -> impl Stream<Item = Event<K>> + Send + use<K>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
+{
+    let config = watcher::Config::default().streaming_lists();
+    let events = reflect(Api::<K>::all(client.clone()), config, Extent::Many).default_backoff();
+    events.filter_map(move |event| {
+        future::ready(match event {
+            Ok(event) => Some(event),
+            Err(error) => {
+                tracing::warn!(%error, what, "watch failed; the cluster's DNS answers from what it knows, retrying");
+                None
+            }
+        })
+    })
+}

@@ -1,0 +1,47 @@
+//! VolumeRestrictions: a claim with ReadWriteOncePod is of one pod at a time. Pure.
+
+use super::Failure;
+use crate::scheduler::{
+    cache::Cluster,
+    cycle::{Cycle, NodeView},
+    model::{Key, PodInfo},
+};
+
+const NAME: &str = "VolumeRestrictions";
+/// Upstream's `ErrReasonReadWriteOncePodConflict`.
+const REASON: &str = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+
+#[derive(Debug, Default)]
+pub(crate) struct PreFilter {
+    /// The pod's claims with ReadWriteOncePod.
+    claims: Vec<Key>,
+    /// How often pods of any node use them (upstream's `conflictingPVCRefCount`).
+    users: i64,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Delta {
+    users: i64,
+}
+
+impl PreFilter {
+    pub(crate) fn new(cluster: &Cluster, pod: &PodInfo) -> Self {
+        let claims: Vec<Key> = pod.claim_keys().filter(|claim| cluster.storage.is_of_one_pod(claim)).collect();
+        let users = claims.iter().map(|claim| cluster.users_of_claim(claim)).sum();
+        Self { claims, users }
+    }
+}
+
+impl Delta {
+    pub(crate) fn change(&mut self, pre_filter: &PreFilter, pod: &PodInfo, by: i64) {
+        if !pre_filter.claims.is_empty() {
+            let shared = pod.claim_keys().filter(|claim| pre_filter.claims.contains(claim)).count();
+            self.users += by * i64::try_from(shared).unwrap_or(0);
+        }
+    }
+}
+
+pub(super) fn filter(cycle: &Cycle, view: &NodeView<'_>) -> Result<(), Failure> {
+    let is_used = cycle.restrictions.users + view.restrictions.users > 0;
+    if is_used { Err(Failure::unschedulable(NAME, REASON)) } else { Ok(()) }
+}

@@ -1,0 +1,186 @@
+//! A pod and what it demands of its node. Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration};
+use windlass_kit::objects::{
+    claims::{Claim, claims_of},
+    requests::{Amounts, HostPort, host_ports, requested, requests, requests_of, requests_with},
+};
+
+use super::{Key, PodAffinity, SpreadConstraint};
+
+/// Default requests for scoring (upstream's constants).
+const UNSET_MILLI_CPU: i64 = 100;
+const UNSET_MEMORY: i64 = 200 * 1024 * 1024;
+
+/// A pod in the scheduler's cache.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PodInfo {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) version: String,
+    pub(crate) generation: Option<i64>,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) priority: i32,
+    /// Bound to this node, if any.
+    pub(crate) node: Option<String>,
+    /// `status.nominatedNodeName`.
+    pub(crate) nominated: Option<String>,
+    /// Terminal: its requests do not count.
+    pub(crate) terminal: bool,
+    pub(crate) deleting: bool,
+    pub(crate) gated: bool,
+    /// The scheduler has preempted it: its condition DisruptionTarget says so.
+    pub(crate) preempted: bool,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) requests: Amounts,
+    /// Milli-CPU and bytes with the defaults for unset requests, for scoring.
+    pub(crate) scored: (i64, i64),
+    pub(crate) ports: Vec<HostPort>,
+    pub(crate) affinity: Option<Arc<PodAffinity>>,
+    /// The claims of its volumes.
+    pub(crate) claims: Vec<Claim>,
+    /// What only matters before it is bound; dropped then.
+    pub(crate) constraints: Option<Arc<Constraints>>,
+}
+
+/// Which pod of the API is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodReference {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) generation: Option<i64>,
+}
+
+/// What an unbound pod demands of its node.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Constraints {
+    pub(crate) selector: BTreeMap<String, String>,
+    pub(crate) required: Option<NodeSelector>,
+    pub(crate) preferred: Vec<PreferredSchedulingTerm>,
+    pub(crate) tolerations: Vec<Toleration>,
+    pub(crate) spread: Vec<SpreadConstraint>,
+    /// Its images by their normalized names; `None` for a container that has none.
+    pub(crate) images: Vec<String>,
+    /// Kind and name of the controller that owns it.
+    pub(crate) owner: Option<(String, String)>,
+    /// `preemptionPolicy` is not `Never`.
+    pub(crate) preempts: bool,
+    /// Reason and message of its PodScheduled condition.
+    pub(crate) condition: Option<(String, String)>,
+}
+
+impl PodInfo {
+    pub(crate) fn of(pod: &Pod) -> Self {
+        let Some(spec) = &pod.spec else { return Self::default() };
+        let (metadata, status) = (&pod.metadata, pod.status.as_ref());
+        let namespace = metadata.namespace.clone().unwrap_or_default();
+        let node = spec.node_name.clone().filter(|n| !n.is_empty());
+        let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+        let scored = requests_with(pod, with_defaults);
+        let mut conditions = status.iter().flat_map(|s| s.conditions.iter().flatten());
+        let constraints = node.is_none().then(|| Arc::new(Constraints::of(pod, spec)));
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            generation: metadata.generation,
+            labels: metadata.labels.clone().unwrap_or_default(),
+            priority: spec.priority.unwrap_or(0),
+            nominated: status.and_then(|s| s.nominated_node_name.clone()).filter(|n| !n.is_empty()),
+            terminal: matches!(phase, "Succeeded" | "Failed"),
+            deleting: metadata.deletion_timestamp.is_some(),
+            gated: spec.scheduling_gates.as_ref().is_some_and(|g| !g.is_empty()),
+            preempted: conditions.any(|c| {
+                c.type_ == "DisruptionTarget"
+                    && c.status == "True"
+                    && c.reason.as_deref() == Some("PreemptionByScheduler")
+            }),
+            started: status.and_then(|s| s.start_time.as_ref()).map(|time| time.0),
+            requests: requests(pod),
+            scored: (scored.milli_cpu, scored.memory),
+            ports: host_ports(pod),
+            affinity: PodAffinity::of(spec.affinity.as_ref(), &namespace),
+            claims: claims_of(pod).collect(),
+            namespace,
+            node,
+            constraints,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        (self.namespace.clone(), self.name.clone())
+    }
+
+    pub(crate) fn reference(&self) -> PodReference {
+        PodReference {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            generation: self.generation,
+        }
+    }
+
+    pub(crate) fn claim_keys(&self) -> impl Iterator<Item = Key> {
+        self.claims.iter().map(|claim| (self.namespace.clone(), claim.name.clone()))
+    }
+
+    /// The text of its affinity, if it has one.
+    pub(crate) fn affinity_text(&self) -> Option<String> {
+        self.affinity.as_ref().map(|affinity| affinity.text())
+    }
+}
+
+/// A container's requests with the defaults for scoring.
+fn with_defaults(container: &Container) -> Amounts {
+    let mut amounts = requests_of(container);
+    let set = |name: &str| requested(container).is_some_and(|r| r.contains_key(name));
+    amounts.milli_cpu = if set("cpu") { amounts.milli_cpu } else { UNSET_MILLI_CPU };
+    amounts.memory = if set("memory") { amounts.memory } else { UNSET_MEMORY };
+    amounts
+}
+
+impl Constraints {
+    fn of(pod: &Pod, spec: &PodSpec) -> Self {
+        let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+        let condition = pod.status.as_ref().and_then(|s| s.conditions.as_ref()).and_then(|conditions| {
+            let found = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?;
+            Some((found.reason.clone().unwrap_or_default(), found.message.clone().unwrap_or_default()))
+        });
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+        let images = containers.map(|c| normalized_image_name(c.image.as_deref().unwrap_or_default()));
+        let volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref());
+        let volumes = volumes.map(|image| normalized_image_name(image.reference.as_deref().unwrap_or_default()));
+        let owners = pod.metadata.owner_references.iter().flatten();
+        let owner = owners.into_iter().find(|owner| owner.controller == Some(true));
+        let spread = spec.topology_spread_constraints.iter().flatten();
+        Self {
+            selector: spec.node_selector.clone().unwrap_or_default(),
+            required: affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.clone()),
+            preferred: affinity
+                .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone())
+                .unwrap_or_default(),
+            tolerations: spec.tolerations.clone().unwrap_or_default(),
+            spread: spread.map(|constraint| SpreadConstraint::of(constraint, &labels)).collect(),
+            images: images.chain(volumes).collect(),
+            owner: owner.map(|owner| (owner.kind.clone(), owner.name.clone())),
+            preempts: spec.preemption_policy.as_deref() != Some("Never"),
+            condition,
+        }
+    }
+}
+
+/// An image name with a tag (upstream's `normalizedImageName`).
+fn normalized_image_name(name: &str) -> String {
+    let tagged = match (name.rfind(':'), name.rfind('/')) {
+        (Some(colon), Some(slash)) => colon > slash,
+        (colon, None) => colon.is_some(),
+        (None, Some(_)) => false,
+    };
+    if tagged { name.to_owned() } else { format!("{name}:latest") }
+}

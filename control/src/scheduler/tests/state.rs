@@ -1,0 +1,87 @@
+//! Decisions about pods, one after the other.
+
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn requests_are_the_peak_of_a_pods_life() {
+    let pod = spec(pod("p", "300m"), |s| {
+        let sidecar = Container { restart_policy: Some("Always".into()), ..container("100m") };
+        s.init_containers = Some(vec![container("50m"), sidecar, container("700m")]);
+        s.overhead = Some(amounts(&[("cpu", "10m")]));
+    });
+    assert_eq!(PodInfo::of(&pod).requests.milli_cpu, 810);
+}
+
+#[test]
+fn the_emptier_node_wins_and_priority_goes_first() {
+    let (mut state, now) = (State::default(), Instant::now());
+    state.node_applied(&node("n1", "2", "110"), now);
+    state.node_applied(&node("n2", "4", "110"), now);
+    state.pod_applied(PodInfo::of(&pod("low", "1")), true, now);
+    state.pod_applied(PodInfo::of(&spec(pod("high", "1"), |s| s.priority = Some(5))), true, now);
+    state.pod_applied(PodInfo::of(&pod("foreign", "1")), false, now);
+    state.pod_applied(
+        PodInfo::of(&spec(pod("gated", "1"), |s| s.scheduling_gates = Some(vec![Default::default()]))),
+        true,
+        now,
+    );
+    assert_eq!(next(&mut state, now), Some(("high".into(), Decision::Bind { node: "n2".into() })));
+    assert_eq!(next(&mut state, now).unwrap().0, "low");
+    assert_eq!(next(&mut state, now), None);
+}
+
+#[test]
+fn an_unschedulable_pod_is_retried_when_resources_are_freed() {
+    let (mut state, now) = (State::default(), Instant::now());
+    let full = spec(pod("full", "1"), on("n1"));
+    state.node_applied(&node("n1", "1", "110"), now);
+    state.pod_applied(PodInfo::of(&full), true, now);
+    let waiting = pod("p", "1");
+    state.pod_applied(PodInfo::of(&waiting), true, now);
+    assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable { .. }))));
+
+    // The condition that we wrote comes back through the watch.
+    state.pod_applied(PodInfo::of(&waiting), true, now);
+    assert_eq!(next(&mut state, now), None);
+    assert_eq!(state.advance(now), Some(now + Duration::from_secs(300)));
+
+    // Room: as soon as the back-off of a second is over.
+    state.pod_deleted(&("default".into(), "full".into()), now);
+    assert_eq!(next(&mut state, now), None);
+    let later = now + Duration::from_secs(1);
+    assert_eq!(state.advance(now), Some(later));
+    state.advance(later);
+    assert_eq!(next(&mut state, later), Some(("p".into(), Decision::Bind { node: "n1".into() })));
+}
+
+#[test]
+fn a_failed_binding_gives_the_room_back() {
+    let (mut state, now) = (State::default(), Instant::now());
+    state.node_applied(&node("n1", "1", "110"), now);
+    state.pod_applied(PodInfo::of(&pod("a", "1")), true, now);
+    let (bound, constraints, _) = state.next(now).unwrap();
+    // A change of the pod that does not show the binding yet keeps the room taken.
+    state.pod_applied(PodInfo::of(&pod("a", "1")), true, now);
+    state.pod_applied(PodInfo::of(&pod("b", "1")), true, now);
+    assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable { .. }))));
+    state.bind_failed(&bound, &constraints, now);
+    let later = now + Duration::from_secs(1);
+    state.advance(later);
+    let first = next(&mut state, later).unwrap();
+    assert!(matches!(first.1, Decision::Bind { .. }));
+    assert!(matches!(next(&mut state, later), Some((_, Decision::Unschedulable { .. }))));
+}
+
+#[test]
+fn two_hundred_pods_are_placed_at_once() {
+    let (mut state, now) = (State::default(), Instant::now());
+    state.node_applied(&node("n1", "64", "250"), now);
+    for i in 0..200 {
+        state.pod_applied(PodInfo::of(&pod(&format!("p{i}"), "10m")), true, now);
+    }
+    let bound =
+        std::iter::from_fn(|| next(&mut state, now)).filter(|(_, d)| matches!(d, Decision::Bind { .. })).count();
+    assert_eq!(bound, 200);
+}

@@ -1,0 +1,265 @@
+//! The writes of the scheduler: bindings, volumes, conditions, nominations, evictions, events.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use k8s_openapi::{
+    api::core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::{Value, json};
+use windlass_kit::events::{Recorder, Severity};
+
+use super::{
+    SCHEDULER_NAME, messages,
+    model::{Constraints, PodInfo, PodReference},
+    state::{Decided, Decision, Nomination, Preemption, Refusal},
+    volumes::{ClaimWrite, SELECTED_NODE, VolumeWrite},
+};
+
+/// Timeout of the writes of one decision.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The annotation of volumes that were not reserved for their claims (upstream's `AnnBoundByController`).
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+
+/// How the writes of a decision ended.
+pub(super) enum Outcome {
+    Done,
+    /// The pod was not bound.
+    NotBound(Arc<PodInfo>, Arc<Constraints>),
+    /// Volumes and claims were written, or why they were not.
+    VolumesWritten(Arc<PodInfo>, Result<(), String>),
+    /// Not all victims of the pod's preemption were deleted.
+    NotPreempted(Arc<PodInfo>, Preemption),
+}
+
+/// Executes decisions by API requests.
+pub(super) struct Writer {
+    client: Client,
+    recorder: Recorder,
+}
+
+impl Writer {
+    pub(super) fn new(client: Client) -> Self {
+        Self { recorder: Recorder::new(client.clone(), SCHEDULER_NAME, ""), client }
+    }
+
+    pub(super) async fn execute(&self, (pod, constraints, decision): Decided) -> Outcome {
+        match decision {
+            Decision::Bind { node } => match in_time(self.bind(&pod, &node)).await {
+                Ok(()) => {
+                    let text = messages::scheduled(&pod.namespace, &pod.name, &node);
+                    self.recorder.record(&reference(&pod), Severity::Normal, "Scheduled", text);
+                    Outcome::Done
+                }
+                Err(why) => {
+                    let (name, namespace) = (&pod.name, &pod.namespace);
+                    tracing::warn!(pod = name, namespace, node, why, "failed to bind pod; retrying");
+                    Outcome::NotBound(pod, constraints)
+                }
+            },
+            Decision::BindVolumes { node, volumes, claims } => {
+                self.nominate_before_binding(&pod, &node).await;
+                let written = in_time(self.write_volumes(&node, volumes, claims)).await;
+                Outcome::VolumesWritten(pod, written)
+            }
+            Decision::Unschedulable(refusal) => {
+                self.recorder.record(&reference(&pod), Severity::Warning, "FailedScheduling", refusal.message.clone());
+                self.report(&pod, &constraints, &refusal).await;
+                match refusal.preemption {
+                    Some(preemption) => match in_time(self.preempt(&pod, &preemption)).await {
+                        Ok(()) => Outcome::Done,
+                        Err(why) => {
+                            let (name, namespace, node) = (&pod.name, &pod.namespace, &preemption.node);
+                            tracing::warn!(pod = name, namespace, node, why, "failed to preempt pods; retrying");
+                            Outcome::NotPreempted(pod, preemption)
+                        }
+                    },
+                    None => Outcome::Done,
+                }
+            }
+        }
+    }
+
+    fn pods(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String> {
+        let binding = Binding {
+            metadata: ObjectMeta {
+                name: Some(pod.name.clone()),
+                namespace: Some(pod.namespace.clone()),
+                uid: Some(pod.uid.clone()),
+                ..ObjectMeta::default()
+            },
+            target: ObjectReference {
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let (api, params) = (self.pods(&pod.namespace), PostParams::default());
+        match api.create_subresource::<_, Value>("binding", &pod.name, &params, &binding).await {
+            Ok(_) => Ok(()),
+            // Deleted concurrently; the watch removes it.
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Sets PodScheduled=False and the nominated node, as far as that is news.
+    async fn report(&self, pod: &PodInfo, constraints: &Constraints, refusal: &Refusal) {
+        let (reason, message) = (refusal.reason.name(), &refusal.message);
+        let mut status = serde_json::Map::new();
+        if constraints.condition.as_ref().is_none_or(|(r, m)| r != reason || m != message) {
+            let mut condition = json!({
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": Time(jiff::Timestamp::now()),
+            });
+            observe(&mut condition, pod.generation);
+            status.insert("conditions".to_owned(), json!([condition]));
+        }
+        match &refusal.nomination {
+            Nomination::Set(node) if pod.nominated.as_ref() != Some(node) => {
+                status.insert("nominatedNodeName".to_owned(), json!(node));
+            }
+            Nomination::Clear if pod.nominated.is_some() => {
+                status.insert("nominatedNodeName".to_owned(), Value::Null);
+            }
+            _ => {}
+        }
+        if status.is_empty() {
+            return;
+        }
+        if let Err(error) = self.patch_status(&pod.reference(), &Value::Object(status)).await {
+            tracing::debug!(%error, pod = pod.name, "failed to write status of an unschedulable pod; the event has the reason");
+        }
+    }
+
+    async fn patch_status(&self, pod: &PodReference, status: &Value) -> kube::Result<()> {
+        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
+        self.pods(&pod.namespace).patch_status(&pod.name, &PatchParams::default(), &patch).await.map(drop)
+    }
+
+    /// Where the pod will be is told before its volumes are waited for (`NominatedNodeNameForExpectation`).
+    async fn nominate_before_binding(&self, pod: &PodInfo, node: &str) {
+        if pod.nominated.as_deref() != Some(node)
+            && let Err(error) = self.patch_status(&pod.reference(), &json!({"nominatedNodeName": node})).await
+        {
+            tracing::debug!(%error, pod = pod.name, "failed to write the nominated node; going on");
+        }
+    }
+
+    /// Upstream's `bindAPIUpdate`. Versions are given along, so that nobody else's change is undone.
+    async fn write_volumes(
+        &self,
+        node: &str,
+        volumes: Vec<VolumeWrite>,
+        claims: Vec<ClaimWrite>,
+    ) -> Result<(), String> {
+        let params = PatchParams::default();
+        for write in volumes {
+            let (namespace, name) = &write.claim;
+            let mut metadata = json!({"resourceVersion": write.version});
+            if write.by_controller {
+                metadata["annotations"] = json!({BOUND_BY_CONTROLLER: "yes"});
+            }
+            let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name,
+                "uid": write.claim_uid, "resourceVersion": write.claim_version});
+            let patch = Patch::Merge(json!({"metadata": metadata, "spec": {"claimRef": claim}}));
+            let api: Api<PersistentVolume> = Api::all(self.client.clone());
+            let written = api.patch(&write.volume, &params, &patch).await;
+            written.map_err(|error| format!("updating volume {:?} for node {node:?}: {error}", write.volume))?;
+        }
+        for write in claims {
+            let (namespace, name) = &write.claim;
+            let patch = Patch::Merge(json!({"metadata": {"uid": write.uid, "resourceVersion": write.version,
+                "annotations": {SELECTED_NODE: write.node}}}));
+            let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+            let written = api.patch(name, &params, &patch).await;
+            written.map_err(|error| format!("updating claim {name:?} for node {node:?}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the victims; less important pods are nominated to the node no longer.
+    async fn preempt(&self, preemptor: &PodInfo, preemption: &Preemption) -> Result<(), String> {
+        for nominee in &preemption.nominees {
+            if let Err(error) = self.patch_status(nominee, &json!({"nominatedNodeName": null})).await {
+                tracing::debug!(%error, pod = nominee.name, "failed to clear the nominated node of a pod; going on");
+            }
+        }
+        let evictions = preemption.victims.iter().map(|victim| self.evict(preemptor, victim, &preemption.node));
+        join_all(evictions).await.into_iter().collect()
+    }
+
+    /// Upstream's `PreemptPod`.
+    async fn evict(&self, preemptor: &PodInfo, victim: &PodReference, node: &str) -> Result<(), String> {
+        let mut condition = json!({
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": messages::disruption(SCHEDULER_NAME),
+            "lastTransitionTime": Time(jiff::Timestamp::now()),
+        });
+        observe(&mut condition, victim.generation);
+        match self.patch_status(victim, &json!({"conditions": [condition]})).await {
+            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) => {
+                return Err(format!("writing the condition of {}/{}: {error}", victim.namespace, victim.name));
+            }
+            Ok(()) => {}
+        }
+        let preconditions = Preconditions { uid: Some(victim.uid.clone()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match self.pods(&victim.namespace).delete(&victim.name, &params).await {
+            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) => return Err(format!("deleting {}/{}: {error}", victim.namespace, victim.name)),
+            Ok(_) => {}
+        }
+        let text = messages::preempted(&preemptor.uid, node);
+        self.recorder.record(&reference_of(victim), Severity::Normal, "Preempted", text);
+        Ok(())
+    }
+}
+
+/// The outcome of writes, which must be answered in time.
+async fn in_time(writes: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let answered = tokio::time::timeout(WRITE_TIMEOUT, writes).await;
+    answered.unwrap_or_else(|_| Err("the API did not answer in time".to_owned()))
+}
+
+/// Whether a pod does not exist any more, or another one has its name.
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_not_found() || status.is_conflict())
+}
+
+/// The generation of the pod that a condition is about, where the API counts it.
+fn observe(condition: &mut Value, generation: Option<i64>) {
+    if let Some(generation) = generation {
+        condition["observedGeneration"] = json!(generation);
+    }
+}
+
+fn reference(pod: &PodInfo) -> ObjectReference {
+    ObjectReference { resource_version: Some(pod.version.clone()), ..reference_of(&pod.reference()) }
+}
+
+fn reference_of(pod: &PodReference) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,187 @@
+//! Hollow nodes, as kubemark's: Node objects with heartbeats, whose pods become Ready and end in the API alone. No
+//! container runs.
+
+use std::{fmt, path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::json;
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use crate::client;
+
+/// The period of heartbeats; a kubelet's.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Requests at a time.
+const REQUESTS: usize = 64;
+/// Pods of one node.
+const PODS_EACH: usize = 110;
+/// The pause before something that failed is tried again, such as while the API is started again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Running hollow nodes; they stop when this is dropped.
+pub struct HollowNodes {
+    tasks: JoinSet<()>,
+    count: usize,
+}
+
+impl fmt::Debug for HollowNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HollowNodes").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl HollowNodes {
+    /// Creates `count` nodes (`hollow-0` …) and keeps them and their pods Ready, also over restarts of the API.
+    ///
+    /// # Errors
+    /// When they cannot be created.
+    pub async fn start(kubeconfig: &Path, count: usize) -> anyhow::Result<Self> {
+        let client = client(kubeconfig).await?;
+        let nodes: Api<Node> = Api::all(client.clone());
+        for number in 0..count {
+            let name = format!("hollow-{number}");
+            let resources =
+                json!({"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": PODS_EACH.to_string()});
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}},
+            }))?;
+            nodes.create(&PostParams::default(), &node).await.with_context(|| format!("the node {name}"))?;
+            let conditions = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| {
+                json!({"type": kind, "status": if kind == "Ready" { "True" } else { "False" }, "reason": "Hollow",
+                       "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            });
+            let status = json!({"status": {"capacity": resources, "allocatable": resources, "conditions": conditions}});
+            nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(heartbeats(client.clone(), count));
+        tasks.spawn(pods(client));
+        Ok(Self { tasks, count })
+    }
+
+    /// The number of tasks, none of which ends.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+}
+
+/// Renews the leases, spread over the period.
+async fn heartbeats(client: Client, count: usize) {
+    let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
+    let step = HEARTBEAT / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    let mut ticks = tokio::time::interval(step);
+    for number in (0..count).cycle() {
+        ticks.tick().await;
+        let name = format!("hollow-{number}");
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
+            "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now()},
+        });
+        // While the API is away the next one is soon enough.
+        let _ = leases.patch(&name, &PatchParams::apply("hollow").force(), &Patch::Apply(lease)).await;
+    }
+}
+
+/// The time in the format of a lease.
+fn now() -> String {
+    k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+/// Makes pods of hollow nodes Ready, and removes those that are deleted.
+async fn pods(client: Client) {
+    let slots = Arc::new(Semaphore::new(REQUESTS));
+    let mut events = watcher(Api::<Pod>::all(client.clone()), watcher::Config::default())
+        .backoff(ShortBackoff)
+        .applied_objects()
+        .boxed();
+    let mut requests = JoinSet::new();
+    loop {
+        tokio::select! {
+            event = events.try_next() => match event {
+                Ok(Some(pod)) if is_hollow(&pod) && is_due(&pod) => {
+                    let (client, slots) = (client.clone(), Arc::clone(&slots));
+                    requests.spawn(async move {
+                        let Ok(_slot) = slots.acquire().await else { return };
+                        settle(&client, &pod).await;
+                    });
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => tokio::time::sleep(RETRY).await,
+            },
+            Some(_) = requests.join_next(), if !requests.is_empty() => {}
+        }
+    }
+}
+
+fn is_hollow(pod: &Pod) -> bool {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    node.is_some_and(|node| node.starts_with("hollow-"))
+}
+
+/// Whether something is to be done for a pod.
+fn is_due(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+        || pod.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Running")
+}
+
+/// Removes a deleted pod; makes another one Ready. Repeated until the API has taken it or the pod is another one.
+async fn settle(client: &Client, pod: &Pod) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let (name, uid) = (pod.name_any(), pod.uid());
+    loop {
+        let done = if pod.metadata.deletion_timestamp.is_some() {
+            let preconditions = Some(Preconditions { uid: uid.clone(), resource_version: None });
+            let parameters = DeleteParams { grace_period_seconds: Some(0), preconditions, ..DeleteParams::default() };
+            pods.delete(&name, &parameters).await.map(drop)
+        } else {
+            pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(ready(pod))).await.map(drop)
+        };
+        match done {
+            // The API is away.
+            Err(kube::Error::HyperError(_) | kube::Error::Service(_)) => tokio::time::sleep(RETRY).await,
+            _ => return,
+        }
+    }
+}
+
+/// The status of a pod all of whose containers run, as a patch of this very pod.
+fn ready(pod: &Pod) -> serde_json::Value {
+    let time = now();
+    let conditions = ["Initialized", "Ready", "ContainersReady", "PodScheduled"]
+        .map(|kind| json!({"type": kind, "status": "True", "lastTransitionTime": format!("{}Z", &time[..19])}));
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| {
+        json!({"name": container.name, "image": container.image, "imageID": "", "ready": true, "started": true,
+               "restartCount": 0, "state": {"running": {"startedAt": format!("{}Z", &time[..19])}}})
+    });
+    json!({"metadata": {"uid": pod.metadata.uid}, "status": {
+        "phase": "Running", "startTime": format!("{}Z", &time[..19]), "podIP": "198.18.255.1",
+        "conditions": conditions, "containerStatuses": containers.collect::<Vec<_>>(),
+    }})
+}
+
+/// Soon, again and again: the API is on this machine.
+#[derive(Debug, Clone, Copy)]
+struct ShortBackoff;
+
+impl Iterator for ShortBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(RETRY)
+    }
+}
+
+impl kube::runtime::utils::Backoff for ShortBackoff {
+    fn reset(&mut self) {}
+}

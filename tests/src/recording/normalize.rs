@@ -1,0 +1,133 @@
+//! Names, addresses and times that differ between any two runs, as fixed words.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::text_of;
+
+/// The characters of generated names.
+const RANDOM: &str = "[bcdfghjklmnpqrstvwxz2456789]{5}";
+
+/// Replacements in any text, in this order.
+static EVERYWHERE: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+    [
+        (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "{uid}"),
+        (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z\b", "{time}"),
+        (r"\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b", "{ip}"),
+    ]
+    .into_iter()
+    .map(|(pattern, word)| (Regex::new(pattern).expect("a constant pattern"), word))
+    .collect()
+});
+
+/// The names that a test has met.
+#[derive(Debug)]
+pub struct Names {
+    namespace: String,
+    /// Hashes of templates and revisions, by their first appearance.
+    hashes: Vec<String>,
+    /// What generated names begin with.
+    prefixes: BTreeSet<String>,
+}
+
+impl Names {
+    /// No names yet, in this namespace.
+    #[must_use]
+    pub fn new(namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), hashes: Vec::new(), prefixes: BTreeSet::new() }
+    }
+
+    /// Learns the names that belong to an object.
+    pub fn learn(&mut self, object: &Value) {
+        let labels = &object["metadata"]["labels"];
+        for label in ["pod-template-hash", "controller-revision-hash", "controller.kubernetes.io/hash"] {
+            let hash = text_of(&labels[label]).rsplit('-').next().unwrap_or_default();
+            if !hash.is_empty() && !self.hashes.iter().any(|known| known == hash) {
+                self.hashes.push(hash.to_owned());
+            }
+        }
+        let name = text_of(&object["metadata"]["name"]);
+        if matches!(text_of(&object["kind"]), "ReplicationController" | "ReplicaSet" | "DaemonSet" | "Job") {
+            self.prefixes.insert(name.to_owned());
+        }
+        if text_of(&object["kind"]) == "CronJob" {
+            self.prefixes.insert(format!("{name}-{{minute}}"));
+        }
+    }
+
+    /// A text with words instead of names, addresses and times that are made up.
+    #[must_use]
+    pub fn normalize(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for prefix in &self.prefixes {
+            if let Some(of_schedule) = prefix.strip_suffix("{minute}") {
+                let minute =
+                    Regex::new(&format!(r"\b{}\d{{8}}\b", regex::escape(of_schedule))).expect("an escaped name");
+                text = minute.replace_all(&text, format!("{of_schedule}{{minute}}")).into_owned();
+            }
+        }
+        for prefix in &self.prefixes {
+            let pattern = format!(r"{}-((?:\d+-)?){RANDOM}\b", regex::escape(prefix));
+            let generated = Regex::new(&pattern).expect("an escaped name");
+            text = generated.replace_all(&text, format!("{prefix}-$1{{pod}}")).into_owned();
+        }
+        for (index, hash) in self.hashes.iter().enumerate() {
+            text = text.replace(hash, &format!("{{hash{}}}", index + 1));
+        }
+        for (pattern, word) in EVERYWHERE.iter() {
+            text = pattern.replace_all(&text, *word).into_owned();
+        }
+        text.replace(&self.namespace, "{namespace}")
+    }
+}
+
+/// A value without fields that hold times, and with its keys in order.
+#[must_use]
+pub fn without_times(value: &Value) -> Value {
+    const PASSING: &[&str] = &["uncountedTerminatedPods"];
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(key, _)| !key.ends_with("Time") && !PASSING.contains(&key.as_str()));
+            let sorted: BTreeMap<&String, Value> = kept.map(|(key, value)| (key, without_times(value))).collect();
+            Value::Object(sorted.into_iter().map(|(key, value)| (key.clone(), value)).collect::<Map<_, _>>())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_times).collect()),
+        other => other.clone(),
+    }
+}
+
+/// Labels, annotations, owners, finalizers and the status of an object, a line each. Of pods, whose status is the node's,
+/// the status is left out; and all that share a generated name are told alike.
+pub(super) fn lines_of_object(object: &Value, names: &Names) -> String {
+    let metadata = &object["metadata"];
+    let name = format!("{}/{}", text_of(&object["kind"]), text_of(&metadata["name"]));
+    let mut lines = Vec::new();
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let mut value = metadata[field].clone();
+        if let Some(annotations) = value.as_object_mut() {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+        if !value.is_null() && value != Value::Object(Map::new()) {
+            lines.push(format!("  {field} {}", without_times(&value)));
+        }
+    }
+    if text_of(&object["kind"]) != "Pod" && !object["status"].is_null() {
+        for (key, value) in without_times(&object["status"]).as_object().into_iter().flatten() {
+            if key != "conditions" {
+                lines.push(format!("  status.{key} {value}"));
+                continue;
+            }
+            for condition in value.as_array().into_iter().flatten() {
+                let of = |field: &str| text_of(&condition[field]);
+                lines.push(format!("  {}={} {}: {}", of("type"), of("status"), of("reason"), of("message")));
+            }
+        }
+    }
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    format!("{}\n{}", names.normalize(&name), names.normalize(&text)).trim_end().to_owned()
+}

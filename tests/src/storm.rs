@@ -1,0 +1,316 @@
+//! A storm: Deployments on hollow nodes are changed at random while the control plane is killed again and again. At the
+//! end all of them have converged, and nothing is left over or double.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    core::v1::Pod,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::{HollowNodes, Testbed, client};
+
+const NODES: usize = 20;
+/// The time that all have to converge after the last change.
+const CONVERGENCE: Duration = Duration::from_secs(180);
+/// Old revisions of each.
+const HISTORY: usize = 3;
+
+/// How hard it blows.
+#[derive(Debug, Clone, Copy)]
+pub struct Storm {
+    /// The number of Deployments.
+    pub deployments: usize,
+    /// How long they are changed.
+    pub time: Duration,
+    /// How often the control plane is killed meanwhile.
+    pub kills: u32,
+    /// Of the random changes.
+    pub seed: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub struct Weather {
+    /// Changes that the API has taken, by kind.
+    pub changes: BTreeMap<&'static str, usize>,
+    /// From the last change until all had converged.
+    pub converged: Duration,
+    /// Pods at the end.
+    pub pods: usize,
+    /// Open files of the control plane before the storm and after all was deleted again.
+    pub files: (usize, usize),
+}
+
+impl Storm {
+    /// Runs it in a testbed without a node of its own. Moves the calling thread into the testbed's network namespace.
+    ///
+    /// # Errors
+    /// When something has not converged, is left over or double.
+    pub fn run(&self, testbed: &Testbed) -> anyhow::Result<Weather> {
+        let windlass = testbed.windlass();
+        let mut server = windlass.api_alone();
+        testbed.enter()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let kubeconfig = windlass.kubeconfig();
+        let (client, nodes) = runtime.block_on(async {
+            let client = client(&kubeconfig).await?;
+            anyhow::Ok((client, HollowNodes::start(&kubeconfig, NODES).await?))
+        })?;
+        let before = open_files(server.pid())?;
+        let mut wind = Wind { client: client.clone(), random: self.seed.max(1), changes: BTreeMap::new() };
+        for number in 0..self.deployments {
+            runtime.block_on(wind.create(number))?;
+        }
+        let begun = Instant::now();
+        for kill in 0..=self.kills {
+            let until = begun + self.time * (kill + 1) / (self.kills + 1);
+            runtime.block_on(wind.blow(self.deployments, until));
+            if kill < self.kills {
+                server.end(Signal::SIGKILL);
+                server = windlass.api_alone();
+            }
+        }
+        let calm = Instant::now();
+        runtime.block_on(wind.calm(self.deployments))?;
+        let pods = runtime.block_on(converged(&client, self.deployments))?;
+        let converged = calm.elapsed();
+        runtime.block_on(removed(&client))?;
+        let after = open_files(server.pid())?;
+        anyhow::ensure!(nodes.tasks() == 2, "hollow nodes have ended");
+        anyhow::ensure!(after <= before + 20, "{before} open files before, {after} after");
+        anyhow::ensure!(!server.log().contains("panicked"), "{}", server.log());
+        Ok(Weather { changes: wind.changes, converged, pods, files: (before, after) })
+    }
+}
+
+/// Makes the changes.
+struct Wind {
+    client: Client,
+    random: u64,
+    changes: BTreeMap<&'static str, usize>,
+}
+
+fn name_of(number: usize) -> String {
+    format!("storm-{number}")
+}
+
+/// A Deployment with one container that never runs.
+fn deployment(number: usize) -> Value {
+    let labels = json!({"storm": number.to_string()});
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name_of(number)},
+        "spec": {
+            "replicas": 1 + number % 4, "revisionHistoryLimit": HISTORY, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "none"}]}},
+        },
+    })
+}
+
+impl Wind {
+    /// A number below `limit` (xorshift).
+    fn below(&mut self, limit: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random >> 11).unwrap_or(0) % limit
+    }
+
+    fn deployments(&self) -> Api<Deployment> {
+        Api::default_namespaced(self.client.clone())
+    }
+
+    async fn create(&self, number: usize) -> anyhow::Result<()> {
+        let made: Deployment = serde_json::from_value(deployment(number))?;
+        self.deployments().create(&PostParams::default(), &made).await?;
+        Ok(())
+    }
+
+    /// Changes Deployments until this time.
+    async fn blow(&mut self, count: usize, until: Instant) {
+        while Instant::now() < until {
+            let number = self.below(count);
+            match self.change(number).await {
+                Ok(kind) => *self.changes.entry(kind).or_default() += 1,
+                // Some changes do not suit the object as it is, and the API may be away.
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    async fn patch(&self, number: usize, patch: Value) -> anyhow::Result<()> {
+        self.deployments().patch(&name_of(number), &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        Ok(())
+    }
+
+    /// One random change; returns its kind.
+    async fn change(&mut self, number: usize) -> anyhow::Result<&'static str> {
+        match self.below(100) {
+            0..30 => {
+                let replicas = self.below(6);
+                self.patch(number, json!({"spec": {"replicas": replicas}})).await?;
+                Ok("scaled")
+            }
+            30..60 => {
+                let version = self.below(5).to_string();
+                self.patch(number, json!({"spec": {"template": {"metadata": {"annotations": {"version": version}}}}}))
+                    .await?;
+                Ok("new template")
+            }
+            60..68 => {
+                let paused = self.below(2) == 0;
+                self.patch(number, json!({"spec": {"paused": paused}})).await?;
+                Ok("paused or resumed")
+            }
+            68..78 => {
+                let strategies = [
+                    json!({"type": "Recreate", "rollingUpdate": null}),
+                    json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}),
+                    json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%", "maxUnavailable": "50%"}}),
+                ];
+                let strategy = &strategies[self.below(strategies.len())];
+                self.patch(number, json!({"spec": {"strategy": strategy}})).await?;
+                Ok("other strategy")
+            }
+            78..95 => {
+                let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
+                let all = pods.list(&ListParams::default().labels(&format!("storm={number}"))).await?;
+                let pod = all.items.get(self.below(all.items.len().max(1))).context("it has no pods")?;
+                pods.delete(&pod.name_any(), &DeleteParams::default()).await?;
+                Ok("pod deleted")
+            }
+            _ => {
+                let options = if self.below(2) == 0 { DeleteParams::background() } else { DeleteParams::foreground() };
+                self.deployments().delete(&name_of(number), &options).await?;
+                self.create(number).await?;
+                Ok("deleted and created")
+            }
+        }
+    }
+
+    /// What is missing or paused is brought back.
+    async fn calm(&self, count: usize) -> anyhow::Result<()> {
+        for number in 0..count {
+            let deadline = Instant::now() + CONVERGENCE;
+            while let Err(error) = self.unpaused(number).await {
+                anyhow::ensure!(Instant::now() < deadline, "{}: {error:#}", name_of(number));
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a Deployment that is missing; fails while the last one of its name is on its way out.
+    async fn unpaused(&self, number: usize) -> anyhow::Result<()> {
+        let known = self.deployments().get_opt(&name_of(number)).await?;
+        match known {
+            None => self.create(number).await,
+            Some(known) => {
+                anyhow::ensure!(known.metadata.deletion_timestamp.is_none(), "it is being deleted");
+                self.patch(number, json!({"spec": {"paused": false}})).await
+            }
+        }
+    }
+}
+
+/// Waits until every Deployment has what it wants, and nothing else is there; returns the number of pods.
+async fn converged(client: &Client, count: usize) -> anyhow::Result<usize> {
+    let deadline = Instant::now() + CONVERGENCE;
+    loop {
+        match look(client, count).await {
+            Ok(pods) => return Ok(pods),
+            Err(error) => anyhow::ensure!(Instant::now() < deadline, "not converged after {CONVERGENCE:?}: {error:#}"),
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+async fn look(client: &Client, count: usize) -> anyhow::Result<usize> {
+    let all = ListParams::default();
+    let deployments = Api::<Deployment>::default_namespaced(client.clone()).list(&all).await?.items;
+    let sets = Api::<ReplicaSet>::default_namespaced(client.clone()).list(&all).await?.items;
+    let pods = Api::<Pod>::default_namespaced(client.clone()).list(&all).await?.items;
+    anyhow::ensure!(deployments.len() == count, "{} of {count} Deployments", deployments.len());
+    let (by_deployment, by_set) = (by_owner(&sets)?, by_owner(&pods)?);
+    for deployment in &deployments {
+        let (name, wanted) = (deployment.name_any(), deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1));
+        let status = serde_json::to_value(&deployment.status)?;
+        anyhow::ensure!(
+            deployment.status.as_ref().and_then(|s| s.observed_generation) == deployment.metadata.generation,
+            "{name} is not seen"
+        );
+        for field in ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"] {
+            anyhow::ensure!(
+                status[field].as_i64().unwrap_or(0) == i64::from(wanted),
+                "{name}: {field} of {wanted}: {status}"
+            );
+        }
+        let sets = by_deployment.get(&deployment.uid().unwrap_or_default()).map_or(&[][..], Vec::as_slice);
+        anyhow::ensure!(sets.len() <= HISTORY + 1, "{name} has {} ReplicaSets", sets.len());
+        for set in sets {
+            let own = by_set.get(&set.uid().unwrap_or_default()).map_or(0, Vec::len);
+            let wanted = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+            anyhow::ensure!(
+                i64::try_from(own)? == i64::from(wanted),
+                "{}: {own} pods, {wanted} wanted",
+                set.name_any()
+            );
+        }
+        let of_all: i32 = sets.iter().filter_map(|set| set.spec.as_ref()?.replicas).sum();
+        anyhow::ensure!(of_all == wanted, "{name}: its ReplicaSets want {of_all} of {wanted}");
+    }
+    // Each belongs to something that is there.
+    let owners: BTreeSet<String> = deployments.iter().filter_map(|deployment| deployment.uid()).collect();
+    anyhow::ensure!(
+        by_deployment.keys().all(|uid| owners.contains(uid)),
+        "a ReplicaSet is left of a deleted Deployment"
+    );
+    let owners: BTreeSet<String> = sets.iter().filter_map(|set| set.uid()).collect();
+    anyhow::ensure!(by_set.keys().all(|uid| owners.contains(uid)), "a pod is left of a deleted ReplicaSet");
+    anyhow::ensure!(pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_none()), "a pod is being deleted");
+    Ok(pods.len())
+}
+
+/// Objects by the UID of their controller.
+fn by_owner<K: Resource>(objects: &[K]) -> anyhow::Result<BTreeMap<String, Vec<&K>>> {
+    let mut by_owner: BTreeMap<String, Vec<&K>> = BTreeMap::new();
+    for object in objects {
+        let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let owner = owner.with_context(|| format!("{} belongs to nobody", object.name_any()))?;
+        by_owner.entry(owner.uid.clone()).or_default().push(object);
+    }
+    Ok(by_owner)
+}
+
+/// Deletes all Deployments and waits until nothing of them is left.
+async fn removed(client: &Client) -> anyhow::Result<()> {
+    let all = ListParams::default();
+    Api::<Deployment>::default_namespaced(client.clone()).delete_collection(&DeleteParams::default(), &all).await?;
+    let deadline = Instant::now() + CONVERGENCE;
+    loop {
+        let sets = Api::<ReplicaSet>::default_namespaced(client.clone()).list_metadata(&all).await?.items.len();
+        let pods = Api::<Pod>::default_namespaced(client.clone()).list_metadata(&all).await?.items.len();
+        if sets + pods == 0 {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "{sets} ReplicaSets and {pods} pods are left of deleted Deployments"
+        );
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+fn open_files(pid: u32) -> anyhow::Result<usize> {
+    Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}

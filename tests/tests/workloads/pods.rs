@@ -1,0 +1,78 @@
+//! Where pods go, and what is said of those that go nowhere.
+
+use serde_json::Value;
+use windlass_tests::{DEFAULT_TIMEOUT, eventually};
+
+use crate::{Case, cases};
+
+cases![pods_that_fit_nowhere_are_told_why];
+
+fn pod(name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}}}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  {spec}\n---\n"
+    )
+}
+
+const ONE: &str = "containers: [{name: c, image: nginx, imagePullPolicy: IfNotPresent}]";
+
+fn is_unschedulable(pod: &Value) -> bool {
+    pod["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["reason"] == "Unschedulable")
+}
+
+fn pods_that_fit_nowhere_are_told_why(case: &mut Case<'_>) {
+    let big = |resource: &str| format!("containers: [{{name: c, image: nginx, resources: {{requests: {resource}}}}}]");
+    case.applied(&pod("host-port", "containers: [{name: c, image: nginx, imagePullPolicy: IfNotPresent, ports: [{containerPort: 80, hostPort: 6381}]}]"));
+    case.until("runs", "pod/host-port", |pod| pod["status"]["phase"] == "Running");
+    let waiting = [
+        ("cpu", big("{cpu: 1000}")),
+        ("cpu-and-memory", big("{cpu: 1000, memory: 100Ti}")),
+        ("gpu", big("{vendor.example/gpu: 1}").replace("requests", "limits")),
+        ("selector", format!("nodeSelector: {{disk: ssd}}\n  {ONE}")),
+        ("port-taken", ONE.replace("IfNotPresent}", "IfNotPresent, ports: [{containerPort: 80, hostPort: 6381}]}")),
+        ("no-claim", format!("{ONE}\n  volumes: [{{name: v, persistentVolumeClaim: {{claimName: nowhere}}}}]")),
+        (
+            "affinity",
+            format!(
+                "{ONE}\n  affinity: {{podAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{{topologyKey: kubernetes.io/hostname, \
+                 labelSelector: {{matchLabels: {{app: none}}}}}}]}}}}"
+            ),
+        ),
+        (
+            "anti-affinity",
+            format!(
+                "{ONE}\n  affinity: {{podAntiAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{{topologyKey: kubernetes.io/hostname, \
+                 labelSelector: {{matchLabels: {{app: host-port}}}}}}]}}}}"
+            ),
+        ),
+        (
+            "spread",
+            format!(
+                "{ONE}\n  topologySpreadConstraints: [{{maxSkew: 1, topologyKey: no-such-label, whenUnsatisfiable: DoNotSchedule, \
+                 labelSelector: {{matchLabels: {{app: spread}}}}}}]"
+            ),
+        ),
+    ];
+    for (name, spec) in &waiting {
+        case.applied(&pod(name, spec));
+        case.until("is unschedulable", &format!("pod/{name}"), is_unschedulable);
+    }
+    case.applied(&pod("gated", &format!("schedulingGates: [{{name: example.com/later}}]\n  {ONE}")));
+    case.recording.show(&["pods"]);
+    case.recording.events(&["Pod"]);
+    for (name, _) in &waiting {
+        let found = case.kubectl.json(&[&format!("pod/{name}")]).expect("the pod is there");
+        case.recording
+            .fact(&format!("{name}: {}", found["status"]["conditions"][0]["message"].as_str().unwrap_or_default()));
+    }
+    let gated = case.kubectl.json(&["pod/gated"]).expect("the pod is there");
+    case.recording.fact(&format!("gated: {}", gated["status"]["conditions"][0]));
+    let _ = case.kubectl.run(&["patch", "pod/gated", "-p", r#"{"spec":{"schedulingGates":null}}"#]);
+    case.until("runs", "pod/gated", |pod| pod["status"]["phase"] == "Running");
+    // Room is made, and the one that waited for it comes.
+    let _ = case.kubectl.run(&["delete", "pod", "host-port"]);
+    eventually(DEFAULT_TIMEOUT, "the pod that waited runs", || {
+        let pod = case.kubectl.json(&["pod/port-taken"])?;
+        anyhow::ensure!(pod["status"]["phase"] == "Running", "{}", pod["status"]);
+        Ok(())
+    });
+}
