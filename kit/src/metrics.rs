@@ -261,6 +261,12 @@ mod tests {
     }
 
     #[test]
+    fn buckets_that_grow() {
+        assert_eq!(exponential_buckets::<4>(0.5, 2.0), [0.5, 1.0, 2.0, 4.0]);
+        assert_eq!(exponential_buckets::<0>(1.0, 2.0), [] as [f64; 0]);
+    }
+
+    #[test]
     fn a_value_on_a_bound_is_below_it_and_one_above_all_counts_in_the_last() {
         let histogram = Histogram::new("t_seconds", "T.", [], &[0.5, 1.0]);
         for value in [0.5, 0.75, 3.0] {

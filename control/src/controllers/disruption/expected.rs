@@ -41,6 +41,14 @@ pub(super) enum Uncountable {
     Api(#[from] kube::Error),
 }
 
+impl Uncountable {
+    /// Whether it may pass without a change of the budget or its pods: an owner that no cache shows yet, or an API that does
+    /// not answer.
+    pub(super) const fn may_pass(&self) -> bool {
+        matches!(self, Self::NoController(_) | Self::Api(_))
+    }
+}
+
 /// The owners of pods.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Owners<'a> {

@@ -105,7 +105,7 @@ impl Controller for Disruption {
                 let reason = messages::CALCULATE_EXPECTED_POD_COUNT_FAILED;
                 self.record(&budget, Severity::Warning, reason, messages::cannot_count(&why));
                 self.write(&budget, &key, &status::failed(&budget, &why, Timestamp::now())).await?;
-                return Ok(Outcome::Failed);
+                return Ok(if error.may_pass() { Outcome::Failed } else { Outcome::Done });
             }
         };
         let plan = status::reconcile(&budget, &pods, expected, Timestamp::now());

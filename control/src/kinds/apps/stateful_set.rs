@@ -86,8 +86,9 @@ impl Strategy for StatefulSet {
         set(spec, "revisionHistoryLimit", json!(10));
         workload::default_template(spec);
         for claim in items(spec, "volumeClaimTemplates") {
-            set(claim, "apiVersion", json!("v1"));
-            set(claim, "kind", json!("PersistentVolumeClaim"));
+            // Whatever the client says: of another version or kind, it could not be read again.
+            claim.insert("apiVersion".to_owned(), json!("v1"));
+            claim.insert("kind".to_owned(), json!("PersistentVolumeClaim"));
             set(child(claim, "spec"), "volumeMode", json!("Filesystem"));
             set(child(claim, "status"), "phase", json!("Pending"));
         }

@@ -84,3 +84,12 @@ fn defaults_in_their_finer_points() {
         defaulted("Service", json!({"spec": {"type": "ClusterIP", "externalTrafficPolicy": "Local", "ports": []}}));
     assert_eq!(moved["spec"].get("externalTrafficPolicy"), None);
 }
+
+#[test]
+fn templates_of_claims_are_claims_whatever_they_say() {
+    for said in [json!({}), json!({"apiVersion": "a", "kind": "Q"})] {
+        let set = defaulted("StatefulSet", json!({"spec": {"volumeClaimTemplates": [said]}}));
+        let claim = &set["spec"]["volumeClaimTemplates"][0];
+        assert_eq!((&claim["apiVersion"], &claim["kind"]), (&json!("v1"), &json!("PersistentVolumeClaim")));
+    }
+}

@@ -23,7 +23,7 @@ fn autoscalers_of_the_same_pods_are_found() {
     selectors.set(&one, &parse("app=web").unwrap());
     selectors.set(&two, &parse("app=api").unwrap());
     selectors.set(&elsewhere, &parse("app=web").unwrap());
-    assert_eq!(selectors.controlling("default", &web), [one.clone()]);
+    assert_eq!(selectors.controlling("default", &web), std::slice::from_ref(&one));
     selectors.set(&two, &parse("tier in (front,back),app").unwrap());
     let both = selectors.controlling("default", &web);
     assert_eq!(both, [one.clone(), two.clone()]);
