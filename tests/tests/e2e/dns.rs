@@ -55,7 +55,7 @@ kind: Pod
 metadata: {name: client}
 spec:
   terminationGracePeriodSeconds: 0
-  containers: [{name: main, image: 'windlass/busybox:1', command: [sleep, '100000']}]
+  containers: [{name: main, image: 'windlass/curl:1', command: [sleep, '100000']}]
 ---
 apiVersion: v1
 kind: Pod
@@ -64,7 +64,7 @@ spec:
   terminationGracePeriodSeconds: 0
   hostNetwork: true
   dnsPolicy: ClusterFirstWithHostNet
-  containers: [{name: main, image: 'windlass/busybox:1', command: [sleep, '100000']}]
+  containers: [{name: main, image: 'windlass/curl:1', command: [sleep, '100000']}]
 ";
 
 /// Who asks.
@@ -131,6 +131,7 @@ fn asked(log: &Path, question: &str) -> usize {
 #[test]
 fn names_of_the_cluster_and_beyond() {
     let testbed = Testbed::new();
+    testbed.load("curl");
     if testbed.api() == Api::Cluster {
         // There it is an add-on.
         return;
@@ -150,12 +151,11 @@ fn names_of_the_cluster_and_beyond() {
     }
     let script = testbed.dir().join("ask.py");
     fs::write(&script, include_str!("dns/ask.py")).unwrap();
-    let client = kubectl.json(&["get", "pod", "client"]).unwrap();
+    let client = kubectl.json(&["pod", "client"]).unwrap();
     let pid = testbed.docker(&["inspect", "-f", "{{.State.Pid}}", &crate::container_id(&client)]);
     let pod = PathBuf::from(format!("/proc/{}/ns/net", pid.trim()));
     let bed = Bed { testbed: &testbed, kubectl, script, pod };
-    let ip =
-        |pod: &str| bed.kubectl.json(&["get", "pod", pod]).unwrap()["status"]["podIP"].as_str().unwrap().to_owned();
+    let ip = |pod: &str| bed.kubectl.json(&["pod", pod]).unwrap()["status"]["podIP"].as_str().unwrap().to_owned();
     let (web0, web1) = (ip("web-0"), ip("web-1"));
 
     pods_are_told_of_it(&bed);
@@ -193,7 +193,7 @@ fn pods_are_told_of_it(bed: &Bed<'_>) {
         // By the search path, as programs look names up.
         for name in ["front", "front.default", "front.default.svc"] {
             let page = eventually(DEFAULT_TIMEOUT, "the page of a Service by its name", || {
-                bed.exec(pod, &format!("wget -qO- -T 3 http://{name}/"))
+                bed.exec(pod, &format!("curl -fsS -m 3 http://{name}/"))
             });
             assert!(page.starts_with("web-"), "{page}");
         }
@@ -201,7 +201,7 @@ fn pods_are_told_of_it(bed: &Bed<'_>) {
         assert!(found.contains("web-0.nginx.default.svc.cluster.local"), "{found}");
         assert!(bed.exec(pod, "nslookup none.default.svc.cluster.local").is_err());
     }
-    assert_eq!(bed.exec("client", "wget -qO- -T 3 http://web-1.nginx/").unwrap().trim(), "web-1");
+    assert_eq!(bed.exec("client", "curl -fsS -m 3 http://web-1.nginx/").unwrap().trim(), "web-1");
 }
 
 fn names_of_objects(bed: &Bed<'_>, web0: &str, web1: &str) {

@@ -70,7 +70,8 @@ fn what_is_refused_at_once() {
             (Read::Reply(reply, code), Some(expected)) => {
                 assert_eq!(code, expected);
                 let reply = Message::from_vec(&reply).unwrap();
-                assert_eq!(reply.metadata.response_code, expected);
+                // BADVERS and BADSIG have one number.
+                assert_eq!(u16::from(reply.metadata.response_code), u16::from(expected));
                 assert_eq!(reply.metadata.message_type, MessageType::Response);
                 assert_eq!(reply.metadata.id.to_be_bytes(), packet[..2]);
             }
@@ -100,14 +101,14 @@ fn a_response_repeats_the_question_letter_by_letter() {
 
 #[test]
 fn what_does_not_fit_is_left_out_and_said_to_be() {
-    for (edns, transport, limit, fits) in [
-        (None, Transport::Udp, 512, 28),
-        (Some(100), Transport::Udp, 512, 27),
-        (Some(1000), Transport::Udp, 1000, 57),
-        (Some(1232), Transport::Udp, MAX_UDP, 72),
-        (Some(65535), Transport::Udp, MAX_UDP, 72),
-        (None, Transport::Tcp, u16::MAX, 200),
-        (Some(512), Transport::Tcp, u16::MAX, 200),
+    for (edns, transport, limit) in [
+        (None, Transport::Udp, 512),
+        (Some(100), Transport::Udp, 512),
+        (Some(1000), Transport::Udp, 1000),
+        (Some(1232), Transport::Udp, MAX_UDP),
+        (Some(65535), Transport::Udp, MAX_UDP),
+        (None, Transport::Tcp, u16::MAX),
+        (Some(512), Transport::Tcp, u16::MAX),
     ] {
         let sent = packet("web.default.svc.cluster.local A", |message| {
             if let Some(size) = edns {
@@ -117,8 +118,13 @@ fn what_does_not_fit_is_left_out_and_said_to_be() {
         let reply = write(&request(&sent, transport), &addresses(200));
         assert!(reply.len() <= usize::from(limit), "{} of {limit}", reply.len());
         let got = Message::from_vec(&reply).unwrap();
-        assert_eq!(got.answers.len(), fits, "{edns:?} {transport:?}");
-        assert_eq!(got.metadata.truncation, fits < 200);
+        assert_eq!(got.metadata.truncation, transport == Transport::Udp, "{edns:?} {transport:?}");
+        if transport == Transport::Udp {
+            // As many as fit: the encoder needs room for a whole name before it shortens it.
+            assert!(reply.len() + 64 > usize::from(limit), "{} of {limit}", reply.len());
+        } else {
+            assert_eq!(got.answers.len(), 200);
+        }
         assert_eq!(got.edns.map(|edns| edns.max_payload()), edns.map(|_| MAX_UDP), "never left out");
     }
 }
@@ -128,7 +134,8 @@ fn more_than_a_message_can_hold_is_cut_over_tcp_too() {
     let sent = packet("web.default.svc.cluster.local A", with_edns(1232, true));
     let reply = write(&request(&sent, Transport::Tcp), &addresses(5000));
     let got = Message::from_vec(&reply).unwrap();
-    assert!(got.metadata.truncation && got.answers.len() > 4000);
+    assert!(got.metadata.truncation && got.answers.len() > 1000, "{}", got.answers.len());
+    assert!(reply.len() > 65_000, "{}", reply.len());
     assert!(got.edns.unwrap().flags().dnssec_ok);
 }
 
