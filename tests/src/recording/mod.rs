@@ -119,6 +119,11 @@ impl<'k> Recording<'k> {
         });
     }
 
+    /// From now on these names are the same word, where upstream takes any of them.
+    pub fn alias(&mut self, names: &[&str], word: &'static str) {
+        self.names.alias(names, word);
+    }
+
     /// Learns the names of what exists now, so that they can be told from others later.
     pub fn learn(&mut self) {
         let kinds = "replicationcontrollers,replicasets,deployments,statefulsets,daemonsets,jobs,cronjobs,controllerrevisions,pods";

@@ -33,13 +33,20 @@ pub struct Names {
     hashes: Vec<String>,
     /// What generated names begin with.
     prefixes: BTreeSet<String>,
+    /// Names that are alike to each other, and the word for them.
+    aliases: Vec<(String, &'static str)>,
 }
 
 impl Names {
     /// No names yet, in this namespace.
     #[must_use]
     pub fn new(namespace: &str) -> Self {
-        Self { namespace: namespace.to_owned(), hashes: Vec::new(), prefixes: BTreeSet::new() }
+        Self { namespace: namespace.to_owned(), hashes: Vec::new(), prefixes: BTreeSet::new(), aliases: Vec::new() }
+    }
+
+    /// From now on these names are the same word: which of them is taken is left to chance.
+    pub fn alias(&mut self, names: &[&str], word: &'static str) {
+        self.aliases.extend(names.iter().map(|name| ((*name).to_owned(), word)));
     }
 
     /// Learns the names that belong to an object.
@@ -75,6 +82,9 @@ impl Names {
             let pattern = format!(r"{}-((?:\d+-)?){RANDOM}\b", regex::escape(prefix));
             let generated = Regex::new(&pattern).expect("an escaped name");
             text = generated.replace_all(&text, format!("{prefix}-$1{{pod}}")).into_owned();
+        }
+        for (name, word) in &self.aliases {
+            text = text.replace(name, word);
         }
         for (index, hash) in self.hashes.iter().enumerate() {
             text = text.replace(hash, &format!("{{hash{}}}", index + 1));

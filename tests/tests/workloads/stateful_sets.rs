@@ -1,7 +1,7 @@
 //! StatefulSets: names, order and volumes.
 
 use serde_json::Value;
-use windlass_tests::{DEFAULT_TIMEOUT, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, cluster::Api, eventually};
 
 use crate::{
     Case,
@@ -46,6 +46,12 @@ fn a_stateful_set_starts_in_order_and_keeps_its_volumes(case: &mut Case<'_>) {
     let claims = "volumeClaimTemplates: [{metadata: {name: www}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]";
     case.applied(&stateful_set("", claims));
     case.until("is complete", "sts/web", is_complete);
+    if Api::from_env() == Api::Embedded {
+        // In order; upstream's controller takes any that fits.
+        let bound = case.kubectl.run(&["get", "pvc", "-o", "jsonpath={.items[*].spec.volumeName}"]);
+        assert_eq!(bound, "pv001 pv002");
+    }
+    case.recording.alias(&["pv001", "pv002"], "{volume}");
     let all = ["sts", "pods", "pvc"];
     case.recording.show(&all);
     case.recording.show(&["pv"]);

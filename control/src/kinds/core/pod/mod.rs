@@ -125,7 +125,7 @@ impl Strategy for Pod {
         }
         if object["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
             object["status"]["conditions"] = json!([{
-                "type": "PodScheduled", "status": "False", "lastTransitionTime": now(), "reason": "SchedulingGated",
+                "type": "PodScheduled", "status": "False", "lastProbeTime": null, "lastTransitionTime": now(), "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
             }]);
         }
