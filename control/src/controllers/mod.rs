@@ -62,7 +62,7 @@ use deployment::Deployments;
 use disruption::{Disruption, StalePodDisruptions};
 use endpoints::{EndpointSliceMirroring, EndpointsController};
 use gc::GarbageCollector;
-use horizontal_pod_autoscaler::{HorizontalPodAutoscalers, Monitor};
+use horizontal_pod_autoscaler::HorizontalPodAutoscalers;
 use job::{JobPodOrphans, Jobs};
 use local_path::LocalPathProvisioner;
 use namespaces::Namespaces;
@@ -156,7 +156,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<DaemonSets>(());
     controllers.add::<Disruption>(());
     controllers.add::<StalePodDisruptions>(());
-    controllers.add::<HorizontalPodAutoscalers>(Monitor::registered(&config.metrics));
+    controllers.add::<HorizontalPodAutoscalers>(());
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());

@@ -46,7 +46,7 @@ mod tests;
 
 use messages::{Message, SelectorProblem};
 use metrics_client::MetricsClient;
-pub(super) use monitor::Monitor;
+use monitor::Monitor;
 use normalize::History;
 use pass::{Action, Fault, Next, Pass};
 use proposals::{Failure, Proposal};
@@ -92,9 +92,9 @@ impl Memory {
 impl Controller for HorizontalPodAutoscalers {
     const NAME: &'static str = "horizontal-pod-autoscaler-controller";
     type Key = Key;
-    type Config = Arc<Monitor>;
+    type Config = ();
 
-    fn subscribe(context: &mut Context<Key>, monitor: Arc<Monitor>) -> Self {
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let (autoscalers, pods) = (context.informer::<HorizontalPodAutoscaler>(), context.informer::<CachedPod>());
         pods.index(&PODS_BY_LABEL);
         let queue = context.queue();
@@ -109,6 +109,7 @@ impl Controller for HorizontalPodAutoscalers {
                 queue.add(Key::of(&autoscaler.metadata));
             }
         });
+        let monitor: Arc<Monitor> = context.metrics().of();
         monitor.forget_all();
         let client = context.client();
         Self {

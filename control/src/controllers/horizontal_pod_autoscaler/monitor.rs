@@ -2,12 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use windlass_kit::{
-    metrics::{Counter, Histogram, Registry},
+    metrics::{Counter, Histogram, Metrics},
     prometheus::{Kind, Text},
 };
 
@@ -82,14 +82,6 @@ impl Fault {
 }
 
 impl Monitor {
-    /// Metrics that are written to `registry`.
-    pub(crate) fn registered(registry: &Registry) -> Arc<Self> {
-        let monitor: Arc<Self> = Arc::default();
-        let written = Arc::clone(&monitor);
-        registry.register(move |page| written.write(page));
-        monitor
-    }
-
     fn autoscalers(&self) -> MutexGuard<'_, BTreeMap<Key, Option<i32>>> {
         self.autoscalers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,7 +115,9 @@ impl Monitor {
     pub(super) fn forget_all(&self) {
         self.autoscalers().clear();
     }
+}
 
+impl Metrics for Monitor {
     fn write(&self, page: &mut Text) {
         self.reconciliations.write(page);
         self.reconciliation_durations.write(page);
