@@ -33,7 +33,7 @@ use rate_limit::{SharedRateLimiter, SuppressedLine};
 
 /// Default directives under the user's filter: at debug these crates print payloads (container environments among them)
 /// or a line per packet.
-const DEFAULT_DIRECTIVES: [&str; 10] = [
+const DEFAULT_DIRECTIVES: [&str; 11] = [
     "bollard=info",
     "hyper=info",
     "hyper_util=info",
@@ -41,6 +41,8 @@ const DEFAULT_DIRECTIVES: [&str; 10] = [
     "rustls=info",
     "netlink_packet_route=error",
     "netlink_proto=warn",
+    // Packets that are formed badly, which anybody who asks can send.
+    "hickory_proto=error",
     "kube_client=info",
     // Callers get the same error and log it with context.
     "kube_client::client::builder=off",
