@@ -205,6 +205,7 @@ effect. A change counts after a restart, which takes seconds and touches no pod;
             "auditLogPath",
             "auditPolicyFile",
             "kubeconfig",
+            "localPathDir",
             "bootstrapKubeconfig",
             "tlsCertFile",
             "tlsPrivateKeyFile",
