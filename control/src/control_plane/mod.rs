@@ -379,4 +379,4 @@ fn first_address((network, _): (Ipv4Addr, u8)) -> Ipv4Addr {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -21,6 +21,10 @@ use super::{
     watch::Change,
 };
 
+fn apply<K>(object: K) -> Box<Event<K>> {
+    Box::new(Event::Apply(object))
+}
+
 static RESPONDER: LazyLock<Responder> = LazyLock::new(|| {
     let metrics = Arc::new(Metrics::new());
     let zone = Zone::new("c", 1, Key::new("n", "w")).expect("a name");
@@ -36,17 +40,17 @@ static RESPONDER: LazyLock<Responder> = LazyLock::new(|| {
     }))
     .expect("a slice");
     for change in [
-        Change::Namespace(Event::Apply(namespace)),
-        Change::Service(Event::Apply(object(json!({
+        Change::Namespace(apply(namespace)),
+        Change::Service(apply(object(json!({
             "metadata": {"name": "w", "namespace": "n"}, "spec": {"clusterIPs": ["10.96.0.1"], "ports": [{"name": "p", "port": 1}]},
         })))),
-        Change::Service(Event::Apply(object(
+        Change::Service(apply(object(
             json!({"metadata": {"name": "h", "namespace": "n"}, "spec": {"clusterIPs": ["None"]}}),
         ))),
-        Change::Service(Event::Apply(object(json!({
+        Change::Service(apply(object(json!({
             "metadata": {"name": "x", "namespace": "n"}, "spec": {"type": "ExternalName", "externalName": "x.n.svc.c"},
         })))),
-        Change::Slice(Event::Apply(slice)),
+        Change::Slice(apply(slice)),
     ] {
         responder.apply(change);
     }

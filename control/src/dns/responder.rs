@@ -99,11 +99,11 @@ impl Responder {
     /// Applies a change of an object.
     pub(super) fn apply(&self, change: Change) {
         match change {
-            Change::Node(event) => self.sources.lock().unwrap_or_else(PoisonError::into_inner).node(event),
-            Change::Namespace(event) => self.records().namespace(event),
-            Change::Service(event) => self.records().service_event(event),
+            Change::Node(event) => self.sources.lock().unwrap_or_else(PoisonError::into_inner).node(*event),
+            Change::Namespace(event) => self.records().namespace(*event),
+            Change::Service(event) => self.records().service_event(*event),
             Change::Slice(event) => {
-                let changed_at = self.records().slice_event(event);
+                let changed_at = self.records().slice_event(*event);
                 if let Some(at) = changed_at {
                     self.metrics.programmed(Timestamp::now().duration_since(at).as_secs_f64().max(0.0));
                 }

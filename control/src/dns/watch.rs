@@ -17,19 +17,19 @@ use windlass_kit::reflector::{Extent, reflect};
 /// An event of one of the watches.
 #[derive(Debug)]
 pub(super) enum Change {
-    Namespace(Event<Namespace>),
-    Service(Event<Service>),
-    Slice(Event<EndpointSlice>),
-    Node(Event<Node>),
+    Namespace(Box<Event<Namespace>>),
+    Service(Box<Event<Service>>),
+    Slice(Box<Event<EndpointSlice>>),
+    Node(Box<Event<Node>>),
 }
 
 /// All watches; errors are logged and retried with a back-off, so that the stream never ends.
 pub(super) fn changes(client: &Client) -> impl Stream<Item = Change> + Send + Unpin + use<> {
     stream::select_all([
-        watch(client, "namespaces").map(Change::Namespace).boxed(),
-        watch(client, "services").map(Change::Service).boxed(),
-        watch(client, "endpoint slices").map(Change::Slice).boxed(),
-        watch(client, "nodes").map(Change::Node).boxed(),
+        watch(client, "namespaces").map(|e| Change::Namespace(Box::new(e))).boxed(),
+        watch(client, "services").map(|e| Change::Service(Box::new(e))).boxed(),
+        watch(client, "endpoint slices").map(|e| Change::Slice(Box::new(e))).boxed(),
+        watch(client, "nodes").map(|e| Change::Node(Box::new(e))).boxed(),
     ])
 }
 

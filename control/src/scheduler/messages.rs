@@ -11,15 +11,8 @@ pub(crate) const NEVER_PREEMPTS: &str = "not eligible due to preemptionPolicy=Ne
 pub(crate) const VICTIM_TERMINATES: &str = "not eligible due to a terminating pod on the nominated node.";
 /// What DynamicResources has to say to a pod without claims of devices.
 const NO_DEVICES: &str = "no new claims to deallocate";
-
-/// Why no node comes into question, and whether filters were tried.
-#[derive(Debug, Clone)]
-pub(crate) enum Diagnosis<'a> {
-    /// A PreFilter rejected the pod for all nodes.
-    PreFilter(&'a str),
-    /// Reasons of nodes.
-    Filters(Histogram<'a>),
-}
+/// What it says after a PreFilter has rejected the pod, since it has not come to its own; preemption is not tried then.
+const NO_STATE: &str = "not found";
 
 /// How many nodes have which reason.
 #[derive(Debug, Clone, Default)]
@@ -40,32 +33,37 @@ impl<'a> Histogram<'a> {
     }
 }
 
-/// Why an unschedulable pod's preemption does not help, for `fit_error`: reasons of nodes that were tried, of `nodes`.
-pub(crate) fn no_candidates(nodes: usize, mut tried: Histogram<'_>) -> String {
-    let rest = nodes - tried.0.values().sum::<usize>().min(nodes);
-    tried.add(NOT_HELPFUL, rest);
-    format!("0/{nodes} nodes are available: {}.", tried.text())
+/// Why preemption helps on none of `nodes`, for [`fit_error`]; `tried` of them have `reasons`.
+pub(crate) fn no_candidates(nodes: usize, tried: usize, mut reasons: Histogram<'_>) -> String {
+    reasons.add(NOT_HELPFUL, nodes - tried);
+    format!("0/{nodes} nodes are available: {}.", reasons.text())
+}
+
+/// The message of a pod that a PreFilter rejects for all nodes.
+pub(crate) fn pre_filter_error(nodes: usize, why: &str) -> String {
+    match nodes {
+        0 => NO_NODES.to_owned(),
+        _ => format!("0/{nodes} nodes are available: {why}. {NO_STATE}"),
+    }
 }
 
 /// The message of a pod that fits none of `nodes`; `preemption` is why preemption does not help, `None` when it does.
-pub(crate) fn fit_error(nodes: usize, diagnosis: &Diagnosis<'_>, preemption: Option<&str>) -> String {
+pub(crate) fn fit_error(nodes: usize, reasons: &Histogram<'_>, preemption: Option<&str>) -> String {
     if nodes == 0 {
         return NO_NODES.to_owned();
     }
-    let why = match diagnosis {
-        Diagnosis::PreFilter(why) => (*why).to_owned(),
-        Diagnosis::Filters(reasons) => reasons.text(),
-    };
-    let post_filter = preemption.map_or_else(String::new, |preemption| match diagnosis {
-        Diagnosis::PreFilter(_) => format!(" preemption: {preemption}"),
-        Diagnosis::Filters(_) => format!(" {NO_DEVICES}, preemption: {preemption}"),
-    });
-    format!("0/{nodes} nodes are available: {why}.{post_filter}")
+    let why_not = preemption.map_or_else(String::new, |why| format!(" {NO_DEVICES}, preemption: {why}"));
+    format!("0/{nodes} nodes are available: {}.{why_not}", reasons.text())
 }
 
-/// What an event and the condition of a pod say whose volumes could not be bound.
+/// What is said of a pod whose volumes could not be bound.
 pub(crate) fn volumes_not_bound(why: &str) -> String {
     format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}")
+}
+
+/// What is said of a pod that could not be bound.
+pub(crate) fn not_bound(why: &str) -> String {
+    format!("running Bind plugin \"DefaultBinder\": {why}")
 }
 
 /// The message of a preempted pod's condition DisruptionTarget.

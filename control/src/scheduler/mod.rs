@@ -88,7 +88,7 @@ fn written(state: &mut State, outcome: Outcome) {
     let now = Instant::now();
     match outcome {
         Outcome::Done => {}
-        Outcome::NotBound(pod, constraints) => state.bind_failed(&pod, &constraints, now),
+        Outcome::NotBound(pod, constraints, why) => state.bind_failed(&pod, &constraints, &why, now),
         Outcome::VolumesWritten(pod, result) => state.volumes_written(&pod, result, now),
         Outcome::NotPreempted(pod, preemption) => state.preemption_failed(&pod, &preemption, now),
     }

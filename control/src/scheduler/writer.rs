@@ -29,8 +29,8 @@ const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// How the writes of a decision ended.
 pub(super) enum Outcome {
     Done,
-    /// The pod was not bound.
-    NotBound(Arc<PodInfo>, Arc<Constraints>),
+    /// The pod was not bound, and why.
+    NotBound(Arc<PodInfo>, Arc<Constraints>, String),
     /// Volumes and claims were written, or why they were not.
     VolumesWritten(Arc<PodInfo>, Result<(), String>),
     /// Not all victims of the pod's preemption were deleted.
@@ -59,7 +59,7 @@ impl Writer {
                 Err(why) => {
                     let (name, namespace) = (&pod.name, &pod.namespace);
                     tracing::warn!(pod = name, namespace, node, why, "failed to bind pod; retrying");
-                    Outcome::NotBound(pod, constraints)
+                    Outcome::NotBound(pod, constraints, why)
                 }
             },
             Decision::BindVolumes { node, volumes, claims } => {
@@ -108,6 +108,7 @@ impl Writer {
             Ok(_) => Ok(()),
             // Deleted concurrently; the watch removes it.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(kube::Error::Api(status)) => Err(status.message.clone()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -122,8 +123,11 @@ impl Writer {
                 "status": "False",
                 "reason": reason,
                 "message": message,
-                "lastTransitionTime": Time(jiff::Timestamp::now()),
             });
+            // A condition that was False before keeps its time.
+            if constraints.condition.is_none() {
+                condition["lastTransitionTime"] = json!(Time(jiff::Timestamp::now()));
+            }
             observe(&mut condition, pod.generation);
             status.insert("conditions".to_owned(), json!([condition]));
         }
@@ -131,7 +135,8 @@ impl Writer {
             Nomination::Set(node) if pod.nominated.as_ref() != Some(node) => {
                 status.insert("nominatedNodeName".to_owned(), json!(node));
             }
-            Nomination::Clear if pod.nominated.is_some() => {
+            // What is nominated may be news; a write that only might change something is not sent.
+            Nomination::Clear if pod.nominated.is_some() || !status.is_empty() => {
                 status.insert("nominatedNodeName".to_owned(), Value::Null);
             }
             _ => {}

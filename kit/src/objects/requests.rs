@@ -52,7 +52,7 @@ impl Amounts {
     }
 
     /// The maximum of each.
-    fn at_least(&mut self, other: &Self) {
+    pub fn at_least(&mut self, other: &Self) {
         self.combine(other, i64::max);
     }
 

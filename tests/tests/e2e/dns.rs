@@ -117,10 +117,10 @@ impl Bed<'_> {
 
 fn resolver(testbed: &Testbed, address: &str) -> (Daemon, PathBuf) {
     let (script, log) = (testbed.dir().join("resolver.py"), testbed.dir().join(format!("questions-{address}")));
-    fs::write(&script, include_str!("dns/resolver.py")).unwrap();
+    fs::write(&script, include_str!("dns/resolver.py")).expect("a file can be written");
     let mut command = testbed.command_outside("python3");
     command.arg(&script).arg(address).arg(&log);
-    (Daemon::start("a name server", &mut command, &testbed.dir().join("resolver.log")).unwrap(), log)
+    (Daemon::start("a name server", &mut command, &testbed.dir().join("resolver.log")).expect("python3 starts"), log)
 }
 
 /// How often a name server was asked a question.
@@ -186,7 +186,7 @@ fn names_of_the_cluster_and_beyond() {
 
 fn pods_are_told_of_it(bed: &Bed<'_>) {
     for pod in ["client", "host"] {
-        let file = bed.exec(pod, "cat /etc/resolv.conf").unwrap();
+        let file = bed.exec(pod, "cat /etc/resolv.conf").expect("the file is there");
         let searches = "search default.svc.cluster.local svc.cluster.local cluster.local corp.test";
         assert_eq!(file, format!("nameserver {DNS}\n{searches}\noptions ndots:5\n"), "{pod}");
         assert!(!shared_dir::events(&bed.kubectl, pod).contains("MissingClusterDNS"));
@@ -197,11 +197,11 @@ fn pods_are_told_of_it(bed: &Bed<'_>) {
             });
             assert!(page.starts_with("web-"), "{page}");
         }
-        let found = bed.exec(pod, "nslookup web-0.nginx.default.svc.cluster.local").unwrap();
+        let found = bed.exec(pod, "nslookup web-0.nginx.default.svc.cluster.local").expect("nslookup in the pod");
         assert!(found.contains("web-0.nginx.default.svc.cluster.local"), "{found}");
         assert!(bed.exec(pod, "nslookup none.default.svc.cluster.local").is_err());
     }
-    assert_eq!(bed.exec("client", "curl -fsS -m 3 http://web-1.nginx/").unwrap().trim(), "web-1");
+    assert_eq!(bed.exec("client", "curl -fsS -m 3 http://web-1.nginx/").expect("curl in the pod").trim(), "web-1");
 }
 
 fn names_of_objects(bed: &Bed<'_>, web0: &str, web1: &str) {
@@ -278,15 +278,15 @@ fn names_of_others(bed: &Bed<'_>, questions: &Path) {
     // More than UDP has room for comes over TCP on both sides.
     let over_udp = bed.ask("big.test A");
     assert_eq!(over_udp[0], "NOERROR tc ra");
-    let over_tcp = bed.try_ask(From::Pod, (DNS, 53), "tcp", "big.test A").unwrap();
+    let over_tcp = bed.try_ask(From::Pod, (DNS, 53), "tcp", "big.test A").expect("an answer");
     assert_eq!(over_tcp.lines().count(), 201, "{over_tcp}");
     assert_eq!(asked(questions, "big.test 1 tcp"), 1);
-    let of_cluster = bed.try_ask(From::Pod, (DNS, 53), "tcp", "front.default.svc.cluster.local A").unwrap();
+    let of_cluster = bed.try_ask(From::Pod, (DNS, 53), "tcp", "front.default.svc.cluster.local A").expect("an answer");
     assert!(of_cluster.contains("A 10.96.0.77"), "{of_cluster}");
 }
 
 fn its_name_servers_follow_the_file(bed: &Bed<'_>, file: &Path, others: &Path) {
-    fs::write(file, format!("nameserver {}\n", RESOLVERS[1])).unwrap();
+    fs::write(file, format!("nameserver {}\n", RESOLVERS[1])).expect("a file can be written");
     let mut serial = 0;
     eventually(DEFAULT_TIMEOUT, "the other name server is asked", || {
         serial += 1;
@@ -305,7 +305,7 @@ fn who_is_answered(bed: &Bed<'_>) {
         }
     }
     // A machine outside gets no answer, whatever it asks, not even by a route to cluster IPs.
-    let _ = bed.testbed.try_sh_outside("ip route add 10.96.0.0/16 via 198.18.0.1").unwrap();
+    let _ = bed.testbed.try_sh_outside("ip route add 10.96.0.0/16 via 198.18.0.1").expect("a route can be added");
     for server in [SOCKET, (DNS, 53)] {
         for transport in ["udp", "tcp"] {
             for text in ["front.default.svc.cluster.local A", "a.test A"] {

@@ -1,6 +1,6 @@
 mod cluster;
 #[path = "../../../tests/config/mod.rs"]
-mod config;
+pub(crate) mod config;
 mod credentials;
 mod deployments;
 mod disruption;

@@ -15,10 +15,13 @@ pub(crate) enum ZoneState {
     Full,
 }
 
-/// Region and zone of a node, the unit of disruption.
+/// Region and zone of a node, the unit of disruption; empty without either. Upstream's `GetZoneKey`.
 pub(crate) fn zone(node: &Node) -> String {
     let label = |key: &str| node.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str);
-    format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
+    match (label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone")) {
+        ("", "") => String::new(),
+        (region, zone) => format!("{region}:{zone}"),
+    }
 }
 
 /// The state of a zone with so many nodes that are ready and that are not.

@@ -28,17 +28,24 @@ fn reads(metrics: &Registry) -> u64 {
     samples.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Waits until controllers look at nothing any more.
+/// Whether no key waits for a worker, nor is worked on.
+fn is_idle(metrics: &Registry) -> bool {
+    let page = metrics.page(Format::Plain);
+    let busy = ["workqueue_depth{", "workqueue_unfinished_work_seconds{"];
+    let mut of_queues = page.lines().filter(|line| busy.iter().any(|name| line.starts_with(name)));
+    of_queues.all(|line| line.ends_with(" 0"))
+}
+
+/// Waits until controllers look at nothing any more, on a busy machine too.
 async fn rest(metrics: &Registry) -> u64 {
-    let mut before = reads(metrics);
-    loop {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    let (mut before, mut quiet) = (reads(metrics), 0);
+    while quiet < 2 {
+        tokio::time::sleep(Duration::from_millis(150)).await;
         let now = reads(metrics);
-        if now == before {
-            return now;
-        }
+        quiet = if now == before && is_idle(metrics) { quiet + 1 } else { 0 };
         before = now;
     }
+    before
 }
 
 fn pod(name: &str, app: &str, node: &str, ready: bool) -> Value {

@@ -151,7 +151,7 @@ fn a_question_goes_on_with_another_id_and_the_same_wishes() {
     assert!(ids.len() > 10, "an ID that can be guessed: {ids:?}");
     let forwarded = request.forwarded(&question);
     assert!(forwarded.metadata.recursion_desired && forwarded.metadata.checking_disabled);
-    assert_eq!(forwarded.queries, [question.clone()]);
+    assert_eq!(forwarded.queries, std::slice::from_ref(&question));
     let edns = forwarded.edns.unwrap();
     assert!(edns.flags().dnssec_ok && edns.max_payload() == MAX_UDP);
     let plain = request_without_edns();

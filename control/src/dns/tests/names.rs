@@ -53,7 +53,7 @@ fn names_of_the_domain() {
 
 #[test]
 fn names_of_addresses() {
-    let v6 = format!("{}8.b.d.0.1.0.0.2.ip6.arpa", format!("5.{}", "0.".repeat(23)));
+    let v6 = format!("5.{}8.b.d.0.1.0.0.2.ip6.arpa", "0.".repeat(23));
     for (name, expected) in [
         ("10.0.96.10.in-addr.arpa", Some("10.96.0.10")),
         ("10.0.96.10.IN-ADDR.ARPA", Some("10.96.0.10")),

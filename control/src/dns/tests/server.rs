@@ -20,14 +20,12 @@ use super::packet;
 use crate::{
     ControlPlane,
     apiserver::User,
+    control_plane::tests::config,
     dns::{
         ClusterDns, Config,
         records::tests::{service, slice},
     },
 };
-
-#[path = "../../../tests/config/mod.rs"]
-mod config;
 
 struct Server {
     _dir: tempfile::TempDir,

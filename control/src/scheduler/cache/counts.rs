@@ -29,12 +29,13 @@ impl PodMatcher {
     }
 
     pub(crate) fn matches(&self, pod: &PodInfo) -> bool {
-        !self.terms.is_empty()
-            && !(self.living && pod.deleting)
-            && self
-                .terms
-                .iter()
-                .all(|(namespaces, selector)| namespaces.contains(&pod.namespace) && selector.matches(&pod.labels))
+        if self.terms.is_empty() || (self.living && pod.deleting) {
+            return false;
+        }
+        let selects = |(namespaces, selector): &(BTreeSet<String>, Selector)| {
+            namespaces.contains(&pod.namespace) && selector.matches(&pod.labels)
+        };
+        self.terms.iter().all(selects)
     }
 
     /// The namespaces of pods that it may select.

@@ -35,6 +35,15 @@ pub(crate) struct Budget {
     pub(crate) disrupted: BTreeSet<String>,
 }
 
+/// An image that nodes have (upstream's `imageState`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Image {
+    /// As the first of the nodes tells it.
+    pub(crate) size: i64,
+    /// How many have it.
+    pub(crate) nodes: i64,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<String, NodeInfo>,
@@ -47,8 +56,7 @@ pub(crate) struct Cluster {
     pub(crate) terms: ExistingTerms,
     /// How many pods that have a node use a claim.
     claim_users: HashMap<Key, i64>,
-    /// How many nodes have an image.
-    images: HashMap<String, i64>,
+    images: HashMap<String, Image>,
     /// Labels of namespaces.
     pub(crate) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     pub(crate) owners: Owners,
@@ -87,10 +95,10 @@ impl Cluster {
     }
 
     fn count_images(&mut self, node: Option<&NodeInfo>, by: i64) {
-        for name in node.into_iter().flat_map(|node| node.images.keys()) {
-            let count = self.images.entry(name.clone()).or_insert(0);
-            *count += by;
-            if *count == 0 {
+        for (name, size) in node.into_iter().flat_map(|node| &node.images) {
+            let image = self.images.entry(name.clone()).or_insert(Image { size: *size, nodes: 0 });
+            image.nodes += by;
+            if image.nodes == 0 {
                 self.images.remove(name);
             }
         }
@@ -113,9 +121,9 @@ impl Cluster {
         second.iter().chain(first).filter_map(|name| self.nodes.get(name))
     }
 
-    /// How many nodes have an image.
-    pub(crate) fn nodes_with_image(&self, name: &str) -> i64 {
-        self.images.get(name).copied().unwrap_or(0)
+    /// An image that nodes have.
+    pub(crate) fn image(&self, name: &str) -> Option<Image> {
+        self.images.get(name).copied()
     }
 
     /// How many pods that have a node use a claim.

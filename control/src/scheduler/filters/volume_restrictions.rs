@@ -9,7 +9,8 @@ use crate::scheduler::{
 
 const NAME: &str = "VolumeRestrictions";
 /// Upstream's `ErrReasonReadWriteOncePodConflict`.
-const REASON: &str = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+const REASON: &str = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by \
+    another pod";
 
 #[derive(Debug, Default)]
 pub(crate) struct PreFilter {

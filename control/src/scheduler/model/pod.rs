@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration};
 use windlass_kit::objects::{
     claims::{Claim, claims_of},
-    requests::{Amounts, HostPort, host_ports, requested, requests, requests_of, requests_with},
+    requests::{Amounts, HostPort, host_ports, requested, requests_of, requests_with},
 };
 
 use super::{Key, PodAffinity, SpreadConstraint};
@@ -81,7 +81,7 @@ impl PodInfo {
         let namespace = metadata.namespace.clone().unwrap_or_default();
         let node = spec.node_name.clone().filter(|n| !n.is_empty());
         let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
-        let scored = requests_with(pod, with_defaults);
+        let scored = requests_with(pod, |container| with_defaults(container, held(pod, container)));
         let mut conditions = status.iter().flat_map(|s| s.conditions.iter().flatten());
         let constraints = node.is_none().then(|| Arc::new(Constraints::of(pod, spec)));
         Self {
@@ -101,7 +101,7 @@ impl PodInfo {
                     && c.reason.as_deref() == Some("PreemptionByScheduler")
             }),
             started: status.and_then(|s| s.start_time.as_ref()).map(|time| time.0),
-            requests: requests(pod),
+            requests: requests_with(pod, |container| held(pod, container)),
             scored: (scored.milli_cpu, scored.memory),
             ports: host_ports(pod),
             affinity: PodAffinity::of(spec.affinity.as_ref(), &namespace),
@@ -135,9 +135,28 @@ impl PodInfo {
     }
 }
 
-/// A container's requests with the defaults for scoring.
-fn with_defaults(container: &Container) -> Amounts {
-    let mut amounts = requests_of(container);
+/// What a container holds: it requests it, or it still has it while it is resized; what it requests in vain does not
+/// count (upstream's `determineContainerReqs`).
+fn held(pod: &Pod, container: &Container) -> Amounts {
+    let status = pod.status.as_ref();
+    let statuses = status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten());
+    let Some(has) = statuses.into_iter().find(|status| status.name == container.name) else {
+        return requests_of(container);
+    };
+    let in_force = has.resources.as_ref().and_then(|r| r.requests.as_ref());
+    if in_force.is_none() && has.allocated_resources.is_none() {
+        return requests_of(container);
+    }
+    let mut conditions = status.iter().flat_map(|s| s.conditions.iter().flatten());
+    let in_vain = conditions.any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"));
+    let mut amounts = if in_vain { Amounts::default() } else { requests_of(container) };
+    amounts.at_least(&Amounts::of(has.allocated_resources.as_ref()));
+    amounts.at_least(&Amounts::of(in_force));
+    amounts
+}
+
+/// The same with the defaults for scoring.
+fn with_defaults(container: &Container, mut amounts: Amounts) -> Amounts {
     let set = |name: &str| requested(container).is_some_and(|r| r.contains_key(name));
     amounts.milli_cpu = if set("cpu") { amounts.milli_cpu } else { UNSET_MILLI_CPU };
     amounts.memory = if set("memory") { amounts.memory } else { UNSET_MEMORY };

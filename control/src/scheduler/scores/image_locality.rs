@@ -14,10 +14,10 @@ const MAX_OF_CONTAINER: i64 = 1000 * MB;
 
 pub(super) fn score(cluster: &Cluster, constraints: &Constraints, node: &NodeInfo) -> i64 {
     let nodes = cluster.nodes.len();
-    let sum = constraints.images.iter().filter_map(|image| {
-        let size = node.images.get(image)?;
+    let sum = constraints.images.iter().filter(|name| node.images.contains_key(*name)).filter_map(|name| {
+        let image = cluster.image(name)?;
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // as upstream's `scaledImageScore`
-        let scaled = (*size as f64 * (cluster.nodes_with_image(image) as f64 / nodes as f64)) as i64;
+        let scaled = (image.size as f64 * (image.nodes as f64 / nodes as f64)) as i64;
         Some(scaled)
     });
     let containers = i64::try_from(constraints.images.len()).unwrap_or(1).max(1);

@@ -129,15 +129,11 @@ impl State {
         }
     }
 
-    /// The volumes cannot be had on this node: the pod is told, and retried.
+    /// The volumes cannot be had on this node.
     fn volumes_failed(&mut self, key: &Key, why: &str, now: Instant) {
-        let Some(Waiting { constraints, .. }) = self.forget_volumes(key) else { return };
-        let Some(pod) = self.cluster.pods.get(key).cloned() else { return };
-        self.unassume(&pod, &constraints, now);
-        let message = messages::volumes_not_bound(why);
-        let refusal =
-            Refusal { reason: Reason::SchedulerError, message, nomination: Nomination::Keep, preemption: None };
-        self.ready.push_back((pod, constraints, Decision::Unschedulable(refusal)));
+        if let Some(Waiting { constraints, .. }) = self.forget_volumes(key) {
+            self.give_up(key, &constraints, messages::volumes_not_bound(why), now);
+        }
     }
 
     /// Nothing is waited for any longer.
@@ -147,15 +143,21 @@ impl State {
         Some(waiting)
     }
 
-    /// The binding failed: the pod is forgotten on its node and retried.
-    pub(crate) fn bind_failed(&mut self, bound: &PodInfo, constraints: &Arc<Constraints>, now: Instant) {
+    /// The binding failed.
+    pub(crate) fn bind_failed(&mut self, bound: &PodInfo, constraints: &Arc<Constraints>, why: &str, now: Instant) {
         let key = bound.key();
-        if self.assumed.get(&key) != Some(&bound.uid) {
-            return;
+        if self.assumed.get(&key) == Some(&bound.uid) {
+            self.give_up(&key, constraints, messages::not_bound(why), now);
         }
-        if let Some(pod) = self.cluster.pods.get(&key).cloned() {
-            self.unassume(&pod, constraints, now);
-        }
+    }
+
+    /// An assumed pod does not get its node: it is told, and retried (upstream's `handleBindingCycleError`).
+    fn give_up(&mut self, key: &Key, constraints: &Arc<Constraints>, message: String, now: Instant) {
+        let Some(pod) = self.cluster.pods.get(key).cloned() else { return };
+        self.unassume(&pod, constraints, now);
+        let (reason, nomination) = (Reason::SchedulerError, Nomination::Clear);
+        let refusal = Refusal { reason, message, nomination, preemption: None };
+        self.ready.push_back((pod, Arc::clone(constraints), Decision::Unschedulable(refusal)));
     }
 
     /// An assumed pod has no node again, and is retried.
@@ -169,12 +171,11 @@ impl State {
             constraints: Arc::clone(constraints),
             exclusive: self.exclusive_claims(pod),
             claims,
-            nominated: pod.nominated.clone(),
+            nominated: None,
             unwanted: false,
         });
         let watched = self.watched_claims(&waiting);
         self.queue.failed(&waiting, watched, demands, true, now);
-        self.cluster.nominate(&key, waiting.nominated.as_deref());
         self.leave_node(pod, now);
         self.cluster.add_pod(waiting);
     }

@@ -8,7 +8,7 @@ use super::{Decided, Decision, Nomination, Preemption, Reason, Refusal, State};
 use crate::scheduler::{
     cycle::{Cycle, NodeView},
     filters::{self, Failure, inter_pod_affinity},
-    messages::{self, Diagnosis, Histogram},
+    messages::{self, Histogram},
     model::{Constraints, Key, NodeInfo, PodInfo},
     preemption::{self, Candidate},
     queue::Demands,
@@ -64,7 +64,9 @@ impl State {
         let cycle = match Cycle::new(&mut self.cluster, pod, constraints) {
             Ok(cycle) => cycle,
             Err(why) => {
-                let refusal = self.rejected(pod, constraints, &why, now);
+                let message = messages::pre_filter_error(self.cluster.nodes.len(), &why);
+                let (reason, nomination) = (Reason::Unschedulable, Nomination::Keep);
+                let refusal = Refusal { reason, message, nomination, preemption: None };
                 self.queue.failed(pod, self.watched_claims(pod), None, false, now);
                 return Decision::Unschedulable(refusal);
             }
@@ -136,18 +138,6 @@ impl State {
         found
     }
 
-    /// A PreFilter rejects the pod for all nodes.
-    fn rejected(&mut self, pod: &PodInfo, constraints: &Constraints, why: &str, now: Instant) -> Refusal {
-        let nodes = self.cluster.nodes.len();
-        let (preemption, nomination) = if constraints.preempts {
-            (messages::no_candidates(nodes, Histogram::default()), self.clear_nomination(&pod.key(), now))
-        } else {
-            (messages::NEVER_PREEMPTS.to_owned(), Nomination::Keep)
-        };
-        let message = messages::fit_error(nodes, &Diagnosis::PreFilter(why), Some(&preemption));
-        Refusal { reason: Reason::Unschedulable, message, nomination, preemption: None }
-    }
-
     /// The pod fits no node; perhaps it does when others go (upstream's `PostFilter`).
     fn refused(&mut self, cycle: &Cycle, found: &Found, tie: usize, now: Instant) -> Refusal {
         let nodes = self.cluster.nodes.len();
@@ -156,12 +146,11 @@ impl State {
             reasons.add(reason, 1);
         }
         reasons.add(NOT_NAMED, found.unnamed);
-        let diagnosis = Diagnosis::Filters(reasons);
         let (why_not, nomination, preemption) = match self.preempt(cycle, found, tie, now) {
             Ok(preemption) => (None, Nomination::Set(preemption.node.clone()), Some(preemption)),
             Err((why, nomination)) => (Some(why), nomination, None),
         };
-        let message = messages::fit_error(nodes, &diagnosis, why_not.as_deref());
+        let message = messages::fit_error(nodes, &reasons, why_not.as_deref());
         Refusal { reason: Reason::Unschedulable, message, nomination, preemption }
     }
 
@@ -184,7 +173,7 @@ impl State {
             let mut tried = Histogram::default();
             let reasons = failures.iter().flat_map(|(_, failure)| &failure.reasons);
             reasons.for_each(|reason| tried.add(reason, 1));
-            let why = messages::no_candidates(cluster.nodes.len(), tried);
+            let why = messages::no_candidates(cluster.nodes.len(), failures.len(), tried);
             return Err((why, self.clear_nomination(&key, now)));
         };
         Ok(self.evict(&key, cycle.pod.priority, &best, now))

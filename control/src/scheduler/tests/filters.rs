@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::*;
-use crate::scheduler::messages::{self, Diagnosis, Histogram};
+use crate::scheduler::messages::{self, Histogram};
 
 #[test]
 fn messages_are_upstreams() {
@@ -25,7 +25,7 @@ fn messages_are_upstreams() {
     }
     let mut tried = Histogram::default();
     tried.add(messages::NO_VICTIMS, 2);
-    let text = messages::fit_error(3, &Diagnosis::Filters(reasons), Some(&messages::no_candidates(3, tried)));
+    let text = messages::fit_error(3, &reasons, Some(&messages::no_candidates(3, 2, tried)));
     assert_eq!(
         text,
         "0/3 nodes are available: 1 Insufficient memory, 1 node(s) were unschedulable, 2 Too many pods. no new claims to deallocate, preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."

@@ -16,6 +16,7 @@ mod pod_topology_spread;
 mod preemption;
 mod properties;
 mod queue;
+mod recorded;
 mod run;
 mod scores;
 mod state;

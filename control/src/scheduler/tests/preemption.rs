@@ -174,14 +174,6 @@ fn who_does_not_preempt_is_told_why() {
     let running = [there("a", "n1", "1", 10, 1), there("b", "n1", "3", 1000, 1)];
     let refusal = decide(&mut state_of(&one, &running), &prioritised("p", "2", 100));
     assert_eq!(refusal.message, format!("{before}0/1 nodes are available: 1 Insufficient cpu."));
-    // Rejected before any node was looked at.
-    let claim = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
-    let refusal = decide(&mut state_of(&one, &running), &with(&never, "/spec/volumes", claim));
-    assert_eq!(
-        refusal.message,
-        "0/1 nodes are available: persistentvolumeclaim \"c\" not found. \
-        preemption: not eligible due to preemptionPolicy=Never."
-    );
 }
 
 #[test]

@@ -15,6 +15,24 @@ fn requests_are_the_peak_of_a_pods_life() {
 }
 
 #[test]
+fn a_pod_that_is_resized_holds_the_more_of_both() {
+    let pod = with(&pod("p", "300m"), "/spec/containers/0/name", json!("c"));
+    for (allocated, in_force, reason, expected) in [
+        (json!({"cpu": "100m"}), json!({"cpu": "100m"}), "", 300),
+        (json!({"cpu": "300m"}), json!({"cpu": "500m"}), "", 500),
+        (json!({"cpu": "100m"}), json!({"cpu": "100m"}), "Deferred", 300),
+        (json!({"cpu": "100m"}), json!({"cpu": "100m"}), "Infeasible", 100),
+        (Value::Null, Value::Null, "Infeasible", 300),
+    ] {
+        let status = json!({"containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true,
+            "restartCount": 0, "allocatedResources": allocated, "resources": {"requests": in_force}}],
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}]});
+        let info = PodInfo::of(&with(&pod, "/status", status));
+        assert_eq!((info.requests.milli_cpu, info.scored.0), (expected, expected), "{reason}");
+    }
+}
+
+#[test]
 fn the_emptier_node_wins_and_priority_goes_first() {
     let (mut state, now) = (State::default(), Instant::now());
     state.node_applied(&node("n1", "2", "110"), now);
@@ -66,7 +84,10 @@ fn a_failed_binding_gives_the_room_back() {
     state.pod_applied(PodInfo::of(&pod("a", "1")), true, now);
     state.pod_applied(PodInfo::of(&pod("b", "1")), true, now);
     assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable { .. }))));
-    state.bind_failed(&bound, &constraints, now);
+    state.bind_failed(&bound, &constraints, "no", now);
+    let Some((name, Decision::Unschedulable(refusal))) = next(&mut state, now) else { panic!("not told") };
+    assert_eq!((name.as_str(), refusal.reason), ("a", Reason::SchedulerError));
+    assert_eq!(refusal.message, "running Bind plugin \"DefaultBinder\": no");
     let later = now + Duration::from_secs(1);
     state.advance(later);
     let first = next(&mut state, later).unwrap();

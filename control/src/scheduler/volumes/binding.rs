@@ -136,7 +136,10 @@ impl VolumeIndex {
             }
             if claim.selected_node.as_deref() != Some(node.name.as_str()) {
                 // The provisioner has removed the annotation: it wants another node.
-                return Progress::Failed(format!("provisioning failed for PVC {name:?}"));
+                return Progress::Failed(match claim.annotated {
+                    true => format!("provisioning failed for PVC {name:?}"),
+                    false => format!("selectedNode annotation reset for PVC {name:?}"),
+                });
             }
             // A volume that is not in the cache yet may come.
             if let Some(volume) = claim.volume.as_ref().and_then(|volume| self.volumes.get(volume))

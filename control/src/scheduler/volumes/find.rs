@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{NodeSelector, TopologySelectorTerm};
 use windlass_kit::objects::node_selector;
 
 use super::{
-    BindingPlan, BoundVolume, PodClaims, VolumeIndex,
+    BindingPlan, PodClaims, VolumeIndex,
     objects::{ClaimState, VolumeState},
 };
 use crate::scheduler::model::{Key, NodeInfo};
@@ -15,8 +15,6 @@ use crate::scheduler::model::{Key, NodeInfo};
 const NODE_CONFLICT: &str = "node(s) didn't match PersistentVolume's node affinity";
 /// Upstream's `ErrReasonBindConflict`.
 const BIND_CONFLICT: &str = "node(s) didn't find available persistent volumes to bind";
-/// Upstream's `ErrReasonPVNotExist`.
-const VOLUME_NOT_EXIST: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 
 impl VolumeIndex {
     /// What is to be bound if the pod gets this node.
@@ -25,14 +23,8 @@ impl VolumeIndex {
     /// Upstream's reasons why it cannot have the node.
     pub(crate) fn find(&self, claims: &PodClaims, node: &NodeInfo) -> Result<BindingPlan, Vec<&'static str>> {
         let mut reasons = Vec::new();
-        // As upstream, the first volume that is not there or not for this node decides.
-        for bound in &claims.bound {
-            match bound {
-                BoundVolume::Missing => reasons.push(VOLUME_NOT_EXIST),
-                BoundVolume::Within(affinity) if !reaches(Some(affinity), node) => reasons.push(NODE_CONFLICT),
-                BoundVolume::Within(_) | BoundVolume::Anywhere => continue,
-            }
-            break;
+        if !claims.affinities.iter().all(|affinity| reaches(Some(affinity), node)) {
+            reasons.push(NODE_CONFLICT);
         }
         let plan = self.find_unbound(&claims.delayed, node);
         if plan.is_none() {

@@ -35,33 +35,24 @@ pub(crate) struct VolumeIndex {
 /// The claims of a pod (upstream's `PodVolumeClaims`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct PodClaims {
-    bound: Vec<BoundVolume>,
+    /// How many are bound.
+    bound: usize,
+    /// Node affinities of their volumes.
+    affinities: Vec<NodeSelector>,
     /// Zones and regions of bound volumes.
     zones: Vec<(String, BTreeSet<String>)>,
     /// Claims that are bound when the pod's node is known.
     delayed: Vec<Key>,
 }
 
-/// The volume of a bound claim.
-#[derive(Debug, Clone, PartialEq)]
-enum BoundVolume {
-    Missing,
-    /// Every node reaches it.
-    Anywhere,
-    Within(NodeSelector),
-}
-
 impl PodClaims {
     pub(crate) fn is_empty(&self) -> bool {
-        self.bound.is_empty() && self.delayed.is_empty()
+        self.bound == 0 && self.delayed.is_empty()
     }
 
     /// The node affinities that bound volumes have.
     pub(crate) fn node_affinities(&self) -> impl Iterator<Item = &NodeSelector> {
-        self.bound.iter().filter_map(|bound| match bound {
-            BoundVolume::Within(affinity) => Some(affinity),
-            BoundVolume::Missing | BoundVolume::Anywhere => None,
-        })
+        self.affinities.iter()
     }
 
     /// Labels of bound volumes that name zones or regions.
@@ -95,29 +86,29 @@ impl VolumeIndex {
                 return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
             }
         }
-        let mut immediate = false;
+        let (mut bound, mut immediate) = (Vec::new(), false);
         for Claim { name, .. } in used {
             let key = (namespace.to_owned(), name.clone());
             let Some(claim) = self.claims.get(&key) else { continue };
             match claim.volume.as_ref().filter(|_| claim.bound) {
                 Some(volume) => {
-                    let volume = self.volumes.get(volume);
-                    found.bound.push(match volume.map(|volume| &volume.affinity) {
-                        None => BoundVolume::Missing,
-                        Some(None) => BoundVolume::Anywhere,
-                        Some(Some(affinity)) => BoundVolume::Within(affinity.clone()),
-                    });
-                    found.zones.extend(volume.into_iter().flat_map(|volume| volume.zones.iter().cloned()));
+                    bound.push(volume);
                 }
                 // One that names its volume is bound by the volume controller, whatever its class.
                 None if claim.volume.is_none() && self.is_delayed(&claim.class) => found.delayed.push(key),
                 None => immediate = true,
             }
         }
-        match immediate {
-            true => Err("pod has unbound immediate PersistentVolumeClaims".to_owned()),
-            false => Ok(found),
+        if immediate {
+            return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
         }
+        for name in bound {
+            let volume = self.volumes.get(name).ok_or_else(|| format!("persistentvolume {name:?} not found"))?;
+            found.bound += 1;
+            found.affinities.extend(volume.affinity.clone());
+            found.zones.extend(volume.zones.iter().cloned());
+        }
+        Ok(found)
     }
 
     /// Whether claims of a class are bound when their pod has a node (upstream's `IsDelayBindingMode`).
