@@ -14,7 +14,7 @@ use nix::{
 };
 use serde_json::{Deserializer, Value};
 
-use crate::{DEFAULT_TIMEOUT, Testbed, eventually};
+use crate::{DEFAULT_TIMEOUT, Testbed, eventually, shared_dir::is_ready};
 
 /// kubectl with one kubeconfig, in one testbed.
 #[derive(Debug, Clone)]
@@ -226,12 +226,8 @@ impl<'w> Kubectl<'w> {
     /// When there are more or fewer.
     pub fn ready_pods(&self, selector: &str, count: usize) -> anyhow::Result<Vec<Value>> {
         let pods = self.pods(selector)?;
-        let (ready, other): (Vec<Value>, Vec<Value>) = pods.into_iter().partition(|pod| {
-            pod["metadata"]["deletionTimestamp"].is_null()
-                && pod["status"]["conditions"]
-                    .as_array()
-                    .is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
-        });
+        let (ready, other): (Vec<Value>, Vec<Value>) =
+            pods.into_iter().partition(|pod| pod["metadata"]["deletionTimestamp"].is_null() && is_ready(pod));
         anyhow::ensure!(
             ready.len() == count && other.is_empty(),
             "{} pods are Ready, wanted {count}; others: {}",

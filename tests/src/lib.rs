@@ -8,6 +8,7 @@
 mod browser;
 mod client;
 pub mod cluster;
+mod dice;
 mod docker;
 mod guard;
 mod hanging_mount;
@@ -24,6 +25,7 @@ mod windlass;
 
 pub use browser::Browser;
 pub use client::client;
+pub use dice::Dice;
 pub use docker::RawDocker;
 pub use hanging_mount::HangingMount;
 pub use hollow_nodes::HollowNodes;

@@ -18,7 +18,7 @@ use kube::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::{HollowNodes, Testbed, client};
+use crate::{Dice, HollowNodes, Testbed, client};
 
 const NODES: usize = 20;
 /// The time that all have to converge after the last change.
@@ -63,12 +63,12 @@ impl Storm {
         testbed.enter()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let kubeconfig = windlass.kubeconfig();
-        let (client, nodes) = runtime.block_on(async {
+        let (client, mut nodes) = runtime.block_on(async {
             let client = client(&kubeconfig).await?;
             anyhow::Ok((client, HollowNodes::start(&kubeconfig, NODES).await?))
         })?;
         let before = open_files(server.pid())?;
-        let mut wind = Wind { client: client.clone(), random: self.seed.max(1), changes: BTreeMap::new() };
+        let mut wind = Wind { client: client.clone(), dice: Dice::new(self.seed), changes: BTreeMap::new() };
         for number in 0..self.deployments {
             runtime.block_on(wind.create(number))?;
         }
@@ -87,7 +87,7 @@ impl Storm {
         let converged = calm.elapsed();
         runtime.block_on(removed(&client))?;
         let after = open_files(server.pid())?;
-        anyhow::ensure!(nodes.tasks() == 2, "hollow nodes have ended");
+        anyhow::ensure!(!nodes.have_ended(), "hollow nodes have ended");
         anyhow::ensure!(after <= before + 3, "{before} open files before, {after} after");
         anyhow::ensure!(!server.log().contains("panicked"), "{}", server.log());
         Ok(Weather { changes: wind.changes, converged, pods, files: (before, after) })
@@ -97,7 +97,7 @@ impl Storm {
 /// Makes the changes.
 struct Wind {
     client: Client,
-    random: u64,
+    dice: Dice,
     changes: BTreeMap<&'static str, usize>,
 }
 
@@ -118,14 +118,6 @@ fn deployment(number: usize) -> Value {
 }
 
 impl Wind {
-    /// A number below `limit` (xorshift).
-    fn below(&mut self, limit: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        usize::try_from(self.random >> 11).unwrap_or(0) % limit
-    }
-
     fn deployments(&self) -> Api<Deployment> {
         Api::default_namespaced(self.client.clone())
     }
@@ -139,7 +131,7 @@ impl Wind {
     /// Changes Deployments until this time.
     async fn blow(&mut self, count: usize, until: Instant) {
         while Instant::now() < until {
-            let number = self.below(count);
+            let number = self.dice.index(count);
             match self.change(number).await {
                 Ok(kind) => *self.changes.entry(kind).or_default() += 1,
                 // Some changes do not suit the object as it is, and the API may be away.
@@ -155,20 +147,20 @@ impl Wind {
 
     /// One random change; returns its kind.
     async fn change(&mut self, number: usize) -> anyhow::Result<&'static str> {
-        match self.below(100) {
+        match self.dice.below(100) {
             0..30 => {
-                let replicas = self.below(6);
+                let replicas = self.dice.below(6);
                 self.patch(number, json!({"spec": {"replicas": replicas}})).await?;
                 Ok("scaled")
             }
             30..60 => {
-                let version = self.below(5).to_string();
+                let version = self.dice.below(5).to_string();
                 self.patch(number, json!({"spec": {"template": {"metadata": {"annotations": {"version": version}}}}}))
                     .await?;
                 Ok("new template")
             }
             60..68 => {
-                let paused = self.below(2) == 0;
+                let paused = self.dice.below(2) == 0;
                 self.patch(number, json!({"spec": {"paused": paused}})).await?;
                 Ok("paused or resumed")
             }
@@ -178,19 +170,20 @@ impl Wind {
                     json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}),
                     json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%", "maxUnavailable": "50%"}}),
                 ];
-                let strategy = &strategies[self.below(strategies.len())];
+                let strategy = &strategies[self.dice.index(strategies.len())];
                 self.patch(number, json!({"spec": {"strategy": strategy}})).await?;
                 Ok("other strategy")
             }
             78..95 => {
                 let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
                 let all = pods.list(&ListParams::default().labels(&format!("storm={number}"))).await?;
-                let pod = all.items.get(self.below(all.items.len().max(1))).context("it has no pods")?;
+                let pod = all.items.get(self.dice.index(all.items.len())).context("it has no pods")?;
                 pods.delete(&pod.name_any(), &DeleteParams::default()).await?;
                 Ok("pod deleted")
             }
             _ => {
-                let options = if self.below(2) == 0 { DeleteParams::background() } else { DeleteParams::foreground() };
+                let options =
+                    if self.dice.below(2) == 0 { DeleteParams::background() } else { DeleteParams::foreground() };
                 self.deployments().delete(&name_of(number), &options).await?;
                 self.create(number).await?;
                 Ok("deleted and created")

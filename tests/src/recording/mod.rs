@@ -35,7 +35,6 @@ const STEADY: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Recording<'k> {
     kubectl: Kubectl<'k>,
-    namespace: String,
     file: PathBuf,
     /// Sections of the kept file, by their place; `None` while a new one is made.
     kept: Option<Vec<String>>,
@@ -62,15 +61,7 @@ impl<'k> Recording<'k> {
             text.split("\n\n").map(|section| section.trim_end().to_owned()).filter(|section| !section.is_empty());
         let kept = (!update).then(|| sections.collect());
         let names = Names::new(namespace);
-        Self {
-            kubectl,
-            namespace: namespace.to_owned(),
-            file,
-            kept,
-            sections: Vec::new(),
-            names,
-            differences: String::new(),
-        }
+        Self { kubectl, file, kept, sections: Vec::new(), names, differences: String::new() }
     }
 
     /// Runs kubectl and records what it prints.
@@ -111,11 +102,10 @@ impl<'k> Recording<'k> {
 
     /// Records the events of objects of these kinds, once they have settled; those of nodes' agents apart.
     pub fn events(&mut self, kinds: &[&str]) {
-        let namespace = self.namespace.clone();
         self.settle(|kubectl, names| {
             let events = kubectl.json(&["events"])?;
             let lines = lines_of_events(events["items"].as_array().map_or(&[][..], Vec::as_slice), kinds, names);
-            Ok(format!("events of {} in {{namespace}}\n{lines}", kinds.join(", ")).replace(&namespace, "{namespace}"))
+            Ok(format!("events of {} in {{namespace}}\n{lines}", kinds.join(", ")))
         });
     }
 

@@ -1,9 +1,6 @@
 //! Names, addresses and times that differ between any two runs, as fixed words.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::LazyLock,
-};
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use regex::Regex;
 use serde_json::{Map, Value};
@@ -31,8 +28,10 @@ pub struct Names {
     namespace: String,
     /// Hashes of templates and revisions, by their first appearance.
     hashes: Vec<String>,
-    /// What generated names begin with.
-    prefixes: BTreeSet<String>,
+    /// CronJobs, each with the pattern of its Jobs' names.
+    schedules: BTreeMap<String, Regex>,
+    /// What generated names begin with, each with their pattern.
+    prefixes: BTreeMap<String, Regex>,
     /// Names that are alike to each other, and the word for them.
     aliases: Vec<(String, &'static str)>,
 }
@@ -41,7 +40,13 @@ impl Names {
     /// No names yet, in this namespace.
     #[must_use]
     pub fn new(namespace: &str) -> Self {
-        Self { namespace: namespace.to_owned(), hashes: Vec::new(), prefixes: BTreeSet::new(), aliases: Vec::new() }
+        Self {
+            namespace: namespace.to_owned(),
+            hashes: Vec::new(),
+            schedules: BTreeMap::new(),
+            prefixes: BTreeMap::new(),
+            aliases: Vec::new(),
+        }
     }
 
     /// From now on these names are the same word: which of them is taken is left to chance.
@@ -59,28 +64,30 @@ impl Names {
             }
         }
         let name = text_of(&object["metadata"]["name"]);
-        if matches!(text_of(&object["kind"]), "ReplicationController" | "ReplicaSet" | "DaemonSet" | "Job") {
-            self.prefixes.insert(name.to_owned());
+        match text_of(&object["kind"]) {
+            "ReplicationController" | "ReplicaSet" | "DaemonSet" | "Job" => self.learn_prefix(name.to_owned()),
+            "CronJob" => {
+                let jobs = || Regex::new(&format!(r"\b{}-\d{{8}}\b", regex::escape(name))).expect("an escaped name");
+                self.schedules.entry(name.to_owned()).or_insert_with(jobs);
+                self.learn_prefix(format!("{name}-{{minute}}"));
+            }
+            _ => {}
         }
-        if text_of(&object["kind"]) == "CronJob" {
-            self.prefixes.insert(format!("{name}-{{minute}}"));
-        }
+    }
+
+    fn learn_prefix(&mut self, prefix: String) {
+        let pattern = format!(r"{}-((?:\d+-)?){RANDOM}\b", regex::escape(&prefix));
+        self.prefixes.entry(prefix).or_insert_with(|| Regex::new(&pattern).expect("an escaped name"));
     }
 
     /// A text with words instead of names, addresses and times that are made up.
     #[must_use]
     pub fn normalize(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for prefix in &self.prefixes {
-            if let Some(of_schedule) = prefix.strip_suffix("{minute}") {
-                let minute =
-                    Regex::new(&format!(r"\b{}\d{{8}}\b", regex::escape(of_schedule))).expect("an escaped name");
-                text = minute.replace_all(&text, format!("{of_schedule}{{minute}}")).into_owned();
-            }
+        for (name, jobs) in &self.schedules {
+            text = jobs.replace_all(&text, format!("{name}-{{minute}}")).into_owned();
         }
-        for prefix in &self.prefixes {
-            let pattern = format!(r"{}-((?:\d+-)?){RANDOM}\b", regex::escape(prefix));
-            let generated = Regex::new(&pattern).expect("an escaped name");
+        for (prefix, generated) in &self.prefixes {
             text = generated.replace_all(&text, format!("{prefix}-$1{{pod}}")).into_owned();
         }
         for (name, word) in &self.aliases {

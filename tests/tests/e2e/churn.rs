@@ -3,22 +3,9 @@
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
-use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Dice, Testbed, eventually};
 
 use crate::shell_pod;
-
-/// A small random generator, so that a failing run can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, sides: u64) -> u64 {
-        // Marsaglia's xorshift.
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
 
 fn entries(dir: &std::path::Path) -> Vec<String> {
     let all = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -28,8 +15,8 @@ fn entries(dir: &std::path::Path) -> Vec<String> {
 #[test]
 fn random_kills_lose_and_leak_nothing() {
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").subsec_nanos();
-    let mut dice = Dice(u64::from(seed) | 1);
-    println!("the seed is {}", dice.0);
+    let mut dice = Dice::new(u64::from(seed));
+    println!("the seed is {seed}");
     let testbed = Testbed::new();
     let mut windlass = testbed.windlass();
     let kubectl = windlass.up();

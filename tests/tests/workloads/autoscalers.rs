@@ -3,7 +3,7 @@
 use std::{process::Stdio, time::Duration};
 
 use serde_json::Value;
-use windlass_tests::{Daemon, eventually};
+use windlass_tests::{Daemon, eventually, shared_dir};
 
 use crate::{Case, cases};
 
@@ -23,11 +23,10 @@ fn deployment(requests: &str) -> String {
 
 const REQUESTS: &str = "resources: {requests: {memory: 50Mi, cpu: 50m}}, ";
 
+/// The status and reason of a condition.
 fn condition(hpa: &Value, kind: &str) -> String {
-    let found = hpa["status"]["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == kind);
-    found.map_or_else(String::new, |c| {
-        format!("{} {}", c["status"].as_str().unwrap_or(""), c["reason"].as_str().unwrap_or(""))
-    })
+    let found = shared_dir::condition(hpa, kind);
+    ["status", "reason"].map(|field| found[field].as_str().unwrap_or_default()).join(" ")
 }
 
 fn events(case: &Case<'_>) -> String {

@@ -7,7 +7,9 @@ use std::{
 
 use serde_json::Value;
 use windlass_tests::{
-    DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, eventually, recording::Recording, shared_dir::SharedDir,
+    DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, eventually,
+    recording::Recording,
+    shared_dir::{self, SharedDir},
 };
 
 /// Fields are dropped in this order: windlass before its testbed.
@@ -123,8 +125,7 @@ pub(crate) fn name_of(object: &Value) -> String {
 
 /// Whether an object has this condition with status True.
 pub(crate) fn has(object: &Value, condition: &str) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    conditions.is_some_and(|all| all.iter().any(|c| c["type"] == condition && c["status"] == "True"))
+    shared_dir::condition(object, condition)["status"] == "True"
 }
 
 /// Whether the controller has seen the object as it is now.

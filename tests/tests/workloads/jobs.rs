@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{Case, case::has, cases};
@@ -56,12 +57,9 @@ fn jobs_complete(case: &mut Case<'_>) {
 
 fn a_job_in_parallel(case: &mut Case<'_>) {
     case.applied(&job("job-para-test", "[echo, 'test parallel job!']", "parallelism: 2\n  completions: 8", "Never"));
-    let mut most = 0;
     case.until("is complete", "job/job-para-test", |job| has(job, "Complete"));
-    for pod in case.kubectl.pods("job-name=job-para-test").expect("pods are listed") {
-        most += u32::from(pod["status"]["phase"] == "Succeeded");
-    }
-    assert_eq!(most, 8);
+    let pods = case.kubectl.pods("job-name=job-para-test").expect("pods are listed");
+    assert_eq!(pods.iter().filter(|pod| pod["status"]["phase"] == "Succeeded").count(), 8);
     case.recording.show(&["jobs"]);
     case.recording.events(&["Job"]);
 }
@@ -86,11 +84,10 @@ fn a_job_that_fails_is_tried_again_later_and_later(case: &mut Case<'_>) {
     assert!(gaps.len() == 2 && gaps[0] >= 10 && gaps[1] >= 20, "gaps between pods: {gaps:?} s");
 }
 
-/// The seconds of the day in a time of the API.
+/// A time of the API.
 fn seconds_of(time: &Value) -> i64 {
-    let text = time.as_str().unwrap_or_default();
-    let part = |range: std::ops::Range<usize>| text.get(range).and_then(|t| t.parse::<i64>().ok()).unwrap_or(0);
-    part(8..10) * 86_400 + part(11..13) * 3_600 + part(14..16) * 60 + part(17..19)
+    let time: Timestamp = time.as_str().unwrap_or_default().parse().expect("a time of the API");
+    time.as_second()
 }
 
 fn a_job_is_suspended_late_and_left_by_a_policy(case: &mut Case<'_>) {

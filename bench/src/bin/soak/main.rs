@@ -18,7 +18,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Output, Testbed, eventually, run, try_run};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Dice, Kubectl, Output, Testbed, eventually, run, try_run};
 
 use hung_mount::HungMount;
 use measure::{Memory, count_resources};
@@ -38,18 +38,6 @@ const MOST_LINES: usize = 60;
 
 /// A service with its pods, which exists for the whole run.
 const LASTING: &str = include_str!("../../../../examples/web.yaml");
-
-/// xorshift: the same choices for the same seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end.max(1)
-    }
-}
 
 struct Soak {
     far: HungMount,
@@ -104,7 +92,7 @@ impl Soak {
     fn any(&mut self, kind: &str) -> Option<String> {
         let listed = call(&self.testbed, &["get", kind, "-l", "churn", "-o", "name"], "").out;
         let names: Vec<&str> = listed.lines().collect();
-        let at = usize::try_from(self.dice.below(names.len() as u64)).ok()?;
+        let at = self.dice.index(names.len());
         names.get(at).map(|name| (*name).to_owned())
     }
 
@@ -159,7 +147,7 @@ impl Soak {
             0 => {
                 let running = self.testbed.docker(&["ps", "-q"]);
                 let all: Vec<&str> = running.lines().collect();
-                let at = usize::try_from(self.dice.below(all.len() as u64)).unwrap_or(0);
+                let at = self.dice.index(all.len());
                 if let Some(id) = all.get(at) {
                     let host = format!("unix://{}", self.testbed.docker_socket().display());
                     let _ = try_run("docker", &["-H", &host, "kill", id]);
@@ -278,7 +266,7 @@ fn main() {
     disk(&testbed);
     let far = HungMount::new(&testbed);
     let node = start(&testbed);
-    let (dice, writes, pulls) = (Dice(seed.max(1)), AcknowledgedWrites::default(), Pulls::new(&testbed));
+    let (dice, writes, pulls) = (Dice::new(seed), AcknowledgedWrites::default(), Pulls::new(&testbed));
     let mut soak = Soak { far, testbed, node, dice, writes, serial: 0, faults: BTreeMap::new(), served: [0, 0], pulls };
     eventually(DEFAULT_TIMEOUT, "objects are taken", || {
         let given = call(&soak.testbed, &["apply", "-f", "-"], LASTING);
