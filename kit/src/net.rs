@@ -6,6 +6,19 @@ use std::{
     str::FromStr,
 };
 
+/// The addresses of the interfaces in this thread's network namespace.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn interface_addresses() -> nix::Result<Vec<IpAddr>> {
+    let addresses = nix::ifaddrs::getifaddrs()?.filter_map(|interface| interface.address);
+    let ip = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    };
+    Ok(addresses.filter_map(ip).collect())
+}
+
 /// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {

@@ -76,13 +76,5 @@ pub fn kernel_rules(config: &Config, family: Family) -> Result<String, apply::Er
 
 /// The addresses of this machine's interfaces, in this thread's network namespace.
 pub(crate) fn node_addresses() -> Vec<IpAddr> {
-    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    interfaces
-        .filter_map(|i| i.address)
-        .filter_map(|a| {
-            a.as_sockaddr_in()
-                .map(|v4| IpAddr::V4(v4.ip()))
-                .or_else(|| a.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-        })
-        .collect()
+    windlass_kit::net::interface_addresses().unwrap_or_default()
 }

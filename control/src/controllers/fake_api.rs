@@ -16,7 +16,7 @@ use axum::{
 };
 use futures::StreamExt;
 use http::Method;
-use kube::Client;
+use kube::{Client, api::ApiResource};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
@@ -55,7 +55,18 @@ const KINDS: &[(&str, &str, &str, &str, bool)] = &[
     (CUSTOM.0, "v1", "Widget", CUSTOM.1, true),
 ];
 /// Group and plural of a type that discovery shows only while [`FakeApi::serve_custom`] says so.
-pub(crate) const CUSTOM: (&str, &str) = ("example.com", "widgets");
+const CUSTOM: (&str, &str) = ("example.com", "widgets");
+
+/// That type.
+pub(crate) fn custom() -> ApiResource {
+    ApiResource {
+        group: CUSTOM.0.into(),
+        version: "v1".into(),
+        api_version: format!("{}/v1", CUSTOM.0),
+        kind: "Widget".into(),
+        plural: CUSTOM.1.into(),
+    }
+}
 
 type Id = (String, String, String);
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Resource;
 
 use super::{
@@ -16,6 +17,15 @@ pub(crate) const PODS_BY_NODE: Index<CachedPod> =
 
 /// Pods by the UID of the owner that controls them.
 pub(crate) const PODS_BY_CONTROLLER: Index<CachedPod> = Index::new("controller", controller_uid);
+
+/// Label of a slice with the name of its service.
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// The service that a slice names, whoever manages the slice.
+pub(crate) fn service_of(slice: &EndpointSlice) -> Option<Key> {
+    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+    Some(Key::new(slice.metadata.namespace.clone().unwrap_or_default(), name))
+}
 
 /// The UID of the owner that controls an object.
 pub(crate) fn controller_uid<T: Resource>(object: &T) -> Vec<String> {

@@ -7,24 +7,23 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use windlass_kit::{objects::resources::amount, quantity::Quantity};
+pub(super) use windlass_kit::objects::claims::{BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE};
+use windlass_kit::{
+    objects::{
+        claims::{self, CLASS_ANNOTATION},
+        resources::amount,
+    },
+    quantity::Quantity,
+};
 
 use super::runtime::{Index, Key};
 
-/// Of a claim that has been bound (`AnnBindCompleted`).
-pub(super) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// Of a claim or a volume whose other half the controller has chosen (`AnnBoundByController`).
-pub(super) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// The provisioner that has made a volume (`AnnDynamicallyProvisioned`).
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// The node that the scheduler has chosen for a claim (`AnnSelectedNode`).
-pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// The provisioner that is asked for a volume (`AnnStorageProvisioner`).
 pub(super) const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The same by its older name (`AnnBetaStorageProvisioner`).
 pub(super) const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// The class, by its older name.
-const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 /// The provisioner of directories of this machine.
 pub(super) const LOCAL_PATH_PROVISIONER: &str = "windlass.io/local-path";
 /// Marks the default class (`IsDefaultStorageClassAnnotation`).
@@ -59,8 +58,7 @@ pub(super) fn has_annotation(meta: &ObjectMeta, name: &str) -> bool {
 
 /// The class of a claim, empty for none (`GetPersistentVolumeClaimClass`).
 pub(super) fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
-    let by_annotation = claim.metadata.annotations.as_ref().and_then(|all| all.get(CLASS_ANNOTATION));
-    by_annotation.or(claim.spec.as_ref().and_then(|s| s.storage_class_name.as_ref())).map_or("", String::as_str)
+    claims::class(&claim.metadata, claim.spec.as_ref().and_then(|s| s.storage_class_name.as_ref()))
 }
 
 /// Whether a claim says anything of its class, be it that it wants none (`PersistentVolumeClaimHasClass`).
@@ -71,8 +69,12 @@ pub(super) fn names_class(claim: &PersistentVolumeClaim) -> bool {
 
 /// The class of a volume, empty for none (`GetPersistentVolumeClass`).
 pub(super) fn class_of_volume(volume: &PersistentVolume) -> &str {
-    let by_annotation = volume.metadata.annotations.as_ref().and_then(|all| all.get(CLASS_ANNOTATION));
-    by_annotation.or(volume.spec.as_ref().and_then(|s| s.storage_class_name.as_ref())).map_or("", String::as_str)
+    claims::class(&volume.metadata, volume.spec.as_ref().and_then(|s| s.storage_class_name.as_ref()))
+}
+
+/// Whether the provisioner of directories has made a volume.
+pub(super) fn is_local_path(volume: &PersistentVolume) -> bool {
+    annotation(&volume.metadata, PROVISIONED_BY) == Some(LOCAL_PATH_PROVISIONER)
 }
 
 pub(super) fn is_default(class: &StorageClass) -> bool {

@@ -13,7 +13,7 @@ use windlass_kit::{
 
 use super::{
     finished_jobs,
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_version},
+    runtime::{Cache, Context, Controller, Error, Key, Outcome, error, same_version},
 };
 
 /// The controller.
@@ -67,16 +67,11 @@ impl Controller for TtlAfterFinished {
         // In this version only: its time may have been extended meanwhile.
         let params = DeleteParams::foreground().preconditions(same_version(&job.metadata));
         let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.delete(&key.name, &params).await {
-            Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
-            deleted => {
-                if error::ignore_deleted(deleted).during("delete", &key)?.is_some() {
-                    let late = time_between(at, Timestamp::now()).unwrap_or_default();
-                    self.metrics.duration.observe_duration([], late);
-                }
-                Ok(Outcome::Done)
-            }
+        if error::of_seen(api.delete(&key.name, &params).await, "delete", &key)?.is_some() {
+            let late = time_between(at, Timestamp::now()).unwrap_or_default();
+            self.metrics.duration.observe_duration([], late);
         }
+        Ok(Outcome::Done)
     }
 }
 

@@ -13,10 +13,7 @@ use windlass_kit::{
 
 use super::{
     runtime::{Cache, Context, Controller, Error, Key, Outcome},
-    storage::{
-        LOCAL_PATH_PROVISIONER, PROVISIONED_BY, annotation, claim_capacity, claim_phase, holder_uid, requested,
-        volume_of,
-    },
+    storage::{claim_capacity, claim_phase, holder_uid, is_local_path, requested, volume_of},
 };
 
 pub(crate) struct VolumeExpansion {
@@ -36,7 +33,7 @@ fn waits(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     missing(claim).is_some()
         && holder_uid(volume).is_some()
         && holder_uid(volume) == claim.metadata.uid.as_deref()
-        && annotation(&volume.metadata, PROVISIONED_BY) != Some(LOCAL_PATH_PROVISIONER)
+        && !is_local_path(volume)
 }
 
 impl Controller for VolumeExpansion {
@@ -72,6 +69,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::controllers::storage::{LOCAL_PATH_PROVISIONER, PROVISIONED_BY};
 
     #[test]
     fn a_claim_waits_for_whoever_can_expand_its_volume() {

@@ -4,21 +4,16 @@ use std::{net::SocketAddr, time::Duration};
 
 use hickory_proto::{op::ResponseCode, rr::RecordType};
 use windlass_kit::{
-    metrics::{Counter, Histogram},
+    metrics::{Counter, Histogram, exponential_buckets},
     prometheus::{Kind, Text},
 };
 
 use super::message::Transport;
 
 /// CoreDNS's buckets of durations, in seconds (`plugin.SlimTimeBuckets`).
-const DURATIONS: &[f64] = &[
-    0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192,
-];
+const DURATIONS: &[f64] = &exponential_buckets::<16>(0.000_25, 2.0);
 /// Those of the time from a change of endpoints to its record.
-const PROGRAMMING: &[f64] = &[
-    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768,
-    65.536, 131.072, 262.144, 524.288,
-];
+const PROGRAMMING: &[f64] = &exponential_buckets::<20>(0.001, 2.0);
 /// The server as CoreDNS names its own.
 const SERVER: &str = "dns://:53";
 

@@ -16,6 +16,7 @@ use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, timeout},
 };
+use windlass_kit::net;
 
 use super::{
     answer::Answer,
@@ -150,7 +151,7 @@ impl Responder {
         };
         let waiting = Waiting { request, from, since: Instant::now() };
         let name = &waiting.request.question.name;
-        if self.zone.needs_records(name) && !*self.has_records.borrow() {
+        if !*self.has_records.borrow() && self.zone.needs_records(name) {
             return Step::Wait(Box::new(waiting));
         }
         match self.known(&waiting.request) {
@@ -172,7 +173,7 @@ impl Responder {
             return self.write(waiting, &Answer::of_code(ResponseCode::Refused));
         };
         let request = &waiting.request;
-        if self.zone.needs_records(&request.question.name) {
+        if !*self.has_records.borrow() && self.zone.needs_records(&request.question.name) {
             let mut has_records = self.has_records.subscribe();
             // The sender lives as long as this.
             let complete = timeout(RECORDS_TIMEOUT, has_records.wait_for(|complete| *complete)).await;
@@ -219,15 +220,9 @@ fn merged(answer: Answer, aliases: Vec<Record>) -> Answer {
 
 /// The addresses of this machine's interfaces; none if they cannot be read.
 fn machine_addresses() -> BTreeSet<IpAddr> {
-    let interfaces = nix::ifaddrs::getifaddrs();
-    if let Err(error) = &interfaces {
+    let addresses = net::interface_addresses().unwrap_or_else(|error| {
         tracing::warn!(%error, "failed to read the addresses of this machine; its own requests to the cluster's DNS may not be answered");
-    }
-    let addresses = interfaces.into_iter().flatten().filter_map(|interface| interface.address);
-    addresses
-        .filter_map(|address| {
-            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-        })
-        .collect()
+        Vec::new()
+    });
+    addresses.into_iter().collect()
 }

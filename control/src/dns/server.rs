@@ -90,12 +90,11 @@ struct Place {
 impl Connections {
     fn enter(self: &Arc<Self>, of: IpAddr) -> Option<Place> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = open.values().sum();
-        let own = open.entry(of).or_default();
-        if all >= MAX_CONNECTIONS || *own >= MAX_CONNECTIONS_OF_ONE {
+        let own = open.get(&of).copied().unwrap_or_default();
+        if open.values().sum::<usize>() >= MAX_CONNECTIONS || own >= MAX_CONNECTIONS_OF_ONE {
             return None;
         }
-        *own += 1;
+        open.insert(of, own + 1);
         Some(Place { all: Arc::clone(self), of })
     }
 }

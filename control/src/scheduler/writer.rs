@@ -12,19 +12,20 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    objects::claims::{BOUND_BY_CONTROLLER, SELECTED_NODE},
+};
 
 use super::{
     SCHEDULER_NAME, messages,
     model::{Constraints, PodInfo, PodReference},
     state::{Decided, Decision, Nomination, Preemption, Refusal},
-    volumes::{ClaimWrite, SELECTED_NODE, VolumeWrite},
+    volumes::{ClaimWrite, VolumeWrite},
 };
 
 /// Timeout of the writes of one decision.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The annotation of volumes that were not reserved for their claims (upstream's `AnnBoundByController`).
-const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 /// How the writes of a decision ended.
 pub(super) enum Outcome {

@@ -1,9 +1,25 @@
-//! The PersistentVolumeClaims of a pod's volumes.
+//! The PersistentVolumeClaims of a pod's volumes, and what is written at claims and volumes.
 
 use k8s_openapi::{
     api::core::v1::{Pod, Volume},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+
+/// Annotation of a claim that has been bound (upstream's `AnnBindCompleted`).
+pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+/// Annotation of a claim or a volume whose other half was not chosen by its user (`AnnBoundByController`).
+pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+/// Annotation with the node that the scheduler has chosen for a claim (`AnnSelectedNode`).
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// The annotation of claims and volumes that was there before `spec.storageClassName`.
+pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// The storage class of a claim or a volume with this field, empty for none (`GetPersistentVolumeClaimClass`).
+#[must_use]
+pub fn class<'a>(metadata: &'a ObjectMeta, field: Option<&'a String>) -> &'a str {
+    let by_annotation = metadata.annotations.as_ref().and_then(|all| all.get(CLASS_ANNOTATION));
+    by_annotation.or(field).map_or("", String::as_str)
+}
 
 /// A PersistentVolumeClaim of a pod, in the pod's own namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use k8s_openapi::{
 };
 
 /// The type of the condition.
-pub const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
+const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 /// Its reason while pods may be disrupted.
-pub const SUFFICIENT_PODS: &str = "SufficientPods";
+const SUFFICIENT_PODS: &str = "SufficientPods";
 /// Its reason while none may be.
-pub const INSUFFICIENT_PODS: &str = "InsufficientPods";
+const INSUFFICIENT_PODS: &str = "InsufficientPods";
 /// Its reason when the controller does not know.
 pub const SYNC_FAILED: &str = "SyncFailed";
 

@@ -93,6 +93,23 @@ pub fn text(selector: &LabelSelector) -> String {
     serde_json::to_value(selector).map_or_else(|_| String::new(), |value| selectors::label_selector_text(&value))
 }
 
+/// A selector as Go writes it (`%+v`).
+#[must_use]
+pub fn go_selector(selector: Option<&LabelSelector>) -> String {
+    let Some(selector) = selector else { return "nil".to_owned() };
+    let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}: {value},"));
+    let expression = |LabelSelectorRequirement { key, operator, values }: &LabelSelectorRequirement| {
+        let values = values.as_deref().unwrap_or_default().join(" ");
+        format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{values}],}},")
+    };
+    let expressions = selector.match_expressions.iter().flatten().map(expression);
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{}}},MatchExpressions:[]LabelSelectorRequirement{{{}}},}}",
+        labels.collect::<String>(),
+        expressions.collect::<String>()
+    )
+}
+
 fn values(expression: &LabelSelectorRequirement) -> &[String] {
     expression.values.as_deref().unwrap_or_default()
 }

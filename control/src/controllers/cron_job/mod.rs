@@ -240,17 +240,13 @@ impl CronJobs {
             },
         });
         let api: Api<CronJob> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(error) if error::is_not_found(&error) => Ok(()),
-            Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
-            written => {
-                let version = written.during("update the status of", key)?.metadata.resource_version;
-                let point = self.cron_jobs.sync_point(version.as_deref());
-                let uid = cron_job.uid().unwrap_or_default();
-                self.memories.with(key, &uid, |memory| memory.written = Some(point));
-                Ok(())
-            }
+        let answer = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        if let Some(written) = error::of_seen(answer, "update the status of", key)? {
+            let point = self.cron_jobs.sync_point(written.metadata.resource_version.as_deref());
+            let uid = cron_job.uid().unwrap_or_default();
+            self.memories.with(key, &uid, |memory| memory.written = Some(point));
         }
+        Ok(())
     }
 
     fn record(&self, cron_job: &CronJob, Message { severity, reason, text }: &Message) {

@@ -290,10 +290,8 @@ impl Deployments {
         }
         let patch = Patch::Merge(status_patch(deployment, status, revision));
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.patch_status(&key.name, &PatchParams::default(), &patch).await {
-            Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
-            written => error::ignore_deleted(written).during("update the status of", key).map(drop),
-        }
+        error::of_seen(api.patch_status(&key.name, &PatchParams::default(), &patch).await, "update the status of", key)
+            .map(drop)
     }
 }
 

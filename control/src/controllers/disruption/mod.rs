@@ -22,7 +22,7 @@ use super::{
     indexes::{PODS_BY_LABEL, selected},
     label_selector::Selector,
     pods,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, SelectorIndex, error},
+    runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome, SelectorIndex, error},
 };
 
 mod expected;
@@ -163,10 +163,12 @@ impl Disruption {
     ) -> Result<(), Error> {
         let Some(patch) = status::patch(budget, status) else { return Ok(()) };
         let api: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
-            written => error::ignore_deleted(written).during("update the status of", key).map(drop),
-        }
+        error::of_seen(
+            api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await,
+            "update the status of",
+            key,
+        )
+        .map(drop)
     }
 }
 

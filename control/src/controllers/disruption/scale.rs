@@ -1,6 +1,8 @@
 //! How many pods the owners of pods are to have: from the caches of the built-in kinds, of others through their scale
 //! subresource. Upstream's `finders`.
 
+use std::sync::Arc;
+
 use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet, StatefulSet},
@@ -8,15 +10,15 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{APIResourceList, ObjectMeta, OwnerReference},
 };
-use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject},
-};
+use kube::{Api, Client, api::DynamicObject};
 
 use super::expected::{Scale, Uncountable};
 use crate::controllers::{
     pods,
-    runtime::{Cache, Context, Key, error, kinds::group_resource},
+    runtime::{
+        Cache, Context, Key, error,
+        kinds::{self, Kind, Kinds},
+    },
 };
 
 /// Where scales are looked up.
@@ -28,14 +30,9 @@ pub(super) struct Scales {
     stateful_sets: Cache<StatefulSet>,
 }
 
-/// The group of an API version; empty for the core group.
-fn group(api_version: &str) -> &str {
-    api_version.split_once('/').map_or("", |(group, _)| group)
-}
-
 /// Upstream's `verifyGroupKind`.
 fn is(owner: &OwnerReference, kind: &str, groups: &[&str]) -> bool {
-    owner.kind == kind && groups.contains(&group(&owner.api_version))
+    owner.kind == kind && groups.contains(&kinds::group_of(&owner.api_version))
 }
 
 /// The scale of the object that an owner reference means, and not of another one of its name.
@@ -90,18 +87,8 @@ impl Scales {
 
     /// Asks the API. Upstream's `getScaleController`.
     async fn served(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<Scale>, Uncountable> {
-        let version = owner.api_version.as_str();
-        let list = if version.contains('/') {
-            self.client.list_api_group_resources(version).await
-        } else {
-            self.client.list_core_api_resources(version).await
-        };
-        let list = match list {
-            Err(error) if error::is_not_found(&error) => APIResourceList::default(),
-            list => list?,
-        };
-        let resource = resource_of(&list, owner)?;
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let kind = kind_of(&kinds::document(&self.client, &owner.api_version).await?, owner)?;
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
         match api.get_scale(&owner.name).await {
             Err(error) if error::is_not_found(&error) => Ok(None),
             found => {
@@ -113,25 +100,16 @@ impl Scales {
     }
 }
 
-/// The resource of an owner's kind, by the discovery document of its group and version. Pure.
-pub(super) fn resource_of(list: &APIResourceList, owner: &OwnerReference) -> Result<ApiResource, Uncountable> {
+/// An owner's kind, if it has a scale, by the discovery document of its group and version. Pure.
+pub(super) fn kind_of(list: &APIResourceList, owner: &OwnerReference) -> Result<Arc<Kind>, Uncountable> {
     let (api_version, kind) = (&owner.api_version, &owner.kind);
-    let of_kind = list.resources.iter().find(|resource| resource.kind == *kind && !resource.name.contains('/'));
-    let Some(of_kind) = of_kind else {
-        return Err(Uncountable::UnknownKind { kind: kind.clone(), api_version: api_version.clone() });
-    };
-    let version = api_version.rsplit('/').next().unwrap_or_default();
-    let resource = ApiResource {
-        group: group(api_version).to_owned(),
-        version: version.to_owned(),
-        api_version: api_version.clone(),
-        kind: kind.clone(),
-        plural: of_kind.name.clone(),
-    };
-    let subresource = format!("{}/scale", of_kind.name);
-    if list.resources.iter().any(|resource| resource.name == subresource && resource.kind == "Scale") {
-        Ok(resource)
+    let found = Kinds::of_document(api_version, list).find(api_version, kind);
+    let found =
+        found.ok_or_else(|| Uncountable::UnknownKind { kind: kind.clone(), api_version: api_version.clone() })?;
+    let scale = format!("{}/scale", found.resource.plural);
+    if list.resources.iter().any(|resource| resource.name == scale && resource.kind == "Scale") {
+        Ok(found)
     } else {
-        Err(Uncountable::NoScale(group_resource(&resource)))
+        Err(Uncountable::NoScale(found.group_resource()))
     }
 }

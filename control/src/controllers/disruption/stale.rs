@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::controllers::{
     pods,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error},
+    runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome, error},
 };
 
 /// How long a pod may have the condition without being deleted. Upstream's `stalePodDisruptionTimeout`.
@@ -54,16 +54,10 @@ impl Controller for StalePodDisruptions {
         }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch(&pod, now))).await;
-        match written {
-            Err(error) if error::is_conflict(&error) => Err(Error::Changed(key.to_string())),
-            written => {
-                if error::ignore_deleted(written).during("take back the DisruptionTarget condition of", &key)?.is_some()
-                {
-                    tracing::debug!(pod = %key, "pod was not deleted; its DisruptionTarget condition is false now");
-                }
-                Ok(Outcome::Done)
-            }
+        if error::of_seen(written, "take back the DisruptionTarget condition of", &key)?.is_some() {
+            tracing::debug!(pod = %key, "pod was not deleted; its DisruptionTarget condition is false now");
         }
+        Ok(Outcome::Done)
     }
 }
 

@@ -212,7 +212,9 @@ fn the_resource_of_an_owner() {
         (vec![widgets], Err("widgets.example.com does not implement the scale subresource")),
         (vec![], Err("no matches for kind \"Widget\" in version \"example.com/v1\"")),
     ] {
-        let got = scale::resource_of(&list(resources), &owner).map(|found| found.plural).map_err(|why| why.to_string());
+        let got = scale::kind_of(&list(resources), &owner)
+            .map(|found| found.resource.plural.clone())
+            .map_err(|why| why.to_string());
         assert_eq!(got.as_deref().map_err(String::as_str), result);
     }
 }

@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Endpoints, Node, Service},
@@ -20,15 +19,16 @@ use kube::{
 use windlass_kit::events::{Recorder, Severity};
 
 use super::{
-    indexes::{PODS_BY_LABEL, PODS_BY_NODE, selected},
+    indexes::{self, PODS_BY_LABEL, PODS_BY_NODE, selected},
     label_selector::Selector,
     pods,
     runtime::{
         Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint,
-        WorkQueue, error, same_object,
+        WorkQueue, error,
     },
 };
 
+mod execute;
 mod legacy;
 mod metrics;
 mod mirroring;
@@ -39,10 +39,13 @@ mod tests;
 
 pub(crate) use mirroring::EndpointSliceMirroring;
 
+use execute::{Actions, write_slices};
 use metrics::SliceMetrics;
 
 /// How long to wait for the cache to show our own writes; the watch event itself enqueues the service earlier.
 const UNHEARD: Duration = Duration::from_secs(1);
+
+const WRITES: Actions = ["create a slice of", "update a slice of", "delete a slice of"];
 
 /// The slices that this controller manages, by their service.
 const SLICES_BY_SERVICE: Index<EndpointSlice> =
@@ -232,50 +235,23 @@ impl EndpointsController {
     async fn write(
         &self,
         key: &Key,
-        plan: slices::Plan,
+        mut plan: slices::Plan,
         legacy: Option<Endpoints>,
         trigger: Timestamp,
     ) -> Result<(), Error> {
         // Traffic depends on slices: they go first.
         if !plan.is_empty() {
-            let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
-            let params = PostParams::default();
-            let wrote = |operation: &str, slice: &EndpointSlice| {
-                self.metrics.changes.add([operation]);
-                let mark = self.slices.sync_point(slice.metadata.resource_version.as_deref());
-                self.remember(key, |s| s.written = Some(mark));
-            };
-            let stamp = |mut slice: EndpointSlice| {
+            for slice in plan.create.iter_mut().chain(&mut plan.update) {
                 slice.annotations_mut().insert(slices::TRIGGER.to_owned(), trigger.to_string());
-                slice
+            }
+            let wrote = |operation: &str, slice: Option<&EndpointSlice>| {
+                self.metrics.changes.add([operation]);
+                if let Some(slice) = slice {
+                    let mark = self.slices.sync_point(slice.metadata.resource_version.as_deref());
+                    self.remember(key, |s| s.written = Some(mark));
+                }
             };
-            let creates =
-                plan.create.into_iter().map(stamp).map(|slice| {
-                    let (api, params, wrote) = (&api, &params, &wrote);
-                    async move {
-                        api.create(params, &slice).await.map(|s| wrote("create", &s)).during("create a slice of", key)
-                    }
-                });
-            try_join_all(creates).await?;
-            let updates = plan.update.into_iter().map(stamp).map(|slice| {
-                let (api, params, wrote) = (&api, &params, &wrote);
-                async move {
-                    api.replace(&slice.name_any(), params, &slice)
-                        .await
-                        .map(|s| wrote("update", &s))
-                        .during("update a slice of", key)
-                }
-            });
-            try_join_all(updates).await?;
-            let deletes = plan.delete.iter().map(|slice| {
-                let api = &api;
-                async move {
-                    let params = DeleteParams::default().preconditions(same_object(&slice.metadata));
-                    let deleted = error::ignore_deleted(api.delete(&slice.name_any(), &params).await);
-                    deleted.during("delete a slice of", key).map(|_| self.metrics.changes.add(["delete"]))
-                }
-            });
-            try_join_all(deletes).await?;
+            write_slices(&self.client, key, &plan, WRITES, &wrote).await?;
         }
         if let Some(mut object) = legacy {
             object.annotations_mut().insert(slices::TRIGGER.to_owned(), trigger.to_string());
@@ -313,11 +289,13 @@ impl EndpointsController {
     }
 }
 
+/// The service of a slice that `manager` manages.
+fn managed_service(slice: &EndpointSlice, manager: &str) -> Option<Key> {
+    let label = slice.metadata.labels.as_ref()?.get(slices::MANAGED_BY);
+    indexes::service_of(slice).filter(|_| label.is_some_and(|label| label == manager))
+}
+
 /// The service of a slice that this controller manages.
 fn service_of(slice: &EndpointSlice) -> Option<Key> {
-    let labels = slice.metadata.labels.as_ref()?;
-    if labels.get(slices::MANAGED_BY).map(String::as_str) != Some(slices::MANAGER) {
-        return None;
-    }
-    Some(Key::new(slice.namespace().unwrap_or_default(), labels.get(slices::SERVICE_NAME)?))
+    managed_service(slice, slices::MANAGER)
 }

@@ -14,10 +14,10 @@ use k8s_openapi::{
 };
 
 use super::model::{self, Family, Groups, Port};
+pub(crate) use crate::controllers::indexes::SERVICE_NAME;
 
 /// Maximum number of endpoints in one slice (upstream's default).
 pub(crate) const MAX_ENDPOINTS: usize = 100;
-pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(crate) const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";

@@ -1,7 +1,6 @@
 //! Texts of an autoscaler's events and conditions, as in upstream's `pkg/controller/podautoscaler/horizontal.go` and
 //! `metrics/client.go`. Pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use windlass_kit::events::Severity;
 
 use super::conditions::Condition;
@@ -195,20 +194,4 @@ pub(super) fn limited(limit: Limit, holds: bool) -> Condition {
         }
     };
     Condition { kind: SCALING_LIMITED, holds, reason, message: message.to_owned() }
-}
-
-/// A selector as Go writes it (`%+v`).
-pub(super) fn go_selector(selector: Option<&LabelSelector>) -> String {
-    let Some(selector) = selector else { return "nil".to_owned() };
-    let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}: {value},"));
-    let expression = |LabelSelectorRequirement { key, operator, values }: &LabelSelectorRequirement| {
-        let values = values.as_deref().unwrap_or_default().join(" ");
-        format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{values}],}},")
-    };
-    let expressions = selector.match_expressions.iter().flatten().map(expression);
-    format!(
-        "&LabelSelector{{MatchLabels:map[string]string{{{}}},MatchExpressions:[]LabelSelectorRequirement{{{}}},}}",
-        labels.collect::<String>(),
-        expressions.collect::<String>()
-    )
 }

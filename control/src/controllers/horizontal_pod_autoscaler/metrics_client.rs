@@ -18,7 +18,6 @@ const CUSTOM: &str = "custom.metrics.k8s.io";
 /// Versions of the custom metrics API that can be read.
 const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-#[derive(Clone)]
 pub(super) struct MetricsClient {
     client: Client,
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use windlass_kit::{
-    metrics::{Counter, Histogram, Metrics},
+    metrics::{Counter, Histogram, Metrics, exponential_buckets},
     prometheus::{Kind, Text},
 };
 
@@ -15,8 +15,7 @@ use super::pass::{Action, Fault};
 use crate::controllers::runtime::Key;
 
 /// Buckets in seconds, upstream's: powers of two from a millisecond.
-const BUCKETS: &[f64] =
-    &[0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
+const BUCKETS: &[f64] = &exponential_buckets::<15>(0.001, 2.0);
 
 /// What is counted; it outlives a controller that panics.
 #[derive(Debug)]

@@ -337,7 +337,7 @@ fn external_metric(
         text,
         spec: false,
     };
-    let selector = messages::go_selector(external.metric.selector.as_ref());
+    let selector = label_selector::go_selector(external.metric.selector.as_ref());
     let told = |why| format!("unable to get external metric {namespace}/{name}/{selector}: {why}");
     let usage = value_of(answer).map_err(told);
     match external_target(external) {
@@ -356,5 +356,5 @@ fn external_metric(
 
 /// Upstream's words for metrics with a target for each pod, be they of objects.
 fn external_name(metric: &MetricIdentifier) -> String {
-    format!("external metric {}({})", metric.name, messages::go_selector(metric.selector.as_ref()))
+    format!("external metric {}({})", metric.name, label_selector::go_selector(metric.selector.as_ref()))
 }

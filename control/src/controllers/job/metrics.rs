@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use windlass_kit::{
     metrics::{Counter, Histogram, Metrics, exponential_buckets},
     prometheus::Text,
 };
 
 use super::{CONTROLLER, indexes::Indexes, plan::Plan, pod::is_tracked};
-use crate::controllers::{pods, runtime::CachedPod};
+use crate::controllers::{finished_jobs, pods, runtime::CachedPod};
 
 pub(super) struct JobMetrics {
     sync_duration: Histogram<3>,
@@ -81,11 +81,6 @@ impl Metrics for JobMetrics {
     }
 }
 
-fn finished(status: &JobStatus) -> Option<&JobCondition> {
-    let is_end = |condition: &&JobCondition| matches!(&*condition.type_, "Complete" | "Failed");
-    status.conditions.iter().flatten().filter(is_end).find(|condition| condition.status == "True")
-}
-
 fn completion_mode(job: &Job) -> &str {
     job.spec.as_ref().and_then(|spec| spec.completion_mode.as_deref()).unwrap_or("NonIndexed")
 }
@@ -111,7 +106,7 @@ impl JobMetrics {
     pub(super) fn written(&self, job: &Job, old: Option<&JobStatus>, new: &JobStatus) {
         let (mode, none) = (completion_mode(job), JobStatus::default());
         let old = old.unwrap_or(&none);
-        if let (None, Some(end)) = (finished(old), finished(new)) {
+        if let (None, Some(end)) = (finished_jobs::end(old), finished_jobs::end(new)) {
             let result = if end.type_ == "Complete" { "succeeded" } else { "failed" };
             self.finished.add([mode, result, end.reason.as_deref().unwrap_or_default()]);
         }

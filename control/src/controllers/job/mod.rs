@@ -204,11 +204,8 @@ impl Jobs {
     ) -> Result<Option<Option<String>>, Error> {
         let Some(patch) = status::patch(version.as_deref(), old, new) else { return Ok(Some(version)) };
         let api: Api<Job> = Api::namespaced(self.control.client(), &key.namespace);
-        let written = match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(error) if error::is_not_found(&error) => return Ok(None),
-            Err(error) if error::is_conflict(&error) => return Err(Error::Changed(key.to_string())),
-            written => written.during("update the status of", key)?,
-        };
+        let answer = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let Some(written) = error::of_seen(answer, "update the status of", key)? else { return Ok(None) };
         self.metrics.written(job, old, new);
         let version = written.metadata.resource_version;
         let point = self.jobs.sync_point(version.as_deref());

@@ -174,7 +174,8 @@ fn count_ended(job: &Job, status: &mut JobStatus, plan: &mut Plan, counts: &Coun
         plan.release.push(Arc::clone(pod));
         let uid = pod::uid(pod);
         let valid = counts::is_valid(pod, completions);
-        if !succeeded && (failed || fails) && valid && !known.has(uid) {
+        let fails_now = !succeeded && (failed || fails) && valid && !known.has(uid);
+        if fails_now {
             plan.handled.extend(policy::rule(job, pod).map(|action| action.name()));
         }
         if succeeded && !known.has(uid) {
@@ -186,7 +187,7 @@ fn count_ended(job: &Job, status: &mut JobStatus, plan: &mut Plan, counts: &Coun
                 (Some(indexed), Some(index)) if valid && !indexed.recorded.has(index) => added += 1,
                 _ => {}
             }
-        } else if !succeeded && (failed || fails) && valid && !known.has(uid) && policy::counts(job, pod) {
+        } else if fails_now && policy::counts(job, pod) {
             lists.failed.get_or_insert_default().push(uid.to_owned());
             added += 1;
         }

@@ -34,7 +34,7 @@ use windlass_kit::{
 use super::{
     finalizers::write_finalizer,
     runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error, same_version},
-    storage::{LOCAL_PATH_PROVISIONER, SELECTED_NODE, annotation, class_of_claim, volume_of},
+    storage::{LOCAL_PATH_PROVISIONER, SELECTED_NODE, annotation, class_of_claim, is_local_path, volume_of},
 };
 use plan::{ClaimStep, VolumeStep};
 
@@ -97,7 +97,7 @@ impl Controller for LocalPathProvisioner {
         });
         let enqueue = context.queue();
         volumes.on_change(move |_, new| {
-            if let Some(volume) = new.filter(|volume| plan::is_own(volume)) {
+            if let Some(volume) = new.filter(|volume| is_local_path(volume)) {
                 enqueue.add(QueueItem::Volume(Key::of(volume.meta())));
                 super::storage::holder_of(volume).into_iter().for_each(|claim| enqueue.add(QueueItem::Claim(claim)));
             }

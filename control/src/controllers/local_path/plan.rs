@@ -8,8 +8,8 @@ use std::{
 use k8s_openapi::{
     api::{
         core::v1::{
-            LocalVolumeSource, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
-            PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
+            LocalVolumeSource, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume,
+            PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
         },
         storage::v1::StorageClass,
     },
@@ -23,8 +23,8 @@ use crate::controllers::{
     runtime::Key,
     storage::{
         BETA_STORAGE_PROVISIONER, LOCAL_PATH_PROVISIONER, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER,
-        annotation, capacity, claim_capacity, class_of_claim, delays_binding, holder_uid, is_bound, reclaim_policy,
-        requested, volume_of, volume_phase,
+        annotation, capacity, claim_capacity, class_of_claim, delays_binding, holder_uid, is_bound, is_local_path,
+        reclaim_policy, requested, volume_of, volume_phase,
     },
 };
 
@@ -57,11 +57,6 @@ pub(super) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
     named.or(annotation(&claim.metadata, BETA_STORAGE_PROVISIONER)) == Some(LOCAL_PATH_PROVISIONER)
 }
 
-/// Whether this provisioner has made a volume.
-pub(super) fn is_own(volume: &PersistentVolume) -> bool {
-    annotation(&volume.metadata, PROVISIONED_BY) == Some(LOCAL_PATH_PROVISIONER)
-}
-
 pub(super) fn volume_name(claim: &PersistentVolumeClaim) -> Option<String> {
     claim.metadata.uid.as_ref().map(|uid| format!("pvc-{uid}"))
 }
@@ -92,7 +87,9 @@ pub(super) fn claim_step(
     let spec = claim.spec.as_ref();
     match volume {
         // Binding it is for the binder.
-        Some(made) if is_own(made) && holder_uid(made) == claim.metadata.uid.as_deref() => return ClaimStep::Nothing,
+        Some(made) if is_local_path(made) && holder_uid(made) == claim.metadata.uid.as_deref() => {
+            return ClaimStep::Nothing;
+        }
         Some(_) => return fail(&messages::name_is_taken(&name)),
         None => {}
     }
@@ -151,7 +148,7 @@ fn volume_for(
         spec: Some(PersistentVolumeSpec {
             capacity: size.map(|size| BTreeMap::from([("storage".to_owned(), size)])),
             access_modes: claim.spec.as_ref().and_then(|s| s.access_modes.clone()),
-            claim_ref: Some(ObjectReference { field_path: None, ..claim.object_ref(&()) }),
+            claim_ref: Some(claim.object_ref(&())),
             local: Some(LocalVolumeSource {
                 path: place.dir.join(directory).to_string_lossy().into_owned(),
                 fs_type: None,
@@ -171,7 +168,7 @@ fn volume_for(
 
 /// Nothing holds a directory to a size, so that its volume grows by saying so.
 fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> ClaimStep {
-    if !is_own(volume) || holder_uid(volume) != claim.metadata.uid.as_deref() {
+    if !is_local_path(volume) || holder_uid(volume) != claim.metadata.uid.as_deref() {
         return ClaimStep::Nothing;
     }
     let stored = |list: Option<&BTreeMap<String, Quantity>>| list.and_then(|list| list.get("storage").cloned());
@@ -207,7 +204,7 @@ pub(super) fn volume_step(
 ) -> VolumeStep {
     let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()?.required.as_ref());
     let is_here = affinity.is_some_and(|required| node_selector::matches(required, &place.node, labels));
-    if !is_own(volume) || !is_here {
+    if !is_local_path(volume) || !is_here {
         return VolumeStep::Nothing;
     }
     let is_held = volume.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER);

@@ -1,7 +1,7 @@
 //! Node controllers: IPAM, lifecycle and taints, taint eviction, pod garbage collection, TTL. `ranges`, `health`,
 //! `metrics` and `zones` are pure and may not import tokio or kube's client.
 
-mod health;
+pub(super) mod health;
 mod ipam;
 mod lifecycle;
 mod metrics;

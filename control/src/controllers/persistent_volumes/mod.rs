@@ -18,7 +18,7 @@ use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
     storage::v1::StorageClass,
 };
-use kube::{Api, Client, Resource as _, ResourceExt as _, api::ListParams};
+use kube::{Client, Resource as _, ResourceExt as _, api::ListParams};
 use windlass_kit::{events::Recorder, object_ref};
 
 use super::{
@@ -186,7 +186,7 @@ impl PersistentVolumes {
             }
             ClaimStep::AssignClass(class) => {
                 // Volumes that were made just before the claim count, whether the cache shows them yet or not.
-                let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+                let volumes = self.volumes_api();
                 let listed = volumes.list(&ListParams::default()).await.during("list the volumes for", key)?;
                 if matching::any_may_fit(&claim, &listed.items) {
                     return Ok(Outcome::After(SOON));
@@ -275,7 +275,7 @@ impl PersistentVolumes {
         if !is_wanted && is_used(volume, claim) {
             return Ok(());
         }
-        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let api = self.volumes_api();
         write_finalizer(&api, volume, VOLUME_FINALIZER, is_wanted).await
     }
 

@@ -1,7 +1,7 @@
 //! What is written of claims and volumes. Each write holds for the version that was seen only: what others have changed
 //! meanwhile is decided on anew.
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{
     Api, Resource, ResourceExt as _,
     api::{Patch, PatchParams},
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        runtime::{During as _, Error, error},
+        runtime::{Error, error},
         storage::{
             BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, STORAGE_PROVISIONER, annotation,
             has_annotation, holder_uid, is_bound, is_held_by, volume_of,
@@ -21,14 +21,6 @@ use super::{
     messages::Note,
 };
 
-/// The answer to a write; a conflict is no failure but a change.
-fn written<T>(answer: Result<T, kube::Error>, action: &'static str, name: &str) -> Result<T, Error> {
-    match answer {
-        Err(error) if error::is_conflict(&error) || error::is_not_found(&error) => Err(Error::Changed(name.to_owned())),
-        answer => answer.during(action, &name),
-    }
-}
-
 /// A patch of the version that was seen.
 fn of_version<K: Resource>(object: &K, mut patch: Value) -> Patch<Value> {
     patch["metadata"]["resourceVersion"] = json!(object.meta().resource_version);
@@ -36,7 +28,7 @@ fn of_version<K: Resource>(object: &K, mut patch: Value) -> Patch<Value> {
 }
 
 impl PersistentVolumes {
-    fn volumes_api(&self) -> Api<PersistentVolume> {
+    pub(super) fn volumes_api(&self) -> Api<PersistentVolume> {
         Api::all(self.client.clone())
     }
 
@@ -49,14 +41,13 @@ impl PersistentVolumes {
     pub(super) async fn bind(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<(), Error> {
         let volume_name = volume.name_any();
         if holder_uid(volume) != claim.metadata.uid.as_deref() {
-            let reference = ObjectReference { field_path: None, ..claim.object_ref(&()) };
-            let mut patch = json!({"spec": {"claimRef": reference}});
+            let mut patch = json!({"spec": {"claimRef": claim.object_ref(&())}});
             if !is_held_by(volume, claim) {
                 patch["metadata"]["annotations"] = json!({BOUND_BY_CONTROLLER: "yes"});
             }
             let patch = of_version(volume, patch);
             let answer = self.volumes_api().patch(&volume_name, &PatchParams::default(), &patch).await;
-            written(answer, "bind the volume", &volume_name)?;
+            error::written(answer, "bind the volume", &volume_name)?;
         }
         let is_named = volume_of(claim) == Some(volume_name.as_str());
         if is_named && is_bound(claim) {
@@ -81,7 +72,7 @@ impl PersistentVolumes {
         };
         let name = volume.name_any();
         let answer = self.volumes_api().patch(&name, &PatchParams::default(), &of_version(volume, patch)).await;
-        written(answer, "free the volume", &name).map(drop)
+        error::written(answer, "free the volume", &name).map(drop)
     }
 
     pub(super) async fn assign_class(&self, claim: &PersistentVolumeClaim, class: &str) -> Result<(), Error> {
@@ -107,7 +98,7 @@ impl PersistentVolumes {
     ) -> Result<PersistentVolumeClaim, Error> {
         let api = self.claims_of(claim.metadata.namespace.as_deref().unwrap_or_default());
         let name = claim.name_any();
-        written(api.patch(&name, &PatchParams::default(), &of_version(claim, patch)).await, action, &name)
+        error::written(api.patch(&name, &PatchParams::default(), &of_version(claim, patch)).await, action, &name)
     }
 
     pub(super) async fn claim_status(
@@ -120,7 +111,7 @@ impl PersistentVolumes {
         let api = self.claims_of(claim.metadata.namespace.as_deref().unwrap_or_default());
         let (name, patch) = (claim.name_any(), of_version(claim, json!({"status": status})));
         let answer = api.patch_status(&name, &PatchParams::default(), &patch).await;
-        written(answer, "write the status of the claim", &name).map(drop)
+        error::written(answer, "write the status of the claim", &name).map(drop)
     }
 
     /// Writes the phase of a volume, and why it is so.
@@ -138,6 +129,6 @@ impl PersistentVolumes {
         }
         let (name, patch) = (volume.name_any(), of_version(volume, json!({"status": status})));
         let answer = self.volumes_api().patch_status(&name, &PatchParams::default(), &patch).await;
-        written(answer, "write the status of the volume", &name).map(drop)
+        error::written(answer, "write the status of the volume", &name).map(drop)
     }
 }

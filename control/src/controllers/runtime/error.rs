@@ -80,6 +80,34 @@ pub(crate) fn message(error: &kube::Error) -> String {
     }
 }
 
+/// The answer to a write of the version that was seen; `None` when the object is gone.
+///
+/// # Errors
+/// [`Error::Changed`] when there is another version by now.
+pub(crate) fn of_seen<T>(
+    answer: Result<T, kube::Error>,
+    action: &'static str,
+    object: &impl ToString,
+) -> Result<Option<T>, Error> {
+    match answer {
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) if is_conflict(&error) => Err(Error::Changed(object.to_string())),
+        answer => answer.during(action, object).map(Some),
+    }
+}
+
+/// The answer to a write of the version that was seen; that somebody was faster is no failure but a change.
+pub(crate) fn written<T>(
+    answer: Result<T, kube::Error>,
+    action: &'static str,
+    object: &impl ToString,
+) -> Result<T, Error> {
+    match answer {
+        Err(error) if is_conflict(&error) || is_not_found(&error) => Err(Error::Changed(object.to_string())),
+        answer => answer.during(action, object),
+    }
+}
+
 /// Ignores a deleted or recreated object, which needs no more work.
 pub(crate) fn ignore_deleted<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {

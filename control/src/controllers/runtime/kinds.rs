@@ -8,6 +8,8 @@ use kube::{
     api::{ApiResource, DynamicObject},
 };
 
+use super::error;
+
 /// One resource type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kind {
@@ -39,6 +41,24 @@ impl Kind {
 /// Plural and group, such as `pods` or `leases.coordination.k8s.io`.
 pub(crate) fn group_resource(resource: &ApiResource) -> String {
     if resource.group.is_empty() { resource.plural.clone() } else { format!("{}.{}", resource.plural, resource.group) }
+}
+
+/// The group of an apiVersion; empty for the core group.
+pub(crate) fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// The discovery document of one `group/version`; empty when it is not served.
+pub(crate) async fn document(client: &Client, group_version: &str) -> Result<APIResourceList, kube::Error> {
+    let list = if group_version.contains('/') {
+        client.list_api_group_resources(group_version).await
+    } else {
+        client.list_core_api_resources(group_version).await
+    };
+    match list {
+        Err(error) if error::is_not_found(&error) => Ok(APIResourceList::default()),
+        list => list,
+    }
 }
 
 /// All kinds, each in the preferred version of its group, and the group versions that could not be discovered.
@@ -74,17 +94,14 @@ impl Kinds {
 
     /// The kinds of one `group/version`; none when it is not served.
     pub(crate) async fn of_version(client: &Client, group_version: &str) -> Result<Self, kube::Error> {
-        let list = if group_version.contains('/') {
-            client.list_api_group_resources(group_version).await
-        } else {
-            client.list_core_api_resources(group_version).await
-        };
+        Ok(Self::of_document(group_version, &document(client, group_version).await?))
+    }
+
+    /// The kinds in the discovery document of one `group/version`.
+    pub(crate) fn of_document(group_version: &str, list: &APIResourceList) -> Self {
         let mut kinds = Self::default();
-        match list {
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            list => kinds.add(group_version, &list?),
-        }
-        Ok(kinds)
+        kinds.add(group_version, list);
+        kinds
     }
 
     fn add(&mut self, group_version: &str, list: &APIResourceList) {
@@ -110,7 +127,7 @@ impl Kinds {
 
     /// By apiVersion and kind; another version of the same group will do.
     pub(crate) fn find(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let group = group_of(api_version);
         let same = |k: &&Arc<Kind>| k.resource.group == group && k.resource.kind == kind;
         let exact = self.all.iter().filter(same).find(|k| k.resource.api_version == api_version);
         exact.or_else(|| self.all.iter().find(same)).cloned()

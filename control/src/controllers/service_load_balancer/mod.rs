@@ -26,7 +26,8 @@ use windlass_kit::{
 
 use super::{
     finalizers::write_finalizer,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, WorkQueue, error},
+    indexes::service_of,
+    runtime::{Cache, CachedPod, Context, Controller, Error, Index, Key, Outcome, WorkQueue, error},
 };
 use plan::{NodeFacts, Step, Surroundings, host_ports, ingress, is_balanced, is_local, ports};
 
@@ -45,11 +46,6 @@ const PODS_BY_HOST_PORT: Index<CachedPod> = Index::new("host port", |pod| {
 /// Slices of any origin by their service, as `namespace/service`.
 const SLICES: Index<EndpointSlice> =
     Index::new("service name", |slice| service_of(slice).map(|key| key.to_string()).into_iter().collect());
-
-fn service_of(slice: &EndpointSlice) -> Option<Key> {
-    let name = slice.metadata.labels.as_ref()?.get("kubernetes.io/service-name")?;
-    Some(Key::new(slice.metadata.namespace.clone().unwrap_or_default(), name))
-}
 
 pub(crate) struct ServiceLoadBalancer {
     client: Client,
@@ -189,12 +185,8 @@ impl ServiceLoadBalancer {
         let patch = json!({"metadata": {"resourceVersion": service.metadata.resource_version},
             "status": {"loadBalancer": {"ingress": wanted}}});
         let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(error) if error::is_conflict(&error) || error::is_not_found(&error) => {
-                Err(Error::Changed(key.to_string()))
-            }
-            written => written.during("write the status of the service", &key).map(drop),
-        }
+        let answer = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        error::written(answer, "write the status of the service", &key).map(drop)
     }
 
     /// Nothing is left to clean up here of a service that goes or wants no load balancer any more.

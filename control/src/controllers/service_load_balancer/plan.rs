@@ -9,7 +9,10 @@ use k8s_openapi::api::{
 use windlass_kit::net::Family;
 
 use super::messages;
-use crate::controllers::runtime::{CachedPod, Key};
+use crate::controllers::{
+    nodes::health,
+    runtime::{CachedPod, Key},
+};
 
 /// The class of load balancers that have the addresses of nodes.
 pub(super) const CLASS: &str = "windlass.io/node-addresses";
@@ -104,13 +107,11 @@ pub(super) struct NodeFacts {
 impl NodeFacts {
     pub(super) fn of(node: &Node) -> Self {
         let (meta, status) = (&node.metadata, node.status.as_ref());
-        let conditions = || status.into_iter().flat_map(|s| s.conditions.iter().flatten());
-        let is_ready = conditions().any(|c| c.type_ == "Ready" && c.status == "True");
-        let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
-        let usable = is_ready
+        let mut taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
+        let usable = health::ready(node) == "True"
             && meta.deletion_timestamp.is_none()
             && !meta.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED))
-            && !taints.into_iter().any(|taint| taint.key == TO_BE_DELETED);
+            && !taints.any(|taint| taint.key == TO_BE_DELETED);
         let of_kind = |kind: &str, family: Family| {
             let all = status.into_iter().flat_map(|s| s.addresses.iter().flatten());
             let mut found = all.filter(|a| a.type_ == kind).filter_map(|a| a.address.parse::<IpAddr>().ok());

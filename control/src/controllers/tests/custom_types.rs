@@ -2,14 +2,14 @@
 
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, PostParams},
+    api::{DeleteParams, DynamicObject, PostParams},
 };
 use serde_json::json;
 use tokio::sync::watch;
 use windlass_kit::prometheus::Format;
 
 use super::{Bed, put};
-use crate::controllers::{Config, fake_api::CUSTOM};
+use crate::controllers::{Config, fake_api::custom};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 
 #[tokio::test]
@@ -20,13 +20,7 @@ async fn they_are_collected_and_leave_with_their_namespace() {
     let bed = Bed::new(config).await;
     let namespaces: Api<Namespace> = Api::all(bed.client.clone());
     put(&namespaces, json!({"metadata": {"name": "shop"}})).await;
-    let resource = ApiResource {
-        group: CUSTOM.0.into(),
-        version: "v1".into(),
-        api_version: format!("{}/v1", CUSTOM.0),
-        kind: "Widget".into(),
-        plural: CUSTOM.1.into(),
-    };
+    let resource = custom();
     let widgets =
         |namespace: &str| -> Api<DynamicObject> { Api::namespaced_with(bed.client.clone(), namespace, &resource) };
     let watched =

@@ -5,13 +5,13 @@ use std::time::Duration;
 use k8s_openapi::api::{apps::v1::Deployment, autoscaling::v2::HorizontalPodAutoscaler, core::v1::Pod};
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use windlass_kit::prometheus::Format;
 
 use super::{Bed, put};
-use crate::controllers::{Config, fake_api::CUSTOM};
+use crate::controllers::{Config, fake_api::custom};
 
 const METRICS: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods";
 const HOUR_AGO: i64 = 3600;
@@ -61,7 +61,7 @@ async fn run_pods(bed: &Bed, used: &str) {
 }
 
 fn messages(bed: &Bed, reason: &str) -> Vec<String> {
-    let mut events: Vec<Value> = bed.fake.all("events").into_iter().filter(|e| e["reason"] == reason).collect();
+    let mut events: Vec<Value> = super::events(&bed.fake, reason);
     assert!(events.iter().all(|e| e["source"]["component"] == "horizontal-pod-autoscaler"));
     let version = |event: &Value| event["metadata"]["uid"].as_str().unwrap().to_owned();
     events.sort_by_key(version);
@@ -213,13 +213,7 @@ async fn a_custom_resource_scales_by_other_metrics() {
     bed.fake.serve_custom(true);
     // Discovery is repeated every thirty seconds.
     tokio::time::sleep(Duration::from_secs(31)).await;
-    let resource = ApiResource {
-        group: CUSTOM.0.into(),
-        version: "v1".into(),
-        api_version: format!("{}/v1", CUSTOM.0),
-        kind: "Widget".into(),
-        plural: CUSTOM.1.into(),
-    };
+    let resource = custom();
     let widgets: Api<DynamicObject> = Api::namespaced_with(bed.client.clone(), "default", &resource);
     let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"},
         "spec": {"replicas": 2}, "status": {"replicas": 2, "selector": "app in (w)"}});

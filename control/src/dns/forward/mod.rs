@@ -16,7 +16,10 @@ use std::{
 
 use hickory_proto::op::{Query, ResponseCode};
 use tokio::time::{Instant, timeout_at};
-use windlass_kit::resolv_conf::{self, ResolvConf};
+use windlass_kit::{
+    blocking,
+    resolv_conf::{self, ResolvConf},
+};
 
 use super::{
     answer::Answer,
@@ -137,8 +140,7 @@ impl Forwarder {
             state.read_at = now;
         }
         let file = self.resolv_conf.clone();
-        let text = tokio::task::spawn_blocking(move || resolv_conf::read(file.as_deref())).await;
-        self.take(text.unwrap_or_else(|e| Err(e.to_string())));
+        self.take(blocking::run(move || resolv_conf::read(file.as_deref()), |e| e.to_string()).await);
         Arc::clone(&self.state().upstreams)
     }
 

@@ -110,8 +110,7 @@ pub(crate) fn normalize_sources(object: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// The annotation of claims and volumes that was there before `spec.storageClassName`.
-pub(crate) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+pub(crate) use windlass_kit::objects::claims::CLASS_ANNOTATION;
 
 /// The warning about the annotation.
 pub(crate) fn class_annotation_warning(object: &Value) -> Option<String> {

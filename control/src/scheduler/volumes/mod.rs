@@ -13,8 +13,8 @@ use windlass_kit::objects::claims::Claim;
 use super::model::Key;
 
 pub(crate) use binding::{BindingPlan, ClaimWrite, Progress, VolumeWrite};
+pub(crate) use objects::Stored;
 use objects::{ClaimState, ClassState, VolumeState};
-pub(crate) use objects::{SELECTED_NODE, Stored};
 
 /// All claims, volumes and classes.
 #[derive(Debug, Default)]

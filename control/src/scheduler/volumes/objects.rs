@@ -9,17 +9,17 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use windlass_kit::{objects::resources::amount, quantity::Quantity};
+use windlass_kit::{
+    objects::{
+        claims::{self, BIND_COMPLETED, SELECTED_NODE},
+        resources::amount,
+    },
+    quantity::Quantity,
+};
 
 use super::VolumeIndex;
 use crate::scheduler::model::{Key, Selector};
 
-/// The node that a volume is made for (upstream's `AnnSelectedNode`).
-pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// The volume controller has bound the claim (upstream's `AnnBindCompleted`).
-const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// Classes before there was a field for them.
-const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// Classes of volumes that nobody makes (upstream's `NotSupportedProvisioner`).
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 /// Labels of volumes that name zones and regions.
@@ -87,7 +87,7 @@ impl ClaimState {
         Self {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
             version: claim.metadata.resource_version.clone().unwrap_or_default(),
-            class: class_of(&claim.metadata, spec.and_then(|s| s.storage_class_name.as_ref())),
+            class: claims::class(&claim.metadata, spec.and_then(|s| s.storage_class_name.as_ref())).to_owned(),
             bound: volume.is_some() && (annotation(BIND_COMPLETED).is_some() || phase == Some("Bound")),
             volume,
             lost: phase == Some("Lost"),
@@ -124,7 +124,7 @@ impl VolumeState {
         let holder = spec.and_then(|s| s.claim_ref.as_ref());
         Self {
             version: volume.metadata.resource_version.clone().unwrap_or_default(),
-            class: class_of(&volume.metadata, spec.and_then(|s| s.storage_class_name.as_ref())),
+            class: claims::class(&volume.metadata, spec.and_then(|s| s.storage_class_name.as_ref())).to_owned(),
             capacity: amount(spec.and_then(|s| s.capacity.as_ref()), "storage").map_or(0, Quantity::units),
             access_modes: spec.and_then(|s| s.access_modes.clone()).unwrap_or_default(),
             block: spec.and_then(|s| s.volume_mode.as_deref()) == Some("Block"),
@@ -156,12 +156,6 @@ impl VolumeState {
             && self.available == other.available
             && self.deleting == other.deleting
     }
-}
-
-/// The class of a claim or volume; empty for none.
-fn class_of(metadata: &ObjectMeta, class: Option<&String>) -> String {
-    let annotation = metadata.annotations.as_ref().and_then(|a| a.get(BETA_CLASS));
-    annotation.or(class).cloned().unwrap_or_default()
 }
 
 /// What a change of an object concerns.

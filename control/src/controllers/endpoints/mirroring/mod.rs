@@ -3,15 +3,11 @@
 
 use std::sync::Arc;
 
-use futures::future::try_join_all;
 use k8s_openapi::api::{
     core::v1::{Endpoints, Service},
     discovery::v1::EndpointSlice,
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, PostParams},
-};
+use kube::{Client, ResourceExt as _};
 use windlass_kit::{
     events::{Recorder, Severity},
     object_ref,
@@ -19,11 +15,10 @@ use windlass_kit::{
 
 use super::{
     UNHEARD,
-    slices::{self, Plan},
+    execute::{Actions, write_slices},
+    slices::Plan,
 };
-use crate::controllers::runtime::{
-    Cache, Context, Controller, During as _, Error, Index, Key, Outcome, PerOwner, SyncPoint, error, same_object,
-};
+use crate::controllers::runtime::{Cache, Context, Controller, Error, Index, Key, Outcome, PerOwner, SyncPoint, error};
 
 mod plan;
 #[cfg(test)]
@@ -32,6 +27,8 @@ mod tests;
 /// Reasons of events.
 const INVALID_IP_ADDRESS: &str = "InvalidIPAddress";
 const TOO_MANY_ADDRESSES: &str = "TooManyAddressesToMirror";
+
+const WRITES: Actions = ["create a mirrored slice of", "update a mirrored slice of", "delete a mirrored slice of"];
 
 /// The slices that this controller manages, by the Endpoints that they mirror.
 const MIRRORS: Index<EndpointSlice> =
@@ -50,10 +47,7 @@ pub(crate) struct EndpointSliceMirroring {
 
 /// The Endpoints that a slice of this controller mirrors.
 fn mirrored(slice: &EndpointSlice) -> Option<Key> {
-    let labels = slice.metadata.labels.as_ref()?;
-    let ours = labels.get(slices::MANAGED_BY).is_some_and(|manager| manager == plan::MANAGER);
-    let name = labels.get(slices::SERVICE_NAME).filter(|_| ours)?;
-    Some(Key::new(slice.namespace().unwrap_or_default(), name))
+    super::managed_service(slice, plan::MANAGER)
 }
 
 impl Controller for EndpointSliceMirroring {
@@ -133,27 +127,12 @@ impl Controller for EndpointSliceMirroring {
 
 impl EndpointSliceMirroring {
     async fn write(&self, key: &Key, uid: &str, plan: Plan) -> Result<(), Error> {
-        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (api, params) = (&api, &PostParams::default());
-        let wrote = |slice: &EndpointSlice| {
-            let point = self.slices.sync_point(slice.metadata.resource_version.as_deref());
-            self.written.with(key, uid, |written| *written = Some(point));
+        let wrote = |_: &str, slice: Option<&EndpointSlice>| {
+            if let Some(slice) = slice {
+                let point = self.slices.sync_point(slice.metadata.resource_version.as_deref());
+                self.written.with(key, uid, |written| *written = Some(point));
+            }
         };
-        let wrote = &wrote;
-        let creates = plan.create.iter().map(|slice| async move {
-            api.create(params, slice).await.map(|slice| wrote(&slice)).during("create a mirrored slice of", key)
-        });
-        try_join_all(creates).await?;
-        let updates = plan.update.iter().map(|slice| async move {
-            let replaced = api.replace(&slice.name_any(), params, slice).await;
-            replaced.map(|slice| wrote(&slice)).during("update a mirrored slice of", key)
-        });
-        try_join_all(updates).await?;
-        let deletes = plan.delete.iter().map(|slice| async move {
-            let params = DeleteParams::default().preconditions(same_object(&slice.metadata));
-            let deleted = api.delete(&slice.name_any(), &params).await;
-            error::ignore_deleted(deleted).during("delete a mirrored slice of", key).map(drop)
-        });
-        try_join_all(deletes).await.map(drop)
+        write_slices(&self.client, key, &plan, WRITES, &wrote).await
     }
 }

@@ -5,11 +5,8 @@ use serde_json::{Value, json};
 
 use super::pod;
 use crate::controllers::{
-    horizontal_pod_autoscaler::{
-        messages::{SelectorProblem, go_selector},
-        selectors::Selectors,
-    },
-    label_selector::{parse, text},
+    horizontal_pod_autoscaler::{messages::SelectorProblem, selectors::Selectors},
+    label_selector::{go_selector, parse, text},
     runtime::Key,
 };
 
@@ -54,5 +51,15 @@ fn go_writes_selectors_so() {
         go_selector(Some(&all)),
         "&LabelSelector{MatchLabels:map[string]string{a: ,b: 1,},\
          MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:c,Operator:In,Values:[x y],},},}"
+    );
+    let exists = selector(json!({"matchExpressions": [{"key": "e", "operator": "Exists"}]}));
+    assert_eq!(
+        go_selector(Some(&exists)),
+        "&LabelSelector{MatchLabels:map[string]string{},\
+         MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:e,Operator:Exists,Values:[],},},}"
+    );
+    assert_eq!(
+        go_selector(Some(&LabelSelector::default())),
+        "&LabelSelector{MatchLabels:map[string]string{},MatchExpressions:[]LabelSelectorRequirement{},}"
     );
 }

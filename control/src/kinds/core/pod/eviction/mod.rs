@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, DeleteOptions, Draft, Mutated, RequestOptions, Target,
+        ApiError, ApiRequest, ApiResult, DeleteOptions, Draft, Mutated, RequestOptions, Target, generate::now,
         subresource::SubresourceHandler, types::Gvk,
     },
-    kinds::shared::posted,
+    kinds::shared::{conditions, posted},
     store::{Change, Companion, Key, Object, ResourceId},
 };
 
@@ -101,7 +101,10 @@ impl Evicting<'_> {
                 _ => Vec::new(),
             };
             *decided.lock().unwrap_or_else(PoisonError::into_inner) = ground;
-            Ok(Draft::WriteWith(with_disruption_condition(old, Timestamp::now()), companions))
+            let mut pod = old.clone();
+            let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+            conditions::set(&mut pod, "DisruptionTarget", "True", reason, message, &now());
+            Ok(Draft::WriteWith(pod, companions))
         };
         let written = posted::change(self.request, &self.pod, false, &make).await?;
         let ground = decided.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -144,27 +147,4 @@ fn read(object: &Object) -> Result<PodDisruptionBudget, ApiError> {
     let name = &object.key.name;
     serde_json::from_value(object.value())
         .map_err(|why| ApiError::internal(format!("PodDisruptionBudget {name:?} cannot be read: {why}")))
-}
-
-/// The pod with the condition of the eviction API. Pure.
-fn with_disruption_condition(pod: &Value, now: Timestamp) -> Value {
-    const TYPE: &str = "DisruptionTarget";
-    let mut pod = pod.clone();
-    let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let at = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
-    let mut condition = json!({
-        "type": TYPE, "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
-        "lastTransitionTime": at,
-    });
-    match conditions.iter_mut().find(|condition| condition["type"] == TYPE) {
-        Some(before) => {
-            if before["status"] == "True" {
-                condition["lastTransitionTime"] = before["lastTransitionTime"].take();
-            }
-            *before = condition;
-        }
-        None => conditions.push(condition),
-    }
-    pod["status"]["conditions"] = Value::Array(conditions);
-    pod
 }

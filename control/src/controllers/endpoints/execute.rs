@@ -1,0 +1,41 @@
+//! Executes the writes that reconcile slices.
+
+use futures::future::try_join_all;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+};
+
+use super::slices::Plan;
+use crate::controllers::runtime::{During as _, Error, Key, error, same_object};
+
+/// What is being done, for errors: a creation, an update, a deletion.
+pub(super) type Actions = [&'static str; 3];
+
+/// Creates, updates and deletes slices. `wrote` hears of each that was, with the slice as it is now where there is one.
+pub(super) async fn write_slices(
+    client: &Client,
+    key: &Key,
+    plan: &Plan,
+    [create, update, delete]: Actions,
+    wrote: &(impl Fn(&str, Option<&EndpointSlice>) + Sync),
+) -> Result<(), Error> {
+    let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &key.namespace);
+    let (api, params) = (&api, &PostParams::default());
+    let creates = plan.create.iter().map(|slice| async move {
+        api.create(params, slice).await.map(|slice| wrote("create", Some(&slice))).during(create, key)
+    });
+    try_join_all(creates).await?;
+    let updates = plan.update.iter().map(|slice| async move {
+        let replaced = api.replace(&slice.name_any(), params, slice).await;
+        replaced.map(|slice| wrote("update", Some(&slice))).during(update, key)
+    });
+    try_join_all(updates).await?;
+    let deletes = plan.delete.iter().map(|slice| async move {
+        let params = DeleteParams::default().preconditions(same_object(&slice.metadata));
+        let deleted = error::ignore_deleted(api.delete(&slice.name_any(), &params).await);
+        deleted.during(delete, key).map(|_| wrote("delete", None))
+    });
+    try_join_all(deletes).await.map(drop)
+}
