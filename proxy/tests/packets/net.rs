@@ -27,8 +27,10 @@ pub(crate) const ENDPOINTS: u8 = 7;
 /// What endpoints listen at.
 const TCP: [u16; 3] = [80, 8443, 5353];
 const UDP: u16 = 53;
-/// Ports of the node itself: a node port, a health check port, and a port without rules.
-const ON_NODE: [u16; 3] = [3001, HEALTH, INNER];
+/// Ports of the node itself: a node port, a health check port, one without rules, and two beside or behind the port
+/// of a balancer with the node's address.
+const ON_NODE: [u16; 5] = [3001, HEALTH, INNER, 22, 80];
+const UDP_ON_NODE: u16 = 80;
 pub(crate) const HEALTH: u16 = 30000;
 pub(crate) const INNER: u16 = 4000;
 /// The receiver of packets for service addresses that no rule translated.
@@ -195,6 +197,7 @@ impl Net {
                 udp(&self.pod(octet, remote), ip, UDP);
             }
             SERVICES.iter().for_each(|ip| udp(&self.world(), twin(ip, family).parse().unwrap(), WORLD_UDP));
+            udp(&self.node(), twin(NODE[0], family).parse().unwrap(), UDP_ON_NODE);
         }
         for family in Family::BOTH {
             for (octet, remote) in (1..=ENDPOINTS).flat_map(|o| [(o, false), (o, true)]) {

@@ -128,7 +128,11 @@ fn a_proxy_killed_during_a_restore_interrupts_no_service() {
             anyhow::ensure!(last.runs(), "{}", last.log());
             windlass.try_run("rules", &[]).map(drop)
         });
-        assert_eq!(endpoint_chains(testbed), SERVICES * ENDPOINTS + 2, "with those of steady and of kubernetes");
+        assert_eq!(
+            endpoint_chains(testbed),
+            SERVICES * ENDPOINTS + 4,
+            "with those of steady, kubernetes and both of kube-dns"
+        );
         drop(ending);
         let bad: Vec<String> = client.join().unwrap();
         assert!(bad.is_empty(), "{} of {}: {:?}", bad.len(), served.load(Ordering::Relaxed), bad.first());
