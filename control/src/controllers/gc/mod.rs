@@ -76,12 +76,11 @@ pub(crate) struct GarbageCollector {
     client: Client,
     informers: Informers,
     life: Life,
-    discovery: tokio::sync::Mutex<Discovery>,
+    discovery: Discovery,
     graph: Arc<Mutex<Graph>>,
     queue: WorkQueue<Id>,
     recorder: Recorder,
     absent_owners: Mutex<AbsentOwnerCache>,
-    kinds: Mutex<Kinds>,
     /// By plural and group.
     monitors: Mutex<BTreeMap<String, Monitor>>,
 }
@@ -99,22 +98,21 @@ impl Controller for GarbageCollector {
             client: context.client(),
             informers: context.informers(),
             life: context.life(),
-            discovery: tokio::sync::Mutex::new(context.discovery()),
+            discovery: context.discovery(),
             graph: Arc::default(),
             queue: context.queue(),
             recorder: context.recorder("garbage-collector-controller"),
             absent_owners: Mutex::default(),
-            kinds: Mutex::default(),
             monitors: Mutex::default(),
         }
     }
 
     /// The graph must be whole before anything is decided by it.
     async fn prepare(&self, shutdown: &CancellationToken) {
-        let mut discovery = self.discovery.lock().await;
+        let mut discovery = self.discovery.clone();
         tokio::select! {
             () = shutdown.cancelled() => return,
-            found = discovery.next() => self.sync_monitors(found),
+            found = discovery.next() => self.sync_monitors(&found),
         }
         let synced: Vec<_> = lock(&self.monitors).values().map(|monitor| monitor.source.synced()).collect();
         let lists = async {
@@ -174,11 +172,11 @@ impl Controller for GarbageCollector {
 
     /// Follows discovery.
     async fn run(&self, shutdown: CancellationToken) {
-        let mut discovery = self.discovery.lock().await;
+        let mut discovery = self.discovery.clone();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                found = discovery.next() => self.sync_monitors(found),
+                found = discovery.next() => self.sync_monitors(&found),
             }
         }
     }
@@ -205,11 +203,10 @@ impl GarbageCollector {
 
     /// Begins to monitor the kinds that are new, and ceases to with those that are no longer served; a group whose
     /// discovery failed keeps its monitors.
-    fn sync_monitors(&self, found: Kinds) {
+    fn sync_monitors(&self, found: &Kinds) {
         let served: BTreeMap<String, Arc<Kind>> =
-            kinds::by_name(&found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();
+            kinds::by_name(found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();
         let complete = found.failed.is_empty();
-        *lock(&self.kinds) = found;
         let mut monitors = lock(&self.monitors);
         if complete {
             let gone: Vec<String> = monitors.keys().filter(|name| !served.contains_key(*name)).cloned().collect();
@@ -263,7 +260,7 @@ impl GarbageCollector {
             }
             known => return Ok(known),
         }
-        let kind = lock(&self.kinds).find(&owner.api_version, &owner.kind);
+        let kind = self.discovery.latest().and_then(|kinds| kinds.find(&owner.api_version, &owner.kind));
         let Some(kind) = kind else {
             // Not served (yet): the owner may exist.
             return Err(Error::Changed(format!("kind {} {}", owner.api_version, owner.kind)));

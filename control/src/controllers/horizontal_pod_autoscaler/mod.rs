@@ -163,10 +163,6 @@ impl Controller for HorizontalPodAutoscalers {
         // Also after a failure, as upstream.
         Ok(Outcome::After(SYNC_PERIOD))
     }
-
-    async fn run(&self, shutdown: CancellationToken) {
-        self.scales.follow(shutdown).await;
-    }
 }
 
 impl HorizontalPodAutoscalers {

@@ -1,7 +1,7 @@
 //! Reads and writes the `scale` of whatever is scaled: upstream's `scaleForResourceMappings`, with the kinds that
 //! discovery knows in place of its `RESTMapper`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use k8s_openapi::api::autoscaling::{v1::Scale, v2::CrossVersionObjectReference};
 use kube::{
@@ -13,14 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::server_errors;
 use crate::controllers::runtime::{
     Discovery,
-    kinds::{Kind, Kinds},
+    kinds::{Kind, group_of},
 };
 
-/// Follows discovery.
 pub(super) struct Scales {
     client: Client,
-    discovery: tokio::sync::Mutex<Discovery>,
-    kinds: Mutex<Kinds>,
+    discovery: Discovery,
 }
 
 /// A scale that was read, and where it is written.
@@ -60,31 +58,12 @@ impl Found {
 
 impl Scales {
     pub(super) fn new(client: Client, discovery: Discovery) -> Self {
-        Self { client, discovery: tokio::sync::Mutex::new(discovery), kinds: Mutex::default() }
+        Self { client, discovery }
     }
 
     /// Waits for the first discovery.
     pub(super) async fn prepare(&self, shutdown: &CancellationToken) {
-        let mut discovery = self.discovery.lock().await;
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            found = discovery.next() => self.set(found),
-        }
-    }
-
-    /// Follows what is served until `shutdown`.
-    pub(super) async fn follow(&self, shutdown: CancellationToken) {
-        let mut discovery = self.discovery.lock().await;
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                found = discovery.next() => self.set(found),
-            }
-        }
-    }
-
-    fn set(&self, found: Kinds) {
-        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        let _ = shutdown.run_until_cancelled(self.discovery.clone().next()).await;
     }
 
     /// A kind by its group, in the version that is served.
@@ -92,9 +71,8 @@ impl Scales {
     /// # Errors
     /// That there is none, in upstream's words.
     pub(super) fn kind(&self, api_version: &str, kind: &str) -> Result<Arc<Kind>, String> {
-        let found = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).find(api_version, kind);
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        found.ok_or_else(|| format!("no matches for kind {kind:?} in group {group:?}"))
+        let found = self.discovery.latest().and_then(|kinds| kinds.find(api_version, kind));
+        found.ok_or_else(|| format!("no matches for kind {kind:?} in group {:?}", group_of(api_version)))
     }
 
     /// Reads the scale of a target.

@@ -13,7 +13,7 @@ use windlass_kit::{
 };
 
 use super::{
-    discovery::Discovery,
+    discovery::{Discoverer, Discovery},
     error::Error,
     index::Index,
     informer::{Cache, Informer, Life, MetadataSource as _},
@@ -146,6 +146,7 @@ struct Shared {
 /// The controllers of a control plane.
 pub(crate) struct Controllers {
     shared: Shared,
+    discoverer: Discoverer,
     /// Name and supervised run of each, not started yet.
     added: Vec<(&'static str, BoxFuture<'static, ()>)>,
 }
@@ -165,8 +166,10 @@ impl Controllers {
             queues.write(page, Instant::now());
             caches.write(page);
         });
-        let discovery = Discovery::new(client.clone(), generation);
+        let discoverer = Discoverer::new(client.clone(), generation);
+        let discovery = discoverer.discovery();
         Self {
+            discoverer,
             shared: Shared { client, informers, discovery, registry: registry.clone(), metrics, shutdown },
             added: Vec::new(),
         }
@@ -193,6 +196,7 @@ impl Controllers {
     /// Runs all until shutdown.
     pub(crate) async fn run(self) {
         let mut tasks = Supervisor::new(self.shared.shutdown.clone());
+        tasks.forever("discovery", self.discoverer.run(self.shared.shutdown.clone()));
         for (name, controller) in self.added {
             tasks.forever(name, controller);
         }

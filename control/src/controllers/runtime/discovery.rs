@@ -1,77 +1,105 @@
-//! Follows what the API serves.
+//! Follows what the API serves: once for all controllers.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::kinds::Kinds;
 
 /// Interval of discovery where nothing tells of changes, and after a failure (upstream's garbage collector).
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Discovery, repeated whenever its result may have changed.
+/// What the API served when it was last asked, as one controller follows it.
 #[derive(Clone)]
-pub(crate) struct Discovery {
+pub(crate) struct Discovery(watch::Receiver<Option<Arc<Kinds>>>);
+
+impl Discovery {
+    /// What is served: at once the first time, afterwards when it may have changed.
+    pub(crate) async fn next(&mut self) -> Arc<Kinds> {
+        loop {
+            if self.0.changed().await.is_err() {
+                // Shutdown.
+                return std::future::pending().await;
+            }
+            if let Some(found) = self.0.borrow_and_update().clone() {
+                return found;
+            }
+        }
+    }
+
+    /// The last result; `None` before the first.
+    pub(crate) fn latest(&self) -> Option<Arc<Kinds>> {
+        self.0.borrow().clone()
+    }
+}
+
+/// The task that asks, again whenever the result may have changed.
+pub(super) struct Discoverer {
     client: Client,
     /// Changes with every change of what is served; `None` where the API does not tell.
     generation: Option<watch::Receiver<u64>>,
-    /// What the next result waits for.
-    next: Next,
+    found: watch::Sender<Option<Arc<Kinds>>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Next {
-    Now,
-    Change,
-    ChangeOrPoll,
-}
-
-impl Discovery {
-    pub(crate) fn new(client: Client, generation: Option<watch::Receiver<u64>>) -> Self {
-        Self { client, generation, next: Next::Now }
+impl Discoverer {
+    pub(super) fn new(client: Client, generation: Option<watch::Receiver<u64>>) -> Self {
+        Self { client, generation, found: watch::Sender::new(None) }
     }
 
-    /// What is served: at once the first time, afterwards when it may have changed.
-    pub(crate) async fn next(&mut self) -> Kinds {
-        loop {
-            self.wait().await;
-            if let Some(generation) = &mut self.generation {
-                generation.mark_unchanged();
-            }
-            match Kinds::discover(&self.client).await {
-                Ok(kinds) => {
-                    // A group that failed may be back without a change of the catalog: its server is another one.
-                    let told = self.generation.is_some() && kinds.failed.is_empty();
-                    self.next = if told { Next::Change } else { Next::ChangeOrPoll };
-                    return kinds;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "failed to discover served types; retrying");
-                    self.next = Next::ChangeOrPoll;
-                }
-            }
-        }
+    /// For a controller that follows it.
+    pub(super) fn discovery(&self) -> Discovery {
+        let mut found = self.found.subscribe();
+        // A controller that replaces another begins with what was found before.
+        found.mark_changed();
+        Discovery(found)
     }
 
-    async fn wait(&mut self) {
-        let poll = async |next| match next {
-            Next::Change => std::future::pending().await,
-            _ => tokio::time::sleep(POLL_INTERVAL).await,
+    /// Asks until `shutdown`.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        let follow = async {
+            loop {
+                if let Some(generation) = &mut self.generation {
+                    generation.mark_unchanged();
+                }
+                // A group that failed may be back without a change of the catalog: its server is another one.
+                let whole = match Kinds::discover(&self.client).await {
+                    Ok(kinds) => {
+                        let whole = kinds.failed.is_empty();
+                        self.found.send_replace(Some(Arc::new(kinds)));
+                        whole
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "failed to discover served types; retrying");
+                        false
+                    }
+                };
+                self.wait(whole).await;
+            }
         };
-        if matches!(self.next, Next::Now) {
-            return;
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = follow => {}
         }
-        match &mut self.generation {
-            None => poll(Next::ChangeOrPoll).await,
-            Some(generation) => tokio::select! {
-                changed = generation.changed() => if changed.is_err() {
-                    // The API server has ended; what it served cannot change any more, unless another one takes over.
-                    self.generation = None;
-                    poll(Next::ChangeOrPoll).await;
-                },
-                () = poll(self.next) => {}
+    }
+
+    /// Until the result may be another one. What is `whole` changes only with the generation.
+    async fn wait(&mut self, whole: bool) {
+        let Some(generation) = &mut self.generation else { return tokio::time::sleep(POLL_INTERVAL).await };
+        let poll = async {
+            match whole {
+                true => std::future::pending().await,
+                false => tokio::time::sleep(POLL_INTERVAL).await,
+            }
+        };
+        tokio::select! {
+            changed = generation.changed() => if changed.is_err() {
+                // The API server has ended; what it served cannot change any more, unless another one takes over.
+                self.generation = None;
+                tokio::time::sleep(POLL_INTERVAL).await;
             },
+            () = poll => {}
         }
     }
 }
