@@ -3,8 +3,6 @@
 //! kube's client. A pod's way: `queue` → `state` → `cycle` (once for the pod) → `filters` (for each node) → `scores`, or
 //! `preemption`; what they look at are `cache`, `volumes` and `model`.
 
-use std::collections::HashSet;
-
 use futures::{StreamExt, stream::FuturesUnordered};
 use kube::Client;
 use tokio::time::Instant;
@@ -48,11 +46,10 @@ pub enum Error {
 /// # Errors
 /// Only when a watch ends for good, which no API server causes.
 pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Error> {
-    let mut updates = watches::all(&client);
+    // Nothing is scheduled before all first lists are complete.
+    let (mut updates, mut unlisted) = watches::all(&client);
     let writer = Writer::new(client);
     let mut state = State::default();
-    // Nothing is scheduled before all first lists are complete.
-    let mut unlisted = HashSet::from(watches::WATCHED);
     let mut writes = FuturesUnordered::new();
     loop {
         let due = if unlisted.is_empty() {

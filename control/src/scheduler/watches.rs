@@ -40,23 +40,9 @@ pub(super) enum Update {
     Ended(&'static str),
 }
 
-/// The types that are watched; nothing is scheduled before all were listed.
-pub(super) const WATCHED: [&str; 11] = [
-    Pod::NAME,
-    Node::NAME,
-    PersistentVolumeClaim::NAME,
-    PersistentVolume::NAME,
-    StorageClass::NAME,
-    PodDisruptionBudget::NAME,
-    Namespace::NAME,
-    Services::NAME,
-    ReplicationControllers::NAME,
-    ReplicaSets::NAME,
-    StatefulSets::NAME,
-];
-
-pub(super) fn all(client: &Client) -> stream::SelectAll<BoxStream<'static, Update>> {
-    stream::select_all([
+/// The updates of all types that are watched, and the names of these types; nothing is scheduled before all were listed.
+pub(super) fn all(client: &Client) -> (stream::SelectAll<BoxStream<'static, Update>>, HashSet<&'static str>) {
+    let watches = [
         watch::<Pod>(client),
         watch::<Node>(client),
         watch::<PersistentVolumeClaim>(client),
@@ -68,11 +54,13 @@ pub(super) fn all(client: &Client) -> stream::SelectAll<BoxStream<'static, Updat
         watch::<ReplicationControllers>(client),
         watch::<ReplicaSets>(client),
         watch::<StatefulSets>(client),
-    ])
+    ];
+    let (names, updates): (HashSet<_>, Vec<_>) = watches.into_iter().unzip();
+    (stream::select_all(updates), names)
 }
 
-/// Watches all objects of a type. Failed watches are retried with back-off.
-fn watch<K>(client: &Client) -> BoxStream<'static, Update>
+/// Watches all objects of a type, whose name is returned too. Failed watches are retried with back-off.
+fn watch<K>(client: &Client) -> (&'static str, BoxStream<'static, Update>)
 where
     K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
@@ -80,7 +68,7 @@ where
     let events = reflect(Api::<K>::all(client.clone()), config, Extent::Many).default_backoff();
     let mut listed = HashSet::new();
     let updates = events.filter_map(move |event| std::future::ready(update(&mut listed, event)));
-    updates.chain(stream::once(std::future::ready(Update::Ended(K::NAME)))).boxed()
+    (K::NAME, updates.chain(stream::once(std::future::ready(Update::Ended(K::NAME)))).boxed())
 }
 
 fn update<K>(listed: &mut HashSet<Key>, event: watcher::Result<watcher::Event<K>>) -> Option<Update>

@@ -47,7 +47,8 @@ pub(crate) struct Image {
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<String, NodeInfo>,
-    /// The names of nodes in the order in which they are tried: one of each zone in turn (upstream's `nodeTree`).
+    /// The names of nodes in the order in which they are tried: one of each zone in turn (upstream's `nodeTree`). Empty
+    /// after nodes have come, gone or moved.
     order: Vec<String>,
     pub(crate) pods: HashMap<Key, Arc<PodInfo>>,
     /// Pods that have a node and are not terminal, by node.
@@ -82,7 +83,7 @@ impl Cluster {
         }
         self.nodes.insert(name, node);
         if moved {
-            self.reorder();
+            self.order.clear();
         }
         old
     }
@@ -90,7 +91,7 @@ impl Cluster {
     pub(crate) fn remove_node(&mut self, name: &str) -> Option<NodeInfo> {
         let old = self.nodes.remove(name)?;
         self.count_images(Some(&old), -1);
-        self.reorder();
+        self.order.clear();
         Some(old)
     }
 
@@ -104,8 +105,11 @@ impl Cluster {
         }
     }
 
-    /// One node of each zone in turn.
-    fn reorder(&mut self) {
+    /// Has the order in which nodes are tried.
+    pub(crate) fn arrange(&mut self) {
+        if !self.order.is_empty() {
+            return;
+        }
         let mut zones: BTreeMap<(Option<&String>, Option<&String>), Vec<&String>> = BTreeMap::new();
         for (name, node) in &self.nodes {
             zones.entry((node.labels.get(REGION), node.labels.get(ZONE))).or_default().push(name);
@@ -115,7 +119,7 @@ impl Cluster {
         self.order = order.map(|name| (*name).clone()).collect();
     }
 
-    /// All nodes, beginning with the one at `start` of the order.
+    /// All nodes, once they are arranged, beginning with the one at `start` of the order.
     pub(crate) fn nodes_from(&self, start: usize) -> impl Iterator<Item = &NodeInfo> {
         let (first, second) = self.order.split_at(start.min(self.order.len()));
         second.iter().chain(first).filter_map(|name| self.nodes.get(name))

@@ -1,6 +1,9 @@
 //! PodTopologySpread: constraints with `DoNotSchedule`. Pure.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use super::{Failure, node_affinity, taint_toleration};
 use crate::scheduler::{
@@ -34,7 +37,7 @@ pub(crate) fn includes(constraint: &SpreadConstraint, constraints: &Constraints,
 pub(crate) struct PreFilter {
     constraints: Vec<Constraint>,
     /// For the inclusion of nodes.
-    of: Constraints,
+    of: Arc<Constraints>,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,7 @@ struct Constraint {
 pub(crate) struct Delta(Vec<i64>);
 
 impl PreFilter {
-    pub(crate) fn new(cluster: &mut Cluster, pod: &PodInfo, constraints: &Constraints) -> Self {
+    pub(crate) fn new(cluster: &mut Cluster, pod: &PodInfo, constraints: &Arc<Constraints>) -> Self {
         let hard: Vec<_> =
             constraints.spread.iter().filter(|c| c.when == WhenUnsatisfiable::DoNotSchedule).cloned().collect();
         if hard.is_empty() {
@@ -70,7 +73,7 @@ impl PreFilter {
             let domains = HashMap::new();
             found.push(Constraint { spec, matcher, own, domains, fewest: empty, second: i64::from(i32::MAX) });
         }
-        let mut all = Self { constraints: found, of: constraints.clone() };
+        let mut all = Self { constraints: found, of: Arc::clone(constraints) };
         for node in cluster.nodes.values() {
             if !all.has_all_keys(node) {
                 continue;

@@ -11,7 +11,7 @@ use super::{PodInfo, Selector};
 
 /// A term of affinity or anti-affinity (upstream's `AffinityTerm`). The API has merged `matchLabelKeys` and
 /// `mismatchLabelKeys` into its selector.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Term {
     namespaces: BTreeSet<String>,
     namespace_selector: Selector,
@@ -49,7 +49,7 @@ impl Term {
 }
 
 /// The inter-pod affinity of a pod.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PodAffinity {
     pub(crate) required: Vec<Arc<Term>>,
     pub(crate) required_anti: Vec<Arc<Term>>,
@@ -87,11 +87,5 @@ impl PodAffinity {
     pub(crate) fn required_text(&self) -> String {
         let texts = |terms: &[Arc<Term>]| terms.iter().map(|term| term.text.clone()).collect::<Vec<_>>();
         format!("{:?}", (texts(&self.required), texts(&self.required_anti)))
-    }
-
-    /// A text of all terms.
-    pub(crate) fn text(&self) -> String {
-        let preferred: Vec<_> = self.preferred.iter().map(|(weight, term)| (weight, &term.text)).collect();
-        format!("{} {preferred:?}", self.required_text())
     }
 }

@@ -128,11 +128,6 @@ impl PodInfo {
     pub(crate) fn claim_keys(&self) -> impl Iterator<Item = Key> {
         self.claims.iter().map(|claim| (self.namespace.clone(), claim.name.clone()))
     }
-
-    /// The text of its affinity, if it has one.
-    pub(crate) fn affinity_text(&self) -> Option<String> {
-        self.affinity.as_ref().map(|affinity| affinity.text())
-    }
 }
 
 /// What a container holds: it requests it, or it still has it while it is resized; what it requests in vain does not

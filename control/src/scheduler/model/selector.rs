@@ -13,6 +13,14 @@ pub(crate) struct Selector {
     text: Arc<str>,
 }
 
+impl PartialEq for Selector {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Selector {}
+
 impl Selector {
     pub(crate) fn of(selector: Option<&LabelSelector>) -> Self {
         let mut text = String::new();

@@ -17,7 +17,7 @@ pub(crate) enum WhenUnsatisfiable {
     ScheduleAnyway,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SpreadConstraint {
     pub(crate) max_skew: i64,
     pub(crate) topology_key: String,

@@ -11,7 +11,7 @@ use super::State;
 use crate::scheduler::{
     cache::{Budget, Cluster},
     filters,
-    model::{Key, NodeInfo, PodInfo, SpreadConstraint, WhenUnsatisfiable},
+    model::{Key, NodeInfo, PodInfo, WhenUnsatisfiable},
     queue::Demands,
     volumes::Stored,
 };
@@ -243,13 +243,16 @@ fn concerns(cluster: &Cluster, demands: &Demands, changed: &PodInfo) -> bool {
 
 /// Whether a change of a waiting pod has no effect on where it fits; it keeps position and back-off.
 fn demands_the_same(old: &PodInfo, new: &PodInfo) -> bool {
-    let demands = |pod: &PodInfo| {
-        let spread =
-            |spread: &[SpreadConstraint]| spread.iter().map(|constraint| constraint.text()).collect::<Vec<_>>();
-        let constraints = pod.constraints.as_ref();
-        constraints.map(|w| (w.selector.clone(), w.required.clone(), w.tolerations.clone(), spread(&w.spread)))
+    let same = match (&old.constraints, &new.constraints) {
+        (Some(old), Some(new)) => {
+            old.selector == new.selector
+                && old.required == new.required
+                && old.tolerations == new.tolerations
+                && old.spread == new.spread
+        }
+        (old, new) => old.is_none() == new.is_none(),
     };
-    occupies_the_same(old, new) && old.gated == new.gated && demands(old) == demands(new)
+    same && old.gated == new.gated && occupies_the_same(old, new)
 }
 
 /// Whether a change of a pod has no effect on others where it is.
@@ -260,5 +263,5 @@ fn occupies_the_same(old: &PodInfo, new: &PodInfo) -> bool {
         && old.priority == new.priority
         && old.ports == new.ports
         && old.labels == new.labels
-        && old.affinity_text() == new.affinity_text()
+        && old.affinity == new.affinity
 }

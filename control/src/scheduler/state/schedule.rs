@@ -107,6 +107,7 @@ impl State {
     /// Nodes that the pod fits (upstream's `findNodesThatFitPod`): the one that it is nominated to, if that fits; else
     /// as many as are enough, beginning where the search for the pod before ended.
     fn find_nodes(&mut self, key: &Key, cycle: &Cycle) -> Found {
+        self.cluster.arrange();
         let cluster = &self.cluster;
         let mut found = Found::default();
         let fits = |node: &NodeInfo| filters::run_with_nominated(cluster, cycle, &NodeView::of(node));
@@ -119,12 +120,12 @@ impl State {
         }
         let all = cluster.nodes.len();
         let enough = feasible_nodes_to_find(all);
-        let nodes: Vec<&NodeInfo> = match &cycle.nodes {
-            Some(names) => names.iter().filter_map(|name| cluster.nodes.get(name)).collect(),
-            None => cluster.nodes_from(self.start).collect(),
-        };
-        found.unnamed = all - nodes.len();
-        for node in nodes {
+        let named = cycle.nodes.iter().flatten().filter_map(|name| cluster.nodes.get(name));
+        let unnamed = cycle.nodes.is_none().then(|| cluster.nodes_from(self.start));
+        if cycle.nodes.is_some() {
+            found.unnamed = all - named.clone().count();
+        }
+        for node in named.chain(unnamed.into_iter().flatten()) {
             match fits(node) {
                 Ok(()) => found.feasible.push(node.name.clone()),
                 Err(failure) => found.failures.push((node.name.clone(), failure)),
