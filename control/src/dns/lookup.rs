@@ -19,8 +19,9 @@ use super::{
     records::{Key, Leads, Port, Records},
 };
 
-/// Seconds for which an answer may be kept: `ttl 30` of kubeadm's Corefile.
-const TTL: u32 = 30;
+/// Seconds for which an answer may be kept: CoreDNS's default. kubeadm's Corefile has 30, which names of services that are
+/// made anew would be wrong for.
+const TTL: u32 = 5;
 /// CoreDNS's times of the domain's SOA record, in seconds.
 const SOA_REFRESH: i32 = 7200;
 const SOA_RETRY: i32 = 1800;

@@ -83,19 +83,19 @@ fn check(cases: &[(&str, &[&str])]) {
     }
 }
 
-const SOA: &str = "authority: cluster.local. 30 SOA ns.dns.~ hostmaster.~ 7 7200 1800 86400 30";
+const SOA: &str = "authority: cluster.local. 5 SOA ns.dns.~ hostmaster.~ 7 7200 1800 86400 5";
 const NO_DATA: &[&str] = &["NoError", SOA];
 const NO_NAME: &[&str] = &["NXDomain", SOA];
 
 #[test]
 fn addresses_of_services() {
     check(&[
-        ("web.default.svc.cluster.local A", &["NoError", "web.default.svc.~ 30 A 10.96.0.7"]),
-        ("web.default.svc.cluster.local AAAA", &["NoError", "web.default.svc.~ 30 AAAA fd00::7"]),
+        ("web.default.svc.cluster.local A", &["NoError", "web.default.svc.~ 5 A 10.96.0.7"]),
+        ("web.default.svc.cluster.local AAAA", &["NoError", "web.default.svc.~ 5 AAAA fd00::7"]),
         // In the letters of the question.
-        ("wEb.Default.SVC.cluster.local A", &["NoError", "wEb.Default.SVC.~ 30 A 10.96.0.7"]),
+        ("wEb.Default.SVC.cluster.local A", &["NoError", "wEb.Default.SVC.~ 5 A 10.96.0.7"]),
         ("kube-dns.kube-system.svc.cluster.local AAAA", NO_DATA),
-        ("_http._tcp.web.default.svc.cluster.local A", &["NoError", "_http._tcp.web.default.svc.~ 30 A 10.96.0.7"]),
+        ("_http._tcp.web.default.svc.cluster.local A", &["NoError", "_http._tcp.web.default.svc.~ 5 A 10.96.0.7"]),
         ("pending.default.svc.cluster.local A", NO_DATA),
         ("none.default.svc.cluster.local A", NO_NAME),
         ("web.none.svc.cluster.local A", NO_NAME),
@@ -115,26 +115,26 @@ fn addresses_of_endpoints() {
             "nginx.default.svc.cluster.local A",
             &[
                 "NoError",
-                "nginx.default.svc.~ 30 A 10.244.0.5",
-                "nginx.default.svc.~ 30 A 10.244.0.6",
-                "nginx.default.svc.~ 30 A 10.244.0.7",
+                "nginx.default.svc.~ 5 A 10.244.0.5",
+                "nginx.default.svc.~ 5 A 10.244.0.6",
+                "nginx.default.svc.~ 5 A 10.244.0.7",
             ],
         ),
-        ("web-0.nginx.default.svc.cluster.local A", &["NoError", "web-0.nginx.default.svc.~ 30 A 10.244.0.5"]),
+        ("web-0.nginx.default.svc.cluster.local A", &["NoError", "web-0.nginx.default.svc.~ 5 A 10.244.0.5"]),
         ("web-0.nginx.default.svc.cluster.local AAAA", NO_DATA),
         (
             "10-244-0-7.nginx.default.svc.cluster.local A",
-            &["NoError", "10-244-0-7.nginx.default.svc.~ 30 A 10.244.0.7"],
+            &["NoError", "10-244-0-7.nginx.default.svc.~ 5 A 10.244.0.7"],
         ),
         // One that has a host name has no other.
         ("10-244-0-5.nginx.default.svc.cluster.local A", NO_NAME),
-        ("fd00--9.nginx.default.svc.cluster.local AAAA", &["NoError", "fd00--9.nginx.default.svc.~ 30 AAAA fd00::9"]),
+        ("fd00--9.nginx.default.svc.cluster.local AAAA", &["NoError", "fd00--9.nginx.default.svc.~ 5 AAAA fd00::9"]),
         // No label ends with a dash.
-        ("fd00--0.nginx.default.svc.cluster.local AAAA", &["NoError", "fd00--0.nginx.default.svc.~ 30 AAAA fd00::"]),
+        ("fd00--0.nginx.default.svc.cluster.local AAAA", &["NoError", "fd00--0.nginx.default.svc.~ 5 AAAA fd00::"]),
         ("web-2.nginx.default.svc.cluster.local A", NO_NAME),
         // Also of a Service with a cluster IP, in letters of either case.
-        ("named.web.default.svc.cluster.local A", &["NoError", "named.web.default.svc.~ 30 A 10.244.0.9"]),
-        ("portless.default.svc.cluster.local A", &["NoError", "portless.default.svc.~ 30 A 10.244.0.8"]),
+        ("named.web.default.svc.cluster.local A", &["NoError", "named.web.default.svc.~ 5 A 10.244.0.9"]),
+        ("portless.default.svc.cluster.local A", &["NoError", "portless.default.svc.~ 5 A 10.244.0.8"]),
         // Without ready endpoints a headless Service does not exist.
         ("idle.default.svc.cluster.local A", NO_NAME),
     ]);
@@ -147,17 +147,17 @@ fn services_and_their_ports() {
             "_http._tcp.web.default.svc.cluster.local SRV",
             &[
                 "NoError",
-                "_http._tcp.web.default.svc.~ 30 SRV 0 50 80 web.default.svc.~",
-                "additional: web.default.svc.~ 30 A 10.96.0.7",
-                "additional: web.default.svc.~ 30 AAAA fd00::7",
+                "_http._tcp.web.default.svc.~ 5 SRV 0 50 80 web.default.svc.~",
+                "additional: web.default.svc.~ 5 A 10.96.0.7",
+                "additional: web.default.svc.~ 5 AAAA fd00::7",
             ],
         ),
         (
             "_dns._udp.kube-dns.kube-system.svc.cluster.local SRV",
             &[
                 "NoError",
-                "_dns._udp.kube-dns.kube-system.svc.~ 30 SRV 0 100 53 kube-dns.kube-system.svc.~",
-                "additional: kube-dns.kube-system.svc.~ 30 A 10.96.0.10",
+                "_dns._udp.kube-dns.kube-system.svc.~ 5 SRV 0 100 53 kube-dns.kube-system.svc.~",
+                "additional: kube-dns.kube-system.svc.~ 5 A 10.96.0.10",
             ],
         ),
         ("_dns._tcp.web.default.svc.cluster.local SRV", NO_NAME),
@@ -171,8 +171,8 @@ fn services_and_their_ports() {
             "web-0.nginx.default.svc.cluster.local SRV",
             &[
                 "NoError",
-                "web-0.nginx.default.svc.~ 30 SRV 0 100 80 web-0.nginx.default.svc.~",
-                "additional: web-0.nginx.default.svc.~ 30 A 10.244.0.5",
+                "web-0.nginx.default.svc.~ 5 SRV 0 100 80 web-0.nginx.default.svc.~",
+                "additional: web-0.nginx.default.svc.~ 5 A 10.244.0.5",
             ],
         ),
     ]);
@@ -180,9 +180,9 @@ fn services_and_their_ports() {
     assert_eq!(
         found[1..=3],
         [
-            "_http._tcp.nginx.default.svc.~ 30 SRV 0 20 80 web-0.nginx.default.svc.~",
-            "_http._tcp.nginx.default.svc.~ 30 SRV 0 20 80 web-1.nginx.default.svc.~",
-            "_http._tcp.nginx.default.svc.~ 30 SRV 0 20 80 10-244-0-7.nginx.default.svc.~",
+            "_http._tcp.nginx.default.svc.~ 5 SRV 0 20 80 web-0.nginx.default.svc.~",
+            "_http._tcp.nginx.default.svc.~ 5 SRV 0 20 80 web-1.nginx.default.svc.~",
+            "_http._tcp.nginx.default.svc.~ 5 SRV 0 20 80 10-244-0-7.nginx.default.svc.~",
         ]
     );
     assert_eq!(found.iter().filter(|line| line.starts_with("additional: ")).count(), 5);
@@ -194,8 +194,8 @@ fn services_and_their_ports() {
 #[test]
 fn names_of_addresses() {
     check(&[
-        ("7.0.96.10.in-addr.arpa PTR", &["NoError", "7.0.96.10.in-addr.arpa. 30 PTR web.default.svc.~"]),
-        ("5.0.244.10.in-addr.arpa PTR", &["NoError", "5.0.244.10.in-addr.arpa. 30 PTR web-0.nginx.default.svc.~"]),
+        ("7.0.96.10.in-addr.arpa PTR", &["NoError", "7.0.96.10.in-addr.arpa. 5 PTR web.default.svc.~"]),
+        ("5.0.244.10.in-addr.arpa PTR", &["NoError", "5.0.244.10.in-addr.arpa. 5 PTR web-0.nginx.default.svc.~"]),
         // Without a host name it has none, and others are asked.
         ("7.0.244.10.in-addr.arpa PTR", &["foreign"]),
         ("1.2.0.192.in-addr.arpa PTR", &["foreign"]),
@@ -205,22 +205,22 @@ fn names_of_addresses() {
 
 #[test]
 fn aliases() {
-    let outside = "outside.default.svc.~ 30 CNAME www.Example.com.";
+    let outside = "outside.default.svc.~ 5 CNAME www.Example.com.";
     check(&[
         ("outside.default.svc.cluster.local A", &[outside, "then www.Example.com."]),
         ("outside.default.svc.cluster.local TXT", &[outside, "then www.Example.com."]),
         ("outside.default.svc.cluster.local CNAME", &["NoError", outside]),
         ("outside.default.svc.cluster.local SRV", NO_DATA),
-        ("dotted.default.svc.cluster.local CNAME", &["NoError", "dotted.default.svc.~ 30 CNAME www.example.com."]),
+        ("dotted.default.svc.cluster.local CNAME", &["NoError", "dotted.default.svc.~ 5 CNAME www.example.com."]),
         ("web-0.outside.default.svc.cluster.local A", NO_NAME),
         ("_http._tcp.outside.default.svc.cluster.local SRV", NO_NAME),
         (
             "inside.default.svc.cluster.local A",
-            &["NoError", "inside.default.svc.~ 30 CNAME web.default.svc.~", "web.default.svc.~ 30 A 10.96.0.7"],
+            &["NoError", "inside.default.svc.~ 5 CNAME web.default.svc.~", "web.default.svc.~ 5 A 10.96.0.7"],
         ),
         (
             "nowhere.default.svc.cluster.local A",
-            &["NXDomain", "nowhere.default.svc.~ 30 CNAME none.default.svc.~", SOA],
+            &["NXDomain", "nowhere.default.svc.~ 5 CNAME none.default.svc.~", SOA],
         ),
         // An address is no name.
         ("address.default.svc.cluster.local A", NO_NAME),
@@ -236,13 +236,13 @@ fn the_domain_itself() {
             "cluster.local NS",
             &[
                 "NoError",
-                "cluster.local. 30 NS kube-dns.kube-system.svc.~",
-                "additional: kube-dns.kube-system.svc.~ 30 A 10.96.0.10",
+                "cluster.local. 5 NS kube-dns.kube-system.svc.~",
+                "additional: kube-dns.kube-system.svc.~ 5 A 10.96.0.10",
             ],
         ),
         ("cluster.local A", NO_DATA),
-        ("ns.dns.cluster.local A", &["NoError", "ns.dns.~ 30 A 10.96.0.10"]),
-        ("dns-version.cluster.local TXT", &["NoError", "dns-version.~ 30 TXT 1.1.0"]),
+        ("ns.dns.cluster.local A", &["NoError", "ns.dns.~ 5 A 10.96.0.10"]),
+        ("dns-version.cluster.local TXT", &["NoError", "dns-version.~ 5 TXT 1.1.0"]),
         ("dns-version.cluster.local A", NO_DATA),
         ("svc.cluster.local A", NO_DATA),
         ("pod.cluster.local SOA", NO_DATA),
@@ -255,16 +255,16 @@ fn the_domain_itself() {
     ]);
     // Without its Service the name server has a name of its own.
     let none = records(&[], vec![], vec![]);
-    assert_eq!(asked(&none, "cluster.local NS"), ["NoError", "cluster.local. 30 NS ns.dns.~"]);
+    assert_eq!(asked(&none, "cluster.local NS"), ["NoError", "cluster.local. 5 NS ns.dns.~"]);
     assert_eq!(asked(&none, "ns.dns.cluster.local A"), NO_DATA);
 }
 
 #[test]
 fn pods_by_their_addresses() {
     check(&[
-        ("10-244-0-5.default.pod.cluster.local A", &["NoError", "10-244-0-5.default.pod.~ 30 A 10.244.0.5"]),
+        ("10-244-0-5.default.pod.cluster.local A", &["NoError", "10-244-0-5.default.pod.~ 5 A 10.244.0.5"]),
         ("10-244-0-5.default.pod.cluster.local AAAA", NO_DATA),
-        ("fd00--5.default.pod.cluster.local AAAA", &["NoError", "fd00--5.default.pod.~ 30 AAAA fd00::5"]),
+        ("fd00--5.default.pod.cluster.local AAAA", &["NoError", "fd00--5.default.pod.~ 5 AAAA fd00::5"]),
         ("10-244-0-5.none.pod.cluster.local A", NO_NAME),
         ("web.default.pod.cluster.local A", NO_NAME),
     ]);
