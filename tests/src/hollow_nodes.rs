@@ -1,7 +1,13 @@
 //! Hollow nodes, as kubemark's: Node objects with heartbeats, whose pods become Ready and end in the API alone. No
 //! container runs.
 
-use std::{fmt, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -32,6 +38,18 @@ const RETRY: Duration = Duration::from_millis(200);
 pub struct HollowNodes {
     tasks: JoinSet<()>,
     count: usize,
+    nodes: Api<Node>,
+    dead: Dead,
+}
+
+/// The names of nodes that do nothing.
+#[derive(Debug, Clone, Default)]
+struct Dead(Arc<Mutex<BTreeSet<String>>>);
+
+impl Dead {
+    fn contains(&self, node: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
+    }
 }
 
 impl fmt::Debug for HollowNodes {
@@ -49,24 +67,39 @@ impl HollowNodes {
         let client = client(kubeconfig).await?;
         let nodes: Api<Node> = Api::all(client.clone());
         for number in 0..count {
-            let name = format!("hollow-{number}");
-            let resources =
-                json!({"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": PODS_EACH.to_string()});
+            let name = name(number);
             let node: Node = serde_json::from_value(json!({
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}},
             }))?;
             nodes.create(&PostParams::default(), &node).await.with_context(|| format!("the node {name}"))?;
-            let conditions = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| {
-                json!({"type": kind, "status": if kind == "Ready" { "True" } else { "False" }, "reason": "Hollow",
-                       "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
-            });
-            let status = json!({"status": {"capacity": resources, "allocatable": resources, "conditions": conditions}});
-            nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
+            report(&nodes, &name).await?;
         }
         let mut tasks = JoinSet::new();
-        tasks.spawn(heartbeats(client.clone(), count));
-        tasks.spawn(pods(client));
-        Ok(Self { tasks, count })
+        let dead = Dead::default();
+        tasks.spawn(heartbeats(client.clone(), count, dead.clone()));
+        tasks.spawn(pods(client, dead.clone()));
+        Ok(Self { tasks, count, nodes, dead })
+    }
+
+    /// The node does nothing any more: no heartbeat, and nothing for its pods.
+    pub fn kill(&self, number: usize) {
+        let _ = self.dead.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name(number));
+    }
+
+    /// The nodes that were killed are back, if there still are objects of them, and report so; changes of pods that
+    /// they missed they do not see.
+    ///
+    /// # Errors
+    /// When a status cannot be written.
+    pub async fn revive(&self) -> anyhow::Result<()> {
+        let back = std::mem::take(&mut *self.dead.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for name in back {
+            // One that was removed stays away.
+            if self.nodes.get_opt(&name).await?.is_some() {
+                report(&self.nodes, &name).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether any part of them has ended, which none does but by a panic.
@@ -76,14 +109,33 @@ impl HollowNodes {
     }
 }
 
+fn name(number: usize) -> String {
+    format!("hollow-{number}")
+}
+
+/// Writes the status of a node.
+async fn report(nodes: &Api<Node>, name: &str) -> anyhow::Result<()> {
+    let resources = json!({"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": PODS_EACH.to_string()});
+    let conditions = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| {
+        json!({"type": kind, "status": if kind == "Ready" { "True" } else { "False" }, "reason": "Hollow",
+               "lastHeartbeatTime": now(), "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    });
+    let status = json!({"status": {"capacity": resources, "allocatable": resources, "conditions": conditions}});
+    let _ = nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+    Ok(())
+}
+
 /// Renews the leases, spread over the period.
-async fn heartbeats(client: Client, count: usize) {
+async fn heartbeats(client: Client, count: usize, dead: Dead) {
     let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
     let step = HEARTBEAT / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
     let mut ticks = tokio::time::interval(step);
     for number in (0..count).cycle() {
         ticks.tick().await;
-        let name = format!("hollow-{number}");
+        let name = name(number);
+        if dead.contains(&name) {
+            continue;
+        }
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
             "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now()},
@@ -99,14 +151,14 @@ fn now() -> String {
 }
 
 /// Makes pods of hollow nodes Ready, and removes those that are deleted.
-async fn pods(client: Client) {
+async fn pods(client: Client, dead: Dead) {
     let slots = Arc::new(Semaphore::new(REQUESTS));
     let mut events = watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()).applied_objects().boxed();
     let mut requests = JoinSet::new();
     loop {
         tokio::select! {
             event = events.try_next() => match event {
-                Ok(Some(pod)) if is_hollow(&pod) && is_due(&pod) => {
+                Ok(Some(pod)) if is_due(&pod) && node_of(&pod).is_some_and(|node| !dead.contains(node)) => {
                     let (client, slots) = (client.clone(), Arc::clone(&slots));
                     requests.spawn(async move {
                         let Ok(_slot) = slots.acquire().await else { return };
@@ -121,9 +173,9 @@ async fn pods(client: Client) {
     }
 }
 
-fn is_hollow(pod: &Pod) -> bool {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    node.is_some_and(|node| node.starts_with("hollow-"))
+/// The hollow node of a pod.
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|node| node.starts_with("hollow-"))
 }
 
 /// Whether something is to be done for a pod.

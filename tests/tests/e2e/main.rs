@@ -8,6 +8,7 @@ mod churn;
 mod crash;
 mod custom_resources;
 mod dashboard;
+mod dead_nodes;
 mod dns;
 mod eviction;
 mod faults;

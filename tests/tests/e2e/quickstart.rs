@@ -108,6 +108,40 @@ fn a_service_answers_from_every_pod_wherever_it_is_asked() {
     let names: BTreeSet<String> = pods.iter().map(name_of).collect();
     all_answer(&names, || testbed.try_sh(&format!("curl -fsS --max-time 5 http://{cluster_ip}/")));
 
+    // As a load balancer it has the node's address, from other machines too, but not a port that another one has.
+    let balanced = r#"{"spec": {"type": "LoadBalancer", "ports": [{"name": "http", "port": 8090, "targetPort": 80}]}}"#;
+    let _ = kubectl.run(&["patch", "service", "web", "--type=merge", "-p", balanced]);
+    let _ = kubectl.run(&["create", "service", "loadbalancer", "late", "--tcp=8090:80"]);
+    eventually(DEFAULT_TIMEOUT, "the service has the node's address", || {
+        let service = kubectl.json(&["service", "web"])?;
+        anyhow::ensure!(service["status"]["loadBalancer"]["ingress"][0]["ip"] == "198.18.0.1", "{service}");
+        Ok(())
+    });
+    all_answer(&names, || testbed.try_sh_outside("curl -fsS --max-time 5 http://198.18.0.1:8090/"));
+    all_answer(&names, || testbed.try_sh("curl -fsS --max-time 5 http://198.18.0.1:8090/"));
+    eventually(DEFAULT_TIMEOUT, "the later service is told that the port is taken", || {
+        let events = kubectl.try_run(&["get", "events", "--field-selector", "reason=SyncLoadBalancerFailed"])?;
+        anyhow::ensure!(
+            events.contains("8090") && events.contains("already used by load balancer service"),
+            "{events}"
+        );
+        Ok(())
+    });
+    let late = kubectl.json(&["service", "late"]).unwrap();
+    assert!(late["status"]["loadBalancer"]["ingress"].is_null(), "{late}");
+    let _ = kubectl.run(&["patch", "service", "web", "-p", r#"{"spec": {"type": "ClusterIP"}}"#]);
+    eventually(DEFAULT_TIMEOUT, "the port is free for the later one", || {
+        let late = kubectl.json(&["service", "late"])?;
+        anyhow::ensure!(late["status"]["loadBalancer"]["ingress"][0]["ip"] == "198.18.0.1", "{late}");
+        Ok(())
+    });
+    eventually(DEFAULT_TIMEOUT, "nobody answers for the one without endpoints", || {
+        let error = testbed.try_sh_outside("curl -sS --max-time 5 http://198.18.0.1:8090/ 2>&1").err();
+        let error = format!("{:#}", error.ok_or_else(|| anyhow::anyhow!("it still answers"))?);
+        anyhow::ensure!(error.contains("exit status: 7"), "{error}");
+        Ok(())
+    });
+
     // Without endpoints the service rejects connections at once.
     let _ = kubectl.run(&["scale", "rc", "web", "--replicas=0"]);
     eventually(DEFAULT_TIMEOUT, "the service refuses", || {

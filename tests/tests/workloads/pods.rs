@@ -5,7 +5,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, eventually};
 
 use crate::{Case, cases};
 
-cases![pods_that_fit_nowhere_are_told_why];
+cases![an_important_pod_takes_the_room_of_another, pods_that_fit_nowhere_are_told_why];
 
 fn pod(name: &str, spec: &str) -> String {
     format!(
@@ -17,6 +17,37 @@ const ONE: &str = "containers: [{name: c, image: nginx, imagePullPolicy: IfNotPr
 
 fn is_unschedulable(pod: &Value) -> bool {
     pod["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["reason"] == "Unschedulable")
+}
+
+/// The room is a port of the node, since pods of other tests take no part in that.
+fn an_important_pod_takes_the_room_of_another(case: &mut Case<'_>) {
+    let class = |name: &str, more: &str| {
+        format!(
+            "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: 1000\n{more}---\n"
+        )
+    };
+    let at_port = |more: &str| {
+        ONE.replace("IfNotPresent", &format!("IfNotPresent, ports: [{{containerPort: 80, hostPort: 6382}}]{more}"))
+    };
+    case.applied(&(class("pushing", "") + &class("polite", "preemptionPolicy: Never\n")));
+    // So that it is seen to wait for the end of the other.
+    case.applied(
+        &pod("minor", &at_port(", lifecycle: {preStop: {sleep: {seconds: 12}}}")).replace("Seconds: 1", "Seconds: 20"),
+    );
+    case.until("runs", "pod/minor", |pod| pod["status"]["phase"] == "Running");
+    case.applied(&pod("polite", &format!("priorityClassName: polite\n  {}", at_port(""))));
+    case.until("is unschedulable", "pod/polite", is_unschedulable);
+    case.applied(&pod("important", &format!("priorityClassName: pushing\n  {}", at_port(""))));
+    let nominated = case.until("is nominated", "pod/important", |pod| pod["status"]["nominatedNodeName"].is_string());
+    case.recording.fact(&format!("important: {}", nominated["status"]["conditions"][0]["message"]));
+    case.until("is told", "pod/minor", |pod| {
+        pod["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["type"] == "DisruptionTarget")
+    });
+    case.recording.show(&["pods --field-selector=metadata.name=minor"]);
+    case.until("runs", "pod/important", |pod| pod["status"]["phase"] == "Running");
+    case.recording.show(&["pods"]);
+    case.recording.events(&["Pod"]);
+    let _ = case.kubectl.run(&["delete", "priorityclass", "pushing", "polite"]);
 }
 
 fn pods_that_fit_nowhere_are_told_why(case: &mut Case<'_>) {

@@ -119,7 +119,7 @@ impl Controller for LocalPathProvisioner {
             () = shutdown.cancelled() => {}
             () = async {
                 let all = self.classes.all();
-                if let Err(error) = storage_class::ensure(&self.client, &all).await {
+                if let Err(error) = storage_class::ensure(&self.client, &all, &self.place.node).await {
                     tracing::warn!(%error, "failed to make the storage class local-path; the next start tries again");
                 }
                 self.tell_orphans().await;

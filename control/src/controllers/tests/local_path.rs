@@ -90,6 +90,17 @@ async fn the_class_is_made_once_in_the_life_of_a_cluster() {
     bed.fake
         .until("configmaps", "the record", |c| c.iter().any(|c| c["metadata"]["name"] == "windlass-local-path"))
         .await;
+    let allows = |node: &str| {
+        let only = json!([{"matchLabelExpressions": [{"key": "kubernetes.io/hostname", "values": [node]}]}]);
+        move |classes: &[Value]| classes[0]["allowedTopologies"] == only
+    };
+    assert!(allows("n1")(&made), "{made:?}");
+    // The node has got another name.
+    let moved = LocalPath { node: "n2".to_owned(), dir: folder.path().to_owned() };
+    bed.restart(Config { local_path: Some(moved), ..Config::default() }).await;
+    bed.fake.until("storageclasses", "the class of the other node", allows("n2")).await;
+    bed.restart(config(folder.path())).await;
+    bed.fake.until("storageclasses", "the class of the first node again", allows("n1")).await;
     let classes: Api<k8s_openapi::api::storage::v1::StorageClass> = Api::all(bed.client.clone());
     classes.delete("local-path", &DeleteParams::default()).await.unwrap();
     let looked = bed.fake.requests(Method::GET, "configmaps");
