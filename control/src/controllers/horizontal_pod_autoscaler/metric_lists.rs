@@ -26,8 +26,10 @@ pub(super) enum MetricsApi {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(bound = "T: Deserialize<'de>")]
 struct List<T> {
-    items: Option<Vec<T>>,
+    #[serde(default, deserialize_with = "or_empty")]
+    items: Vec<T>,
 }
 
 /// Reads an answer.
@@ -67,7 +69,7 @@ pub(super) fn items<T: DeserializeOwned>(api: MetricsApi, answer: &Answer) -> Re
         MetricsApi::External => {}
     }
     let list: List<T> = serde_json::from_value(list).map_err(|error| error.to_string())?;
-    Ok(list.items.unwrap_or_default())
+    Ok(list.items)
 }
 
 /// A quantity in thousandths.
@@ -86,6 +88,11 @@ impl<'de> Deserialize<'de> for Milli {
     }
 }
 
+/// Go writes lists and maps without content as null.
+fn or_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
 #[derive(Debug, Default, Deserialize)]
 struct Named {
     #[serde(default)]
@@ -100,7 +107,7 @@ pub(super) struct PodUsage {
     timestamp: Option<Time>,
     #[serde(default)]
     window: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     containers: Vec<ContainerUsage>,
 }
 
@@ -108,7 +115,7 @@ pub(super) struct PodUsage {
 struct ContainerUsage {
     #[serde(default)]
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     usage: BTreeMap<String, Milli>,
 }
 

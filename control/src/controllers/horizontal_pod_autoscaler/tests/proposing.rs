@@ -242,7 +242,7 @@ fn answers_of_the_metrics_apis() {
          "containers": [{"name": "c", "usage": {"cpu": "1500000n", "memory": "1Ki"}}, {"name": "side", "usage": {"cpu": "1m"}}]},
         {"metadata": {"name": "p1", "namespace": "default"}, "timestamp": "2026-01-01T12:00:00Z", "window": "14.5s",
          "containers": [{"name": "c", "usage": {"cpu": "0"}}]},
-        {"metadata": {"name": "p2", "namespace": "default"}, "timestamp": "2026-01-01T12:00:00Z", "window": "14.5s", "containers": []},
+        {"metadata": {"name": "p2", "namespace": "default"}, "timestamp": "2026-01-01T12:00:00Z", "window": "14.5s", "containers": null},
     ]))
     .unwrap();
     let cpu = of_pods(&usage, "cpu");
