@@ -63,7 +63,8 @@ pub(super) fn names_group(target: &Field<'_>) -> bool {
 /// Upstream's `ValidateAPIVersion` without `AllowEmptyAPIGroup`.
 pub(super) fn validate_group(target: &Field<'_>, errors: &mut Errors) {
     if !names_group(target) {
-        target.at("apiVersion").invalid("apiVersion must specify API group", errors);
+        let version = target.at("apiVersion");
+        version.invalid_as(&format!("{:?}", version.text()), "apiVersion must specify API group", errors);
     }
 }
 
