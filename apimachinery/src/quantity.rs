@@ -52,6 +52,12 @@ impl Quantity {
         Self { nanos: milli as i128 * 1_000_000, style: Style::Decimal }
     }
 
+    /// The same amount, written with binary suffixes where it is whole.
+    #[must_use]
+    pub const fn binary(self) -> Self {
+        Self { style: Style::Binary, ..self }
+    }
+
     /// Whole units, rounded up.
     #[must_use]
     pub fn units(self) -> i64 {

@@ -75,9 +75,11 @@ impl LabelSelector {
         Ok(Self { requirements })
     }
 
-    /// The same as `matchLabels` and `matchExpressions`; `None` where it compares numbers, which these cannot say.
-    #[must_use]
-    pub fn to_label_selector(&self) -> Option<Value> {
+    /// The same as `matchLabels` and `matchExpressions`.
+    ///
+    /// # Errors
+    /// Where it compares numbers, which these cannot say.
+    pub fn to_label_selector(&self) -> Result<Value, SelectorError> {
         let (mut labels, mut expressions) = (Map::new(), Vec::new());
         for requirement in &self.requirements {
             let (key, operator, values) = match requirement {
@@ -91,7 +93,8 @@ impl LabelSelector {
                 Requirement::NotIn(key, values) => (key, "NotIn", values.as_slice()),
                 Requirement::Exists(key) => (key, "Exists", [].as_slice()),
                 Requirement::Absent(key) => (key, "DoesNotExist", [].as_slice()),
-                Requirement::Above(..) | Requirement::Below(..) => return None,
+                Requirement::Above(..) => return Err(unsupported("gt")),
+                Requirement::Below(..) => return Err(unsupported("lt")),
             };
             let mut expression = json!({"key": key, "operator": operator});
             if !values.is_empty() {
@@ -106,7 +109,7 @@ impl LabelSelector {
         if !expressions.is_empty() {
             selector["matchExpressions"] = json!(expressions);
         }
-        Some(selector)
+        Ok(selector)
     }
 
     /// Whether the selector matches everything.
@@ -159,6 +162,10 @@ pub fn label_selector_text(selector: &Value) -> String {
     }
     parts.sort_by(|one, other| one.0.cmp(&other.0));
     parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>().join(",")
+}
+
+fn unsupported(operator: &str) -> SelectorError {
+    SelectorError(format!("{operator:?} isn't supported in label selectors"))
 }
 
 fn number(label: Option<&str>) -> Option<i64> {
@@ -261,7 +268,10 @@ mod tests {
                 assert_eq!(read.matches_labels(&labels), selector.matches_labels(&labels), "{text}: {labels}");
             }
         }
-        assert_eq!(LabelSelector::parse("a=b,n>5").unwrap().to_label_selector(), None);
+        for (text, operator) in [("a=b,n>5", "gt"), ("n<5", "lt")] {
+            let error = LabelSelector::parse(text).unwrap().to_label_selector().unwrap_err();
+            assert_eq!(error.to_string(), format!("{operator:?} isn't supported in label selectors"));
+        }
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 //! validation, no defaults, but the verbs, watches, finalizers and deletion of the real one.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     convert::Infallible,
     sync::{Arc, Mutex},
     time::Duration,
@@ -85,8 +85,10 @@ struct Inner {
     requests: HashMap<(Method, String), usize>,
     /// Creations that are refused, by plural.
     refuse: HashMap<String, String>,
-    /// Answers that are no objects, such as those of metrics APIs, by path.
-    answers: HashMap<String, Value>,
+    /// Answers that are no objects, such as those of metrics APIs, by path: code, content type and body.
+    answers: HashMap<String, (u16, String, String)>,
+    /// Paths and queries of the requests that had those answers.
+    asked: BTreeSet<String>,
     serves_custom: bool,
 }
 
@@ -121,11 +123,21 @@ impl FakeApi {
 
     /// Answers requests for `path` with `answer`, or not any more.
     pub(crate) fn answer(&self, path: &str, answer: Option<Value>) {
-        let mut inner = self.inner.lock().unwrap();
         match answer {
-            Some(answer) => drop(inner.answers.insert(path.to_owned(), answer)),
-            None => drop(inner.answers.remove(path)),
+            Some(answer) => self.answer_with(path, 200, "application/json", &answer.to_string()),
+            None => drop(self.inner.lock().unwrap().answers.remove(path)),
         }
+    }
+
+    /// Answers requests for `path` with this, which need be no JSON.
+    pub(crate) fn answer_with(&self, path: &str, code: u16, content_type: &str, body: &str) {
+        let answer = (code, content_type.to_owned(), body.to_owned());
+        self.inner.lock().unwrap().answers.insert(path.to_owned(), answer);
+    }
+
+    /// Paths and queries of the requests that had such answers, each once.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.inner.lock().unwrap().asked.iter().cloned().collect()
     }
 
     pub(crate) fn serve_custom(&self, serves: bool) {
@@ -292,11 +304,12 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
         return ok(&document);
     }
     let answer = api.inner.lock().unwrap().answers.get(request.uri().path()).cloned();
-    if let Some(answer) = answer {
-        return ok(&answer);
+    if let Some((code, content_type, body)) = answer {
+        api.inner.lock().unwrap().asked.insert(request.uri().to_string());
+        return Response::builder().status(code).header("Content-Type", content_type).body(Body::from(body)).unwrap();
     }
     if request.uri().path().contains("metrics.k8s.io") {
-        return Response::builder().status(404).body(Body::from("404 page not found")).unwrap();
+        return Response::builder().status(404).body(Body::from("404 page not found\n")).unwrap();
     }
     let Some(path) = parse(request.uri().path()) else { return status(404, "NotFound", "no such path") };
     let method = request.method().clone();
@@ -371,10 +384,12 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
 
 fn scale(object: &Value) -> Value {
     let meta = &object["metadata"];
-    let selector = object["status"]["selector"].as_str().map_or_else(
-        || windlass_apimachinery::selectors::label_selector_text(&object["spec"]["selector"]),
-        str::to_owned,
-    );
+    // A replication controller has labels only.
+    let labels = json!({"matchLabels": object["spec"]["selector"]});
+    let selector = if object["kind"] == "ReplicationController" { &labels } else { &object["spec"]["selector"] };
+    let selector = object["status"]["selector"]
+        .as_str()
+        .map_or_else(|| windlass_apimachinery::selectors::label_selector_text(selector), str::to_owned);
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1",
         "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"],
             "resourceVersion": meta["resourceVersion"]},

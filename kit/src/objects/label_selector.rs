@@ -77,13 +77,14 @@ impl<'a> Selector<'a> {
     }
 }
 
-/// Reads a selector that is written as in queries, such as that of a scale.
+/// Reads a selector that is written as in queries, such as that of a scale: upstream's `ParseToLabelSelector`.
 ///
 /// # Errors
 /// What is wrong, in the API's words.
 pub fn parse(text: &str) -> Result<LabelSelector, String> {
-    let parsed = selectors::LabelSelector::parse(text).map_err(|error| error.to_string())?;
-    let written = parsed.to_label_selector().ok_or("comparisons of numbers are not supported")?;
+    let parsed = selectors::LabelSelector::parse(text)
+        .map_err(|error| format!("couldn't parse the selector string {text:?}: {error}"))?;
+    let written = parsed.to_label_selector().map_err(|error| error.to_string())?;
     serde_json::from_value(written).map_err(|error| error.to_string())
 }
 

@@ -49,6 +49,37 @@ pub(super) fn failed_get_scale(why: &str) -> Message {
     warning("FailedGetScale", why)
 }
 
+/// What is no quantity: apimachinery's `ErrFormatWrong`.
+pub(super) const BAD_QUANTITY: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+
+/// An answer without a body.
+pub(super) fn no_body(code: u16, content_type: &str) -> String {
+    format!("0-length response with status code: {code} and content type: {content_type}")
+}
+
+/// An answer that is no JSON.
+pub(super) fn no_json(error: &serde_json::Error) -> String {
+    let why = if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() };
+    format!("couldn't get version/kind; json parse error: {why}")
+}
+
+/// An object that does not say what it is.
+pub(super) fn missing_member(member: &str, body: &str) -> String {
+    format!("Object '{member}' is missing in '{body}'")
+}
+
+/// An object of another kind than those that a client knows; `scheme` is the place of its list in `k8s.io/metrics`.
+pub(super) fn unregistered(kind: &str, version: &str, scheme: &str) -> String {
+    format!("no kind {kind:?} is registered for version {version:?} in scheme \"k8s.io/metrics/pkg/client/{scheme}\"")
+}
+
+/// A scale whose selector cannot be read: client-go's `scaleConverter`.
+pub(super) fn bad_scale(why: &str) -> String {
+    let what = "received an object from a /scale endpoint which was not convertible to autoscaling Scale";
+    format!("{what}: failed to parse target selector: {why}")
+}
+
 pub(super) fn failed_compute(why: &str) -> Message {
     warning("FailedComputeMetricsReplicas", why)
 }
@@ -78,7 +109,6 @@ pub(super) fn invalid_metrics(invalid: usize, all: usize, first: &str) -> String
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SelectorProblem {
     Missing,
-    Invalid(String),
     Ambiguous { selector: String, autoscalers: Vec<Key> },
 }
 
@@ -86,12 +116,8 @@ impl SelectorProblem {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Missing => "selector is required".to_owned(),
-            Self::Invalid(why) => {
-                format!("couldn't convert selector into a corresponding internal selector object: {why}")
-            }
             Self::Ambiguous { selector, autoscalers } => {
-                let keys: Vec<String> =
-                    autoscalers.iter().map(|key| format!("{{{} {}}}", key.name, key.namespace)).collect();
+                let keys: Vec<String> = autoscalers.iter().map(Key::to_string).collect();
                 format!("pods by selector {selector} are controlled by multiple HPAs: [{}]", keys.join(" "))
             }
         }
@@ -100,7 +126,6 @@ impl SelectorProblem {
     pub(super) fn event(&self) -> Message {
         let reason = match self {
             Self::Missing => "SelectorRequired",
-            Self::Invalid(_) => INVALID_SELECTOR,
             Self::Ambiguous { .. } => AMBIGUOUS_SELECTOR,
         };
         warning(reason, self.text())
@@ -109,7 +134,6 @@ impl SelectorProblem {
     pub(super) fn condition(&self) -> Condition {
         match self {
             Self::Missing => active(false, INVALID_SELECTOR, "the HPA target's scale is missing a selector".to_owned()),
-            Self::Invalid(_) => active(false, INVALID_SELECTOR, self.text()),
             Self::Ambiguous { .. } => active(false, AMBIGUOUS_SELECTOR, self.text()),
         }
     }

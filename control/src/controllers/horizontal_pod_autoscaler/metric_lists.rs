@@ -3,25 +3,98 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::{api::resource::Quantity as ApiQuantity, apis::meta::v1::Time};
-use serde::Deserialize;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde_json::Value;
 use windlass_kit::{duration, quantity::Quantity};
 
-use super::replica_calculator::{PodMetric, PodMetrics};
+use super::{
+    messages,
+    replica_calculator::{PodMetric, PodMetrics},
+    server_errors::Answer,
+};
 
 /// The window of custom metrics that have none (`metricServerDefaultMetricWindow`).
 const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 
+/// The APIs, whose clients of upstream are not equally strict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MetricsApi {
+    Resource,
+    Custom,
+    External,
+}
+
 #[derive(Debug, Deserialize)]
-pub(super) struct List<T> {
-    #[serde(default = "Vec::new")]
-    pub(super) items: Vec<T>,
+#[serde(bound = "T: Deserialize<'de>")]
+struct List<T> {
+    #[serde(default, deserialize_with = "or_empty")]
+    items: Vec<T>,
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// What is wrong with it, in upstream's words.
+pub(super) fn items<T: DeserializeOwned>(api: MetricsApi, answer: &Answer) -> Result<Vec<T>, String> {
+    if api != MetricsApi::Custom {
+        if !answer.is_json() {
+            return Err(format!("serializer for {} doesn't exist", answer.content_type));
+        }
+        if answer.body.is_empty() {
+            return Err(messages::no_body(answer.code, &answer.content_type));
+        }
+    } else if answer.body.is_empty() {
+        return Err(messages::missing_member("Kind", ""));
+    }
+    let list: Value = serde_json::from_slice(&answer.body).map_err(|error| messages::no_json(&error))?;
+    let member = |name: &str| list[name].as_str().filter(|text| !text.is_empty());
+    let (kind, version) = (member("kind"), member("apiVersion"));
+    let text = || String::from_utf8_lossy(&answer.body).into_owned();
+    match api {
+        MetricsApi::Resource => {
+            let (kind, version) = (kind.unwrap_or("PodMetricsList"), version.unwrap_or("metrics.k8s.io/v1beta1"));
+            if (kind, version) != ("PodMetricsList", "metrics.k8s.io/v1beta1") {
+                return Err(messages::unregistered(kind, version, "clientset/versioned/scheme/register.go:31"));
+            }
+        }
+        MetricsApi::Custom => {
+            let kind = kind.ok_or_else(|| messages::missing_member("Kind", &text()))?;
+            let version = version.ok_or_else(|| messages::missing_member("apiVersion", &text()))?;
+            if kind != "MetricValueList" || !version.starts_with("custom.metrics.k8s.io/") {
+                return Err(messages::unregistered(kind, version, "custom_metrics/scheme/register.go:36"));
+            }
+        }
+        // Whatever it is, it is read as what was asked for.
+        MetricsApi::External => {}
+    }
+    let list: List<T> = serde_json::from_value(list).map_err(|error| error.to_string())?;
+    Ok(list.items)
+}
+
+/// A quantity in thousandths.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Milli(i64);
+
+impl<'de> Deserialize<'de> for Milli {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = match Value::deserialize(deserializer)? {
+            Value::Null => return Ok(Self(0)),
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let quantity = text.trim().parse::<Quantity>();
+        quantity.map(|quantity| Self(quantity.milli())).map_err(|_| serde::de::Error::custom(messages::BAD_QUANTITY))
+    }
+}
+
+/// Go writes lists and maps without content as null.
+fn or_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct Named {
-    #[serde(default)]
-    namespace: String,
     #[serde(default)]
     name: String,
 }
@@ -34,7 +107,7 @@ pub(super) struct PodUsage {
     timestamp: Option<Time>,
     #[serde(default)]
     window: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     containers: Vec<ContainerUsage>,
 }
 
@@ -42,8 +115,8 @@ pub(super) struct PodUsage {
 struct ContainerUsage {
     #[serde(default)]
     name: String,
-    #[serde(default)]
-    usage: BTreeMap<String, ApiQuantity>,
+    #[serde(default, deserialize_with = "or_empty")]
+    usage: BTreeMap<String, Milli>,
 }
 
 /// An object of `custom.metrics.k8s.io`, in either version.
@@ -55,18 +128,15 @@ pub(super) struct CustomMetric {
     timestamp: Option<Time>,
     #[serde(alias = "window")]
     window_seconds: Option<u64>,
-    value: Option<ApiQuantity>,
+    #[serde(default)]
+    value: Milli,
 }
 
 /// An object of `external.metrics.k8s.io`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ExternalMetric {
-    value: Option<ApiQuantity>,
-}
-
-/// Thousandths; what is no quantity counts as zero, as an absent one does.
-fn milli(quantity: Option<&ApiQuantity>) -> i64 {
-    quantity.and_then(|quantity| quantity.0.parse::<Quantity>().ok()).map_or(0, Quantity::milli)
+    #[serde(default)]
+    value: Milli,
 }
 
 fn time(at: Option<&Time>) -> Timestamp {
@@ -84,27 +154,15 @@ impl PodUsage {
 pub(super) fn of_pods(items: &[PodUsage], resource: &str) -> PodMetrics {
     let sum = |pod: &PodUsage| {
         let used = pod.containers.iter().map(|container| container.usage.get(resource));
-        used.map(|used| used.map(|used| milli(Some(used)))).reduce(|sum, used| Some(sum?.saturating_add(used?)))?
+        used.map(|used| used.map(|used| used.0)).reduce(|sum, used| Some(sum?.saturating_add(used?)))?
     };
     items.iter().filter_map(|pod| Some(pod.sample(sum(pod)?))).collect()
 }
 
-/// `getContainerMetrics`.
-///
-/// # Errors
-/// Names a pod that has no such container.
-pub(super) fn of_containers(items: &[PodUsage], resource: &str, container: &str) -> Result<PodMetrics, String> {
-    let mut metrics = PodMetrics::new();
-    for pod in items {
-        let Some(found) = pod.containers.iter().find(|one| one.name == container) else {
-            let Named { namespace, name } = &pod.metadata;
-            return Err(format!(
-                "failed to get container metrics: container {container} not present in metrics for pod {namespace}/{name}"
-            ));
-        };
-        metrics.extend(found.usage.get(resource).map(|used| pod.sample(milli(Some(used)))));
-    }
-    Ok(metrics)
+/// `getContainerMetrics`: pods whose container of this name has the resource.
+pub(super) fn of_containers(items: &[PodUsage], resource: &str, container: &str) -> PodMetrics {
+    let used = |pod: &PodUsage| pod.containers.iter().find(|one| one.name == container)?.usage.get(resource).copied();
+    items.iter().filter_map(|pod| Some(pod.sample(used(pod)?.0))).collect()
 }
 
 /// `GetRawMetric`: a custom metric of pods.
@@ -112,19 +170,19 @@ pub(super) fn of_custom(items: &[CustomMetric]) -> PodMetrics {
     let sample = |metric: &CustomMetric| {
         let window = metric.window_seconds.map_or(DEFAULT_WINDOW, Duration::from_secs);
         let at = time(metric.timestamp.as_ref());
-        (metric.described_object.name.clone(), PodMetric { at, window, value: milli(metric.value.as_ref()) })
+        (metric.described_object.name.clone(), PodMetric { at, window, value: metric.value.0 })
     };
     items.iter().map(sample).collect()
 }
 
 impl CustomMetric {
     pub(super) fn value(&self) -> i64 {
-        milli(self.value.as_ref())
+        self.value.0
     }
 }
 
 impl ExternalMetric {
     pub(super) fn value(&self) -> i64 {
-        milli(self.value.as_ref())
+        self.value.0
     }
 }

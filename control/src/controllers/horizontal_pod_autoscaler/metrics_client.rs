@@ -1,18 +1,19 @@
 //! Asks the metrics APIs, through the API server: `metrics.k8s.io`, `custom.metrics.k8s.io` and `external.metrics.k8s.io`.
 //! Upstream's `pkg/controller/podautoscaler/metrics/client.go` and `k8s.io/metrics/pkg/client`.
 
+use http::header::CONTENT_TYPE;
 use k8s_openapi::{api::autoscaling::v2::CrossVersionObjectReference, apimachinery::pkg::apis::meta::v1::APIGroup};
 use kube::Client;
 use serde::de::DeserializeOwned;
 use windlass_kit::percent::encoded;
 
 use super::{
-    metric_lists::{CustomMetric, ExternalMetric, List, PodUsage, of_containers, of_custom, of_pods},
+    metric_lists::{CustomMetric, ExternalMetric, MetricsApi, PodUsage, items, of_containers, of_custom, of_pods},
     proposals::{Query, Samples},
     scales::Scales,
-    server_errors,
+    server_errors::Answer,
 };
-use crate::controllers::runtime::error;
+use crate::controllers::runtime::{error, kinds::group_of};
 
 const CUSTOM: &str = "custom.metrics.k8s.io";
 /// Versions of the custom metrics API that can be read.
@@ -57,28 +58,28 @@ impl MetricsClient {
         container: Option<&str>,
     ) -> Result<Samples, String> {
         let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
-        let list: List<PodUsage> = self
-            .list(&path, &[("labelSelector", selector)], "pods.metrics.k8s.io")
+        let all: Vec<PodUsage> = self
+            .list(MetricsApi::Resource, &path, &[("labelSelector", selector)], "get pods.metrics.k8s.io")
             .await
             .map_err(|why| format!("unable to fetch metrics from resource metrics API: {why}"))?;
-        if list.items.is_empty() {
+        if all.is_empty() {
             return Err("no metrics returned from resource metrics API".to_owned());
         }
-        match container {
-            Some(container) => of_containers(&list.items, resource, container),
-            None => Ok(of_pods(&list.items, resource)),
-        }
-        .map(Samples::OfPods)
+        Ok(Samples::OfPods(match container {
+            Some(container) => of_containers(&all, resource, container),
+            None => of_pods(&all, resource),
+        }))
     }
 
     /// `GetRawMetric`.
     async fn of_pods(&self, namespace: &str, metric: &str, selector: &str, of_metric: &str) -> Result<Samples, String> {
         let below = format!("namespaces/{namespace}/pods/*/{}", encoded(metric, ""));
-        let list = self.custom(&below, &[("labelSelector", selector), ("metricLabelSelector", of_metric)]).await?;
-        if list.items.is_empty() {
+        let parameters = [("labelSelector", selector), ("metricLabelSelector", of_metric)];
+        let all = self.custom(&below, &parameters, "pods", "*").await?;
+        if all.is_empty() {
             return Err("no metrics returned from custom metrics API".to_owned());
         }
-        Ok(Samples::OfPods(of_custom(&list.items)))
+        Ok(Samples::OfPods(of_custom(&all)))
     }
 
     /// `GetObjectMetric`.
@@ -92,19 +93,23 @@ impl MetricsClient {
     ) -> Result<Samples, String> {
         let api_version = described.api_version.as_deref().unwrap_or_default();
         let metric = encoded(metric, "");
-        let below = if described.kind == "Namespace" && !api_version.contains('/') {
+        let (resource, name) = if described.kind == "Namespace" && !api_version.contains('/') {
             // A reference cannot lead out of the namespace.
-            format!("namespaces/{namespace}/metrics/{metric}")
+            ("metrics".to_owned(), None)
         } else {
             let kind = scales.kind(api_version, &described.kind).map_err(|why| {
-                let kind = &described.kind;
+                let kind = match group_of(api_version) {
+                    "" => described.kind.clone(),
+                    group => format!("{}.{group}", described.kind),
+                };
                 format!("unable to fetch metrics from custom metrics API: unable to map kind {kind} to resource: {why}")
             })?;
-            let resource = kind.group_resource();
-            format!("namespaces/{namespace}/{resource}/{}/{metric}", encoded(&described.name, ""))
+            (kind.group_resource(), Some(&described.name))
         };
-        let list = self.custom(&below, &[("metricLabelSelector", of_metric)]).await?;
-        match list.items.as_slice() {
+        let of = name.map_or_else(String::new, |name| format!("{}/", encoded(name, "")));
+        let below = format!("namespaces/{namespace}/{resource}/{of}{metric}");
+        let parameters = [("metricLabelSelector", of_metric)];
+        match &*self.custom(&below, &parameters, &resource, name.unwrap_or(&described.name)).await? {
             [one] => Ok(Samples::Value(one.value())),
             all => Err(format!(
                 "unable to fetch metrics from custom metrics API: the custom metrics API server returned {} results when we asked for exactly one",
@@ -116,29 +121,38 @@ impl MetricsClient {
     /// `GetExternalMetric`, and the sum of what it gives.
     async fn external(&self, namespace: &str, metric: &str, selector: &str) -> Result<Samples, String> {
         let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", encoded(metric, ""));
-        let what = format!("{metric}.external.metrics.k8s.io");
-        let list: List<ExternalMetric> = self
-            .list(&path, &[("labelSelector", selector)], &what)
+        let request = format!("get {metric}.external.metrics.k8s.io");
+        let all: Vec<ExternalMetric> = self
+            .list(MetricsApi::External, &path, &[("labelSelector", selector)], &request)
             .await
             .map_err(|why| format!("unable to fetch metrics from external metrics API: {why}"))?;
-        if list.items.is_empty() {
+        if all.is_empty() {
             return Err("no metrics returned from external metrics API".to_owned());
         }
-        Ok(Samples::Value(list.items.iter().map(ExternalMetric::value).fold(0, i64::saturating_add)))
+        Ok(Samples::Value(all.iter().map(ExternalMetric::value).fold(0, i64::saturating_add)))
     }
 
-    async fn custom(&self, below: &str, parameters: &[(&str, &str)]) -> Result<List<CustomMetric>, String> {
+    /// Asks the custom metrics API about a resource and a name.
+    async fn custom(
+        &self,
+        below: &str,
+        parameters: &[(&str, &str)],
+        resource: &str,
+        name: &str,
+    ) -> Result<Vec<CustomMetric>, String> {
         let asked = async {
             let version = self.custom_version().await?;
-            let what = format!("{}.{CUSTOM}", below.split('/').nth(2).unwrap_or_default());
-            self.list(&format!("/apis/{CUSTOM}/{version}/{below}"), parameters, &what).await
+            let request = format!("get {resource}.{CUSTOM} {name}");
+            self.list(MetricsApi::Custom, &format!("/apis/{CUSTOM}/{version}/{below}"), parameters, &request).await
         };
         asked.await.map_err(|why| format!("unable to fetch metrics from custom metrics API: {why}"))
     }
 
     /// The preferred version of the custom metrics API, or another one that can be read.
     async fn custom_version(&self) -> Result<&'static str, String> {
-        let group: APIGroup = match self.get(&format!("/apis/{CUSTOM}")).await {
+        let request =
+            http::Request::get(format!("/apis/{CUSTOM}")).body(Vec::new()).map_err(|error| error.to_string())?;
+        let group: APIGroup = match self.client.request(request).await {
             Err(error) if error::is_not_found(&error) => {
                 return Err(format!("no custom metrics API ({CUSTOM}) registered"));
             }
@@ -150,20 +164,29 @@ impl MetricsClient {
         known.ok_or_else(|| "no known available metric versions found".to_owned())
     }
 
+    /// Gets a list; `request` names it where it is refused.
     async fn list<T: DeserializeOwned>(
         &self,
+        api: MetricsApi,
         path: &str,
         parameters: &[(&str, &str)],
-        what: &str,
-    ) -> Result<List<T>, String> {
+        request: &str,
+    ) -> Result<Vec<T>, String> {
         let given = parameters.iter().filter(|(_, value)| !value.is_empty());
         let given: Vec<String> = given.map(|(key, value)| format!("{key}={}", encoded(value, ""))).collect();
         let uri = if given.is_empty() { path.to_owned() } else { format!("{path}?{}", given.join("&")) };
-        self.get(&uri).await.map_err(|error| server_errors::text(&error, Some(("get", what))))
+        let answer = self.get(&uri).await.map_err(|error| error.to_string())?;
+        match answer.refusal(request) {
+            Some(why) => Err(why),
+            None => items(api, &answer),
+        }
     }
 
-    async fn get<T: DeserializeOwned>(&self, uri: &str) -> Result<T, kube::Error> {
-        let request = http::Request::get(uri).body(Vec::new()).map_err(kube::Error::HttpError)?;
-        self.client.request(request).await
+    async fn get(&self, uri: &str) -> Result<Answer, kube::Error> {
+        let request = http::Request::get(uri).body(Vec::new().into()).map_err(kube::Error::HttpError)?;
+        let answer = self.client.send(request).await?;
+        let content_type = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let (code, content_type) = (answer.status().as_u16(), content_type.to_owned());
+        Ok(Answer { code, content_type, body: answer.into_body().collect_bytes().await?.to_vec() })
     }
 }

@@ -206,19 +206,17 @@ impl HorizontalPodAutoscalers {
 
     /// The pods of a scale, and their selector: `validateAndParseSelector`.
     fn select(&self, key: &Key, found: &Found) -> Result<(String, Vec<Arc<CachedPod>>), SelectorProblem> {
-        let text = found.selector();
-        if text.is_empty() {
-            return Err(SelectorProblem::Missing);
-        }
-        let selector = label_selector::parse(text).map_err(SelectorProblem::Invalid)?;
-        let pods = selected(&self.pods, &key.namespace, Selector::from(&selector));
+        let selector = found.selector().ok_or(SelectorProblem::Missing)?;
+        // Ordered by key, however the scale writes it.
+        let text = label_selector::text(selector);
+        let pods = selected(&self.pods, &key.namespace, Selector::from(selector));
         let mut selectors = self.selectors.lock().unwrap_or_else(PoisonError::into_inner);
-        selectors.set(key, &selector);
+        selectors.set(key, selector);
         let autoscalers = selectors.controlling(&key.namespace, &pods);
         if autoscalers.len() > 1 {
-            return Err(SelectorProblem::Ambiguous { selector: text.to_owned(), autoscalers });
+            return Err(SelectorProblem::Ambiguous { selector: text, autoscalers });
         }
-        Ok((text.to_owned(), pods))
+        Ok((text, pods))
     }
 
     /// Evaluates one metric.
@@ -280,7 +278,7 @@ impl HorizontalPodAutoscalers {
             Err(error) if error::is_not_found(&error) => Ok(()),
             written => written.map(drop).map_err(|error| {
                 tracing::debug!(autoscaler = %key, %error, "failed to update the status; the next visit writes again");
-                messages::failed_update_status(&server_errors::text(&error, None))
+                messages::failed_update_status(&server_errors::text(&error))
             }),
         }
     }

@@ -99,6 +99,8 @@ fn source(spec: &MetricSpec) -> Option<Source<'_>> {
     })
 }
 
+const MILLI_PER_KIBIBYTE: i64 = 1024 * 1000;
+
 fn milli(quantity: &ApiQuantity) -> i64 {
     quantity.0.parse::<Quantity>().map_or(0, Quantity::milli)
 }
@@ -212,6 +214,16 @@ impl Answered {
         Self { count: replicas.count, current, metric }
     }
 
+    /// The same of a resource; upstream writes memory, and nothing else, with binary suffixes where it is whole kibibytes.
+    fn of_resource(replicas: Replicas, resource: &str, metric: String) -> Self {
+        let mut answered = Self::average(replicas, metric);
+        if resource == "memory" && replicas.usage % MILLI_PER_KIBIBYTE == 0 {
+            let average = Quantity::from_milli(replicas.usage).binary();
+            answered.current.average_value = Some(ApiQuantity(average.to_string()));
+        }
+        answered
+    }
+
     /// For a target of the value as a whole.
     fn value(replicas: Replicas, metric: String) -> Self {
         let current = MetricValueStatus { value: Some(quantity(replicas.usage)), ..MetricValueStatus::default() };
@@ -266,13 +278,13 @@ fn usage_of_resource(
     if let Some(average) = &target.average_value {
         let replicas = metrics.and_then(|metrics| plain_replicas(of, metrics, milli(average), name));
         let replicas = replicas.map_err(|why| format!("failed to get {name} usage: {why}"))?;
-        return Ok(Answered::average(replicas, format!("{name} resource")));
+        return Ok(Answered::of_resource(replicas, name, format!("{name} resource")));
     }
     let utilization = target.average_utilization.ok_or(messages::NO_RESOURCE_TARGET)?;
     let replicas = metrics.and_then(|metrics| resource_replicas(of, metrics, utilization, name, container));
     let replicas = replicas.map_err(|why| format!("failed to get {name} utilization: {why}"))?;
     let what = if container.is_some() { "container resource" } else { "resource" };
-    Ok(Answered::average(replicas, format!("{name} {what} utilization (percentage of request)")))
+    Ok(Answered::of_resource(replicas, name, format!("{name} {what} utilization (percentage of request)")))
 }
 
 /// `computeStatusForPodsMetric`.

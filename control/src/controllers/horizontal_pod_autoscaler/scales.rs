@@ -3,17 +3,23 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::autoscaling::{v1::Scale, v2::CrossVersionObjectReference};
+use k8s_openapi::{
+    api::autoscaling::{v1::Scale, v2::CrossVersionObjectReference},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
 use kube::{
     Api, Client,
     api::{DynamicObject, PostParams},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::server_errors;
-use crate::controllers::runtime::{
-    Discovery,
-    kinds::{Kind, group_of},
+use super::{messages, server_errors};
+use crate::controllers::{
+    label_selector,
+    runtime::{
+        Discovery,
+        kinds::{Kind, group_of},
+    },
 };
 
 pub(super) struct Scales {
@@ -26,6 +32,8 @@ pub(super) struct Found {
     api: Api<DynamicObject>,
     name: String,
     scale: Scale,
+    /// That of the pods; `None` where the scale has none.
+    selector: Option<LabelSelector>,
 }
 
 impl Found {
@@ -39,9 +47,9 @@ impl Found {
         self.scale.status.as_ref().map_or(0, |status| status.replicas)
     }
 
-    /// The selector of the pods, as text.
-    pub(super) fn selector(&self) -> &str {
-        self.scale.status.as_ref().and_then(|status| status.selector.as_deref()).unwrap_or_default()
+    /// The selector of the pods, if there is one.
+    pub(super) fn selector(&self) -> Option<&LabelSelector> {
+        self.selector.as_ref()
     }
 
     /// Asks for another size, unless the object has changed since the scale was read.
@@ -52,7 +60,7 @@ impl Found {
         let mut scale = self.scale.clone();
         scale.spec.get_or_insert_default().replicas = Some(size);
         let written = self.api.replace_scale(&self.name, &PostParams::default(), &scale).await;
-        written.map(drop).map_err(|error| server_errors::text(&error, None))
+        written.map(drop).map_err(|error| server_errors::text(&error))
     }
 }
 
@@ -82,7 +90,9 @@ impl Scales {
     pub(super) async fn read(&self, namespace: &str, target: &CrossVersionObjectReference) -> Result<Found, String> {
         let kind = self.kind(target.api_version.as_deref().unwrap_or_default(), &target.kind)?;
         let api = kind.api(&self.client, namespace);
-        let scale = api.get_scale(&target.name).await.map_err(|error| server_errors::text(&error, None))?;
-        Ok(Found { api, name: target.name.clone(), scale })
+        let scale = api.get_scale(&target.name).await.map_err(|error| server_errors::text(&error))?;
+        let text = scale.status.as_ref().and_then(|status| status.selector.as_deref()).filter(|text| !text.is_empty());
+        let selector = text.map(label_selector::parse).transpose().map_err(|why| messages::bad_scale(&why))?;
+        Ok(Found { api, name: target.name.clone(), scale, selector })
     }
 }

@@ -192,7 +192,7 @@ async fn two_autoscalers_of_the_same_pods_scale_nothing() {
     for name in ["one", "two"] {
         autoscaler(&bed, name, of_deployment("web"), cpu(10)).await;
     }
-    let both = "pods by selector app=nginx are controlled by multiple HPAs: [{one default} {two default}]";
+    let both = "pods by selector app=nginx are controlled by multiple HPAs: [default/one default/two]";
     let ambiguous = |all: &[Value]| all.iter().all(|a| reasons(a).get(1).is_some_and(|r| r == "AmbiguousSelector"));
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -245,8 +245,11 @@ async fn a_custom_resource_scales_by_other_metrics() {
     bed.fake.answer("/apis/custom.metrics.k8s.io", Some(group));
     let item = |name: &str, value: &str| json!({"describedObject": {"name": name}, "timestamp": ago(0), "windowSeconds": 60, "value": value});
     let custom = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default";
-    bed.fake.answer(&format!("{custom}/pods/*/qps"), Some(json!({"items": [item("w-0", "20"), item("w-1", "10")]})));
-    bed.fake.answer(&format!("{custom}/services/front/hits"), Some(json!({"items": [item("front", "20")]})));
+    let list = |items: &[Value]| {
+        Some(json!({"kind": "MetricValueList", "apiVersion": "custom.metrics.k8s.io/v1beta2", "items": items}))
+    };
+    bed.fake.answer(&format!("{custom}/pods/*/qps"), list(&[item("w-0", "20"), item("w-1", "10")]));
+    bed.fake.answer(&format!("{custom}/services/front/hits"), list(&[item("front", "20")]));
     let queue = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue";
     bed.fake.answer(queue, Some(json!({"items": [{"value": "40"}, {"value": "9500m"}]})));
     tokio::time::sleep(Duration::from_secs(16)).await;

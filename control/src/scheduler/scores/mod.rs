@@ -27,8 +27,8 @@ pub(crate) fn best(cluster: &mut Cluster, cycle: &Cycle, nodes: &[String], tie: 
 
 /// The weighted sums of all plugins.
 pub(crate) fn totals(cluster: &mut Cluster, cycle: &Cycle, names: &[String]) -> Vec<i64> {
-    pod_topology_spread::prepare(cluster, cycle);
-    inter_pod_affinity::prepare(cluster, cycle);
+    let spread = pod_topology_spread::PreScore::new(cluster, cycle);
+    let affinity = inter_pod_affinity::PreScore::new(cluster, cycle);
     let cluster = &*cluster;
     let nodes: Vec<&NodeInfo> = names.iter().filter_map(|name| cluster.nodes.get(name)).collect();
     let each = |score: &dyn Fn(&NodeInfo) -> i64| nodes.iter().map(|node| score(node)).collect::<Vec<i64>>();
@@ -37,8 +37,8 @@ pub(crate) fn totals(cluster: &mut Cluster, cycle: &Cycle, names: &[String]) -> 
         (3, taint_toleration::scores(constraints, &nodes)),
         (2, node_affinity::scores(constraints, &nodes)),
         (1, each(&|node| node_resources_fit::score(pod, node))),
-        (2, pod_topology_spread::scores(cluster, cycle, &nodes)),
-        (2, inter_pod_affinity::scores(cluster, cycle, &nodes)),
+        (2, spread.scores(cluster, cycle, &nodes)),
+        (2, affinity.scores(cluster, cycle, &nodes)),
         (1, each(&|node| node_resources_balanced_allocation::score(pod, node))),
         (1, each(&|node| image_locality::score(cluster, constraints, node))),
     ];

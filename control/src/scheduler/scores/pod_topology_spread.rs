@@ -21,68 +21,80 @@ fn constraints(cluster: &Cluster, cycle: &Cycle) -> (Vec<SpreadConstraint>, bool
     (selector.map_or_else(Vec::new, |selector| SpreadConstraint::system_defaults(&selector)), false)
 }
 
-/// Has counts of the pods that constraints count.
-pub(super) fn prepare(cluster: &mut Cluster, cycle: &Cycle) {
-    for constraint in &constraints(cluster, cycle).0 {
-        cluster.count(&counted(&cycle.pod, constraint));
-    }
+/// The constraints, whose pods are counted.
+pub(super) struct PreScore {
+    constraints: Vec<(SpreadConstraint, PodMatcher)>,
+    /// Whether a node without one of their keys is left out (upstream's `requireAllTopologies`).
+    all_keys: bool,
 }
 
 /// Upstream's `preScoreState` of one constraint.
 struct Soft<'a> {
     spec: &'a SpreadConstraint,
-    matcher: PodMatcher,
+    matcher: &'a PodMatcher,
     /// Pods by domain that a feasible node is of.
     domains: HashMap<&'a str, i64>,
     /// More domains make the difference of a pod count more.
     weight: f64,
 }
 
-pub(super) fn scores(cluster: &Cluster, cycle: &Cycle, nodes: &[&NodeInfo]) -> Vec<i64> {
-    let (specs, all_keys) = constraints(cluster, cycle);
-    if specs.is_empty() {
-        return vec![0; nodes.len()];
+impl PreScore {
+    pub(super) fn new(cluster: &mut Cluster, cycle: &Cycle) -> Self {
+        let (specs, all_keys) = constraints(cluster, cycle);
+        let counted = specs.into_iter().map(|spec| {
+            let matcher = counted(&cycle.pod, &spec);
+            cluster.count(&matcher);
+            (spec, matcher)
+        });
+        Self { constraints: counted.collect(), all_keys }
     }
-    let has_keys = |node: &NodeInfo| !all_keys || specs.iter().all(|c| node.labels.contains_key(&c.topology_key));
-    let is_scored: Vec<bool> = nodes.iter().map(|node| has_keys(node)).collect();
-    let scored = || nodes.iter().zip(&is_scored).filter(|(_, is_scored)| **is_scored).map(|(node, _)| *node);
-    let size = scored().count();
-    let soft: Vec<Soft<'_>> = specs
-        .iter()
-        .map(|spec| {
-            let matcher = counted(&cycle.pod, spec);
-            let mut domains: HashMap<&str, i64> = HashMap::new();
-            if spec.topology_key != HOSTNAME {
-                for node in scored() {
-                    domains.insert(node.labels.get(&spec.topology_key).map_or("", String::as_str), 0);
-                }
-                let counts = cluster.counts.by_node(&matcher).into_iter().flatten();
-                for (node, count) in counts {
-                    let Some(node) = cluster.nodes.get(node).filter(|node| has_keys(node)) else { continue };
-                    let value = node.labels.get(&spec.topology_key).map_or("", String::as_str);
-                    if let Some(domain) = domains.get_mut(value)
-                        && includes(spec, &cycle.constraints, node)
-                    {
-                        *domain += count;
+
+    pub(super) fn scores(&self, cluster: &Cluster, cycle: &Cycle, nodes: &[&NodeInfo]) -> Vec<i64> {
+        let specs = &self.constraints;
+        if specs.is_empty() {
+            return vec![0; nodes.len()];
+        }
+        let has_keys =
+            |node: &NodeInfo| !self.all_keys || specs.iter().all(|(c, _)| node.labels.contains_key(&c.topology_key));
+        let is_scored: Vec<bool> = nodes.iter().map(|node| has_keys(node)).collect();
+        let scored = || nodes.iter().zip(&is_scored).filter(|(_, is_scored)| **is_scored).map(|(node, _)| *node);
+        let size = scored().count();
+        let soft: Vec<Soft<'_>> = specs
+            .iter()
+            .map(|(spec, matcher)| {
+                let mut domains: HashMap<&str, i64> = HashMap::new();
+                if spec.topology_key != HOSTNAME {
+                    for node in scored() {
+                        domains.insert(node.labels.get(&spec.topology_key).map_or("", String::as_str), 0);
+                    }
+                    let counts = cluster.counts.by_node(matcher).into_iter().flatten();
+                    for (node, count) in counts {
+                        let Some(node) = cluster.nodes.get(node).filter(|node| has_keys(node)) else { continue };
+                        let value = node.labels.get(&spec.topology_key).map_or("", String::as_str);
+                        if let Some(domain) = domains.get_mut(value)
+                            && includes(spec, &cycle.constraints, node)
+                        {
+                            *domain += count;
+                        }
                     }
                 }
-            }
-            let size = if spec.topology_key == HOSTNAME { size } else { domains.len() };
-            #[allow(clippy::cast_precision_loss)] // numbers of nodes
-            let weight = ((size + 2) as f64).ln();
-            Soft { spec, matcher, domains, weight }
-        })
-        .collect();
-    let raw: Vec<Option<i64>> = nodes
-        .iter()
-        .zip(&is_scored)
-        .map(|(node, is_scored)| is_scored.then(|| soft.iter().map(|soft| soft.score(cluster, node)).sum::<f64>()))
-        .map(|score| {
-            #[allow(clippy::cast_possible_truncation)] // numbers of pods
-            score.map(|score| score.round() as i64)
-        })
-        .collect();
-    normalise(&raw)
+                let size = if spec.topology_key == HOSTNAME { size } else { domains.len() };
+                #[allow(clippy::cast_precision_loss)] // numbers of nodes
+                let weight = ((size + 2) as f64).ln();
+                Soft { spec, matcher, domains, weight }
+            })
+            .collect();
+        let raw: Vec<Option<i64>> = nodes
+            .iter()
+            .zip(&is_scored)
+            .map(|(node, is_scored)| is_scored.then(|| soft.iter().map(|soft| soft.score(cluster, node)).sum::<f64>()))
+            .map(|score| {
+                #[allow(clippy::cast_possible_truncation)] // numbers of pods
+                score.map(|score| score.round() as i64)
+            })
+            .collect();
+        normalise(&raw)
+    }
 }
 
 impl Soft<'_> {
@@ -90,7 +102,7 @@ impl Soft<'_> {
     fn score(&self, cluster: &Cluster, node: &NodeInfo) -> f64 {
         let Some(value) = node.labels.get(&self.spec.topology_key) else { return 0.0 };
         let count = if self.spec.topology_key == HOSTNAME {
-            cluster.counts.on(&self.matcher, &node.name)
+            cluster.counts.on(self.matcher, &node.name)
         } else {
             self.domains.get(value.as_str()).copied().unwrap_or(0)
         };

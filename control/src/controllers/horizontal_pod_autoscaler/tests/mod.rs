@@ -12,6 +12,7 @@ mod groups;
 mod normalizing;
 mod passes;
 mod proposing;
+mod recorded;
 mod replicas;
 mod selecting;
 

@@ -25,7 +25,7 @@ fn autoscalers_of_the_same_pods_are_found() {
     let both = selectors.controlling("default", &web);
     assert_eq!(both, [one.clone(), two.clone()]);
     let problem = SelectorProblem::Ambiguous { selector: "app=web".to_owned(), autoscalers: both };
-    let message = "pods by selector app=web are controlled by multiple HPAs: [{one default} {two default}]";
+    let message = "pods by selector app=web are controlled by multiple HPAs: [default/one default/two]";
     assert_eq!(problem.text(), message);
     selectors.forget(&one);
     assert_eq!(selectors.controlling("default", &web), [two]);
@@ -37,8 +37,9 @@ fn selectors_are_written_and_read() {
     for written in ["a=b", "a=b,c in (d,e),f,!g", "a notin (b)"] {
         assert_eq!(text(&parse(written).unwrap()), written);
     }
-    assert_eq!(parse("a=b c").unwrap_err(), "found 'c', expected: ',' or 'end of string'");
-    assert_eq!(parse("n>5").unwrap_err(), "comparisons of numbers are not supported");
+    let why = "couldn't parse the selector string \"a=b c\": found 'c', expected: ',' or 'end of string'";
+    assert_eq!(parse("a=b c").unwrap_err(), why);
+    assert_eq!(parse("n>5").unwrap_err(), "\"gt\" isn't supported in label selectors");
 }
 
 #[test]

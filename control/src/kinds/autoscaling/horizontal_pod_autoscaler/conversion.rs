@@ -12,7 +12,10 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
-const ALL: [&str; 4] = [METRICS, CURRENT_METRICS, CONDITIONS, BEHAVIOR];
+/// Annotations that upstream removes, and neither reads nor writes any more.
+const TOLERANCES: [&str; 2] =
+    ["autoscaling.alpha.kubernetes.io/scale-up-tolerance", "autoscaling.alpha.kubernetes.io/scale-down-tolerance"];
+const ALL: [&str; 6] = [METRICS, CURRENT_METRICS, CONDITIONS, BEHAVIOR, TOLERANCES[0], TOLERANCES[1]];
 
 /// The names of fields in the annotation with the behavior, which upstream writes as its internal type has them.
 const BEHAVIOR_FIELDS: [(&str, &str); 9] = [
@@ -72,7 +75,7 @@ pub(super) fn v1_of_v2(object: &mut Value) {
         annotate(CONDITIONS, status["conditions"].clone());
     }
     if spec["behavior"].is_object() {
-        annotate(BEHAVIOR, renamed(&spec["behavior"], |(own, _)| own, |(_, internal)| internal));
+        annotate(BEHAVIOR, internal(&spec["behavior"]));
     }
     if let Some(fields) = object["spec"].as_object_mut() {
         fields.remove("metrics");
@@ -165,8 +168,7 @@ pub(super) fn v2beta1_of_v2(object: &mut Value) {
         if !metadata["annotations"].is_object() {
             metadata["annotations"] = json!({});
         }
-        metadata["annotations"][BEHAVIOR] =
-            json!(renamed(&behavior, |(own, _)| own, |(_, internal)| internal).to_string());
+        metadata["annotations"][BEHAVIOR] = json!(internal(&behavior).to_string());
     }
     let status = &mut object["status"];
     if status.is_object() && status["currentReplicas"].is_null() {
@@ -208,9 +210,71 @@ fn renamed(behavior: &Value, from: fn(Names) -> &'static str, to: fn(Names) -> &
     rename(behavior, &|rules| rename(rules, &rule))
 }
 
+/// A behavior as upstream's internal type has it, with all fields of its rules.
+fn internal(behavior: &Value) -> Value {
+    let named = renamed(behavior, |(own, _)| own, |(_, internal)| internal);
+    let rules = |direction: &str| -> Value {
+        let given = named.get(direction).and_then(Value::as_object);
+        let fields = ["StabilizationWindowSeconds", "SelectPolicy", "Policies", "Tolerance"];
+        let field = |given: &Map<String, Value>, name: &str| given.get(name).cloned().unwrap_or(Value::Null);
+        given
+            .map_or(Value::Null, |given| fields.map(|name| (name.to_owned(), field(given, name))).into_iter().collect())
+    };
+    json!({"ScaleUp": rules("ScaleUp"), "ScaleDown": rules("ScaleDown")})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What kube-apiserver 1.36.2 makes of `v1` objects.
+    #[test]
+    fn annotations_are_read_and_written_as_by_kube_apiserver() {
+        let at = |name: &str| format!("autoscaling.alpha.kubernetes.io/{name}");
+        let read = |annotations: Value, percentage: Value| {
+            let spec = json!({"maxReplicas": 5, "minReplicas": 1, "targetCPUUtilizationPercentage": percentage});
+            let mut object = json!({"metadata": {"name": "h", "annotations": annotations}, "spec": spec});
+            v2_of_v1(&mut object);
+            object
+        };
+        let cpu = |percentage: i32| {
+            let target = json!({"type": "Utilization", "averageUtilization": percentage});
+            json!({"type": "Resource", "resource": {"name": "cpu", "target": target}})
+        };
+        let qps = json!([{"type": "Pods", "pods": {"metricName": "qps", "targetAverageValue": "10"}}]);
+        let object = read(json!({at("metrics"): qps.to_string()}), json!(30));
+        let target = json!({"type": "AverageValue", "averageValue": "10"});
+        let pods = json!({"type": "Pods", "pods": {"metric": {"name": "qps"}, "target": target}});
+        assert_eq!(object["spec"]["metrics"], json!([pods, cpu(30)]));
+        for unread in ["metrics", "conditions", "scale-up-tolerance", "scale-down-tolerance"] {
+            let object = read(json!({at(unread): "[{", "a": "b"}), Value::Null);
+            assert_eq!(object["spec"]["metrics"], json!([cpu(80)]), "{unread}");
+            assert_eq!(object["metadata"]["annotations"], json!({"a": "b"}), "{unread}");
+        }
+
+        let policies = json!([{"Type": "Pods", "Value": 2, "PeriodSeconds": 60}]);
+        let up = json!({"StabilizationWindowSeconds": 60, "SelectPolicy": "Min", "Policies": policies});
+        let given = json!({"ScaleUp": up, "ScaleDown": null}).to_string();
+        let mut object = read(json!({at("behavior"): given, at("scale-up-tolerance"): "0.2"}), Value::Null);
+        let policies = json!([{"type": "Pods", "value": 2, "periodSeconds": 60}]);
+        let all = json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]);
+        let behavior = json!({
+            "scaleUp": {"stabilizationWindowSeconds": 60, "selectPolicy": "Min", "policies": policies},
+            "scaleDown": {"selectPolicy": "Max", "policies": all},
+        });
+        assert_eq!(object["spec"]["behavior"], behavior);
+        v1_of_v2(&mut object);
+        let written = object["metadata"]["annotations"][at("behavior")].as_str().unwrap();
+        let expected = concat!(
+            r#"{"ScaleUp":{"StabilizationWindowSeconds":60,"SelectPolicy":"Min","Policies":"#,
+            r#"[{"Type":"Pods","Value":2,"PeriodSeconds":60}],"Tolerance":null},"#,
+            r#""ScaleDown":{"StabilizationWindowSeconds":null,"SelectPolicy":"Max","Policies":"#,
+            r#"[{"Type":"Percent","Value":100,"PeriodSeconds":15}],"Tolerance":null}}"#
+        );
+        let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        assert_eq!(parse(written), parse(expected));
+        assert_eq!(object["metadata"]["annotations"].as_object().unwrap().len(), 1);
+    }
 
     #[test]
     fn nothing_is_lost_through_v1() {

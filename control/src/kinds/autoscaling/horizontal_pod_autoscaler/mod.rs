@@ -96,6 +96,17 @@ impl Strategy for HorizontalPodAutoscaler {
         validation::validate(&Field::root(&in_v2(object)).at("spec"), errors);
     }
 
+    fn validate_create(&self, object: &Value, errors: &mut Errors) {
+        validation::validate_group(&Field::root(object).below("spec.scaleTargetRef"), errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        // What is stored without a group can still be changed.
+        if validation::names_group(&Field::root(old).below("spec.scaleTargetRef")) {
+            validation::validate_group(&Field::root(new).below("spec.scaleTargetRef"), errors);
+        }
+    }
+
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
         none_negative(&Field::root(new).at("status"), &["currentReplicas", "desiredReplicas"], errors);
     }

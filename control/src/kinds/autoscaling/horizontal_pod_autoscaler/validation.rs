@@ -53,6 +53,21 @@ fn reference(target: &Field<'_>, errors: &mut Errors) {
     }
 }
 
+/// Whether a scale's target names an API group, or is of the one kind of the core group that has a scale.
+pub(super) fn names_group(target: &Field<'_>) -> bool {
+    let version = target.at("apiVersion");
+    version.text().contains('/') && !version.text().starts_with('/')
+        || target.at("kind").text() == "ReplicationController"
+}
+
+/// Upstream's `ValidateAPIVersion` without `AllowEmptyAPIGroup`.
+pub(super) fn validate_group(target: &Field<'_>, errors: &mut Errors) {
+    if !names_group(target) {
+        let version = target.at("apiVersion");
+        version.invalid_as(&format!("{:?}", version.text()), "apiVersion must specify API group", errors);
+    }
+}
+
 fn validate_metric(metric: &Field<'_>, errors: &mut Errors) {
     let kind = metric.at("type");
     if kind.text().is_empty() {
