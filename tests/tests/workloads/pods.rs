@@ -1,5 +1,7 @@
 //! Where pods go, and what is said of those that go nowhere.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use windlass_tests::{DEFAULT_TIMEOUT, eventually};
 
@@ -17,6 +19,20 @@ const ONE: &str = "containers: [{name: c, image: nginx, imagePullPolicy: IfNotPr
 
 fn is_unschedulable(pod: &Value) -> bool {
     pod["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["reason"] == "Unschedulable")
+}
+
+/// What the scheduler's events say of a pod. Whether a pod is tried again while its victim ends depends on what else happens
+/// on the node.
+fn told_by_the_scheduler(case: &Case<'_>, pod: &str) -> BTreeSet<String> {
+    let of_pod = format!("involvedObject.name={pod}");
+    let events = case.kubectl.json(&["events", "--field-selector", &of_pod]).expect("events can be listed");
+    let events = events["items"].as_array().cloned().unwrap_or_default().into_iter();
+    let of_scheduler = events.filter(|event| {
+        event["reportingComponent"] == "default-scheduler" || event["source"]["component"] == "default-scheduler"
+    });
+    let text =
+        |event: Value| ["type", "reason", "message"].map(|part| event[part].as_str().unwrap_or_default().to_owned());
+    of_scheduler.map(|event| text(event).join(" ")).filter(|text| !text.contains("a terminating pod")).collect()
 }
 
 /// The room is a port of the node, since pods of other tests take no part in that.
@@ -38,15 +54,18 @@ fn an_important_pod_takes_the_room_of_another(case: &mut Case<'_>) {
     case.applied(&pod("polite", &format!("priorityClassName: polite\n  {}", at_port(""))));
     case.until("is unschedulable", "pod/polite", is_unschedulable);
     case.applied(&pod("important", &format!("priorityClassName: pushing\n  {}", at_port(""))));
-    let nominated = case.until("is nominated", "pod/important", |pod| pod["status"]["nominatedNodeName"].is_string());
-    case.recording.fact(&format!("important: {}", nominated["status"]["conditions"][0]["message"]));
+    case.until("is nominated", "pod/important", |pod| pod["status"]["nominatedNodeName"].is_string());
     case.until("is told", "pod/minor", |pod| {
         pod["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["type"] == "DisruptionTarget")
     });
     case.recording.show(&["pods --field-selector=metadata.name=minor"]);
     case.until("runs", "pod/important", |pod| pod["status"]["phase"] == "Running");
     case.recording.show(&["pods"]);
-    case.recording.events(&["Pod"]);
+    for pod in ["minor", "polite", "important"] {
+        for message in told_by_the_scheduler(case, pod) {
+            case.recording.fact(&format!("{pod}: {message}"));
+        }
+    }
     let _ = case.kubectl.run(&["delete", "priorityclass", "pushing", "polite"]);
 }
 
