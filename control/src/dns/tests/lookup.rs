@@ -122,10 +122,7 @@ fn addresses_of_endpoints() {
         ),
         ("web-0.nginx.default.svc.cluster.local A", &["NoError", "web-0.nginx.default.svc.~ 5 A 10.244.0.5"]),
         ("web-0.nginx.default.svc.cluster.local AAAA", NO_DATA),
-        (
-            "10-244-0-7.nginx.default.svc.cluster.local A",
-            &["NoError", "10-244-0-7.nginx.default.svc.~ 5 A 10.244.0.7"],
-        ),
+        ("10-244-0-7.nginx.default.svc.cluster.local A", &["NoError", "10-244-0-7.nginx.default.svc.~ 5 A 10.244.0.7"]),
         // One that has a host name has no other.
         ("10-244-0-5.nginx.default.svc.cluster.local A", NO_NAME),
         ("fd00--9.nginx.default.svc.cluster.local AAAA", &["NoError", "fd00--9.nginx.default.svc.~ 5 AAAA fd00::9"]),
@@ -218,10 +215,7 @@ fn aliases() {
             "inside.default.svc.cluster.local A",
             &["NoError", "inside.default.svc.~ 5 CNAME web.default.svc.~", "web.default.svc.~ 5 A 10.96.0.7"],
         ),
-        (
-            "nowhere.default.svc.cluster.local A",
-            &["NXDomain", "nowhere.default.svc.~ 5 CNAME none.default.svc.~", SOA],
-        ),
+        ("nowhere.default.svc.cluster.local A", &["NXDomain", "nowhere.default.svc.~ 5 CNAME none.default.svc.~", SOA]),
         // An address is no name.
         ("address.default.svc.cluster.local A", NO_NAME),
         ("one.default.svc.cluster.local A", &["ServFail"]),
