@@ -170,7 +170,7 @@ impl Controller for GarbageCollector {
         Ok(Outcome::Done)
     }
 
-    /// Follows discovery.
+    /// Follows discovery, beginning with what [`prepare`](Self::prepare) had, so that nothing in between is missed.
     async fn run(&self, shutdown: CancellationToken) {
         let mut discovery = self.discovery.clone();
         loop {

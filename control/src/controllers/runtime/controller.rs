@@ -1,6 +1,6 @@
 //! What a controller is, and how controllers run: each in a task of its own, which is started again when it panics.
 
-use std::{fmt, future::Future, hash::Hash, sync::Arc};
+use std::{convert::Infallible, fmt, future::Future, hash::Hash, sync::Arc};
 
 use futures::future::BoxFuture;
 use kube::Client;
@@ -196,7 +196,19 @@ impl Controllers {
     /// Runs all until shutdown.
     pub(crate) async fn run(self) {
         let mut tasks = Supervisor::new(self.shared.shutdown.clone());
-        tasks.forever("discovery", self.discoverer.run(self.shared.shutdown.clone()));
+        tasks.forever("discovery", {
+            let (discoverer, shutdown) = (Arc::new(self.discoverer), self.shared.shutdown.clone());
+            async move {
+                keep_running("discovery", &shutdown, || {
+                    let (discoverer, shutdown) = (Arc::clone(&discoverer), shutdown.clone());
+                    async move {
+                        let _ = shutdown.run_until_cancelled(discoverer.run()).await;
+                        Ok::<(), Infallible>(())
+                    }
+                })
+                .await;
+            }
+        });
         for (name, controller) in self.added {
             tasks.forever(name, controller);
         }

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::kinds::Kinds;
 
@@ -56,50 +55,42 @@ impl Discoverer {
         Discovery(found)
     }
 
-    /// Asks until `shutdown`.
-    pub(super) async fn run(mut self, shutdown: CancellationToken) {
-        let follow = async {
-            loop {
-                if let Some(generation) = &mut self.generation {
-                    generation.mark_unchanged();
+    /// Asks forever.
+    pub(super) async fn run(&self) {
+        let mut generation = self.generation.clone();
+        loop {
+            if let Some(generation) = &mut generation {
+                generation.mark_unchanged();
+            }
+            // A group that failed may be back without a change of the catalog: its server is another one.
+            let whole = match Kinds::discover(&self.client).await {
+                Ok(kinds) => {
+                    let whole = kinds.failed.is_empty();
+                    self.found.send_replace(Some(Arc::new(kinds)));
+                    whole
                 }
-                // A group that failed may be back without a change of the catalog: its server is another one.
-                let whole = match Kinds::discover(&self.client).await {
-                    Ok(kinds) => {
-                        let whole = kinds.failed.is_empty();
-                        self.found.send_replace(Some(Arc::new(kinds)));
-                        whole
-                    }
-                    Err(error) => {
-                        tracing::debug!(%error, "failed to discover served types; retrying");
-                        false
-                    }
-                };
-                self.wait(whole).await;
-            }
-        };
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = follow => {}
+                Err(error) => {
+                    tracing::debug!(%error, "failed to discover served types; retrying");
+                    false
+                }
+            };
+            wait(&mut generation, whole).await;
         }
     }
+}
 
-    /// Until the result may be another one. What is `whole` changes only with the generation.
-    async fn wait(&mut self, whole: bool) {
-        let Some(generation) = &mut self.generation else { return tokio::time::sleep(POLL_INTERVAL).await };
-        let poll = async {
-            match whole {
-                true => std::future::pending().await,
-                false => tokio::time::sleep(POLL_INTERVAL).await,
-            }
+/// Until the result may be another one. What is `whole` changes only with the generation.
+async fn wait(generation: &mut Option<watch::Receiver<u64>>, whole: bool) {
+    if let Some(changes) = generation {
+        let has_ended = tokio::select! {
+            changed = changes.changed() => changed.is_err(),
+            () = tokio::time::sleep(POLL_INTERVAL), if !whole => false,
         };
-        tokio::select! {
-            changed = generation.changed() => if changed.is_err() {
-                // The API server has ended; what it served cannot change any more, unless another one takes over.
-                self.generation = None;
-                tokio::time::sleep(POLL_INTERVAL).await;
-            },
-            () = poll => {}
+        if !has_ended {
+            return;
         }
+        // The API server has ended; what it served cannot change any more, unless another one takes over.
+        *generation = None;
     }
+    tokio::time::sleep(POLL_INTERVAL).await;
 }
