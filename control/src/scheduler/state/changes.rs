@@ -250,7 +250,8 @@ fn demands_the_same(old: &PodInfo, new: &PodInfo) -> bool {
                 && old.tolerations == new.tolerations
                 && old.spread == new.spread
         }
-        (old, new) => old.is_none() == new.is_none(),
+        (None, None) => true,
+        _ => false,
     };
     same && old.gated == new.gated && occupies_the_same(old, new)
 }

@@ -120,12 +120,16 @@ impl State {
         }
         let all = cluster.nodes.len();
         let enough = feasible_nodes_to_find(all);
-        let named = cycle.nodes.iter().flatten().filter_map(|name| cluster.nodes.get(name));
-        let unnamed = cycle.nodes.is_none().then(|| cluster.nodes_from(self.start));
-        if cycle.nodes.is_some() {
-            found.unnamed = all - named.clone().count();
-        }
-        for node in named.chain(unnamed.into_iter().flatten()) {
+        let nodes: Box<dyn Iterator<Item = &NodeInfo>> = match &cycle.nodes {
+            Some(names) => {
+                let named: Vec<&NodeInfo> = names.iter().filter_map(|name| cluster.nodes.get(name)).collect();
+                found.unnamed = all - named.len();
+                Box::new(named.into_iter())
+            }
+            // Lazily: enough are often found long before the end.
+            None => Box::new(cluster.nodes_from(self.start)),
+        };
+        for node in nodes {
             match fits(node) {
                 Ok(()) => found.feasible.push(node.name.clone()),
                 Err(failure) => found.failures.push((node.name.clone(), failure)),
