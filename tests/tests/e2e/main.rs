@@ -8,7 +8,6 @@ mod churn;
 mod crash;
 mod custom_resources;
 mod dashboard;
-mod dead_nodes;
 mod dns;
 mod eviction;
 mod faults;
@@ -39,6 +38,7 @@ mod streams;
 mod systemd;
 mod termination_messages;
 mod top;
+mod unreachable_nodes;
 mod usage;
 mod volumes;
 

@@ -29,6 +29,15 @@ fn all_answer(names: &BTreeSet<String>, mut ask: impl FnMut() -> anyhow::Result<
     assert_eq!(&seen, names, "somebody else answered");
 }
 
+/// Requests a page until the connection is rejected, not timed out.
+fn refuses(what: &str, mut ask: impl FnMut() -> anyhow::Result<String>) {
+    eventually(DEFAULT_TIMEOUT, &format!("{what} refuses"), || {
+        let error = format!("{:#}", ask().err().ok_or_else(|| anyhow::anyhow!("it still answers"))?);
+        anyhow::ensure!(error.contains("exit status: 7"), "{error}");
+        Ok(())
+    });
+}
+
 /// Requests a page from inside a container. Not with wget: the static one crashes when it resolves a name.
 fn ask_from(testbed: &Testbed, container: &str, address: &str, path: &str) -> anyhow::Result<String> {
     let host = format!("unix://{}", testbed.docker_socket().display());
@@ -135,20 +144,11 @@ fn a_service_answers_from_every_pod_wherever_it_is_asked() {
         anyhow::ensure!(late["status"]["loadBalancer"]["ingress"][0]["ip"] == "198.18.0.1", "{late}");
         Ok(())
     });
-    eventually(DEFAULT_TIMEOUT, "nobody answers for the one without endpoints", || {
-        let error = testbed.try_sh_outside("curl -sS --max-time 5 http://198.18.0.1:8090/ 2>&1").err();
-        let error = format!("{:#}", error.ok_or_else(|| anyhow::anyhow!("it still answers"))?);
-        anyhow::ensure!(error.contains("exit status: 7"), "{error}");
-        Ok(())
+    refuses("the service without endpoints", || {
+        testbed.try_sh_outside("curl -sS --max-time 5 http://198.18.0.1:8090/ 2>&1")
     });
 
     // Without endpoints the service rejects connections at once.
     let _ = kubectl.run(&["scale", "rc", "web", "--replicas=0"]);
-    eventually(DEFAULT_TIMEOUT, "the service refuses", || {
-        let error = testbed.try_sh(&format!("curl -sS --max-time 5 http://{cluster_ip}/ 2>&1")).err();
-        let error = format!("{:#}", error.ok_or_else(|| anyhow::anyhow!("it still answers"))?);
-        // Rejected, not timed out.
-        anyhow::ensure!(error.contains("exit status: 7"), "{error}");
-        Ok(())
-    });
+    refuses("the service", || testbed.try_sh(&format!("curl -sS --max-time 5 http://{cluster_ip}/ 2>&1")));
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::Value;
-use windlass_tests::{DEFAULT_TIMEOUT, HollowNodes, Kubectl, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, HollowNodes, Kubectl, Testbed, eventually, shared_dir::condition};
 
 use crate::name_of;
 
@@ -44,9 +44,7 @@ fn health(kubectl: &Kubectl<'_>, node: &str) -> anyhow::Result<(BTreeSet<String>
     let taints = node["spec"]["taints"].as_array().into_iter().flatten();
     let unreachable = taints.filter(|taint| taint["key"] == "node.kubernetes.io/unreachable");
     let effects = unreachable.filter_map(|taint| taint["effect"].as_str().map(str::to_owned)).collect();
-    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    let ready = conditions.filter(|condition| condition["type"] == "Ready").map(|condition| &condition["status"]);
-    Ok((effects, ready.filter_map(Value::as_str).collect()))
+    Ok((effects, condition(&node, "Ready")["status"].as_str().unwrap_or_default().to_owned()))
 }
 
 fn effects(list: &[&str]) -> BTreeSet<String> {
