@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{objects::claims::CLASS_ANNOTATION, quantity::Quantity};
 
 use super::ResourceList;
-use crate::kinds::shared::volume_claims::CLASS_ANNOTATION;
 
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";

@@ -124,6 +124,7 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -141,6 +142,39 @@ mod tests {
     fn pairs() -> impl Strategy<Value = BTreeMap<String, String>> {
         prop::collection::btree_map(0u8..4, 0u8..3, 0..4)
             .prop_map(|map| map.into_iter().map(|(k, v)| (format!("k{k}"), format!("v{v}"))).collect())
+    }
+
+    #[test]
+    fn selectors_are_written_and_read() {
+        for written in ["a=b", "a=b,c in (d,e),f,!g", "a notin (b)"] {
+            assert_eq!(text(&parse(written).unwrap()), written);
+        }
+        let why = "couldn't parse the selector string \"a=b c\": found 'c', expected: ',' or 'end of string'";
+        assert_eq!(parse("a=b c").unwrap_err(), why);
+        assert_eq!(parse("n>5").unwrap_err(), "\"gt\" isn't supported in label selectors");
+    }
+
+    #[test]
+    fn go_writes_selectors_so() {
+        let selector = |value: serde_json::Value| serde_json::from_value::<LabelSelector>(value).unwrap();
+        assert_eq!(go_selector(None), "nil");
+        let all = selector(json!({"matchLabels": {"b": "1", "a": ""},
+            "matchExpressions": [{"key": "c", "operator": "In", "values": ["x", "y"]}]}));
+        assert_eq!(
+            go_selector(Some(&all)),
+            "&LabelSelector{MatchLabels:map[string]string{a: ,b: 1,},\
+         MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:c,Operator:In,Values:[x y],},},}"
+        );
+        let exists = selector(json!({"matchExpressions": [{"key": "e", "operator": "Exists"}]}));
+        assert_eq!(
+            go_selector(Some(&exists)),
+            "&LabelSelector{MatchLabels:map[string]string{},\
+         MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:e,Operator:Exists,Values:[],},},}"
+        );
+        assert_eq!(
+            go_selector(Some(&LabelSelector::default())),
+            "&LabelSelector{MatchLabels:map[string]string{},MatchExpressions:[]LabelSelectorRequirement{},}"
+        );
     }
 
     proptest! {

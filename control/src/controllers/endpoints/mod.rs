@@ -28,7 +28,6 @@ use super::{
     },
 };
 
-mod execute;
 mod legacy;
 mod metrics;
 mod mirroring;
@@ -36,11 +35,12 @@ mod model;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 pub(crate) use mirroring::EndpointSliceMirroring;
 
-use execute::{Actions, write_slices};
 use metrics::SliceMetrics;
+use writes::{Actions, write_slices};
 
 /// How long to wait for the cache to show our own writes; the watch event itself enqueues the service earlier.
 const UNHEARD: Duration = Duration::from_secs(1);

@@ -13,7 +13,10 @@ use super::{
     scales::Scales,
     server_errors::Answer,
 };
-use crate::controllers::runtime::{error, kinds::group_of};
+use crate::controllers::runtime::{
+    error,
+    kinds::{group_of, with_group},
+};
 
 const CUSTOM: &str = "custom.metrics.k8s.io";
 /// Versions of the custom metrics API that can be read.
@@ -98,10 +101,7 @@ impl MetricsClient {
             ("metrics".to_owned(), None)
         } else {
             let kind = scales.kind(api_version, &described.kind).map_err(|why| {
-                let kind = match group_of(api_version) {
-                    "" => described.kind.clone(),
-                    group => format!("{}.{group}", described.kind),
-                };
+                let kind = with_group(&described.kind, group_of(api_version));
                 format!("unable to fetch metrics from custom metrics API: unable to map kind {kind} to resource: {why}")
             })?;
             (kind.group_resource(), Some(&described.name))

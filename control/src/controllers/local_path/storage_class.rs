@@ -11,12 +11,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        runtime::{During as _, Error, error},
-        storage::{DEFAULT_MARK, LOCAL_PATH_PROVISIONER, is_default},
-    },
-    plan::HOSTNAME,
+use super::plan::HOSTNAME;
+use crate::controllers::{
+    runtime::{During as _, Error, error},
+    storage::{DEFAULT_MARK, LOCAL_PATH_PROVISIONER, is_default},
 };
 
 const NAME: &str = "local-path";
@@ -53,12 +51,8 @@ pub(super) async fn ensure(client: &Client, classes: &[Arc<StorageClass>], node:
 
 /// Whether a class allows what the provisioner has made it allow: all, or the node of before.
 fn is_of(class: &StorageClass, node: Option<&str>) -> bool {
-    class.provisioner == LOCAL_PATH_PROVISIONER
-        && match (&class.allowed_topologies, node) {
-            (None, _) => node.is_none(),
-            (Some(terms), Some(node)) => json!(terms) == allowed(node),
-            (Some(terms), None) => terms.is_empty(),
-        }
+    let terms = class.allowed_topologies.as_deref().unwrap_or_default();
+    class.provisioner == LOCAL_PATH_PROVISIONER && json!(terms) == node.map_or_else(|| json!([]), allowed)
 }
 
 /// Allows one node.

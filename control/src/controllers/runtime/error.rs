@@ -102,10 +102,7 @@ pub(crate) fn written<T>(
     action: &'static str,
     object: &impl ToString,
 ) -> Result<T, Error> {
-    match answer {
-        Err(error) if is_conflict(&error) || is_not_found(&error) => Err(Error::Changed(object.to_string())),
-        answer => answer.during(action, object),
-    }
+    of_seen(answer, action, object)?.ok_or_else(|| Error::Changed(object.to_string()))
 }
 
 /// Ignores a deleted or recreated object, which needs no more work.

@@ -40,7 +40,12 @@ impl Kind {
 
 /// Plural and group, such as `pods` or `leases.coordination.k8s.io`.
 pub(crate) fn group_resource(resource: &ApiResource) -> String {
-    if resource.group.is_empty() { resource.plural.clone() } else { format!("{}.{}", resource.plural, resource.group) }
+    with_group(&resource.plural, &resource.group)
+}
+
+/// A kind or plural with its group, such as `Deployment.apps`; alone in the core group.
+pub(crate) fn with_group(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
 /// The group of an apiVersion; empty for the core group.

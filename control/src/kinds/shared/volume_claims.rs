@@ -1,7 +1,7 @@
 //! The spec of a PersistentVolumeClaim, in the claim itself and in the templates of StatefulSets. Pure.
 
 use serde_json::{Value, json};
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{objects::claims::CLASS_ANNOTATION, quantity::Quantity};
 
 use super::{field::Field, fractional_bytes, selector};
 use crate::apiserver::validation::{errors::Errors, names};
@@ -109,8 +109,6 @@ pub(crate) fn normalize_sources(object: &mut Value, old: Option<&Value>) {
         _ => {}
     }
 }
-
-pub(crate) use windlass_kit::objects::claims::CLASS_ANNOTATION;
 
 /// The warning about the annotation.
 pub(crate) fn class_annotation_warning(object: &Value) -> Option<String> {

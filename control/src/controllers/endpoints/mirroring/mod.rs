@@ -15,8 +15,8 @@ use windlass_kit::{
 
 use super::{
     UNHEARD,
-    execute::{Actions, write_slices},
     slices::Plan,
+    writes::{Actions, write_slices},
 };
 use crate::controllers::runtime::{Cache, Context, Controller, Error, Index, Key, Outcome, PerOwner, SyncPoint, error};
 

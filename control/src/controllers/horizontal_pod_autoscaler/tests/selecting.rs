@@ -1,12 +1,11 @@
-//! Autoscalers that share pods, and selectors as text.
+//! Autoscalers that share pods.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::pod;
 use crate::controllers::{
     horizontal_pod_autoscaler::{messages::SelectorProblem, selectors::Selectors},
-    label_selector::{go_selector, parse, text},
+    label_selector::parse,
     runtime::Key,
 };
 
@@ -30,37 +29,4 @@ fn autoscalers_of_the_same_pods_are_found() {
     selectors.forget(&one);
     assert_eq!(selectors.controlling("default", &web), [two]);
     assert_eq!(selectors.controlling("default", &[]), []);
-}
-
-#[test]
-fn selectors_are_written_and_read() {
-    for written in ["a=b", "a=b,c in (d,e),f,!g", "a notin (b)"] {
-        assert_eq!(text(&parse(written).unwrap()), written);
-    }
-    let why = "couldn't parse the selector string \"a=b c\": found 'c', expected: ',' or 'end of string'";
-    assert_eq!(parse("a=b c").unwrap_err(), why);
-    assert_eq!(parse("n>5").unwrap_err(), "\"gt\" isn't supported in label selectors");
-}
-
-#[test]
-fn go_writes_selectors_so() {
-    let selector = |value: Value| serde_json::from_value::<LabelSelector>(value).unwrap();
-    assert_eq!(go_selector(None), "nil");
-    let all = selector(json!({"matchLabels": {"b": "1", "a": ""},
-        "matchExpressions": [{"key": "c", "operator": "In", "values": ["x", "y"]}]}));
-    assert_eq!(
-        go_selector(Some(&all)),
-        "&LabelSelector{MatchLabels:map[string]string{a: ,b: 1,},\
-         MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:c,Operator:In,Values:[x y],},},}"
-    );
-    let exists = selector(json!({"matchExpressions": [{"key": "e", "operator": "Exists"}]}));
-    assert_eq!(
-        go_selector(Some(&exists)),
-        "&LabelSelector{MatchLabels:map[string]string{},\
-         MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:e,Operator:Exists,Values:[],},},}"
-    );
-    assert_eq!(
-        go_selector(Some(&LabelSelector::default())),
-        "&LabelSelector{MatchLabels:map[string]string{},MatchExpressions:[]LabelSelectorRequirement{},}"
-    );
 }

@@ -213,12 +213,12 @@ fn renamed(behavior: &Value, from: fn(Names) -> &'static str, to: fn(Names) -> &
 /// A behavior as upstream's internal type has it, with all fields of its rules.
 fn internal(behavior: &Value) -> Value {
     let named = renamed(behavior, |(own, _)| own, |(_, internal)| internal);
-    let rules = |direction: &str| -> Value {
-        let given = named.get(direction).and_then(Value::as_object);
-        let fields = ["StabilizationWindowSeconds", "SelectPolicy", "Policies", "Tolerance"];
-        let field = |given: &Map<String, Value>, name: &str| given.get(name).cloned().unwrap_or(Value::Null);
-        given
-            .map_or(Value::Null, |given| fields.map(|name| (name.to_owned(), field(given, name))).into_iter().collect())
+    let rules = |direction: &str| match &named[direction] {
+        given @ Value::Object(_) => ["StabilizationWindowSeconds", "SelectPolicy", "Policies", "Tolerance"]
+            .map(|name| (name.to_owned(), given[name].clone()))
+            .into_iter()
+            .collect(),
+        _ => Value::Null,
     };
     json!({"ScaleUp": rules("ScaleUp"), "ScaleDown": rules("ScaleDown")})
 }

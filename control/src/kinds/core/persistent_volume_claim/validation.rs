@@ -1,7 +1,7 @@
 //! What may change of a claim, and what its status may hold.
 
 use serde_json::{Value, json};
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{objects::claims::CLASS_ANNOTATION, quantity::Quantity};
 
 use crate::{
     apiserver::validation::{
@@ -12,7 +12,6 @@ use crate::{
         field::{Field, IMMUTABLE},
         internal_version::{Internal, Table},
         resource_names as resources, validate_basic_resource,
-        volume_claims::CLASS_ANNOTATION,
     },
 };
 
