@@ -8,7 +8,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::runtime::{During as _, Error, error};
+use super::runtime::{During as _, Error, Proof, error};
 
 /// The finalizers of an object with one of them, or without it.
 pub(super) fn with_finalizer<'a>(meta: &'a ObjectMeta, finalizer: &'a str, wanted: bool) -> Vec<&'a str> {
@@ -16,8 +16,24 @@ pub(super) fn with_finalizer<'a>(meta: &'a ObjectMeta, finalizer: &'a str, wante
     others.chain(wanted.then_some(finalizer)).collect()
 }
 
-/// Puts one finalizer on an object or takes it off, unless the object changed meanwhile.
-pub(super) async fn write_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str, wanted: bool) -> Result<(), Error>
+/// Puts a finalizer on an object, unless the object changed meanwhile.
+pub(super) async fn hold<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), Error>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    write(api, object, finalizer, true).await
+}
+
+/// Takes a finalizer off an object, unless the object changed meanwhile: what it has protected may go. That nobody needs it
+/// any more is said by the API, not by a cache.
+pub(super) async fn let_go<K>(api: &Api<K>, object: &K, finalizer: &str, _: Proof) -> Result<(), Error>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    write(api, object, finalizer, false).await
+}
+
+async fn write<K>(api: &Api<K>, object: &K, finalizer: &str, wanted: bool) -> Result<(), Error>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::runtime::{
-    Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, WorkQueue, error,
+    Cache, CachedPod, Context, Controller, Discovery, During as _, Error, Key, Live, Outcome, WorkQueue, error,
     kinds::{Kind, Kinds},
 };
 use crate::quota::{Evaluator, charged_until, recount};
@@ -24,8 +24,12 @@ use crate::quota::{Evaluator, charged_until, recount};
 /// How often all quotas are counted anew (upstream's default).
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 
+/// What was counted, by how.
+type Counted = Vec<(Evaluator, Option<Vec<Value>>)>;
+
 pub(crate) struct ResourceQuotas {
     client: Client,
+    discovery: Discovery,
     quotas: Cache<ResourceQuota>,
     queue: WorkQueue<Key>,
 }
@@ -57,7 +61,8 @@ impl Controller for ResourceQuotas {
                 queue.add_after(Key::of(quota.meta()), delay);
             }
         });
-        Self { client: context.client(), quotas: quotas.cache(), queue: context.queue() }
+        let discovery = context.discovery();
+        Self { client: context.client(), discovery, quotas: quotas.cache(), queue: context.queue() }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
@@ -68,19 +73,21 @@ impl Controller for ResourceQuotas {
         let Some(mut quota) = read.filter(|quota| quota.metadata.deletion_timestamp.is_none()) else {
             return Ok(Outcome::Done);
         };
-        let counted = self.count(&key, &quota.data["spec"]["hard"]).await?;
+        let (counted, failure) = self.count(&key, &quota.data["spec"]["hard"]).await?;
+        let done = |outcome| failure.map_or(Ok(outcome), Err);
         let lists = counted.iter().map(|(evaluator, objects)| (evaluator, objects.as_deref()));
         let status = recount(&whole(&quota), lists, Timestamp::now());
         if quota.data["status"] == status {
-            return Ok(Outcome::Done);
+            return done(Outcome::Done);
         }
         quota.data["status"] = status;
         match api.replace_status(&key.name, &PostParams::default(), &quota).await {
             // What was written while nobody counted a resource yet is found by another look.
-            Ok(_) => Ok(Outcome::After(Duration::ZERO)),
+            Ok(_) => done(Outcome::After(Duration::ZERO)),
             Err(error) if error::is_conflict(&error) => Err(Error::Changed(format!("ResourceQuota {key}"))),
             written => {
-                error::ignore_deleted(written).during("write the status of ResourceQuota", &key).map(|_| Outcome::Done)
+                error::ignore_deleted(written).during("write the status of ResourceQuota", &key)?;
+                done(Outcome::Done)
             }
         }
     }
@@ -110,31 +117,45 @@ fn whole(object: &DynamicObject) -> Value {
 }
 
 impl ResourceQuotas {
-    /// All objects of a namespace that a quota counts, by how they are counted; `None` of types that are not served.
-    async fn count(&self, key: &Key, hard: &Value) -> Result<Vec<(Evaluator, Option<Vec<Value>>)>, Error> {
+    /// All objects of a namespace that a quota counts, by how they are counted; `None` of types that are not served, and of
+    /// those that cannot be listed, which do not keep the others. Why that is so comes beside.
+    async fn count(&self, key: &Key, hard: &Value) -> Result<(Counted, Option<Error>), Error> {
         let names = hard.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
         let mut resources: Vec<&str> = names.filter_map(Evaluator::resource_of).collect();
         resources.sort_unstable();
         resources.dedup();
-        // Most quotas are about the core group alone.
-        let kinds = if resources.iter().any(|resource| resource.contains('.')) {
-            Kinds::discover(&self.client).await
-        } else {
-            Kinds::of_version(&self.client, "v1").await
-        };
-        let kinds = kinds.during("discover what is counted by", key)?;
-        let mut counted = Vec::new();
+        let kinds = self.kinds(key, &resources).await?;
+        let (mut counted, mut failure) = (Vec::new(), None);
         for resource in resources {
             let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
             let Some(evaluator) = Evaluator::of(group, plural) else { continue };
-            let kind = kinds.all.iter().find(|kind| kind.namespaced && kind.group_resource() == resource);
-            let objects = match kind.filter(|kind| kind.has(&["list"])) {
-                Some(kind) => Some(self.objects(key, kind, &evaluator).await?),
-                None => None,
+            let objects = match find(&kinds, resource).filter(|kind| kind.has(&["list"])) {
+                Some(kind) => self.objects(key, kind, &evaluator).await.map(Some),
+                None => Ok(None),
             };
+            let objects = objects.unwrap_or_else(|error| {
+                tracing::warn!(quota = %key, resource, %error, "failed to count for a quota; counting the others");
+                failure = Some(error);
+                None
+            });
             counted.push((evaluator, objects));
         }
-        Ok(counted)
+        Ok((counted, failure))
+    }
+
+    /// The kinds of these resources. Most quotas are about the core group alone; what is known of other groups is asked for
+    /// again only when a type is not among it.
+    async fn kinds(&self, key: &Key, resources: &[&str]) -> Result<Arc<Kinds>, Error> {
+        let what = "discover what is counted by";
+        if !resources.iter().any(|resource| resource.contains('.')) {
+            return Kinds::of_version(&self.client, "v1").await.map(Arc::new).during(what, key);
+        }
+        if let Some(known) = self.discovery.latest()
+            && resources.iter().all(|resource| find(&known, resource).is_some())
+        {
+            return Ok(known);
+        }
+        Kinds::discover(&self.client).await.map(Arc::new).during(what, key)
     }
 
     /// The objects of one type; without their content where only their number counts.
@@ -146,7 +167,11 @@ impl ResourceQuotas {
             let more = list.metadata.remaining_item_count.and_then(|more| usize::try_from(more).ok()).unwrap_or(0);
             return Ok(vec![Value::Null; list.items.len() + more]);
         }
-        let list = api.list(&ListParams::default()).await.during(what, key)?;
-        Ok(list.items.iter().map(whole).collect())
+        let list = Live::list(&api).await.during(what, key)?;
+        Ok(list.answer().iter().map(whole).collect())
     }
+}
+
+fn find<'a>(kinds: &'a Kinds, resource: &str) -> Option<&'a Arc<Kind>> {
+    kinds.all.iter().find(|kind| kind.namespaced && kind.group_resource() == resource)
 }

@@ -1,4 +1,4 @@
-//! Protection of VolumeAttributesClasses: one that is being deleted goes when no volume and no claim names it any more
+//! Protection of VolumeAttributesClasses: one that is being deleted goes when no volume and no claim names it any more, as the API says
 //! (upstream: `vacprotection`).
 
 use k8s_openapi::api::{
@@ -8,8 +8,8 @@ use k8s_openapi::api::{
 use kube::{Api, Client, Resource as _};
 
 use super::{
-    finalizers::write_finalizer,
-    runtime::{Cache, Context, Controller, Error, Index, Key, Outcome},
+    finalizers,
+    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Live, Outcome, Step},
 };
 
 const FINALIZER: &str = "kubernetes.io/vac-protection";
@@ -38,7 +38,7 @@ impl Controller for VolumeAttributesClasses {
         volumes.index(&VOLUMES_BY_CLASS);
         let queue = context.queue();
         classes.on_change(move |_, new| {
-            if let Some(class) = new.filter(|class| class.metadata.deletion_timestamp.is_some()) {
+            if let Some(class) = new {
                 queue.add(Key::of(class.meta()));
             }
         });
@@ -54,15 +54,30 @@ impl Controller for VolumeAttributesClasses {
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let Some(class) = self.classes.get(&key).filter(|class| class.metadata.deletion_timestamp.is_some()) else {
-            return Ok(Outcome::Done);
-        };
-        let used = self.claims.count(&CLAIMS_BY_CLASS, &key.name) + self.volumes.count(&VOLUMES_BY_CLASS, &key.name);
-        if used > 0 {
+        let Some(class) = self.classes.get(&key) else { return Ok(Outcome::Done) };
+        let api: Api<VolumeAttributesClass> = Api::all(self.client.clone());
+        if class.metadata.deletion_timestamp.is_none() {
+            finalizers::hold(&api, &*class, FINALIZER).await?;
             return Ok(Outcome::Done);
         }
-        let api: Api<VolumeAttributesClass> = Api::all(self.client.clone());
-        write_finalizer(&api, &*class, FINALIZER, false).await?;
+        if self.claims.count(&CLAIMS_BY_CLASS, &key.name) > 0 {
+            return Ok(Step::waits_for(&self.claims).into());
+        }
+        if self.volumes.count(&VOLUMES_BY_CLASS, &key.name) > 0 {
+            return Ok(Step::waits_for(&self.volumes).into());
+        }
+        let volumes = Live::list(&Api::<PersistentVolume>::all(self.client.clone())).await;
+        let volumes = volumes.during("look for volumes of", &key)?;
+        let claims = Live::list(&Api::<PersistentVolumeClaim>::all(self.client.clone())).await;
+        let claims = claims.during("look for claims of", &key)?;
+        let is_used = |names: Vec<String>| names.contains(&key.name);
+        if volumes.answer().iter().any(|volume| is_used(classes_of_volume(volume))) {
+            return Ok(Step::waits_for(&self.volumes).into());
+        }
+        match claims.shows(|claims| !claims.iter().any(|claim| is_used(classes_of_claim(claim)))) {
+            Some(unused) => finalizers::let_go(&api, &*class, FINALIZER, unused).await?,
+            None => return Ok(Step::waits_for(&self.claims).into()),
+        }
         Ok(Outcome::Done)
     }
 }

@@ -18,13 +18,14 @@ use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use kube::client::{Body, ConfigExt as _, retry::RetryPolicy};
+use kube::client::{Body, ConfigExt as _};
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, retry::RetryLayer, util::BoxCloneService};
 
 use super::{
     Limits,
     access::{Shared, Transport},
+    retry::RetryAfter,
     servers::Dial,
 };
 
@@ -114,7 +115,7 @@ impl Connections {
     }
 
     pub(super) fn into_client(self, namespace: String) -> kube::Client {
-        let retry = self.0.limits.retry.then(|| RetryLayer::new(RetryPolicy::server_retry()));
+        let retry = self.0.limits.retry.then(|| RetryLayer::new(RetryAfter::new(self.0.limits.response)));
         let service = ServiceBuilder::new().option_layer(retry).service(self);
         kube::Client::new(service, namespace)
     }
@@ -206,7 +207,7 @@ impl Inner {
 }
 
 /// A copy of a request whose body is no stream.
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
+pub(super) fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     let mut copy = Request::new(request.body().try_clone()?);
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();

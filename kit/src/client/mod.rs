@@ -13,6 +13,7 @@
 
 mod access;
 mod connections;
+mod retry;
 mod servers;
 mod verifier;
 
@@ -27,7 +28,7 @@ pub struct Limits {
     pub response: Duration,
     /// For the next event of a watch.
     pub watch: Duration,
-    /// Whether requests are retried that a busy server rejects (429, 503, 504).
+    /// Whether requests are sent again that a server rejects and says when to (`Retry-After`).
     pub retry: bool,
 }
 

@@ -21,7 +21,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error};
+use super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, Step, error};
 use crate::pki::{CertificateRequest, ClusterSigner};
 pub(crate) use cleaner::CertificateCleaner;
 use decisions::{is_approved, is_decided, is_failed, recognized_by_nodes, validate_for_signer};
@@ -66,12 +66,15 @@ impl Controller for CertificateApprover {
             return Ok(Outcome::Done);
         };
         let Some(parsed) = parse(&request, &key) else { return Ok(Outcome::Done) };
-        for (subresource, message) in recognized_by_nodes(&request, &parsed) {
+        let recognized = recognized_by_nodes(&request, &parsed);
+        // Its sender may get the right later, as when the binding is made after the node was started.
+        let undecided = if recognized.is_empty() { Step::Done } else { Step::Refused };
+        for (subresource, message) in recognized {
             if self.may(&request, subresource).await.during("review the sender of certificate signing request", &key)? {
                 return self.approve(&key, &request, message).await;
             }
         }
-        Ok(Outcome::Done)
+        Ok(undecided.into())
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct CronJobs {
     recorder: Recorder,
     cron_jobs: Cache<CronJob>,
     jobs: Cache<Job>,
-    memories: PerOwner<Memory>,
+    memories: Arc<PerOwner<Memory>>,
     metrics: Arc<CronJobMetrics>,
 }
 
@@ -75,6 +75,8 @@ struct Memory {
     started: Option<SyncPoint>,
     /// The missed time that has been told.
     told: Option<Timestamp>,
+    /// When the schedule or its zone was seen to change.
+    rescheduled: Option<Timestamp>,
 }
 
 impl Controller for CronJobs {
@@ -85,11 +87,18 @@ impl Controller for CronJobs {
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let (cron_jobs, jobs) = (context.informer::<CronJob>(), context.informer::<Job>());
         jobs.index(&JOBS_BY_CONTROLLER);
-        let queue = context.queue();
+        let memories: Arc<PerOwner<Memory>> = Arc::default();
+        let (queue, remembered) = (context.queue(), Arc::clone(&memories));
         cron_jobs.on_change(move |old, new| {
-            if let Some(cron_job) = new.or(old) {
-                queue.add(Key::of(&cron_job.metadata));
+            let Some(cron_job) = new.or(old) else { return };
+            let key = Key::of(&cron_job.metadata);
+            if let (Some(old), Some(new)) = (old, new)
+                && (&old.spec.schedule, &old.spec.time_zone) != (&new.spec.schedule, &new.spec.time_zone)
+            {
+                let uid = new.uid().unwrap_or_default();
+                remembered.with(&key, &uid, |memory| memory.rescheduled = Some(Timestamp::now()));
             }
+            queue.add(key);
         });
         let queue = context.queue();
         jobs.on_change(move |old, new| {
@@ -100,7 +109,7 @@ impl Controller for CronJobs {
             recorder: context.recorder("cronjob-controller"),
             cron_jobs: cron_jobs.cache(),
             jobs: jobs.cache(),
-            memories: PerOwner::default(),
+            memories,
             metrics: context.metrics().of(),
         }
     }
@@ -123,7 +132,8 @@ impl Controller for CronJobs {
         let gone = self.gone(&key, &cron_job);
         let local = TimeZone::system();
         let now = Timestamp::now();
-        let observed = Observed { jobs: &jobs, gone: &gone, local: &local, told: memory.told, now };
+        let Memory { told, rescheduled, .. } = memory;
+        let observed = Observed { jobs: &jobs, gone: &gone, local: &local, told, rescheduled, now };
         let mut plan = plan::reconcile(&cron_job, &observed);
         if plan.missed.is_some() {
             self.memories.with(&key, &uid, |memory| memory.told = plan.missed);
@@ -139,13 +149,14 @@ impl Controller for CronJobs {
             Some(start) if replaced => !self.start(&key, &cron_job, start, &mut plan.status).await?,
             start => start.is_some(),
         };
+        let mut cleaned = true;
         for job in &plan.expired {
-            self.delete(&cron_job, job).await;
+            cleaned &= self.delete(&cron_job, job).await;
         }
         self.write(&key, &cron_job, &plan.status).await?;
         plan.events.iter().for_each(|event| self.record(&cron_job, event));
         Ok(match plan.wait {
-            _ if failed => Outcome::Failed,
+            _ if failed || !cleaned => Outcome::Failed,
             Some(wait) => Outcome::After(wait),
             None => Outcome::Done,
         })
@@ -203,6 +214,7 @@ impl CronJobs {
     }
 
     /// Deletes exactly this Job, and its pods after it; returns whether it goes.
+    #[must_use]
     async fn delete(&self, cron_job: &CronJob, job: &Arc<Job>) -> bool {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace().unwrap_or_default());
         let params = DeleteParams::background().preconditions(same_object(&job.metadata));

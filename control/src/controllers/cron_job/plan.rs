@@ -30,6 +30,8 @@ pub(crate) struct Observed<'a> {
     pub(crate) local: &'a TimeZone,
     /// The missed time that has been told.
     pub(crate) told: Option<Timestamp>,
+    /// When the schedule or its zone became another one: no time before that was ever due by it.
+    pub(crate) rescheduled: Option<Timestamp>,
     pub(crate) now: Timestamp,
 }
 
@@ -124,6 +126,7 @@ fn schedule(cron_job: &CronJob, spec: &CronJobSpec, observed: &Observed<'_>, pla
     let last = plan.status.last_schedule_time.as_ref().map(|time| time.0);
     let created = cron_job.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let since = last.or(created).unwrap_or(now);
+    let since = observed.rescheduled.map_or(since, |rescheduled| rescheduled.max(since));
     let times = Times { schedule: &parsed, zone: zone.as_ref().unwrap_or(observed.local), since };
     if !times.any() {
         return plan.events.push(messages::invalid(&spec.schedule));

@@ -46,7 +46,7 @@ fn active(names: &[&str]) -> Value {
 
 fn run_with(cron_job: &CronJob, jobs: &[Arc<Job>], gone: &[&str], told: Option<Timestamp>, now: &str) -> Plan {
     let gone: HashSet<String> = gone.iter().map(|uid| (*uid).to_owned()).collect();
-    let observed = Observed { jobs, gone: &gone, local: &TimeZone::UTC, told, now: time(now) };
+    let observed = Observed { jobs, gone: &gone, local: &TimeZone::UTC, told, rescheduled: None, now: time(now) };
     plan::reconcile(cron_job, &observed)
 }
 
@@ -250,4 +250,23 @@ proptest! {
         let following = next(all.last().unwrap_or(&since)).unwrap();
         prop_assert_eq!(now + wait, following);
     }
+}
+
+#[test]
+fn a_new_schedule_begins_when_it_is_given() {
+    // It ran at two; at noon it is to run at ten from now on.
+    let cron_job = cron_job(&json!({"schedule": "0 10 * * *"}), &json!({"lastScheduleTime": "2026-05-19T02:00:00Z"}));
+    let run = |rescheduled: Option<&str>, now: &str| {
+        let (local, gone) = (TimeZone::UTC, HashSet::new());
+        let rescheduled = rescheduled.map(time);
+        let observed = Observed { jobs: &[], gone: &gone, local: &local, told: None, rescheduled, now: time(now) };
+        plan::reconcile(&cron_job, &observed)
+    };
+    let plan = run(Some("2026-05-19T12:00:00Z"), "2026-05-19T12:00:01Z");
+    assert_eq!(started(&plan), None);
+    assert!(plan.wait.is_some_and(|wait| wait > Duration::from_secs(21 * 3600)), "the next ten o'clock");
+    let next = started(&run(Some("2026-05-19T12:00:00Z"), "2026-05-20T10:00:00Z"));
+    assert_eq!(next.as_deref(), Some("2026-05-20T10:00:00Z"));
+    // A time that was missed by the schedule that it had all along is due.
+    assert_eq!(started(&run(None, "2026-05-19T12:00:01Z")).as_deref(), Some("2026-05-19T10:00:00Z"));
 }

@@ -26,7 +26,7 @@ use super::{
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
     pods,
-    runtime::{Cache, Context, Controller, Error, Key, Outcome, PerOwner},
+    runtime::{CACHE_PATIENCE, Cache, Context, Controller, Error, Key, Outcome, PerOwner},
 };
 
 mod backoff;
@@ -192,6 +192,9 @@ impl Controller for DaemonSets {
         if set.metadata.deletion_timestamp.is_some() {
             return Ok(Outcome::Done);
         }
+        if !self.control.shows_status(&key, uid) {
+            return Ok(Outcome::After(CACHE_PATIENCE));
+        }
         let collisions = set.status.as_ref().and_then(|status| status.collision_count);
         let Some(revisions) = self.history.sync(&set, selector, &spec.template, collisions).await? else {
             return Ok(Outcome::Done);
@@ -215,7 +218,7 @@ impl Controller for DaemonSets {
         self.control.claim(&set, &plan.adopt, &plan.release).await?;
         let succeeded = self.execute(&set, spec, &hash, &plan, now).await;
         if let Some(patch) = status::patch(&set, plan.counts, revisions.collisions, settled) {
-            self.control.patch_status(&key, patch).await?;
+            self.control.patch_status(&set, patch).await?;
         }
         let update_name = revisions.update.name_any();
         let is_live = |revision: &ControllerRevision| {

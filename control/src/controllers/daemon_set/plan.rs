@@ -148,7 +148,7 @@ impl Run<'_> {
             match self.by_node.get(node.as_str()) {
                 None if fit.run => plan.create.push(node.clone()),
                 None => {}
-                Some(pods) if fit.stay => self.keep_one(node, pods, failed, plan),
+                Some(pods) if fit.stay => self.keep_one((node, *fit), pods, failed, plan),
                 Some(pods) => plan.delete.extend(pods.iter().filter(|pod| is_there(pod)).cloned()),
             }
         }
@@ -158,7 +158,7 @@ impl Run<'_> {
         plan.delete.extend(lost.cloned());
     }
 
-    fn keep_one(&self, node: &str, pods: &[Arc<CachedPod>], failed: &FailedPods, plan: &mut Plan) {
+    fn keep_one(&self, (node, fit): (&str, Fit), pods: &[Arc<CachedPod>], failed: &FailedPods, plan: &mut Plan) {
         let mut running: Vec<&Arc<CachedPod>> = Vec::new();
         for pod in pods.iter().filter(|pod| is_there(pod)) {
             if !pods::is_terminal(pod) {
@@ -178,6 +178,10 @@ impl Run<'_> {
             return;
         }
         if running.len() < 2 {
+            // With a surge, none waits for the end of the one before it.
+            if fit.run && !pods.iter().any(is_there) {
+                plan.create.push(node.to_owned());
+            }
             return;
         }
         // The oldest one of each kind.
@@ -238,14 +242,23 @@ impl Run<'_> {
 
     fn update_beside(&self, plan: &mut Plan) {
         let Update::Rolling { max_surge, .. } = self.desired.update else { return };
-        let (mut surging, mut allowed, mut candidates) = (0, Vec::new(), Vec::new());
+        let (mut surging, mut available) = (0, 0);
+        let (mut allowed, mut candidates, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         for (node, versions) in self.versions() {
+            let first = versions.and_then(|versions| versions.old.or(versions.new));
+            available += usize::from(first.is_some_and(|pod| self.is_available(pod)));
             match versions {
                 None => surging += 1,
                 Some(Versions { old: None, .. }) => {}
                 Some(Versions { new: None, old: Some(old) }) => {
-                    let list = if self.is_available(old) { &mut candidates } else { &mut allowed };
-                    list.push(node.clone());
+                    let runs = self.nodes.get(node).is_some_and(|fit| fit.run);
+                    match (self.is_available(old), runs) {
+                        (false, true) => allowed.push(node.clone()),
+                        (true, true) => candidates.push(node.clone()),
+                        // A node that may keep its pod, but gets no other.
+                        (false, false) => plan.delete.push(Arc::clone(old)),
+                        (true, false) => leaving.push(Arc::clone(old)),
+                    }
                 }
                 Some(Versions { new: Some(new), old: Some(old) }) => {
                     if self.is_available(new) {
@@ -256,15 +269,16 @@ impl Run<'_> {
                 }
             }
         }
-        // A node whose pods are no longer wanted gets no other.
-        allowed.retain(|node| self.nodes.get(node).is_some_and(|fit| fit.run));
-        candidates.retain(|node| self.nodes.get(node).is_some_and(|fit| fit.run));
+        // They go as the pods of other nodes take over.
+        let wanted = self.nodes.values().filter(|fit| fit.run).count();
+        leaving.truncate(available.saturating_sub(wanted));
+        plan.delete.extend(leaving);
         candidates.truncate(max_surge.saturating_sub(surging));
         plan.create.extend(allowed.into_iter().chain(candidates));
     }
 }
 
-fn is_there(pod: &CachedPod) -> bool {
+fn is_there(pod: &Arc<CachedPod>) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
 

@@ -85,6 +85,6 @@ pub(super) fn patch(set: &DaemonSet, counts: Counts, collisions: Option<i32>, ob
         if let Some(collisions) = collisions {
             status["collisionCount"] = json!(collisions);
         }
-        json!({"metadata": {"uid": set.metadata.uid}, "status": status})
+        json!({"status": status})
     })
 }

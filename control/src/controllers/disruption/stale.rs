@@ -12,13 +12,13 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::controllers::{
+    pod_ending::DISRUPTION_TARGET,
     pods,
     runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome, error},
 };
 
 /// How long a pod may have the condition without being deleted. Upstream's `stalePodDisruptionTimeout`.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(2 * 60);
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// The reason of the node's own conditions, after which a pod may take any time to end.
 const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
@@ -74,8 +74,8 @@ pub(super) fn stale_in(pod: &CachedPod, now: Timestamp) -> Option<Duration> {
 
 /// The strategic patch that makes the condition false in this version of a pod. Pure.
 pub(super) fn patch(pod: &CachedPod, now: Timestamp) -> Value {
-    let condition = json!({"type": DISRUPTION_TARGET, "status": "False", "lastTransitionTime": Time(now),
-        "reason": null, "message": null, "lastProbeTime": null, "observedGeneration": null});
     let meta = &pod.metadata;
+    let condition = json!({"type": DISRUPTION_TARGET, "status": "False", "lastTransitionTime": Time(now),
+        "reason": null, "message": null, "lastProbeTime": null, "observedGeneration": meta.generation});
     json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": {"conditions": [condition]}})
 }

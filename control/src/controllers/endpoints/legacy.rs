@@ -57,6 +57,12 @@ pub(crate) fn reconcile(service: &Service, groups: &Groups, existing: Option<&En
     Some(Endpoints { metadata, subsets })
 }
 
+/// Whether it is somebody's lock, as old programs elect their leaders, and never a service's.
+pub(crate) fn is_lock(endpoints: &Endpoints) -> bool {
+    let annotations = endpoints.metadata.annotations.as_ref();
+    annotations.is_some_and(|annotations| annotations.contains_key("control-plane.alpha.kubernetes.io/leader"))
+}
+
 /// Whether this controller manages the object.
 pub(crate) fn is_ours(endpoints: &Endpoints) -> bool {
     endpoints.metadata.labels.as_ref().and_then(|l| l.get(MANAGED_BY)).is_some_and(|m| m == "endpoint-controller")

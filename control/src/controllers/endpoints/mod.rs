@@ -2,7 +2,7 @@
 //! of others. `metrics`, `model`, `slices` and `legacy` are pure and may not import tokio or kube's client.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -16,6 +16,7 @@ use kube::{
     Api, Client, Resource as _, ResourceExt,
     api::{DeleteParams, PostParams},
 };
+use tokio_util::sync::CancellationToken;
 use windlass_kit::events::{Recorder, Severity};
 
 use super::{
@@ -24,7 +25,7 @@ use super::{
     pods,
     runtime::{
         Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint,
-        WorkQueue, error,
+        WorkQueue, error, same_object,
     },
 };
 
@@ -62,6 +63,7 @@ pub(crate) struct EndpointsController {
     queue: WorkQueue<Key>,
     recorder: Recorder,
     state: Arc<Mutex<HashMap<Key, Remembered>>>,
+    gone: Gone,
     metrics: Arc<SliceMetrics>,
 }
 
@@ -82,7 +84,11 @@ struct Trigger {
     services: Cache<Service>,
     /// The selectors of services that have endpoints.
     selectors: Arc<Mutex<SelectorIndex>>,
+    gone: Gone,
 }
+
+/// Services that were deleted and whose Endpoints are to follow. Endpoints of a service that is still to come stay.
+type Gone = Arc<Mutex<HashSet<Key>>>;
 
 impl Trigger {
     fn enqueue(&self, key: Key) {
@@ -97,6 +103,9 @@ impl Trigger {
         let key = Key::of(&service.metadata);
         let selector = new.and_then(|service| service.spec.as_ref()?.selector.as_ref()).map(Selector::from);
         self.selectors.lock().unwrap_or_else(PoisonError::into_inner).set(&key, selector);
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if new.is_none() { gone.insert(key.clone()) } else { gone.remove(&key) };
+        drop(gone);
         self.enqueue(key);
     }
 
@@ -133,6 +142,7 @@ impl Controller for EndpointsController {
             state: Arc::default(),
             services: services.cache(),
             selectors: Arc::default(),
+            gone: Arc::default(),
         };
         let this = Self {
             recorder: context.recorder("endpoint-slice-controller"),
@@ -144,6 +154,7 @@ impl Controller for EndpointsController {
             endpoints: endpoints.cache(),
             queue: context.queue(),
             state: Arc::clone(&trigger.state),
+            gone: Arc::clone(&trigger.gone),
             metrics: context.metrics().of(),
         };
         let on_service = trigger.clone();
@@ -178,6 +189,14 @@ impl Controller for EndpointsController {
             }
         });
         this
+    }
+
+    /// What was deleted while nobody looked: upstream's `checkLeftoverEndpoints`.
+    async fn prepare(&self, _: &CancellationToken) {
+        let left = self.endpoints.all().into_iter().filter(|endpoints| !legacy::is_lock(endpoints));
+        let left: Vec<Key> = left.map(|endpoints| Key::of(&endpoints.metadata)).collect();
+        let left = left.into_iter().filter(|key| self.services.get(key).is_none());
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
     }
 
     /// One run for one service.
@@ -277,15 +296,30 @@ impl EndpointsController {
         Ok(())
     }
 
-    /// Slices go through their owner reference; Endpoints have none.
+    /// Slices go through their owner reference; Endpoints have none, and go with their service whoever made them: a later
+    /// one of its name must not begin with them.
     async fn service_deleted(&self, key: &Key) -> Result<Outcome, Error> {
-        let ours = self.endpoints.get(key).is_some_and(|e| legacy::is_ours(&e));
-        if ours {
-            let api: Api<Endpoints> = Api::namespaced(self.client.clone(), &key.namespace);
-            let deleted = api.delete(&key.name, &DeleteParams::default()).await;
-            error::ignore_deleted(deleted).during("delete the Endpoints of", key)?;
+        let is_gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        if !is_gone && !self.endpoints.get(key).is_some_and(|e| legacy::is_ours(&e)) {
+            return Ok(Outcome::Done);
         }
-        Ok(Outcome::Done)
+        let deleted = self.delete_endpoints(key).await;
+        // Unless there is another service by now, the next run goes on.
+        if deleted.is_err() && is_gone && self.services.get(key).is_none() {
+            self.gone.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+        }
+        deleted.map(|()| Outcome::Done)
+    }
+
+    async fn delete_endpoints(&self, key: &Key) -> Result<(), Error> {
+        let api: Api<Endpoints> = Api::namespaced(self.client.clone(), &key.namespace);
+        // They may be so new that the cache does not show them.
+        let Some(endpoints) = api.get_metadata_opt(&key.name).await.during("read the Endpoints of", key)? else {
+            return Ok(());
+        };
+        let params = DeleteParams::default().preconditions(same_object(&endpoints.metadata));
+        let deleted = api.delete(&key.name, &params).await;
+        error::ignore_deleted(deleted).during("delete the Endpoints of", key).map(drop)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Executes the writes that reconcile slices.
 
-use futures::future::try_join_all;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
     Api, Client, ResourceExt as _,
@@ -8,7 +7,7 @@ use kube::{
 };
 
 use super::slices::Plan;
-use crate::controllers::runtime::{During as _, Error, Key, error, same_object};
+use crate::controllers::runtime::{During as _, Error, Key, bounded_join, error, same_object};
 
 /// What is being done, for errors: a creation, an update, a deletion.
 pub(super) type Actions = [&'static str; 3];
@@ -26,16 +25,16 @@ pub(super) async fn write_slices(
     let creates = plan.create.iter().map(|slice| async move {
         api.create(params, slice).await.map(|slice| wrote("create", Some(&slice))).during(create, key)
     });
-    try_join_all(creates).await?;
+    bounded_join(creates).await.into_iter().collect::<Result<(), _>>()?;
     let updates = plan.update.iter().map(|slice| async move {
         let replaced = api.replace(&slice.name_any(), params, slice).await;
         replaced.map(|slice| wrote("update", Some(&slice))).during(update, key)
     });
-    try_join_all(updates).await?;
+    bounded_join(updates).await.into_iter().collect::<Result<(), _>>()?;
     let deletes = plan.delete.iter().map(|slice| async move {
         let params = DeleteParams::default().preconditions(same_object(&slice.metadata));
         let deleted = error::ignore_deleted(api.delete(&slice.name_any(), &params).await);
         deleted.during(delete, key).map(|_| wrote("delete", None))
     });
-    try_join_all(deletes).await.map(drop)
+    bounded_join(deletes).await.into_iter().collect()
 }

@@ -1,7 +1,7 @@
 //! Reads and writes the `scale` of whatever is scaled: upstream's `scaleForResourceMappings`, with the kinds that
 //! discovery knows in place of its `RESTMapper`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::autoscaling::{v1::Scale, v2::CrossVersionObjectReference},
@@ -17,10 +17,14 @@ use super::{messages, server_errors};
 use crate::controllers::{
     label_selector,
     runtime::{
-        Discovery,
+        Discovery, error,
         kinds::{Kind, group_of},
     },
 };
+
+/// Tries of a write that others are faster than, and the time between two (client-go's `DefaultRetry`).
+const CONFLICT_TRIES: u32 = 5;
+const CONFLICT_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Scales {
     client: Client,
@@ -52,15 +56,27 @@ impl Found {
         self.selector.as_ref()
     }
 
-    /// Asks for another size, unless the object has changed since the scale was read.
+    /// Asks for another size. While a Deployment is rolled out, it changes all the time: when it has changed since its scale
+    /// was read, that is read again. Upstream's `RetryOnConflict`.
     ///
     /// # Errors
     /// Why it was refused, for an event.
     pub(super) async fn resize(&self, size: i32) -> Result<(), String> {
         let mut scale = self.scale.clone();
-        scale.spec.get_or_insert_default().replicas = Some(size);
-        let written = self.api.replace_scale(&self.name, &PostParams::default(), &scale).await;
-        written.map(drop).map_err(|error| server_errors::text(&error))
+        let mut tries = 1;
+        loop {
+            scale.spec.get_or_insert_default().replicas = Some(size);
+            match self.api.replace_scale(&self.name, &PostParams::default(), &scale).await {
+                Err(refused) if error::is_conflict(&refused) && tries < CONFLICT_TRIES => {
+                    tokio::time::sleep(CONFLICT_INTERVAL).await;
+                    if let Ok(latest) = self.api.get_scale(&self.name).await {
+                        scale = latest;
+                    }
+                    tries += 1;
+                }
+                written => return written.map(drop).map_err(|error| server_errors::text(&error)),
+            }
+        }
     }
 }
 

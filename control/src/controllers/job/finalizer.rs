@@ -1,8 +1,7 @@
 //! Takes the tracking finalizer off pods.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
-use futures::future::join_all;
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -12,17 +11,17 @@ use serde_json::json;
 use super::pod::{TRACKING, is_tracked, uid};
 use crate::controllers::{
     finalizers::with_finalizer,
-    runtime::{CachedPod, error},
+    runtime::{CachedPod, bounded_join, error},
 };
 
 /// Takes the finalizer off pods; returns the UIDs of those that do not have it any more, and the first failure. A pod that
 /// has changed meanwhile keeps it, which is no failure.
-pub(crate) async fn remove<'a>(
+pub(crate) async fn remove(
     api: &Api<CachedPod>,
-    pods: impl IntoIterator<Item = &'a CachedPod>,
+    pods: &[Arc<CachedPod>],
 ) -> (HashSet<String>, Option<kube::Error>) {
     let (mut removed, mut failure) = (HashSet::new(), None);
-    for (pod, result) in join_all(pods.into_iter().map(|pod| async move { (pod, remove_one(api, pod).await) })).await {
+    for (pod, result) in bounded_join(pods.iter().map(|pod| async move { (pod, remove_one(api, pod).await) })).await {
         match result {
             Ok(true) => drop(removed.insert(uid(pod).to_owned())),
             Ok(false) => {}

@@ -79,8 +79,8 @@ impl Controller for Jobs {
         let control = PodControl::subscribe(context, "job-controller");
         let metrics: Arc<JobMetrics> = context.metrics().of();
         let (of_pods, of_jobs) = (Arc::clone(&metrics), Arc::clone(&metrics));
-        context.informer::<CachedPod>().on_change(move |old, new| of_pods.on_pod(old, new));
-        context.informer::<Job>().on_change(move |old, new| of_jobs.on_job(old, new));
+        context.informer::<CachedPod>().count_changes(move |old, new| of_pods.on_pod(old, new));
+        context.informer::<Job>().count_changes(move |old, new| of_jobs.on_job(old, new));
         Self { control, jobs: watch_owners(context, selector), memories: PerOwner::default(), metrics }
     }
 
@@ -142,14 +142,21 @@ impl Jobs {
         {
             return Ok(Outcome::After(STATUS_PERIOD - at.elapsed()));
         }
-        self.execute(key, job, plan).await
+        self.execute(key, job, plan, || plan::reconcile(job, &Observed { settled: false, ..observed })).await
     }
 
     /// Does what the plan says. Whatever fails is planned again; nothing is counted before it is written.
-    async fn execute(&self, key: &Key, job: &Job, mut plan: Plan) -> Result<Outcome, Error> {
+    /// `unfinished` is the plan of a Job that does not end yet.
+    async fn execute(
+        &self,
+        key: &Key,
+        job: &Job,
+        mut plan: Plan,
+        unfinished: impl FnOnce() -> Plan,
+    ) -> Result<Outcome, Error> {
         let pods: Api<CachedPod> = Api::namespaced(self.control.client(), &key.namespace);
         if plan.forget && !plan.delete.is_empty() {
-            let (removed, failure) = finalizer::remove(&pods, plan.delete.iter().map(|pod| &**pod)).await;
+            let (removed, failure) = finalizer::remove(&pods, &plan.delete).await;
             self.released(key, job, &removed);
             if let Some(failure) = failure {
                 return Err(failure).during("free the surplus pods of", key);
@@ -158,9 +165,12 @@ impl Jobs {
                 return Err(Error::Changed(key.to_string()));
             }
         }
-        if self.control.delete(job, &plan.delete).await.failure.is_some() {
-            return Ok(Outcome::Failed);
+        // A pod that cannot be deleted does not keep the status: what has ended is counted all the same.
+        let deleted = self.control.delete(job, &plan.delete).await;
+        if deleted.failed > 0 && plan.ending.is_some() {
+            plan = Plan { create: Vec::new(), ..unfinished() };
         }
+        plan::not_deleted(&mut plan, deleted.failed);
         let new: Vec<_> = plan.create.iter().filter_map(|new| template::pod_for(job, new)).collect();
         let created = self.control.create(job, &new).await;
         plan::not_created(&mut plan, new.len().saturating_sub(created.count));
@@ -174,7 +184,7 @@ impl Jobs {
         self.memories
             .with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| memory.backoff = plan.backoff);
 
-        let (removed, failure) = finalizer::remove(&pods, plan.release.iter().map(|pod| &**pod)).await;
+        let (removed, failure) = finalizer::remove(&pods, &plan.release).await;
         self.released(key, job, &removed);
         let (status, events) = plan::settle(job.spec.as_ref(), &plan, &removed, Timestamp::now());
         if self.write(key, job, (version, Some(&plan.status)), &status).await?.is_some() {
@@ -184,7 +194,7 @@ impl Jobs {
             return Err(failure).during("free the counted pods of", key);
         }
         Ok(match plan.wait {
-            _ if created.failure.is_some() || removed.len() < plan.release.len() => Outcome::Failed,
+            _ if created.failure.is_some() || deleted.failure.is_some() || removed.len() < plan.release.len() => Outcome::Failed,
             _ if plan.more => Outcome::After(Duration::ZERO),
             Some(wait) => Outcome::After(wait),
             None => Outcome::Done,

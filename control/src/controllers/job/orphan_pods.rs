@@ -60,7 +60,7 @@ impl Controller for JobPodOrphans {
             }
         }
         let api: Api<CachedPod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (removed, failure) = finalizer::remove(&api, [&*pod]).await;
+        let (removed, failure) = finalizer::remove(&api, std::slice::from_ref(&pod)).await;
         match failure {
             Some(failure) => Err(failure).during("free", &key),
             None if removed.is_empty() => Err(Error::Changed(key.to_string())),

@@ -129,6 +129,14 @@ pub(crate) fn not_created(plan: &mut Plan, count: usize) {
     plan.status.active = Some(active).filter(|active| *active > 0);
 }
 
+/// Puts pods that could not be deleted back into the numbers; a Job does not end while they run.
+pub(crate) fn not_deleted(plan: &mut Plan, count: usize) {
+    if count > 0 {
+        plan.status.active = Some(plan.status.active.unwrap_or(0).saturating_add(number(count)));
+        plan.status.terminating = Some(plan.status.terminating.unwrap_or(0).saturating_sub(number(count)).max(0));
+    }
+}
+
 /// The UIDs of the pods that have the finalizer.
 fn tracked(observed: &Observed<'_>) -> HashSet<String> {
     let tracked = observed.pods.iter().filter(|pod| pod::is_tracked(pod)).map(|pod| pod::uid(pod));

@@ -32,9 +32,12 @@ use windlass_kit::{
 };
 
 use super::{
-    finalizers::write_finalizer,
-    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error, same_version},
-    storage::{LOCAL_PATH_PROVISIONER, SELECTED_NODE, annotation, class_of_claim, is_local_path, volume_of},
+    finalizers,
+    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Live, Outcome, Proof, error, same_version},
+    storage::{
+        LOCAL_PATH_PROVISIONER, SELECTED_NODE, UNBOUND_CLAIMS_BY_CLASS, annotation, class_of_claim, is_local_path,
+        volume_of,
+    },
 };
 use plan::{ClaimStep, VolumeStep};
 
@@ -88,6 +91,14 @@ impl Controller for LocalPathProvisioner {
         let volumes = context.informer::<PersistentVolume>();
         let (classes, nodes) = (context.informer::<StorageClass>(), context.informer::<Node>());
         volumes.index(&VOLUMES_BY_PATH);
+        claims.index(&UNBOUND_CLAIMS_BY_CLASS);
+        let (enqueue, waiting) = (context.queue(), claims.cache());
+        classes.on_change(move |_, new| {
+            // A claim may have been made, and given to this provisioner, before its class was here.
+            for claim in new.iter().flat_map(|class| waiting.by_index(&UNBOUND_CLAIMS_BY_CLASS, &class.name_any())) {
+                enqueue.add(QueueItem::Claim(Key::of(claim.meta())));
+            }
+        });
         let enqueue = context.queue();
         claims.on_change(move |_, new| {
             // A bound one may have grown.
@@ -243,7 +254,16 @@ impl LocalPathProvisioner {
         let api = self.volumes_api();
         match self.volume_step(&volume) {
             VolumeStep::Nothing => Ok(()),
-            VolumeStep::Finalizer(wanted) => write_finalizer(&api, &*volume, FINALIZER, wanted).await,
+            VolumeStep::Finalizer(true) => finalizers::hold(&api, &*volume, FINALIZER).await,
+            VolumeStep::Finalizer(false) => {
+                let live = Live::get(&api, &key.name).await.during("look at the volume", key)?;
+                let is_same = |v: &PersistentVolume| matches!(self.volume_step(v), VolumeStep::Finalizer(false));
+                match live.shows(|volume| volume.as_ref().is_some_and(is_same)) {
+                    Some(proof) => finalizers::let_go(&api, &*volume, FINALIZER, proof).await,
+                    // Its change is on its way here.
+                    None => Ok(()),
+                }
+            }
             VolumeStep::Delete => {
                 let params = DeleteParams::default().preconditions(same_version(&volume.metadata));
                 let deleted = api.delete(&key.name, &params).await;
@@ -251,10 +271,12 @@ impl LocalPathProvisioner {
             }
             VolumeStep::Erase(_) => {
                 // Whoever has kept the volume meanwhile keeps its data.
-                let current = api.get_opt(&key.name).await.during("look at the volume", key)?;
-                match current.map(|current| (self.volume_step(&current), current)) {
-                    Some((VolumeStep::Erase(directory), current)) => self.erase(&current, directory).await,
-                    _ => Ok(()),
+                let live = Live::get(&api, &key.name).await.during("look at the volume", key)?;
+                let Some(current) = live.answer() else { return Ok(()) };
+                let VolumeStep::Erase(directory) = self.volume_step(current) else { return Ok(()) };
+                match live.shows(Option::is_some) {
+                    Some(proof) => self.erase(current, directory, proof).await,
+                    None => Ok(()),
                 }
             }
             VolumeStep::Refuse(why) => {
@@ -264,7 +286,7 @@ impl LocalPathProvisioner {
         }
     }
 
-    async fn erase(&self, volume: &PersistentVolume, directory: String) -> Result<(), Error> {
+    async fn erase(&self, volume: &PersistentVolume, directory: String, proof: Proof) -> Result<(), Error> {
         let dir = self.place.dir.clone();
         let path = dir.join(&directory);
         tracing::info!(volume = %volume.name_any(), path = %path.display(), "removing the data of a deleted volume");
@@ -273,7 +295,7 @@ impl LocalPathProvisioner {
             self.tell(volume, Severity::Warning, messages::VOLUME_FAILED_DELETE, &text);
             return Err(Error::Directory { action: "remove", path, source });
         }
-        write_finalizer(&self.volumes_api(), volume, FINALIZER, false).await
+        finalizers::let_go(&self.volumes_api(), volume, FINALIZER, proof).await
     }
 
     /// Names directories that no volume has: data that somebody has kept, or that a volume has left behind.

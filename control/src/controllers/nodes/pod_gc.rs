@@ -3,28 +3,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-};
-use serde_json::json;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, ResourceExt};
 use windlass_kit::{
     metrics::{Counter, Metrics},
     prometheus::Text,
 };
 
-use super::{health, taint_eviction::disruption};
+use super::health;
 use crate::controllers::{
     indexes::PODS_BY_NODE,
+    pod_ending::Ending,
     pods,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, error, same_object},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Live, Outcome, bounded_join},
 };
 
 /// Time from a node's deletion to that of its pods (upstream's quarantine).
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// Number of terminated pods that are kept (upstream's threshold).
 const TERMINATED_POD_THRESHOLD: usize = 12_500;
+/// The reason of the condition of pods that it ends.
+const BY_POD_GC: &str = "DeletionByPodGC";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The terminated pods that nobody deletes yet, all under one value.
@@ -149,46 +148,35 @@ impl Controller for PodGc {
         let node_name = pods::node_name(&pod).unwrap_or_default();
         let node = self.nodes.get(&Key::new("", node_name));
         let Some(reason) = gc_reason(&pod, node.as_deref()) else { return Ok(Outcome::Done) };
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        if reason == GcReason::NodeDeleted {
-            // The cache may be stale.
-            let nodes: Api<Node> = Api::all(self.client.clone());
-            if nodes.get_opt(node_name).await.during("look for node", &node_name)?.is_some() {
-                return Ok(Outcome::After(QUARANTINE));
+        let ending = match reason {
+            GcReason::NodeDeleted => {
+                // The cache may be stale.
+                let node = Live::get(&Api::<Node>::all(self.client.clone()), node_name).await;
+                match node.during("look for node", &node_name)?.shows(Option::is_none) {
+                    Some(gone) => Ending::without_node((BY_POD_GC, "PodGC: node no longer exists"), &gone),
+                    None => return Ok(Outcome::After(QUARANTINE)),
+                }
             }
-        }
-        if reason != GcReason::NeverScheduled && !pods::is_terminal(&pod) {
-            let text = if reason == GcReason::NodeDeleted {
-                "PodGC: node no longer exists"
-            } else {
-                "PodGC: node is out of service"
-            };
-            let patch = json!({
-                "metadata": {"uid": pod.uid()},
-                "status": {"phase": "Failed", "conditions": [disruption("DeletionByPodGC", text)]},
-            });
-            let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-            error::ignore_deleted(written).during("mark as failed the orphaned pod", &key)?;
-        }
+            GcReason::OutOfService => Ending::forced(Some((BY_POD_GC, "PodGC: node is out of service"))),
+            GcReason::NeverScheduled | GcReason::Terminated => Ending::forced(None),
+        };
         tracing::info!(pod = %key, ?reason, "deleting orphaned pod");
-        self.delete(&pod, reason).await?;
+        self.delete(&pod, reason, &ending).await?;
         Ok(Outcome::Done)
     }
 }
 
 impl PodGc {
-    async fn delete(&self, pod: &CachedPod, reason: GcReason) -> Result<(), Error> {
-        let key = Key::of(&pod.metadata);
-        let params = DeleteParams::default().grace_period(0).preconditions(same_object(&pod.metadata));
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let labels = [key.namespace.as_str(), reason.name()];
-        let deleted = error::ignore_deleted(api.delete(&key.name, &params).await);
-        match &deleted {
-            Ok(Some(_)) => self.metrics.deletions.add(labels),
-            Ok(None) => {}
+    async fn delete(&self, pod: &CachedPod, reason: GcReason, ending: &Ending) -> Result<(), Error> {
+        let namespace = pod.namespace().unwrap_or_default();
+        let labels = [namespace.as_str(), reason.name()];
+        let ended = ending.end(&self.client, pod).await;
+        match &ended {
+            Ok(true) => self.metrics.deletions.add(labels),
+            Ok(false) => {}
             Err(_) => self.metrics.errors.add(labels),
         }
-        deleted.during("delete the orphaned pod", &key).map(drop)
+        ended.map(drop)
     }
 
     async fn prune_terminated(&self) -> Result<Outcome, Error> {
@@ -196,13 +184,20 @@ impl PodGc {
             return Ok(Outcome::Done);
         }
         let mut terminated = self.pods.by_index(&TERMINATED_PODS, "");
-        terminated.sort_by_key(|p| p.metadata.creation_timestamp.as_ref().map(|t| t.0));
+        terminated.sort_by(|one, other| order(one).cmp(&order(other)));
         terminated.truncate(terminated.len().saturating_sub(TERMINATED_POD_THRESHOLD));
-        for pod in terminated {
-            self.delete(&pod, GcReason::Terminated).await?;
-        }
-        Ok(Outcome::Done)
+        let ending = Ending::forced(None);
+        let deleted = bounded_join(terminated.iter().map(|pod| self.delete(pod, GcReason::Terminated, &ending))).await;
+        // One that cannot be deleted does not keep the others.
+        deleted.into_iter().collect::<Result<(), Error>>().map(|()| Outcome::Done)
     }
+}
+
+/// The order in which terminated pods go: evicted ones first, then the oldest (`byEvictionAndCreationTimestamp`).
+fn order(pod: &CachedPod) -> (bool, Option<jiff::Timestamp>, Option<&str>) {
+    let evicted = pod.status.as_ref().and_then(|status| status.reason.as_deref()) == Some("Evicted");
+    let meta = &pod.metadata;
+    (!evicted, meta.creation_timestamp.as_ref().map(|time| time.0), meta.name.as_deref())
 }
 
 #[cfg(test)]
@@ -214,6 +209,20 @@ mod tests {
 
     use super::*;
     use crate::controllers::runtime::cached_pod::CachedPodSpec;
+
+    #[test]
+    fn evicted_pods_go_before_older_ones() {
+        let pod = |name: &str, second: i64, reason: Option<&str>| {
+            let mut pod = CachedPod::default();
+            pod.metadata.name = Some(name.to_owned());
+            pod.metadata.creation_timestamp = Some(Time(jiff::Timestamp::from_second(second).unwrap()));
+            pod.status.get_or_insert_default().reason = reason.map(str::to_owned);
+            pod
+        };
+        let mut pods = [pod("b", 1, None), pod("a", 1, None), pod("old", 0, None), pod("evicted", 9, Some("Evicted"))];
+        pods.sort_by(|one, other| order(one).cmp(&order(other)));
+        assert_eq!(pods.map(|pod| pod.name_any()), ["evicted", "old", "a", "b"]);
+    }
 
     #[test]
     fn only_pods_without_a_keeper_go() {

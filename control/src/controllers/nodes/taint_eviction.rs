@@ -5,23 +5,22 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 use windlass_kit::{
     events::{Recorder, Severity},
+    metrics::{Counter, Histogram, Metrics},
     object_ref,
     objects::tolerations::{self, EvictAfter},
+    prometheus::Text,
 };
 
 use crate::controllers::{
     indexes::PODS_BY_NODE,
+    pod_ending::Ending,
     pods,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error, same_object},
+    runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome},
 };
 
 pub(crate) struct TaintEviction {
@@ -31,6 +30,32 @@ pub(crate) struct TaintEviction {
     recorder: Recorder,
     /// Pods to evict: UID, and since when.
     pending_evictions: Arc<Mutex<HashMap<Key, (String, Instant)>>>,
+    metrics: Arc<EvictionMetrics>,
+}
+
+/// Metrics by upstream's names (`pkg/controller/tainteviction/metrics`).
+struct EvictionMetrics {
+    deletions: Counter<0>,
+    latency: Histogram<0>,
+}
+
+impl Default for EvictionMetrics {
+    fn default() -> Self {
+        const BUCKETS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+        let name = "taint_eviction_controller_pod_deletion_duration_seconds";
+        let help = "Time from when a pod may no longer stay on its node until it is deleted.";
+        Self {
+            deletions: Counter::new("taint_eviction_controller_pod_deletions_total", "Pods deleted for taints.", []),
+            latency: Histogram::new(name, help, [], BUCKETS),
+        }
+    }
+}
+
+impl Metrics for EvictionMetrics {
+    fn write(&self, page: &mut Text) {
+        self.deletions.write(page);
+        self.latency.write(page);
+    }
 }
 
 impl Controller for TaintEviction {
@@ -71,6 +96,7 @@ impl Controller for TaintEviction {
             pods: pods.cache(),
             recorder: context.recorder("taint-eviction-controller"),
             pending_evictions,
+            metrics: context.metrics().of(),
         }
     }
 
@@ -96,13 +122,11 @@ impl Controller for TaintEviction {
         }
         let text = format!("Marking for deletion Pod {key}");
         self.recorder.record(&object_ref::of(&*pod), Severity::Normal, "TaintManagerEviction", text);
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let condition = disruption("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
-        let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
-        let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-        error::ignore_deleted(written).during("say why it is deleted on pod", &key)?;
-        let params = DeleteParams::default().preconditions(same_object(&pod.metadata));
-        error::ignore_deleted(api.delete(&key.name, &params).await).during("evict pod", &key)?;
+        let why = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
+        if Ending::evicted(why).end(&self.client, &pod).await? {
+            self.metrics.deletions.add([]);
+            self.metrics.latency.observe_duration([], since.elapsed().saturating_sub(time));
+        }
         self.pending(&key, &uid).remove(&key);
         Ok(Outcome::Done)
     }
@@ -122,15 +146,4 @@ impl TaintEviction {
 fn no_execute(node: Option<&Node>) -> Vec<Taint> {
     let taints = node.and_then(|n| n.spec.as_ref()).and_then(|s| s.taints.as_deref()).unwrap_or_default();
     taints.iter().filter(|t| t.effect == "NoExecute").cloned().collect()
-}
-
-/// The DisruptionTarget condition of a pod that a controller deletes.
-pub(crate) fn disruption(reason: &str, message: &str) -> serde_json::Value {
-    json!({
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::now()),
-    })
 }

@@ -33,6 +33,17 @@ pub(super) fn of_another_claim(volume: &str) -> Note {
     warning(FAILED_BINDING, format!("volume {volume:?} already bound to a different claim."))
 }
 
+/// The claim of a pod's ephemeral volume could not be made.
+pub(super) fn claim_not_made(volume: &str, claim: &str, why: &str) -> Note {
+    warning(FAILED_BINDING, format!("ephemeral volume {volume}: create PVC {claim}: {why}"))
+}
+
+/// There is a claim of that name which is not the pod's (`VolumeIsForPod`).
+pub(super) fn claim_of_another(volume: &str, claim: &str, pod: &str) -> Note {
+    let why = format!("PVC {claim} was not created for pod {pod} (pod is not owner)");
+    warning(FAILED_BINDING, format!("ephemeral volume {volume}: {why}"))
+}
+
 /// The claim names a volume that does not satisfy it.
 pub(super) fn does_not_fit(volume: &str, why: &str) -> Note {
     warning(VOLUME_MISMATCH, format!("Cannot bind to requested volume {volume:?}: {why}"))

@@ -1,12 +1,13 @@
 //! Persistent volume controller: binds claims to volumes, asks provisioners for them, tells what became of volumes whose
 //! claims are gone, protects both with finalizers while they are used, and creates the claims of ephemeral volumes.
-//! `claim`, `volume`, `matching` and `messages` decide and are pure; `writes` writes. Knows no provisioner: it meets them by
+//! `claim`, `volume`, `matching`, `protection` and `messages` decide and are pure; `writes` writes. Knows no provisioner: it meets them by
 //! annotations, as those of other clusters.
 
 mod claim;
 mod ephemeral;
 mod matching;
 mod messages;
+mod protection;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -18,14 +19,14 @@ use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
     storage::v1::StorageClass,
 };
-use kube::{Client, Resource as _, ResourceExt as _, api::ListParams};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
 use windlass_kit::{events::Recorder, object_ref};
 
 use super::{
-    finalizers::write_finalizer,
+    finalizers,
     indexes::PODS_BY_CLAIM,
     pods::{is_terminal, node_name},
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, WorkQueue},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Key, Live, Outcome, Step, WorkQueue},
     storage::{
         CLAIMS_BY_VOLUME, DEFAULT_CLASSES, FREE_VOLUMES_BY_CLASS, UNBOUND_CLAIMS_BY_CLASS, VOLUMES_BY_CLAIM,
         claim_phase, class_of_claim, class_of_volume, default_class, holder_of, is_bound, is_default, names_class,
@@ -33,7 +34,9 @@ use super::{
     },
 };
 use claim::{ClaimStep, Surroundings};
+use ephemeral::EphemeralMetrics;
 use messages::Note;
+use protection::{is_shut_down, uses};
 use volume::{VolumeStep, is_used, needs_proof};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
@@ -69,6 +72,7 @@ pub(crate) struct PersistentVolumes {
     pods: Cache<CachedPod>,
     queue: WorkQueue<QueueItem>,
     recorder: Recorder,
+    ephemeral: Arc<EphemeralMetrics>,
 }
 
 impl Controller for PersistentVolumes {
@@ -85,10 +89,15 @@ impl Controller for PersistentVolumes {
         volumes.index(&FREE_VOLUMES_BY_CLASS).index(&VOLUMES_BY_CLAIM);
         classes.index(&DEFAULT_CLASSES);
         pods.index(&PODS_BY_CLAIM);
-        let (enqueue, cache) = (context.queue(), volumes.cache());
+        let (enqueue, cache, users) = (context.queue(), volumes.cache(), pods.cache());
         claims.on_change(move |old, new| {
             let Some(claim) = new.or(old) else { return };
             let key = Key::of(claim.meta());
+            // An ephemeral volume needs another one, or gets the place of somebody else's.
+            if new.is_none() {
+                let pods = users.by_index(&PODS_BY_CLAIM, &key.to_string());
+                pods.iter().for_each(|pod| enqueue.add(QueueItem::Pod(Key::of(&pod.metadata))));
+            }
             let of_claim =
                 cache.by_index(&VOLUMES_BY_CLAIM, &key.to_string()).into_iter().map(|volume| volume.name_any());
             for volume in of_claim.chain(volume_of(claim).map(str::to_owned)) {
@@ -135,6 +144,7 @@ impl Controller for PersistentVolumes {
             pods: pods.cache(),
             queue: context.queue(),
             recorder: context.recorder("persistentvolume-controller"),
+            ephemeral: context.metrics().of(),
         }
     }
 
@@ -142,18 +152,20 @@ impl Controller for PersistentVolumes {
         match item {
             QueueItem::Claim(key) => self.reconcile_claim(&key).await,
             QueueItem::Volume(key) => self.reconcile_volume(&key).await.map(|()| Outcome::Done),
-            QueueItem::Pod(key) => self.reconcile_pod(&key).await.map(|()| Outcome::Done),
+            QueueItem::Pod(key) => self.reconcile_pod(&key).await.map(Outcome::from),
         }
     }
 }
 
-/// Claims are concerned when a pod comes, goes, ends or gets its node; ephemeral ones are made when it comes.
+/// Claims are concerned when a pod comes, goes, ends, is shut down or gets its node; ephemeral ones are made when it comes.
 fn enqueue_pod(queue: &WorkQueue<QueueItem>, old: Option<&CachedPod>, new: Option<&CachedPod>) {
     let Some(pod) = new.or(old) else { return };
     if new.is_some() && pod.volumes().any(|v| v.ephemeral.is_some()) {
         queue.add(QueueItem::Pod(Key::of(&pod.metadata)));
     }
-    let seen = |pod: Option<&CachedPod>| pod.map(|pod| (is_terminal(pod), node_name(pod).map(str::to_owned)));
+    let seen = |pod: Option<&CachedPod>| {
+        pod.map(|pod| (is_terminal(pod), is_shut_down(pod), node_name(pod).map(str::to_owned)))
+    };
     if seen(old) == seen(new) {
         return;
     }
@@ -167,14 +179,10 @@ impl PersistentVolumes {
         let Some(claim) = self.claims.get(key) else { return Ok(Outcome::Done) };
         let api = self.claims_of(&key.namespace);
         if claim.metadata.deletion_timestamp.is_some() {
-            let is_used = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string()).iter().any(|p| !is_terminal(p));
-            if !is_used {
-                write_finalizer(&api, &*claim, CLAIM_FINALIZER, false).await?;
-            }
-            return Ok(Outcome::Done);
+            return self.release_claim(key, &claim).await.map(Outcome::from);
         }
         if !claim.finalizers().iter().any(|f| f == CLAIM_FINALIZER) {
-            return write_finalizer(&api, &*claim, CLAIM_FINALIZER, true).await.map(|()| Outcome::Done);
+            return finalizers::hold(&api, &*claim, CLAIM_FINALIZER).await.map(|()| Outcome::Done);
         }
         let around = self.surroundings(key, &claim);
         match claim::decide(&claim, &around) {
@@ -186,9 +194,8 @@ impl PersistentVolumes {
             }
             ClaimStep::AssignClass(class) => {
                 // Volumes that were made just before the claim count, whether the cache shows them yet or not.
-                let volumes = self.volumes_api();
-                let listed = volumes.list(&ListParams::default()).await.during("list the volumes for", key)?;
-                if matching::any_may_fit(&claim, &listed.items) {
+                let listed = Live::list(&self.volumes_api()).await.during("list the volumes for", key)?;
+                if matching::any_may_fit(&claim, listed.answer()) {
                     return Ok(Outcome::After(SOON));
                 }
                 self.assign_class(&claim, &class).await.map(|()| Outcome::Done)
@@ -211,6 +218,22 @@ impl PersistentVolumes {
                 Ok(Outcome::Done)
             }
         }
+    }
+
+    /// Lets go of a claim that is being deleted, if no pod uses it: none that is cached, and none that the API has. The caches
+    /// of claims and pods are not in step, and what goes with the claim is its data.
+    async fn release_claim(&self, key: &Key, claim: &PersistentVolumeClaim) -> Result<Step, Error> {
+        let cached = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string());
+        if cached.iter().any(|pod| uses(pod, claim)) {
+            return Ok(Step::waits_for(&self.pods));
+        }
+        let api: Api<CachedPod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let pods = Live::list(&api).await.during("look for pods that use claim", key)?;
+        let Some(unused) = pods.shows(|pods| !pods.iter().any(|pod| uses(pod, claim))) else {
+            return Ok(Step::waits_for(&self.pods));
+        };
+        finalizers::let_go(&self.claims_of(&key.namespace), claim, CLAIM_FINALIZER, unused).await?;
+        Ok(Step::Done)
     }
 
     fn surroundings(&self, key: &Key, claim: &PersistentVolumeClaim) -> Surroundings {
@@ -271,12 +294,27 @@ impl PersistentVolumes {
         volume: &PersistentVolume,
         claim: Option<&PersistentVolumeClaim>,
     ) -> Result<(), Error> {
-        let is_wanted = volume.metadata.deletion_timestamp.is_none();
-        if !is_wanted && is_used(volume, claim) {
+        let api = self.volumes_api();
+        if volume.metadata.deletion_timestamp.is_none() {
+            return finalizers::hold(&api, volume, VOLUME_FINALIZER).await;
+        }
+        if is_used(volume, claim) || !volume.finalizers().iter().any(|one| one == VOLUME_FINALIZER) {
             return Ok(());
         }
-        let api = self.volumes_api();
-        write_finalizer(&api, volume, VOLUME_FINALIZER, is_wanted).await
+        let name = volume.name_any();
+        let unused = match holder_of(volume) {
+            Some(holder) => {
+                let claim = Live::get(&self.claims_of(&holder.namespace), &holder.name).await;
+                claim.during("look for the claim", &holder)?.shows(|claim| !is_used(volume, claim.as_ref()))
+            }
+            None => {
+                let volume = Live::get(&api, &name).await.during("look at the volume", &name)?;
+                volume.shows(|volume| volume.as_ref().is_none_or(|volume| holder_of(volume).is_none()))
+            }
+        };
+        // Used after all, which its change or that of its claim is going to say.
+        let Some(unused) = unused else { return Ok(()) };
+        finalizers::let_go(&api, volume, VOLUME_FINALIZER, unused).await
     }
 
     fn tell<K: kube::Resource<DynamicType = ()>>(&self, object: &K, note: &Note) {

@@ -10,11 +10,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::future::join_all;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -25,8 +24,8 @@ use super::{
     label_selector::Selector,
     pods,
     runtime::{
-        Cache, Cached, CachedPod, Context, During as _, Error, Expectations, Key, PerOwner, SelectorIndex, WorkQueue,
-        error, same_object,
+        Cache, Cached, CachedPod, Context, Error, Expectations, Key, PerOwner, SelectorIndex, StatusWriter, WorkQueue,
+        bounded_join, error, same_object,
     },
 };
 
@@ -57,6 +56,8 @@ pub(crate) struct Failure {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) count: usize,
+    /// How many were refused.
+    pub(crate) failed: usize,
     pub(crate) failure: Option<Failure>,
 }
 
@@ -66,6 +67,7 @@ pub(crate) struct PodControl<O> {
     pods: Cache<CachedPod>,
     recorder: Recorder,
     expectations: PerOwner<Expectations>,
+    statuses: StatusWriter<O>,
     kind: PhantomData<fn(&O)>,
 }
 
@@ -86,6 +88,7 @@ impl<O: Namespaced> PodControl<O> {
             pods: pods.cache(),
             recorder: context.recorder(component),
             expectations: PerOwner::default(),
+            statuses: StatusWriter::new(context.client(), context.informer::<O>().cache()),
             kind: PhantomData,
         }
     }
@@ -102,6 +105,7 @@ impl<O: Namespaced> PodControl<O> {
     /// Forgets the expectations of an owner that is gone.
     pub(crate) fn forget(&self, owner: &Key) {
         self.expectations.forget(owner);
+        self.statuses.forget(owner);
     }
 
     /// Whether the cache shows all that was created and deleted for the owner with this UID. While it does not, nothing
@@ -124,14 +128,18 @@ impl<O: Namespaced> PodControl<O> {
         self.expectations.with(&key, &uid, |e| e.expect_deletion(deleted, its_uid, Instant::now()));
     }
 
-    /// Writes the status of an owner; one that is gone or another by now needs none.
+    /// Whether the cache shows the last status that was written of the owner with this UID. While it does not, what it
+    /// shows of the owner is old, and nothing may be decided on it.
+    pub(crate) fn shows_status(&self, owner: &Key, uid: &str) -> bool {
+        self.statuses.is_shown(owner, uid)
+    }
+
+    /// Writes the status of this version of an owner; one that is gone needs none.
     ///
     /// # Errors
-    /// When the API refuses.
-    pub(crate) async fn patch_status(&self, owner: &Key, patch: Value) -> Result<(), Error> {
-        let api: Api<O> = Api::namespaced(self.client(), &owner.namespace);
-        let written = api.patch_status(&owner.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        error::ignore_deleted(written).during("update the status of", owner).map(drop)
+    /// When the owner has changed meanwhile, and when the API refuses.
+    pub(crate) async fn patch_status(&self, owner: &O, patch: Value) -> Result<(), Error> {
+        self.statuses.write(owner, patch).await
     }
 
     /// The pods of a namespace that the owner with this UID controls, and those that match the selector, ordered by name.
@@ -162,7 +170,7 @@ impl<O: Namespaced> PodControl<O> {
         for size in batches(pods.len()) {
             let (batch, later) = rest.split_at(size);
             rest = later;
-            let created = join_all(batch.iter().map(|pod| api.create(&params, pod))).await;
+            let created = bounded_join(batch.iter().map(|pod| api.create(&params, pod))).await;
             for result in created {
                 match result {
                     Ok(pod) => {
@@ -176,6 +184,7 @@ impl<O: Namespaced> PodControl<O> {
                         let message = error::message(&error);
                         let text = messages::create_failed(&message);
                         self.record(owner, Severity::Warning, messages::FAILED_CREATE, text);
+                        written.failed += 1;
                         written.failure = Some(Failure { reason: messages::FAILED_CREATE, message });
                     }
                 }
@@ -198,7 +207,7 @@ impl<O: Namespaced> PodControl<O> {
             }
         });
         let mut written = Written::default();
-        for (pod, result) in join_all(deletions).await {
+        for (pod, result) in bounded_join(deletions).await {
             match result {
                 Ok(_) => {
                     self.expect_deleted(owner, pod);
@@ -211,6 +220,7 @@ impl<O: Namespaced> PodControl<O> {
                     let message = error::message(&error);
                     let text = messages::delete_failed(&message);
                     self.record(owner, Severity::Warning, messages::FAILED_DELETE, text);
+                    written.failed += 1;
                     written.failure = Some(Failure { reason: messages::FAILED_DELETE, message });
                 }
             }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::Namespaced;
 use crate::controllers::{
     finalizers::with_finalizer,
-    runtime::{During as _, Error, Key, error},
+    runtime::{During as _, Error, Key, bounded_join, error},
 };
 
 /// The reference that makes `owner` the controller of an object.
@@ -65,20 +65,33 @@ pub(crate) async fn take_over_held<O: Namespaced, T: Namespaced>(
         }
     }
     let reference = owner_reference(owner);
-    for object in adopt {
-        let mut owners = object.owner_references().to_vec();
-        owners.retain(|o| o.uid != reference.uid);
-        owners.push(reference.clone());
-        let held = finalizer.map(|finalizer| with_finalizer(object.meta(), finalizer, true));
-        replace_owners(&objects, object, &owners, held).await.during("adopt an object for", &key)?;
-    }
-    for object in release {
-        let mut owners = object.owner_references().to_vec();
-        owners.retain(|o| o.uid != reference.uid);
-        let held = finalizer.map(|finalizer| with_finalizer(object.meta(), finalizer, false));
-        replace_owners(&objects, object, &owners, held).await.during("release an object of", &key)?;
-    }
-    Ok(())
+    let owners = |object: &T, ours: bool| {
+        let others = object.owner_references().iter().filter(|o| o.uid != reference.uid).cloned();
+        others.chain(ours.then(|| reference.clone())).collect::<Vec<_>>()
+    };
+    let held = |object: &T, ours: bool| finalizer.map(|finalizer| owned(with_finalizer(object.meta(), finalizer, ours)));
+    let adopted = bounded_join(adopt.iter().map(|object| {
+        let (objects, owners, held) = (&objects, owners(object, true), held(object, true));
+        async move { replace_owners(objects, &**object, &owners, held).await }
+    }));
+    let released = bounded_join(release.iter().map(|object| {
+        let (objects, owners, held) = (&objects, owners(object, false), held(object, false));
+        async move {
+            match replace_owners(objects, &**object, &owners, held).await {
+                // It is another's by now.
+                Err(error) if error::is_invalid(&error) => Ok(()),
+                answer => answer,
+            }
+        }
+    }));
+    // One that cannot be written does not keep the others.
+    let (adopted, released) = tokio::join!(adopted, released);
+    adopted.into_iter().collect::<Result<(), _>>().during("adopt an object for", &key)?;
+    released.into_iter().collect::<Result<(), _>>().during("release an object of", &key)
+}
+
+fn owned(finalizers: Vec<&str>) -> Vec<String> {
+    finalizers.into_iter().map(str::to_owned).collect()
 }
 
 /// Replaces the owner references of exactly this object, and its finalizers where given; one that is deleted is ignored.
@@ -86,7 +99,7 @@ async fn replace_owners<T: Namespaced>(
     api: &Api<T>,
     object: &T,
     owners: &[OwnerReference],
-    finalizers: Option<Vec<&str>>,
+    finalizers: Option<Vec<String>>,
 ) -> Result<(), kube::Error> {
     let mut patch = json!({"metadata": {
         "uid": object.meta().uid,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     label_selector::Selector,
     pod_control::{Failure, Namespaced, PodControl, Written, pod_of, watch_owners},
-    runtime::{Cache, Context, Controller, Error, Key, Outcome},
+    runtime::{CACHE_PATIENCE, Cache, Context, Controller, Error, Key, Outcome},
 };
 
 mod controller;
@@ -71,6 +71,9 @@ impl<O: Owner> Controller for Replication<O> {
             return Ok(Outcome::Done);
         };
         let Some(desired) = owner.desired() else { return Ok(Outcome::Done) };
+        if !self.control.shows_status(&key, desired.uid) {
+            return Ok(Outcome::After(CACHE_PATIENCE));
+        }
         let settled = self.control.settled(&key, desired.uid);
         let pods = self.control.claimable(&key.namespace, desired.uid, desired.selector);
         let now = Timestamp::now();
@@ -88,7 +91,7 @@ impl<O: Owner> Controller for Replication<O> {
             self.control.delete(&owner, &plan.delete).await
         };
         if let Some(patch) = owner.status_patch(plan.counts, failure.as_ref(), Timestamp::now()) {
-            self.control.patch_status(&key, patch).await?;
+            self.control.patch_status(&owner, patch).await?;
         }
         Ok(match (failure, plan.recheck) {
             (Some(_), _) => Outcome::Failed,

@@ -87,6 +87,7 @@ pub(crate) struct CachedPodStatus {
     #[serde(rename = "podIP")]
     pub(crate) pod_ip: Option<String>,
     #[serde(rename = "podIPs")]
+    pub(crate) reason: Option<String>,
     pub(crate) pod_ips: Option<Vec<PodIP>>,
     pub(crate) container_statuses: Option<Vec<CachedContainerStatus>>,
     pub(crate) init_container_statuses: Option<Vec<CachedContainerStatus>>,

@@ -131,6 +131,15 @@ impl<K: Cached> Subscription<K> {
         self.informer.on_change(&self.life, handler);
         self
     }
+
+    /// The same for a handler that counts changes: it hears of none a second time.
+    pub(crate) fn count_changes(
+        &self,
+        handler: impl Fn(Option<&Arc<K>>, Option<&Arc<K>>) + Send + Sync + 'static,
+    ) -> &Self {
+        self.informer.count_changes(&self.life, handler);
+        self
+    }
 }
 
 #[derive(Clone)]

@@ -3,11 +3,13 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    hash::{BuildHasher as _, RandomState},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use futures::{Stream, StreamExt};
@@ -16,7 +18,7 @@ use kube::{
     ResourceExt,
     runtime::{WatchStreamExt, watcher},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -170,6 +172,8 @@ impl Life {
 
 struct Registered<K> {
     life: Life,
+    /// It counts changes: a replay is none.
+    counts: bool,
     handler: Handler<K>,
 }
 
@@ -192,6 +196,19 @@ impl<K> fmt::Debug for Informer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Informer").finish_non_exhaustive()
     }
+}
+
+/// After this time, and at most a tenth more, what is cached is delivered once more. Upstream's is 12 h to 24 h; here it is
+/// the net below all that waits for a change, and cheap: an object at rest costs no request.
+const REPLAY: Duration = Duration::from_secs(3600);
+
+/// The time to the next replay, which is another one for each informer, so that not all controllers work at once.
+fn replay_after() -> Duration {
+    // Each such state has keys of its own.
+    let random = RandomState::new().hash_one(0);
+    #[allow(clippy::cast_possible_truncation, reason = "below 1000")]
+    let share = (random % 1000) as u32;
+    REPLAY + REPLAY / 10_000 * share
 }
 
 /// A full list in progress.
@@ -219,13 +236,35 @@ impl<K: Cached> Informer<K> {
         life: &Life,
         handler: impl Fn(Option<&Arc<K>>, Option<&Arc<K>>) + Send + Sync + 'static,
     ) {
-        let registered = Registered { life: life.clone(), handler: Box::new(handler) };
+        self.register(Registered { life: life.clone(), counts: false, handler: Box::new(handler) });
+    }
+
+    /// The same for a handler that counts changes, which hears of none a second time.
+    pub(crate) fn count_changes(
+        &self,
+        life: &Life,
+        handler: impl Fn(Option<&Arc<K>>, Option<&Arc<K>>) + Send + Sync + 'static,
+    ) {
+        self.register(Registered { life: life.clone(), counts: true, handler: Box::new(handler) });
+    }
+
+    fn register(&self, registered: Registered<K>) {
         // The lock keeps back the notifications of later changes, whose objects the list of present ones may hold.
         let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         let present: Vec<Arc<K>> =
             self.cache.read(|contents| contents.iter().map(|(_, object)| Arc::clone(object)).collect());
         present.iter().for_each(|object| registered.call(None, Some(object)));
         handlers.push(registered);
+    }
+
+    /// Delivers what is cached once more, as additions: whatever a controller has missed or given up, it does now, as it
+    /// would after a restart. client-go's resync.
+    pub(crate) fn replay(&self) {
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let present: Vec<Arc<K>> =
+            self.cache.read(|contents| contents.iter().map(|(_, object)| Arc::clone(object)).collect());
+        let replayed = || handlers.iter().filter(|registered| !registered.counts && !registered.life.over.is_cancelled());
+        present.iter().for_each(|object| replayed().for_each(|registered| registered.call(None, Some(object))));
     }
 
     /// Applies `events` until `stop` or until nobody has the informer any more; failed watches are retried with
@@ -238,12 +277,19 @@ impl<K: Cached> Informer<K> {
         let events = events.default_backoff();
         futures::pin_mut!(events);
         let mut listed: Listed<K> = None;
+        let mut replay = Instant::now() + replay_after();
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
-                event = events.next() => event,
+                event = events.next() => Some(event),
+                () = tokio::time::sleep_until(replay) => None,
             };
             let Some(informer) = informer.upgrade() else { return };
+            let Some(event) = event else {
+                informer.replay();
+                replay = Instant::now() + replay_after();
+                continue;
+            };
             match event {
                 None => return,
                 Some(Err(error)) => {

@@ -1,6 +1,6 @@
 //! What all controllers are built from: shared informers with indexes, work queues with metrics, discovery, and the
 //! supervision of controllers. Imports no controller and names no type but for what caches keep of it (`trim`).
-//! `index`, `preconditions`, `selector_index`, `trim` and the state of work queues are pure.
+//! `index`, `preconditions`, `selector_index`, `step`, `trim` and the state of work queues are pure.
 
 pub(crate) mod cached_pod;
 mod cached_requests;
@@ -8,14 +8,18 @@ mod controller;
 mod discovery;
 pub(crate) mod error;
 mod expectations;
+mod fan_out;
 mod index;
 mod informer;
 mod informers;
 mod key;
 pub(crate) mod kinds;
+mod live;
 mod per_owner;
 mod preconditions;
 mod selector_index;
+mod status_writer;
+mod step;
 #[cfg(test)]
 mod tests;
 mod trim;
@@ -27,12 +31,16 @@ pub(crate) use discovery::Discovery;
 pub(crate) use error::During;
 pub use error::Error;
 pub(crate) use expectations::{CACHE_PATIENCE, Expectations};
+pub(crate) use fan_out::bounded_join;
 pub(crate) use index::Index;
 pub(crate) use informer::{Cache, Life, MetadataSource, SyncPoint};
 pub(crate) use informers::Informers;
 pub(crate) use key::Key;
+pub(crate) use live::{Live, Proof};
 pub(crate) use per_owner::PerOwner;
 pub(crate) use preconditions::{same_object, same_version};
 pub(crate) use selector_index::SelectorIndex;
+pub(crate) use status_writer::StatusWriter;
+pub(crate) use step::Step;
 pub(crate) use trim::Cached;
 pub(crate) use workqueue::{Outcome, WorkQueue};

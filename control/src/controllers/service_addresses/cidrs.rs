@@ -11,10 +11,10 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    super::{finalizers::write_finalizer, runtime},
+    super::{finalizers, runtime},
     covers, ip_of, is_managed,
 };
-use runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error};
+use runtime::{Cache, Context, Controller, During as _, Error, Key, Live, Outcome, Step, error};
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// Time until the cache has every address that was given before the deletion.
@@ -65,7 +65,7 @@ impl Controller for ServiceCidrs {
         let Some(cidr) = self.cidrs.get(&key) else { return Ok(Outcome::Done) };
         let api: Api<ServiceCIDR> = Api::all(self.client.clone());
         let Some(deleted) = &cidr.metadata.deletion_timestamp else {
-            write_finalizer(&api, &*cidr, FINALIZER, true).await?;
+            finalizers::hold(&api, &*cidr, FINALIZER).await?;
             set_condition(&api, &cidr, &key, READY).await?;
             return Ok(Outcome::Done);
         };
@@ -79,7 +79,11 @@ impl Controller for ServiceCidrs {
         if !left.is_zero() {
             return Ok(Outcome::After(left));
         }
-        write_finalizer(&api, &*cidr, FINALIZER, false).await?;
+        let live = Live::list(&Api::<IPAddress>::all(self.client.clone())).await.during("look for addresses of", &key)?;
+        match live.shows(|addresses| may_go(&cidr, all.iter().map(AsRef::as_ref), addresses.iter())) {
+            Some(unused) => finalizers::let_go(&api, &*cidr, FINALIZER, unused).await?,
+            None => return Ok(Step::waits_for(&self.addresses).into()),
+        }
         Ok(Outcome::Done)
     }
 }
@@ -95,10 +99,11 @@ async fn set_condition(
     if ready.any(|condition| (&*condition.status, &*condition.reason, &*condition.message) == is) {
         return Ok(());
     }
-    let patch = json!({"status": {"conditions": [condition(is)]}});
+    let meta = &cidr.metadata;
+    let patch = json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+        "status": {"conditions": [condition(is)]}});
     let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-    error::ignore_deleted(patched).during("set the condition of ServiceCIDR", key)?;
-    Ok(())
+    error::of_seen(patched, "set the condition of ServiceCIDR", key).map(drop)
 }
 
 fn condition((status, reason, message): (&str, &str, &str)) -> Value {

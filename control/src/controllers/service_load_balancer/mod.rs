@@ -25,9 +25,9 @@ use windlass_kit::{
 };
 
 use super::{
-    finalizers::write_finalizer,
+    finalizers,
     indexes::service_of,
-    runtime::{Cache, CachedPod, Context, Controller, Error, Index, Key, Outcome, WorkQueue, error},
+    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Live, Outcome, WorkQueue, error},
 };
 use plan::{NodeFacts, Step, Surroundings, host_ports, ingress, is_balanced, is_local, ports};
 
@@ -197,7 +197,13 @@ impl ServiceLoadBalancer {
         }
         let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
         let api: Api<Service> = Api::namespaced(self.client.clone(), namespace);
-        write_finalizer(&api, service, plan::FINALIZER, false).await
+        let (key, is_other) = (Key::of(&service.metadata), |live: &Service| live.metadata.uid != service.metadata.uid);
+        let live = Live::get(&api, &key.name).await.during("look at the service", &key)?;
+        // The version that was seen is written: one that wants a load balancer again is another.
+        match live.shows(|live| !live.as_ref().is_some_and(is_other)) {
+            Some(proof) => finalizers::let_go(&api, service, plan::FINALIZER, proof).await,
+            None => Ok(()),
+        }
     }
 
     fn tell(&self, service: &Service, (reason, message): (&str, &str)) {

@@ -1,6 +1,5 @@
 //! Writes what a plan says: claims, pods, and the owners of claims.
 
-use futures::future::join_all;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{PersistentVolumeClaim, Pod},
@@ -14,49 +13,41 @@ use windlass_kit::events::Severity;
 
 use super::{
     StatefulSets, identity, messages,
-    plan::{Desired, Plan, Step, Why},
+    plan::{Desired, Plan, Step as Planned, Why},
     retention::{self, Owners, Policy},
 };
 use crate::controllers::{
     history,
     pod_control::batches,
     pods,
-    runtime::{CachedPod, During as _, Error, Key, error, same_object},
+    runtime::{CachedPod, During as _, Error, Key, Step, bounded_join, error, same_object},
 };
 
-/// How a step ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Done,
-    /// Nothing to do until something changes.
-    Waits,
-    Failed,
-}
-
 impl StatefulSets {
-    /// Takes the steps in batches of 1, 2, 4 …, until one fails; false when one has.
+    /// Takes the steps in batches of 1, 2, 4 …, until one fails.
     pub(super) async fn execute(
         &self,
         set: &StatefulSet,
         current: &ControllerRevision,
         desired: &Desired<'_>,
         plan: &Plan,
-    ) -> bool {
-        let mut rest = plan.steps.as_slice();
+    ) -> Step {
+        let (mut all, mut rest) = (Step::Done, plan.steps.as_slice());
         for size in batches(plan.steps.len()) {
             let (batch, later) = rest.split_at(size);
             rest = later;
-            let ended = join_all(batch.iter().map(|step| self.take(set, current, desired, step))).await;
-            if ended.contains(&Ended::Failed) {
-                return false;
+            let ended = bounded_join(batch.iter().map(|step| self.take(set, current, desired, step))).await;
+            all = all.and(ended.into_iter().collect());
+            if all == Step::Failed {
+                break;
             }
         }
-        true
+        all
     }
 
-    async fn take(&self, set: &StatefulSet, current: &ControllerRevision, desired: &Desired<'_>, step: &Step) -> Ended {
+    async fn take(&self, set: &StatefulSet, current: &ControllerRevision, desired: &Desired<'_>, step: &Planned) -> Step {
         match step {
-            Step::Create { ordinal, current: kept_back } => {
+            Planned::Create { ordinal, current: kept_back } => {
                 let old = if *kept_back { history::template(current) } else { None };
                 let newest = set.spec.as_ref().map(|spec| spec.template.clone());
                 let (template, revision) = match old {
@@ -66,7 +57,7 @@ impl StatefulSets {
                 let pod = identity::new_pod(set, &template.unwrap_or_default(), revision, *ordinal);
                 self.create(set, *ordinal, pod).await
             }
-            Step::Delete(pod, why) => self.delete(set, pod, *why).await,
+            Planned::Delete(pod, why) => self.delete(set, pod, *why).await,
         }
     }
 
@@ -85,41 +76,42 @@ impl StatefulSets {
     }
 
     /// Creates a pod, and before it the claims that it has not yet.
-    async fn create(&self, set: &StatefulSet, ordinal: i64, pod: Pod) -> Ended {
+    async fn create(&self, set: &StatefulSet, ordinal: i64, pod: Pod) -> Step {
         let (name, namespace) = (pod.name_any(), set.namespace().unwrap_or_default());
         let known = identity::claim_names(set, ordinal).filter_map(|name| self.claims.get(&Key::new(&namespace, name)));
         for claim in known {
             if claim.metadata.deletion_timestamp.is_some() {
                 let text = messages::claim_is_deleted(&claim.name_any());
                 self.pod_event(set, messages::CREATE, &name, Some(&text));
-                return Ended::Waits;
+                return Step::waits_for(&self.claims);
             }
             if retention::is_stale(&claim, &name, None) {
-                return Ended::Waits;
+                return Step::waits_for(&self.claims);
             }
         }
         match self.create_claims(set, ordinal, &name).await {
-            Ended::Done => {}
+            Step::Done => {}
             other => return other,
         }
         match self.pod_api(set).create(&PostParams::default(), &pod).await {
             Ok(created) => {
                 self.control.expect_created(set, &created);
                 self.pod_event(set, messages::CREATE, &name, None);
-                Ended::Done
+                Step::Done
             }
-            Err(error) if error::is_namespace_terminating(&error) => Ended::Waits,
+            // The set goes with its namespace.
+            Err(error) if error::is_namespace_terminating(&error) => Step::waits_for(&self.sets),
             // The cache is behind, or the name is another's.
-            Err(error) if error::is_already_exists(&error) => Ended::Failed,
+            Err(error) if error::is_already_exists(&error) => Step::Failed,
             Err(error) => {
                 self.pod_event(set, messages::CREATE, &name, Some(&error::message(&error)));
-                Ended::Failed
+                Step::Failed
             }
         }
     }
 
     /// Creates the claims of a pod that do not exist.
-    async fn create_claims(&self, set: &StatefulSet, ordinal: i64, pod: &str) -> Ended {
+    async fn create_claims(&self, set: &StatefulSet, ordinal: i64, pod: &str) -> Step {
         let (api, name) = (self.claim_api(set), set.name_any());
         for claim in identity::claims(set, ordinal) {
             if self.claims.get(&Key::of(&claim.metadata)).is_some() {
@@ -132,20 +124,20 @@ impl StatefulSets {
             match api.create(&PostParams::default(), &claim).await {
                 Ok(_) => event(Severity::Normal, true, None),
                 Err(error) if error::is_already_exists(&error) => {}
-                Err(error) if error::is_namespace_terminating(&error) => return Ended::Waits,
+                Err(error) if error::is_namespace_terminating(&error) => return Step::waits_for(&self.sets),
                 Err(error) => {
                     let text = error::message(&error);
                     event(Severity::Warning, false, Some(&text));
                     self.pod_event(set, messages::CREATE, pod, Some(&text));
-                    return Ended::Failed;
+                    return Step::Failed;
                 }
             }
         }
-        Ended::Done
+        Step::Done
     }
 
     /// Deletes exactly this pod; one that is gone or another by now is left alone.
-    async fn delete(&self, set: &StatefulSet, pod: &CachedPod, why: Why) -> Ended {
+    async fn delete(&self, set: &StatefulSet, pod: &CachedPod, why: Why) -> Step {
         let (name, namespace, set_name) = (pod.name_any(), set.namespace().unwrap_or_default(), set.name_any());
         match why {
             Why::Failed => {
@@ -163,31 +155,35 @@ impl StatefulSets {
             Ok(_) => {
                 self.control.expect_deleted(set, pod);
                 self.pod_event(set, messages::DELETE, &name, None);
-                Ended::Done
+                Step::Done
             }
-            Err(error) if error::is_not_found(&error) || error::is_conflict(&error) => Ended::Done,
+            Err(error) if error::is_not_found(&error) || error::is_conflict(&error) => Step::Done,
             Err(error) => {
                 self.pod_event(set, messages::DELETE, &name, Some(&error::message(&error)));
-                Ended::Failed
+                Step::Failed
             }
         }
     }
 
-    /// Gives pods the labels of their ordinals, pending ones the claims that they lack, and claims their owners.
+    /// Gives pods the labels of their ordinals, pending ones the claims that they lack, and claims their owners. A claim that
+    /// could not be made is tried again, and does not hold up the others.
     ///
     /// # Errors
     /// When the API refuses, or something has changed meanwhile.
-    pub(super) async fn maintain(&self, set: &StatefulSet, desired: &Desired<'_>, plan: &Plan) -> Result<(), Error> {
+    pub(super) async fn maintain(&self, set: &StatefulSet, desired: &Desired<'_>, plan: &Plan) -> Result<Step, Error> {
+        let mut all = Step::Done;
         for (ordinal, pod) in &plan.pods {
             let condemned = desired.is_condemned(*ordinal);
             if !condemned && pod.metadata.deletion_timestamp.is_none() {
                 if !identity::has_identity(desired.name, *ordinal, pod) {
                     self.label(set, *ordinal, pod).await?;
                 }
-                if pods::phase(pod) == "Pending"
-                    && self.create_claims(set, *ordinal, &pod.name_any()).await != Ended::Done
-                {
-                    continue;
+                if pods::phase(pod) == "Pending" {
+                    let made = self.create_claims(set, *ordinal, &pod.name_any()).await;
+                    all = all.and(made);
+                    if made != Step::Done {
+                        continue;
+                    }
                 }
             }
             for name in identity::claim_names(set, *ordinal) {
@@ -197,7 +193,7 @@ impl StatefulSets {
                 }
             }
         }
-        Ok(())
+        Ok(all)
     }
 
     async fn label(&self, set: &StatefulSet, ordinal: i64, pod: &CachedPod) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use super::{
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
     pods,
-    runtime::{Cache, Context, Controller, Error, Key, Outcome},
+    runtime::{CACHE_PATIENCE, Cache, Context, Controller, Error, Key, Outcome, Step},
 };
 
 mod execute;
@@ -119,6 +119,10 @@ impl Controller for StatefulSets {
         if set.metadata.deletion_timestamp.is_some() {
             return Ok(Outcome::Done);
         }
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        if !self.control.shows_status(&key, uid) {
+            return Ok(Outcome::After(CACHE_PATIENCE));
+        }
         let collisions = set.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
         let Some(revisions) = self.history.sync(&set, selector, &spec.template, Some(collisions)).await? else {
             return Ok(Outcome::Done);
@@ -132,11 +136,11 @@ impl Controller for StatefulSets {
         let plan = plan::reconcile(&desired, &pods, settled, Timestamp::now());
         self.control.claim(&set, &plan.adopt, &plan.release).await?;
         // The owners of a claim have to be right before its pod goes.
-        self.maintain(&set, &desired, &plan).await?;
-        let succeeded = self.execute(&set, &current, &desired, &plan).await;
+        let maintained = self.maintain(&set, &desired, &plan).await?;
+        let ended = maintained.and(self.execute(&set, &current, &desired, &plan).await);
         let status = status::status(&set, &desired, plan.counts, revisions.collisions);
         if let Some(patch) = status::patch(&set, &status) {
-            self.control.patch_status(&key, patch).await?;
+            self.control.patch_status(&set, patch).await?;
         }
         let is_live = |revision: &ControllerRevision| {
             let name = revision.metadata.name.as_deref();
@@ -145,10 +149,9 @@ impl Controller for StatefulSets {
                 || plan.pods.values().any(|pod| identity::revision_of(pod) == name)
         };
         self.history.truncate(&set, &revisions, is_live, spec.revision_history_limit).await?;
-        Ok(match (succeeded, plan.recheck) {
-            (false, _) => Outcome::Failed,
-            (true, Some(wait)) => Outcome::After(wait),
-            (true, None) => Outcome::Done,
+        Ok(match (ended, plan.recheck) {
+            (Step::Done | Step::Waits(_), Some(wait)) => Outcome::After(wait),
+            (ended, _) => ended.into(),
         })
     }
 }

@@ -88,7 +88,7 @@ pub(super) fn patch(set: &StatefulSet, new: &StatefulSetStatus) -> Option<Value>
         && old.update_revision == new.update_revision
         && old.collision_count.unwrap_or(0) == new.collision_count.unwrap_or(0);
     (!same).then(|| {
-        json!({"metadata": {"uid": set.metadata.uid}, "status": {
+        json!({"status": {
             "observedGeneration": new.observed_generation,
             "replicas": new.replicas,
             "readyReplicas": new.ready_replicas,

@@ -27,6 +27,8 @@ use metrics::QueueRecorder;
 const RETRY_BASE: Duration = Duration::from_millis(5);
 /// The longest delay after failures (client-go's item back-off).
 const RETRY_CAP: Duration = Duration::from_secs(1000);
+/// First delay after a refusal by others, doubling as above (that of upstream's certificate controllers).
+const REFUSED_BASE: Duration = Duration::from_millis(200);
 
 /// The pending, processing and delayed keys.
 #[derive(Debug)]
@@ -125,9 +127,10 @@ impl<K: Clone + Eq + Hash> State<K> {
                 self.failures.remove(&key);
                 self.add_at(key.clone(), now + delay);
             }
-            Outcome::Failed => {
+            Outcome::Failed | Outcome::Refused => {
+                let base = if outcome == Outcome::Failed { RETRY_BASE } else { REFUSED_BASE };
                 let failures = self.failures.entry(key.clone()).or_default();
-                let delay = delay_after(RETRY_BASE, RETRY_CAP, *failures);
+                let delay = delay_after(base, RETRY_CAP, *failures);
                 *failures = failures.saturating_add(1);
                 self.add_at(key.clone(), now + delay);
             }
@@ -147,6 +150,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 }
 
 /// The result of reconciling a key.
+#[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing more to do until something changes.
@@ -155,6 +159,8 @@ pub(crate) enum Outcome {
     After(Duration),
     /// Retry with back-off.
     Failed,
+    /// Retry with a longer one: what others refuse now, they may grant later.
+    Refused,
 }
 
 /// A shared work queue; clones are the same queue. Its size is bounded by the number of keys.
