@@ -120,8 +120,9 @@ mod tests {
         };
         let behind = event(r#""lastTimestamp":"2026-01-01T01:00:00Z","#);
         let ahead = event(r#""lastTimestamp":"2027-01-01T01:00:00Z","#);
-        let series =
-            event(r#""eventTime":"2026-01-01T10:00:00.000001Z","series":{"lastObservedTime":"2026-01-01T11:30:00.000001Z"},"#);
+        let series = event(
+            r#""eventTime":"2026-01-01T10:00:00.000001Z","series":{"lastObservedTime":"2026-01-01T11:30:00.000001Z"},"#,
+        );
         let mut writes = Writes::default();
         let mut sweep = |revision: u64, now: &str| {
             let events = [("behind", 1, &*behind), ("ahead", 2, &*ahead), ("series", revision, &*series)];
@@ -136,7 +137,8 @@ mod tests {
 
     #[test]
     fn after_a_start_the_servers_own_times_count() {
-        let meta = |more: &str| format!(r#"{{"metadata":{{"uid":"u",{more}"creationTimestamp":"2026-01-01T10:00:00Z"}}}}"#);
+        let meta =
+            |more: &str| format!(r#"{{"metadata":{{"uid":"u",{more}"creationTimestamp":"2026-01-01T10:00:00Z"}}}}"#);
         let changed = meta(r#""managedFields":[{"manager":"kubelet","time":"2026-01-01T11:00:00Z"}],"#);
         let events = [("old", 1, &*meta("")), ("changed", 2, &*changed), ("bad", 3, "{}")];
         assert_eq!(expired(&mut Writes::default(), &events, "2026-01-01T11:30:00Z"), ["old"]);

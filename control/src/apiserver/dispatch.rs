@@ -87,7 +87,7 @@ impl ApiRequest {
             answer.extensions_mut().insert(LongRunning);
             return Ok(answer);
         }
-        let _permit = self.api.inner.limits.acquire(self.class, &self.method)?;
+        let _permit = self.api.inner.limits.acquire(self.class, &self.method).await?;
         self.route(target, verb, options, &body).await
     }
 

@@ -1,6 +1,8 @@
 //! Limits of requests in flight. Components of this process and nodes have shares of their own, so that controllers,
 //! scheduler and heartbeats continue whatever other clients do.
 
+use std::time::Duration;
+
 use axum::http::Method;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -13,9 +15,12 @@ use super::{
 /// Upstream's limits (`--max-requests-inflight`, `--max-mutating-requests-inflight`).
 const MAX_REQUESTS_IN_FLIGHT: usize = 400;
 pub(super) const MAX_MUTATING_REQUESTS_IN_FLIGHT: usize = 200;
-/// Limits of components of this process and of nodes.
+/// Limits of components of this process, and of nodes.
 const MAX_SYSTEM_REQUESTS_IN_FLIGHT: usize = 200;
 const MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT: usize = 100;
+/// How long a component of this process waits for its place. That of upstream's requests to the API, so that one which waits
+/// for another of this process does not do so for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Limit of requests to resources that every authenticated caller may write, such as reviews.
 pub(super) const MAX_REVIEWS_IN_FLIGHT: usize = 64;
 
@@ -36,7 +41,9 @@ impl InFlight {
 #[derive(Debug)]
 pub(super) struct Limits {
     pub(super) shared: InFlight,
-    system: InFlight,
+    /// Of components of this process.
+    in_process: InFlight,
+    nodes: InFlight,
     reviews: Semaphore,
 }
 
@@ -44,7 +51,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             shared: InFlight::new(MAX_REQUESTS_IN_FLIGHT, MAX_MUTATING_REQUESTS_IN_FLIGHT),
-            system: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
+            in_process: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
+            nodes: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
             reviews: Semaphore::new(MAX_REVIEWS_IN_FLIGHT),
         }
     }
@@ -53,8 +61,9 @@ impl Default for Limits {
 /// The class of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// A component of this process, or a node.
-    System,
+    /// A component of this process.
+    InProcess,
+    Node,
     /// Everybody else.
     Shared,
 }
@@ -62,23 +71,32 @@ pub(super) enum Class {
 impl Class {
     /// The class of a request; taken from its own credentials, whomever it impersonates.
     pub(super) fn of(user: &User, credentials: Credentials) -> Self {
-        let system = credentials == Credentials::InProcess || user.is_in(NODES_GROUP);
-        if system { Self::System } else { Self::Shared }
+        match credentials {
+            Credentials::InProcess => Self::InProcess,
+            _ if user.is_in(NODES_GROUP) => Self::Node,
+            _ => Self::Shared,
+        }
     }
 }
 
 impl Limits {
-    /// A place among the requests in flight.
+    /// A place among the requests in flight. A component of this process waits for one: it has nothing better to do, and
+    /// what it is refused would be shown to users.
     ///
     /// # Errors
     /// When there are too many.
-    pub(super) fn acquire(&self, class: Class, method: &Method) -> Result<SemaphorePermit<'_>, ApiError> {
+    pub(super) async fn acquire(&self, class: Class, method: &Method) -> Result<SemaphorePermit<'_>, ApiError> {
         let all = match class {
-            Class::System => &self.system,
+            Class::InProcess => &self.in_process,
+            Class::Node => &self.nodes,
             Class::Shared => &self.shared,
         };
         let limit = if method == Method::GET { &all.reads } else { &all.writes };
-        limit.try_acquire().map_err(|_| ApiError::too_many_requests())
+        let place = match class {
+            Class::InProcess => tokio::time::timeout(PATIENCE, limit.acquire()).await.ok().and_then(Result::ok),
+            Class::Node | Class::Shared => limit.try_acquire().ok(),
+        };
+        place.ok_or_else(ApiError::too_many_requests)
     }
 
     /// A place among the reviews. Components of this process, nodes and administrators are not limited: other requests
@@ -87,9 +105,30 @@ impl Limits {
     /// # Errors
     /// When there are too many.
     pub(super) fn acquire_review(&self, class: Class, user: &User) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
-        if class == Class::System || user.is_in(crate::pki::MASTERS_GROUP) {
+        if class != Class::Shared || user.is_in(crate::pki::MASTERS_GROUP) {
             return Ok(None);
         }
         self.reviews.try_acquire().map(Some).map_err(|_| ApiError::too_many_requests())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn components_of_this_process_wait_and_take_no_place_of_a_node() {
+        let limits = Limits::default();
+        let mut held = Vec::new();
+        for _ in 0..MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT {
+            held.push(limits.acquire(Class::InProcess, &Method::POST).await.unwrap());
+        }
+        assert!(limits.acquire(Class::Node, &Method::PATCH).await.is_ok());
+        let (next, ()) = tokio::join!(limits.acquire(Class::InProcess, &Method::POST), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            held.pop();
+        });
+        held.push(next.unwrap());
+        assert!(limits.acquire(Class::InProcess, &Method::POST).await.is_err(), "it does not wait for ever");
     }
 }

@@ -19,6 +19,7 @@ pub(crate) struct ClusterRoleAggregation {
 
 impl Controller for ClusterRoleAggregation {
     const NAME: &'static str = "clusterrole-aggregation-controller";
+    const QUEUE: &'static str = "ClusterRoleAggregator";
     type Key = Key;
     type Config = ();
 

@@ -87,6 +87,10 @@ struct Inner {
     refuse: HashMap<String, String>,
     /// Answers that are no objects, such as those of metrics APIs, by path: code, content type and body.
     answers: HashMap<String, (u16, String, String)>,
+    /// Requests that fail: method, plural with subresource, code, and how many.
+    faults: Vec<(Method, String, u16, usize)>,
+    /// The number of writes so far, and which of them fails.
+    writes: (usize, Option<usize>),
     /// Paths and queries of the requests that had those answers.
     asked: BTreeSet<String>,
     serves_custom: bool,
@@ -119,6 +123,27 @@ impl FakeApi {
             Some(why) => drop(inner.refuse.insert(plural.to_owned(), why.to_owned())),
             None => drop(inner.refuse.remove(plural)),
         }
+    }
+
+    /// The next `times` requests of this kind fail.
+    pub(crate) fn fail(&self, method: Method, plural: &str, code: u16, times: usize) {
+        self.inner.lock().unwrap().faults.push((method, plural.to_owned(), code, times));
+    }
+
+    /// The write of this number, from 0, fails.
+    pub(crate) fn fail_write(&self, number: usize) {
+        self.inner.lock().unwrap().writes.1 = Some(number);
+    }
+
+    /// The number of writes so far.
+    pub(crate) fn writes(&self) -> usize {
+        self.inner.lock().unwrap().writes.0
+    }
+
+    /// Stores an object of which no watch tells: what the API has, and a cache has not yet.
+    pub(crate) fn hide(&self, plural: &str, object: Value) {
+        let part = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+        self.inner.lock().unwrap().objects.insert((plural.to_owned(), part("namespace"), part("name")), object);
     }
 
     /// Answers requests for `path` with `answer`, or not any more.
@@ -328,6 +353,20 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
     let mut inner = api.inner.lock().unwrap();
     *inner.requests.entry((method.clone(), format!("{}{}", path.plural, path.sub))).or_default() += 1;
     let inner = &mut *inner;
+    let kind = format!("{}{}", path.plural, path.sub);
+    if let Some(fault) = inner.faults.iter_mut().find(|f| f.0 == method && f.1 == kind && f.3 > 0) {
+        fault.3 -= 1;
+        let reason = if fault.2 == 409 { "Conflict" } else { "InternalError" };
+        return status(fault.2, reason, "a test wants it so");
+    }
+    // Events may be lost.
+    if method != Method::GET && path.plural != "events" {
+        let number = inner.writes.0;
+        inner.writes.0 += 1;
+        if inner.writes.1 == Some(number) {
+            return status(500, "InternalError", "a test wants it so");
+        }
+    }
     let in_scope = |o: &(&Id, &Value)| o.0.0 == path.plural && (path.namespace.is_empty() || o.0.1 == path.namespace);
     match (method.as_str(), path.name.is_empty(), path.sub.as_str()) {
         ("GET", true, _) => {
@@ -425,7 +464,9 @@ fn create(api: &FakeApi, inner: &mut Inner, path: Path, mut object: Value) -> Re
     object["kind"] = json!(kind.2);
     object["metadata"]["uid"] = json!(format!("00000000-0000-4000-8000-{serial:012}"));
     object["metadata"]["generation"] = json!(1);
-    object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    if object["metadata"]["creationTimestamp"].is_null() {
+        object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
     if kind.2 == "Namespace" {
         object["spec"]["finalizers"] = json!(["kubernetes"]);
     }

@@ -39,6 +39,7 @@ pub(crate) struct Namespaces {
 
 impl Controller for Namespaces {
     const NAME: &'static str = "namespace-controller";
+    const QUEUE: &'static str = "namespace";
     /// Mostly they wait.
     const WORKERS: usize = 10;
     type Key = Key;

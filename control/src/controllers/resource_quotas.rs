@@ -36,6 +36,7 @@ pub(crate) struct ResourceQuotas {
 
 impl Controller for ResourceQuotas {
     const NAME: &'static str = "resourcequota-controller";
+    const QUEUE: &'static str = "resourcequota_primary";
     type Key = Key;
     type Config = ();
 

@@ -42,6 +42,7 @@ pub(crate) struct ServiceAccountTokens {
 
 impl Controller for ServiceAccountTokens {
     const NAME: &'static str = "serviceaccount-token-controller";
+    const QUEUE: &'static str = "serviceaccount_tokens_service";
     type Key = Key;
     type Config = TokensConfig;
 
@@ -92,7 +93,7 @@ impl Controller for ServiceAccountTokens {
         };
         let root_ca = self.config.root_ca.borrow().clone();
         let Some(mut change) = missing(&secret, &uid, &root_ca) else { return Ok(Outcome::Done) };
-        if secret.data.as_ref().is_none_or(|data| !data.contains_key(TOKEN)) {
+        if !has_token(&secret) {
             let claims = claims(&key, name, &uid);
             match self.config.issuer.sign(&claims) {
                 Ok(token) => change["data"][TOKEN] = json!(ByteString(token.into_bytes())),
@@ -111,6 +112,10 @@ impl Controller for ServiceAccountTokens {
 
 fn is_token(secret: &Secret) -> bool {
     secret.type_.as_deref() == Some(SECRET_TYPE)
+}
+
+fn has_token(secret: &Secret) -> bool {
+    secret.data.as_ref().and_then(|data| data.get(TOKEN)).is_some_and(|token| !token.0.is_empty())
 }
 
 /// Whether a secret may be that of the account with this uid, if there is one. Pure.
@@ -134,7 +139,7 @@ fn missing(secret: &Secret, uid: &str, root_ca: &str) -> Option<Value> {
         None => true,
     });
     let named = secret.annotations().get(UID).is_some_and(|named| named == uid);
-    if wanted.is_empty() && named && data.contains_key(TOKEN) {
+    if wanted.is_empty() && named && has_token(secret) {
         return None;
     }
     let data: BTreeMap<&str, ByteString> =
@@ -171,6 +176,7 @@ mod tests {
         for (annotations, data, expected) in [
             (json!({UID: "u"}), all.clone(), None),
             (json!({}), all.clone(), Some(uid.clone())),
+            (json!({UID: "u"}), json!({"ca.crt": "Y2E=", "namespace": "bg==", "token": ""}), Some(uid.clone())),
             (json!({UID: "u"}), json!({}), Some(with(json!({"ca.crt": "Y2E=", "namespace": "bg=="})))),
             (json!({UID: "u"}), json!({"ca.crt": "Y2E=", "namespace": "bg=="}), Some(uid.clone())),
             (

@@ -1,6 +1,10 @@
 //! Every active namespace has a ServiceAccount `default` and a ConfigMap `kube-root-ca.crt`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::{
@@ -8,9 +12,13 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams, PostParams},
     core::PartialObjectMeta,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::{
+    metrics::{Counter, Histogram, Metrics, exponential_buckets},
+    prometheus::Text,
+};
 
 use super::runtime::{
     Cache, Cached, Context, Controller, During as _, Error, Key, Outcome, Subscription, WorkQueue, error,
@@ -18,7 +26,9 @@ use super::runtime::{
 
 const ACCOUNT: &str = "default";
 const ROOT_CA: &str = "kube-root-ca.crt";
-/// Upstream's description of the ConfigMap.
+/// The annotation with the description of the ConfigMap.
+const DESCRIBED_BY: &str = "kubernetes.io/description";
+/// Upstream's description.
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 
 pub(crate) struct ServiceAccounts {
@@ -28,10 +38,51 @@ pub(crate) struct ServiceAccounts {
     /// Certificates of the API server's CA; empty when no ConfigMap is wanted.
     root_ca: watch::Receiver<String>,
     queue: WorkQueue<Key>,
+    metrics: Arc<PublisherMetrics>,
+}
+
+/// Metrics by upstream's names (`pkg/controller/certificates/rootcacertpublisher`).
+struct PublisherMetrics {
+    syncs: Counter<1>,
+    duration: Histogram<1>,
+}
+
+impl Default for PublisherMetrics {
+    fn default() -> Self {
+        const BUCKETS: &[f64] = &exponential_buckets::<15>(0.001, 2.0);
+        let (name, help) = ("root_ca_cert_publisher_sync_duration_seconds", "Time of a sync of a namespace.");
+        Self {
+            syncs: Counter::new("root_ca_cert_publisher_sync_total", "Syncs of namespaces.", ["code"]),
+            duration: Histogram::new(name, help, ["code"], BUCKETS),
+        }
+    }
+}
+
+impl Metrics for PublisherMetrics {
+    fn write(&self, page: &mut Text) {
+        self.syncs.write(page);
+        self.duration.write(page);
+    }
+}
+
+impl PublisherMetrics {
+    fn synced(&self, error: Option<&Error>, took: Duration) {
+        let refused = |error: &Error| match error {
+            Error::Api { source, .. } => match &**source {
+                kube::Error::Api(status) => Some(status.code.to_string()),
+                _ => None,
+            },
+            _ => None,
+        };
+        let code = error.map_or_else(|| "200".to_owned(), |error| refused(error).unwrap_or_else(|| "500".to_owned()));
+        self.syncs.add([&code]);
+        self.duration.observe_duration([&code], took);
+    }
 }
 
 impl Controller for ServiceAccounts {
     const NAME: &'static str = "serviceaccount-controller";
+    const QUEUE: &'static str = "serviceaccount";
     type Key = Key;
     type Config = watch::Receiver<String>;
 
@@ -49,7 +100,7 @@ impl Controller for ServiceAccounts {
         enqueue_namespace(&accounts, &queue, ACCOUNT);
         enqueue_namespace(&config_maps, &queue, ROOT_CA);
         let (namespaces, accounts) = (namespaces.cache(), accounts.cache());
-        Self { client: context.client(), namespaces, accounts, root_ca, queue }
+        Self { client: context.client(), namespaces, accounts, root_ca, queue, metrics: context.metrics().of() }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
@@ -57,7 +108,9 @@ impl Controller for ServiceAccounts {
         if !active {
             return Ok(Outcome::Done);
         }
+        let began = Instant::now();
         let result = self.ensure(&key.name).await;
+        self.metrics.synced(result.as_ref().err(), began.elapsed());
         match result {
             Err(Error::Api { ref source, .. })
                 if error::is_namespace_terminating(source) || error::is_not_found(source) =>
@@ -106,15 +159,14 @@ impl ServiceAccounts {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
         let data = BTreeMap::from([("ca.crt".to_owned(), root_ca)]);
         match api.get_opt(ROOT_CA).await.during("read the root CA ConfigMap in namespace", &namespace)? {
-            Some(present) if present.data.as_ref() == Some(&data) => {}
-            Some(_) => {
-                // `null` in the place of other keys is not needed: users add none here.
-                let patch = Patch::Merge(json!({"data": data}));
-                let patched = api.patch(ROOT_CA, &PatchParams::default(), &patch).await;
-                error::ignore_deleted(patched).during("update the root CA ConfigMap in namespace", &namespace)?;
+            Some(present) => {
+                if let Some(patch) = mend(&present, &data) {
+                    let patched = api.patch(ROOT_CA, &PatchParams::default(), &Patch::Merge(patch)).await;
+                    error::ignore_deleted(patched).during("update the root CA ConfigMap in namespace", &namespace)?;
+                }
             }
             None => {
-                let description = ("kubernetes.io/description".to_owned(), DESCRIPTION.to_owned());
+                let description = (DESCRIBED_BY.to_owned(), DESCRIPTION.to_owned());
                 let map = ConfigMap {
                     metadata: ObjectMeta {
                         name: Some(ROOT_CA.to_owned()),
@@ -134,6 +186,22 @@ impl ServiceAccounts {
     }
 }
 
+/// The patch of a map that is to hold this data and nothing else, and its description; `None` for one that does. Pure.
+fn mend(present: &ConfigMap, data: &BTreeMap<String, String>) -> Option<Value> {
+    let described = present.annotations().get(DESCRIBED_BY).is_some_and(|text| !text.is_empty());
+    if present.data.as_ref() == Some(data) && described {
+        return None;
+    }
+    let mut patch = json!({"data": data});
+    for other in present.data.iter().flatten().map(|(key, _)| key).filter(|key| !data.contains_key(*key)) {
+        patch["data"][other] = Value::Null;
+    }
+    if !described {
+        patch["metadata"] = json!({"annotations": {DESCRIBED_BY: DESCRIPTION}});
+    }
+    Some(patch)
+}
+
 fn is_active(namespace: &Namespace) -> bool {
     namespace.metadata.deletion_timestamp.is_none()
         && namespace.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Terminating")
@@ -149,4 +217,23 @@ fn enqueue_namespace<K: Cached>(informer: &Subscription<K>, queue: &WorkQueue<Ke
             queue.add(Key::new("", object.namespace().unwrap_or_default()));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_holds_the_ca_and_nothing_else() {
+        let data = BTreeMap::from([("ca.crt".to_owned(), "PEM".to_owned())]);
+        let described = json!({"annotations": {DESCRIBED_BY: DESCRIPTION}});
+        let mended = |metadata: Value, held: Value| {
+            mend(&serde_json::from_value(json!({"metadata": metadata, "data": held})).unwrap(), &data)
+        };
+        assert_eq!(mended(described.clone(), json!({"ca.crt": "PEM"})), None);
+        let patch = json!({"data": {"ca.crt": "PEM", "other": null}});
+        assert_eq!(mended(described, json!({"ca.crt": "PEM", "other": "x"})), Some(patch));
+        let patch = json!({"data": {"ca.crt": "PEM"}, "metadata": {"annotations": {DESCRIBED_BY: DESCRIPTION}}});
+        assert_eq!(mended(json!({}), json!({"ca.crt": "OLD"})), Some(patch));
+    }
 }

@@ -44,6 +44,7 @@ impl Metrics for JobDeletions {
 
 impl Controller for TtlAfterFinished {
     const NAME: &'static str = "ttl-after-finished-controller";
+    const QUEUE: &'static str = "ttl_jobs_to_delete";
     type Key = Key;
     type Config = ();
 

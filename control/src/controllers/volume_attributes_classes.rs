@@ -28,6 +28,7 @@ pub(crate) struct VolumeAttributesClasses {
 
 impl Controller for VolumeAttributesClasses {
     const NAME: &'static str = "volumeattributesclass-protection-controller";
+    const QUEUE: &'static str = "vacprotection";
     type Key = Key;
     type Config = ();
 

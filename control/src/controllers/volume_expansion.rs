@@ -38,6 +38,7 @@ fn waits(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
 
 impl Controller for VolumeExpansion {
     const NAME: &'static str = "persistentvolume-expander-controller";
+    const QUEUE: &'static str = "volume_expand";
     type Key = Key;
     type Config = ();
 

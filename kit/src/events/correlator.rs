@@ -130,7 +130,8 @@ mod tests {
         let key = correlator.correlate(&mut pending("m"), now);
         assert_eq!(correlator.correlate(&mut pending("m"), now), key);
         assert_eq!(correlator.sent(&key), None);
-        let sent = Sent { namespace: "n".into(), name: "a.1".into(), count: 1, first: Timestamp::UNIX_EPOCH, version: None };
+        let sent =
+            Sent { namespace: "n".into(), name: "a.1".into(), count: 1, first: Timestamp::UNIX_EPOCH, version: None };
         correlator.remember(key.clone(), sent.clone(), now);
         assert_eq!(correlator.sent(&key), Some(&sent));
     }

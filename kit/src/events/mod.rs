@@ -290,7 +290,9 @@ mod tests {
 
     #[test]
     fn what_the_api_could_not_take_is_sent_again_and_what_it_refuses_is_not() {
-        for (code, again) in [(403, false), (404, false), (409, false), (422, false), (429, true), (500, true), (503, true)] {
+        for (code, again) in
+            [(403, false), (404, false), (409, false), (422, false), (429, true), (500, true), (503, true)]
+        {
             assert_eq!(may_pass(&refused(code)), again, "{code}");
         }
         assert!(may_pass(&kube::Error::Service("connection refused".into())));

@@ -53,6 +53,7 @@ fn condition(type_: &str, reason: &str, message: String) -> CertificateSigningRe
 
 impl Controller for CertificateApprover {
     const NAME: &'static str = "certificatesigningrequest-approving-controller";
+    const QUEUE: &'static str = "certificate";
     type Key = Key;
     type Config = ();
 
@@ -157,6 +158,7 @@ fn is_to_be_signed(request: &CertificateSigningRequest) -> bool {
 
 impl Controller for CertificateSigner {
     const NAME: &'static str = "certificatesigningrequest-signing-controller";
+    const QUEUE: &'static str = "certificate";
     type Key = Key;
     type Config = ClusterSigner;
 

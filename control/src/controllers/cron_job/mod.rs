@@ -81,6 +81,7 @@ struct Memory {
 
 impl Controller for CronJobs {
     const NAME: &'static str = "cronjob-controller";
+    const QUEUE: &'static str = "cronjob";
     type Key = Key;
     type Config = ();
 

@@ -135,6 +135,7 @@ impl DaemonSets {
 
 impl Controller for DaemonSets {
     const NAME: &'static str = "daemonset-controller";
+    const QUEUE: &'static str = "daemonset";
     const WORKERS: usize = 2;
     type Key = Key;
     type Config = ();

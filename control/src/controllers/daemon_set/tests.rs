@@ -116,6 +116,29 @@ fn every_node_that_fits_has_one_pod() {
 }
 
 #[test]
+fn with_a_surge_a_node_does_not_wait_for_the_end_of_its_pod() {
+    let going =
+        with(pod("going", "a", "new", "Running", Some(1)), |p| p.metadata.deletion_timestamp = Some(Time(at(5))));
+    let on = |fit| plan(rolling(0, 1), &[("a", fit)], &[Arc::clone(&going)]);
+    assert_eq!(on(RUN), change(&["a"], &[]));
+    assert_eq!(on(STAY), change(&[], &[]));
+    let both = [going.clone(), up("next", "a", "new")];
+    assert_eq!(plan(rolling(0, 1), &[("a", RUN)], &both), change(&[], &[]));
+}
+
+#[test]
+fn with_a_surge_old_pods_leave_nodes_that_get_no_other_as_others_take_over() {
+    // `b` and `c` may keep their pods, of an older template.
+    let on = [("a", RUN), ("b", STAY), ("c", STAY)];
+    let old = [up("pb", "b", "old"), up("pc", "c", "old")];
+    let with_new = |new: Arc<CachedPod>| [&old[..], &[new]].concat();
+    assert_eq!(plan(rolling(0, 1), &on, &with_new(unready("pa", "a", "new"))), change(&[], &["pb"]));
+    assert_eq!(plan(rolling(0, 1), &on, &with_new(up("pa", "a", "new"))), change(&[], &["pb", "pc"]));
+    let dead = [unready("pb", "b", "old"), unready("pa", "a", "new")];
+    assert_eq!(plan(rolling(0, 1), &on, &dead), change(&[], &["pb"]), "what is not available is not missed");
+}
+
+#[test]
 fn failed_pods_are_replaced_later_each_time() {
     let labels = labels();
     let set = desired(&labels, rolling(1, 0));

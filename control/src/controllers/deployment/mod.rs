@@ -62,6 +62,7 @@ fn selector_of(deployment: &Deployment) -> Option<Selector<'_>> {
 
 impl Controller for Deployments {
     const NAME: &'static str = "deployment-controller";
+    const QUEUE: &'static str = "deployment";
     type Key = Key;
     type Config = ();
 

@@ -49,6 +49,7 @@ pub(crate) struct Disruption {
 
 impl Controller for Disruption {
     const NAME: &'static str = "disruption-controller";
+    const QUEUE: &'static str = "disruption";
     type Key = Key;
     type Config = ();
 

@@ -1,8 +1,8 @@
 //! Endpoints controller: EndpointSlices and Endpoints of services with a selector; `mirroring` makes slices of the Endpoints
-//! of others. `metrics`, `model`, `slices` and `legacy` are pure and may not import tokio or kube's client.
+//! of others. `metrics`, `model`, `slices`, `topology` and `legacy` are pure and may not import tokio or kube's client.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -10,7 +10,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Endpoints, Node, Service},
-    discovery::v1::EndpointSlice,
+    discovery::v1::{Endpoint, EndpointSlice},
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt,
@@ -36,11 +36,13 @@ mod model;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod writes;
 
 pub(crate) use mirroring::EndpointSliceMirroring;
 
 use metrics::SliceMetrics;
+use model::{Family, Groups};
 use writes::{Actions, write_slices};
 
 /// How long to wait for the cache to show our own writes; the watch event itself enqueues the service earlier.
@@ -51,6 +53,10 @@ const WRITES: Actions = ["create a slice of", "update a slice of", "delete a sli
 /// The slices that this controller manages, by their service.
 const SLICES_BY_SERVICE: Index<EndpointSlice> =
     Index::new("service", |slice| service_of(slice).map(|key| key.to_string()).into_iter().collect());
+
+/// The services with hints by topology, all under one value.
+const BY_TOPOLOGY: Index<Service> =
+    Index::new("topology", |service| topology::is_wanted(service).then(String::new).into_iter().collect());
 
 /// The controller's inputs and queue of services.
 pub(crate) struct EndpointsController {
@@ -74,6 +80,8 @@ struct Remembered {
     written: Option<SyncPoint>,
     /// When the oldest change that no write reports yet was heard.
     trigger: Option<Timestamp>,
+    /// The families that have hints by topology.
+    hinted: BTreeSet<Family>,
 }
 
 /// Enqueues services, with the time of the first change that no write reports yet.
@@ -104,7 +112,11 @@ impl Trigger {
         let selector = new.and_then(|service| service.spec.as_ref()?.selector.as_ref()).map(Selector::from);
         self.selectors.lock().unwrap_or_else(PoisonError::into_inner).set(&key, selector);
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        if new.is_none() { gone.insert(key.clone()) } else { gone.remove(&key) };
+        if new.is_none() {
+            gone.insert(key.clone())
+        } else {
+            gone.remove(&key)
+        };
         drop(gone);
         self.enqueue(key);
     }
@@ -128,6 +140,7 @@ impl Trigger {
 
 impl Controller for EndpointsController {
     const NAME: &'static str = "endpointslice-controller";
+    const QUEUE: &'static str = "endpoint_slice";
     type Key = Key;
     type Config = ();
 
@@ -137,6 +150,7 @@ impl Controller for EndpointsController {
         let (slices, endpoints) = (context.informer::<EndpointSlice>(), context.informer::<Endpoints>());
         pods.index(&PODS_BY_LABEL).index(&PODS_BY_NODE);
         slices.index(&SLICES_BY_SERVICE);
+        services.index(&BY_TOPOLOGY);
         let trigger = Trigger {
             queue: context.queue(),
             state: Arc::default(),
@@ -166,8 +180,12 @@ impl Controller for EndpointsController {
                 on_pod.on_pod(old, new);
             }
         });
-        let all = pods.cache();
+        let (all, by_topology) = (pods.cache(), services.cache());
         nodes.on_change(move |old, new| {
+            if old.map(|node| topology::share(node)) != new.map(|node| topology::share(node)) {
+                let concerned = by_topology.by_index(&BY_TOPOLOGY, "");
+                concerned.iter().for_each(|service| trigger.enqueue(Key::of(&service.metadata)));
+            }
             if old.and_then(|n| model::zone(n)) != new.and_then(|n| model::zone(n))
                 && let Some(name) = new.or(old).and_then(|n| n.metadata.name.as_deref())
             {
@@ -219,9 +237,10 @@ impl Controller for EndpointsController {
         let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
         let pods = selector.map(|s| selected(&self.pods, &key.namespace, s.into())).unwrap_or_default();
         let zone = |node: &str| self.nodes.get(&Key::new("", node)).and_then(|n| model::zone(&n));
-        let groups = model::desired(&service, &pods, zone);
+        let mut groups = model::desired(&service, &pods, zone);
         let legacy = legacy::reconcile(&service, &groups, self.endpoints.get(&key).as_deref());
         let ours = self.slices.by_index(&SLICES_BY_SERVICE, &key.to_string());
+        self.add_hints(&key, &service, &mut groups, &ours);
         let plan = slices::reconcile(&service, groups, &ours);
         let result = self.write(&key, plan, legacy, trigger).await;
         self.metrics.syncs.add([if result.is_ok() { "success" } else { "error" }]);
@@ -247,6 +266,39 @@ impl Controller for EndpointsController {
 }
 
 impl EndpointsController {
+    /// Hints by topology, for each family of a service that asks for them, and what is to be told of that.
+    fn add_hints(&self, key: &Key, service: &Service, groups: &mut Groups, ours: &[Arc<EndpointSlice>]) {
+        let had = self.remember(key, |s| std::mem::take(&mut s.hinted));
+        if !topology::is_wanted(service) {
+            had.iter().for_each(|family| self.tell(service, topology::disabled(topology::NOT_WANTED, *family)));
+            return;
+        }
+        let ratios = topology::ratios(self.nodes.all().iter().map(|node| topology::share(node)));
+        let mut by_family: BTreeMap<Family, Vec<&mut Endpoint>> = BTreeMap::new();
+        for ((family, _), endpoints) in groups {
+            by_family.entry(*family).or_default().extend(endpoints);
+        }
+        let before = topology::of_slices(ours);
+        let mut hinted = BTreeSet::new();
+        for (family, mut endpoints) in by_family {
+            match topology::add_hints(&mut endpoints, &before, ratios.as_ref()) {
+                Ok(()) => {
+                    // As upstream, once for a service.
+                    if had.is_empty() && hinted.is_empty() && before.is_empty() {
+                        self.tell(service, topology::enabled(family));
+                    }
+                    hinted.insert(family);
+                }
+                Err(why) => self.tell(service, topology::disabled(&why, family)),
+            }
+        }
+        self.remember(key, |s| s.hinted = hinted);
+    }
+
+    fn tell(&self, service: &Service, note: topology::Note) {
+        self.recorder.record(&service.object_ref(&()), note.severity, note.reason, note.message);
+    }
+
     fn remember<T>(&self, key: &Key, f: impl FnOnce(&mut Remembered) -> T) -> T {
         f(self.state.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default())
     }

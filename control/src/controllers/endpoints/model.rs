@@ -13,6 +13,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
+use super::topology;
 use crate::controllers::{pods, runtime::CachedPod};
 
 /// The address family of a slice; upstream's third, FQDN, is never made by this controller.
@@ -137,7 +138,7 @@ fn endpoint(
         node_name: node.map(str::to_owned),
         zone: node.and_then(&zone_of),
         target_ref: Some(target(pod)),
-        hints: hints(spec, node, node.and_then(&zone_of)),
+        hints: if topology::is_wanted(service) { None } else { hints(spec, node, node.and_then(&zone_of)) },
         ..Endpoint::default()
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::controllers::runtime::kinds::Kind;
+use crate::controllers::runtime::kinds::{Kind, group_of};
 
 pub(crate) const ORPHAN: &str = "orphan";
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
@@ -72,22 +72,33 @@ impl Object {
 pub(crate) struct Graph {
     objects: HashMap<Uid, Object>,
     dependents: HashMap<Uid, BTreeSet<Uid>>,
-    /// Every object that exists, with a hash of its namespace (0 for none).
-    live: HashMap<Uid, u32>,
+    /// Every object that exists, with a hash of its namespace (0 for none), and one of its group, kind and name.
+    live: HashMap<Uid, (u32, u32)>,
 }
 
 /// A small hash of a namespace's name.
 fn namespace_hash(namespace: &str) -> u32 {
-    namespace.bytes().fold(if namespace.is_empty() { 0 } else { 0x811c_9dc5 }, |hash: u32, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    if namespace.is_empty() { 0 } else { fnv(namespace.bytes()) }
+}
+
+/// A small hash of where an object is, but for its namespace. A UID with another group, kind or name is no reference to it.
+fn coordinates_hash(group: &str, kind: &str, name: &str) -> u32 {
+    fnv([group, kind, name].into_iter().flat_map(|part| part.bytes().chain([0])))
+}
+
+fn fnv(bytes: impl Iterator<Item = u8>) -> u32 {
+    bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl Graph {
     /// Adds or updates an object; returns the objects to enqueue.
     pub(crate) fn applied(&mut self, kind: &Arc<Kind>, meta: &ObjectMeta) -> Vec<Uid> {
         let id = uid(meta.uid.as_deref().unwrap_or_default());
-        self.live.insert(id, namespace_hash(meta.namespace.as_deref().unwrap_or_default()));
+        let namespace = namespace_hash(meta.namespace.as_deref().unwrap_or_default());
+        let Kind { resource, .. } = &**kind;
+        let name = meta.name.as_deref().unwrap_or_default();
+        self.live.insert(id, (namespace, coordinates_hash(&resource.group, &resource.kind, name)));
+        let was_waiting = self.objects.get(&id).is_some_and(Object::is_deleting_dependents);
         self.unlink(id);
         let object = Object::of(kind, meta);
         let mut enqueue = Vec::new();
@@ -107,6 +118,10 @@ impl Graph {
         }
         if object.deleting && (object.foreground || object.orphan) {
             enqueue.push(id);
+        }
+        // Those that do not hold it up go, too.
+        if object.is_deleting_dependents() && !was_waiting {
+            enqueue.extend(self.dependents_of(id));
         }
         if !object.owners.is_empty() || (object.deleting && (object.foreground || object.orphan)) {
             self.objects.insert(id, object);
@@ -149,6 +164,11 @@ impl Graph {
         self.objects.get(&id)
     }
 
+    /// Whether an object with this UID exists.
+    pub(crate) fn is_live(&self, id: Uid) -> bool {
+        self.live.contains_key(&id)
+    }
+
     pub(crate) fn dependents_of(&self, id: Uid) -> Vec<Uid> {
         self.dependents.get(&id).into_iter().flatten().copied().collect()
     }
@@ -158,7 +178,7 @@ impl Graph {
         let mut with_unknown_owners: Vec<Uid> = self
             .objects
             .iter()
-            .filter(|(_, o)| o.deleting || o.owners.iter().any(|r| !self.live.contains_key(&uid(&r.uid))))
+            .filter(|(_, o)| o.deleting || o.owners.iter().any(|r| self.owner(&o.namespace, r) == Owner::Unknown))
             .map(|(id, _)| *id)
             .collect();
         with_unknown_owners.sort_unstable();
@@ -169,7 +189,11 @@ impl Graph {
     pub(crate) fn owner(&self, dependent_namespace: &str, owner: &OwnerReference) -> Owner {
         let id = uid(&owner.uid);
         match self.live.get(&id) {
-            Some(at) if *at != 0 && *at != namespace_hash(dependent_namespace) => Owner::Invalid,
+            Some((at, _)) if *at != 0 && *at != namespace_hash(dependent_namespace) => Owner::Invalid,
+            // Another object has the UID: who asks by the reference does not find it.
+            Some((_, is)) if *is != coordinates_hash(group_of(&owner.api_version), &owner.kind, &owner.name) => {
+                Owner::Unknown
+            }
             Some(_) if self.objects.get(&id).is_some_and(Object::is_deleting_dependents) => Owner::Waiting,
             Some(_) => Owner::Solid,
             None => Owner::Unknown,

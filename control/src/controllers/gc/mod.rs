@@ -87,6 +87,7 @@ pub(crate) struct GarbageCollector {
 
 impl Controller for GarbageCollector {
     const NAME: &'static str = "garbage-collector-controller";
+    const QUEUE: &'static str = "garbage_collector_attempt_to_delete";
     /// Mostly they wait.
     const WORKERS: usize = 10;
     type Key = Id;
@@ -252,7 +253,9 @@ impl GarbageCollector {
         let known = lock(&self.graph).owner(&object.namespace, owner);
         let id = uid(&owner.uid);
         match known {
-            Owner::Unknown if lock(&self.absent_owners).set.contains(&id) => return Ok(Owner::Absent),
+            Owner::Unknown if !lock(&self.graph).is_live(id) && lock(&self.absent_owners).set.contains(&id) => {
+                return Ok(Owner::Absent);
+            }
             Owner::Unknown => {}
             Owner::Invalid => {
                 self.report_invalid_namespace(object, owner);
@@ -273,7 +276,10 @@ impl GarbageCollector {
         let found = api.get_metadata_opt(&owner.name).await.during("look for the owner", &owner.name)?;
         match found.filter(|f| f.metadata.uid.as_deref() == Some(&owner.uid)) {
             None => {
-                lock(&self.absent_owners).insert(id);
+                // A UID that lives elsewhere is absent for this reference only.
+                if !lock(&self.graph).is_live(id) {
+                    lock(&self.absent_owners).insert(id);
+                }
                 Ok(Owner::Absent)
             }
             Some(found) if Object::of(&kind, &found.metadata).is_deleting_dependents() => Ok(Owner::Waiting),

@@ -22,6 +22,9 @@ fn meta(id: &str, owners: &[&str]) -> ObjectMeta {
     let owners: Vec<OwnerReference> = owners
         .iter()
         .map(|uid| OwnerReference {
+            api_version: "v1".into(),
+            kind: "Thing".into(),
+            name: (*uid).into(),
             uid: (*uid).into(),
             block_owner_deletion: Some(!uid.starts_with("loose")),
             ..OwnerReference::default()
@@ -85,7 +88,7 @@ fn foreground_waits_for_blocking_dependents_only() {
     let (mut graph, kind) = (Graph::default(), kind());
     let owner = going(meta("owner", &[]), FOREGROUND);
     graph.applied(&kind, &meta("child", &["owner"]));
-    assert_eq!(graph.applied(&kind, &owner), [uid("owner")]);
+    assert!(graph.applied(&kind, &owner).contains(&uid("owner")));
     let object = Object::of(&kind, &owner);
     assert_eq!(graph.plan_deleting_owner(&object), Step::AwaitDependents(vec![uid("child")]));
     let reference = &meta("child", &["owner"]).owner_references.unwrap()[0];
@@ -147,4 +150,37 @@ proptest! {
             prop_assert!(left.is_empty());
         }
     }
+}
+
+#[test]
+fn a_reference_with_another_kind_or_name_is_asked_for() {
+    let (mut graph, kind) = (Graph::default(), kind());
+    graph.applied(&kind, &meta("owner", &[]));
+    let good = meta("d", &["owner"]).owner_references.unwrap().remove(0);
+    assert_eq!(graph.owner("default", &good), Owner::Solid);
+    for (wrong, change) in [
+        ("kind", (|owner| owner.kind = "Other".into()) as fn(&mut OwnerReference)),
+        ("name", |owner| owner.name = "another".into()),
+        ("group", |owner| owner.api_version = "example.com/v1".into()),
+    ] {
+        let mut reference = good.clone();
+        change(&mut reference);
+        assert_eq!(graph.owner("default", &reference), Owner::Unknown, "{wrong}");
+        let mut dependent = meta("d", &[]);
+        dependent.owner_references = Some(vec![reference]);
+        assert_eq!(graph.applied(&kind, &dependent), [uid("d")], "{wrong}");
+    }
+    let mut other_version = good;
+    other_version.api_version = "v2".into();
+    assert_eq!(graph.owner("default", &other_version), Owner::Solid);
+}
+
+#[test]
+fn dependents_that_block_nobody_are_looked_at_when_a_foreground_deletion_begins() {
+    let (mut graph, kind) = (Graph::default(), kind());
+    graph.applied(&kind, &meta("loose", &[]));
+    graph.applied(&kind, &meta("child", &["loose"]));
+    let begun = graph.applied(&kind, &going(meta("loose", &[]), FOREGROUND));
+    assert!(begun.contains(&uid("child")), "{begun:?}");
+    assert!(!graph.applied(&kind, &going(meta("loose", &[]), FOREGROUND)).contains(&uid("child")), "once");
 }

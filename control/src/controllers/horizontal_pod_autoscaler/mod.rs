@@ -91,6 +91,7 @@ impl Memory {
 
 impl Controller for HorizontalPodAutoscalers {
     const NAME: &'static str = "horizontal-pod-autoscaler-controller";
+    const QUEUE: &'static str = "horizontalpodautoscaler";
     type Key = Key;
     type Config = ();
 

@@ -16,10 +16,7 @@ use crate::controllers::{
 
 /// Takes the finalizer off pods; returns the UIDs of those that do not have it any more, and the first failure. A pod that
 /// has changed meanwhile keeps it, which is no failure.
-pub(crate) async fn remove(
-    api: &Api<CachedPod>,
-    pods: &[Arc<CachedPod>],
-) -> (HashSet<String>, Option<kube::Error>) {
+pub(crate) async fn remove(api: &Api<CachedPod>, pods: &[Arc<CachedPod>]) -> (HashSet<String>, Option<kube::Error>) {
     let (mut removed, mut failure) = (HashSet::new(), None);
     for (pod, result) in bounded_join(pods.iter().map(|pod| async move { (pod, remove_one(api, pod).await) })).await {
         match result {

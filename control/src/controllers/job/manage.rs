@@ -97,7 +97,9 @@ fn next_indexes(job: &Job, counts: &Counts<'_>, indexed: &Indexed<'_>, count: us
 
 /// The pods to delete: of an indexed Job those whose index is wrong or taken, then what is too much.
 fn surplus_pods(counts: &Counts<'_>, surplus: usize, now: Timestamp) -> Vec<Arc<CachedPod>> {
-    let Some(indexed) = &counts.indexed else { return ranking::to_delete(&counts.active, surplus, now) };
+    let Some(indexed) = &counts.indexed else {
+        return ranking::to_delete(&counts.active, &counts.active, surplus, now);
+    };
     let mut by_index: BTreeMap<Option<i32>, Vec<Arc<CachedPod>>> = BTreeMap::new();
     for pod in &counts.active {
         let index = completion_index(pod).filter(|index| *index < indexed.completions);
@@ -106,11 +108,11 @@ fn surplus_pods(counts: &Counts<'_>, surplus: usize, now: Timestamp) -> Vec<Arc<
     let (mut delete, mut left) = (Vec::new(), Vec::new());
     for (index, pods) in by_index {
         let kept = usize::from(index.is_some());
-        let mut ranked = ranking::to_delete(&pods, pods.len(), now);
+        let mut ranked = ranking::to_delete(&pods, &pods, pods.len(), now);
         left.extend(ranked.split_off(ranked.len() - kept));
         delete.extend(ranked);
     }
     let more = surplus.saturating_sub(delete.len());
-    delete.extend(ranking::to_delete(&left, more, now));
+    delete.extend(ranking::to_delete(&left, &left, more, now));
     delete
 }

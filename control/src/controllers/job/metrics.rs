@@ -20,6 +20,7 @@ pub(super) struct JobMetrics {
     failure_policy: Counter<1>,
     tracking_finalizer: Counter<1>,
     by_external_controller: Counter<1>,
+    pods_creation: Counter<2>,
 }
 
 impl Default for JobMetrics {
@@ -59,6 +60,11 @@ impl Default for JobMetrics {
                 "Pods with the tracking finalizer that have ended (add), and that are free of it then (delete).",
                 ["event"],
             ),
+            pods_creation: Counter::new(
+                "job_controller_job_pods_creation_total",
+                "Pods that were to be created for Jobs.",
+                ["reason", "status"],
+            ),
             by_external_controller: Counter::new(
                 "job_controller_jobs_by_external_controller_total",
                 "Jobs that another controller manages.",
@@ -78,6 +84,7 @@ impl Metrics for JobMetrics {
         self.failure_policy.write(page);
         self.tracking_finalizer.write(page);
         self.by_external_controller.write(page);
+        self.pods_creation.write(page);
     }
 }
 
@@ -100,6 +107,22 @@ impl JobMetrics {
         let labels = [completion_mode(job), if succeeded { "success" } else { "error" }, action];
         self.sync_duration.observe_duration(labels, took);
         self.syncs.add(labels);
+    }
+
+    /// Pods were created, and others could not be, while the Job has this status. Upstream's `recordJobPodsCreationTotal`.
+    pub(super) fn created(&self, job: &Job, status: &JobStatus, succeeded: usize, failed: usize) {
+        let policy = job.spec.as_ref().and_then(|spec| spec.pod_replacement_policy.as_deref());
+        let (has_failed, terminating) = (status.failed.unwrap_or(0) > 0, status.terminating.unwrap_or(0) > 0);
+        let reason = match policy {
+            Some("Failed") if has_failed => "recreate_failed",
+            _ if has_failed || terminating => "recreate_terminating_or_failed",
+            _ => "new",
+        };
+        for (status, pods) in [("succeeded", succeeded), ("failed", failed)] {
+            if pods > 0 {
+                self.pods_creation.add_many([reason, status], pods);
+            }
+        }
     }
 
     /// A status was written in place of another one.

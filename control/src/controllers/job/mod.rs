@@ -72,6 +72,7 @@ struct Memory {
 
 impl Controller for Jobs {
     const NAME: &'static str = "job-controller";
+    const QUEUE: &'static str = "job";
     type Key = Key;
     type Config = ();
 
@@ -173,6 +174,7 @@ impl Jobs {
         plan::not_deleted(&mut plan, deleted.failed);
         let new: Vec<_> = plan.create.iter().filter_map(|new| template::pod_for(job, new)).collect();
         let created = self.control.create(job, &new).await;
+        self.metrics.created(job, &plan.status, created.count, created.failed);
         plan::not_created(&mut plan, new.len().saturating_sub(created.count));
         let Some(version) =
             self.write(key, job, (job.metadata.resource_version.clone(), job.status.as_ref()), &plan.status).await?
@@ -194,7 +196,9 @@ impl Jobs {
             return Err(failure).during("free the counted pods of", key);
         }
         Ok(match plan.wait {
-            _ if created.failure.is_some() || deleted.failure.is_some() || removed.len() < plan.release.len() => Outcome::Failed,
+            _ if created.failure.is_some() || deleted.failure.is_some() || removed.len() < plan.release.len() => {
+                Outcome::Failed
+            }
             _ if plan.more => Outcome::After(Duration::ZERO),
             Some(wait) => Outcome::After(wait),
             None => Outcome::Done,

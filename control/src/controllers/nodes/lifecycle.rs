@@ -78,6 +78,7 @@ pub(crate) struct NodeLifecycle {
 
 impl Controller for NodeLifecycle {
     const NAME: &'static str = "node-lifecycle-controller";
+    const QUEUE: &'static str = "node_lifecycle_controller";
     type Key = Key;
     type Config = Timing;
 
@@ -252,7 +253,8 @@ fn lock(memory: &Mutex<HealthMap>) -> MutexGuard<'_, HealthMap> {
 fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recorder: &Recorder) -> Vec<String> {
     let Some(node) = new.or(old) else { return Vec::new() };
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
-    let effect = memory.zones.set(&name, new.map(|node| (zones::zone(node), health::ready(node) == "True")));
+    let counted = new.filter(|node| !zones::is_excluded(node));
+    let effect = memory.zones.set(&name, counted.map(|node| (zones::zone(node), health::ready(node) == "True")));
     if effect.recovered {
         // All zones were down, so the fault was likely on this side: every node gets a new grace period.
         let now = Instant::now();

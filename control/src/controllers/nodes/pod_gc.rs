@@ -106,6 +106,7 @@ fn terminated_pods_key() -> Key {
 
 impl Controller for PodGc {
     const NAME: &'static str = "pod-garbage-collector-controller";
+    const QUEUE: &'static str = "orphaned_pods_nodes";
     type Key = Key;
     type Config = ();
 

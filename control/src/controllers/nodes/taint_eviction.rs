@@ -60,6 +60,7 @@ impl Metrics for EvictionMetrics {
 
 impl Controller for TaintEviction {
     const NAME: &'static str = "taint-eviction-controller";
+    const QUEUE: &'static str = "noexec_taint_pod";
     type Key = Key;
     type Config = ();
 

@@ -53,6 +53,7 @@ pub(crate) struct NodeTtl {
 
 impl Controller for NodeTtl {
     const NAME: &'static str = "ttl-controller";
+    const QUEUE: &'static str = "ttlcontroller";
     type Key = Key;
     type Config = ();
 

@@ -24,6 +24,12 @@ pub(crate) fn zone(node: &Node) -> String {
     }
 }
 
+/// Whether a node says nothing about its zone, be it ready or not.
+pub(crate) fn is_excluded(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key("node.kubernetes.io/exclude-disruption"))
+}
+
 /// The state of a zone with so many nodes that are ready and that are not.
 pub(crate) fn state(ready: usize, unready: usize) -> ZoneState {
     match (ready, unready) {

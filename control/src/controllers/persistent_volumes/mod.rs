@@ -7,6 +7,7 @@ mod claim;
 mod ephemeral;
 mod matching;
 mod messages;
+mod metrics;
 mod protection;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use super::{
 use claim::{ClaimStep, Surroundings};
 use ephemeral::EphemeralMetrics;
 use messages::Note;
+use metrics::VolumeMetrics;
 use protection::{is_shut_down, uses};
 use volume::{VolumeStep, is_used, needs_proof};
 
@@ -73,10 +75,12 @@ pub(crate) struct PersistentVolumes {
     queue: WorkQueue<QueueItem>,
     recorder: Recorder,
     ephemeral: Arc<EphemeralMetrics>,
+    metrics: Arc<VolumeMetrics>,
 }
 
 impl Controller for PersistentVolumes {
     const NAME: &'static str = "persistentvolume-binder-controller";
+    const QUEUE: &'static str = "claims";
     type Key = QueueItem;
     type Config = ();
 
@@ -136,6 +140,8 @@ impl Controller for PersistentVolumes {
         pods.on_change(move |old: Option<&Arc<CachedPod>>, new: Option<&Arc<CachedPod>>| {
             enqueue_pod(&enqueue, old.map(AsRef::as_ref), new.map(AsRef::as_ref));
         });
+        let metrics: Arc<VolumeMetrics> = context.metrics().of();
+        metrics.show(claims.cache(), volumes.cache());
         Self {
             client: context.client(),
             claims: claims.cache(),
@@ -145,6 +151,7 @@ impl Controller for PersistentVolumes {
             queue: context.queue(),
             recorder: context.recorder("persistentvolume-controller"),
             ephemeral: context.metrics().of(),
+            metrics,
         }
     }
 
@@ -198,7 +205,12 @@ impl PersistentVolumes {
                 if matching::any_may_fit(&claim, listed.answer()) {
                     return Ok(Outcome::After(SOON));
                 }
-                self.assign_class(&claim, &class).await.map(|()| Outcome::Done)
+                let assigned = self.assign_class(&claim, &class).await;
+                self.metrics.assigned.add([]);
+                if assigned.is_err() {
+                    self.metrics.failed.add([]);
+                }
+                assigned.map(|()| Outcome::Done)
             }
             ClaimStep::Wait(note) => {
                 note.iter().for_each(|note| self.tell(&*claim, note));

@@ -151,6 +151,11 @@ impl<O: Namespaced> PodControl<O> {
         both.into_values().collect()
     }
 
+    /// The pods that the owner with this UID controls.
+    pub(crate) fn controlled_by(&self, uid: &str) -> Vec<Arc<CachedPod>> {
+        self.pods.by_index(&PODS_BY_CONTROLLER, uid)
+    }
+
     /// Adopts and releases pods, as [`claim`] has found them.
     pub(crate) async fn claim(
         &self,

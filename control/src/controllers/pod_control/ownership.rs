@@ -69,7 +69,8 @@ pub(crate) async fn take_over_held<O: Namespaced, T: Namespaced>(
         let others = object.owner_references().iter().filter(|o| o.uid != reference.uid).cloned();
         others.chain(ours.then(|| reference.clone())).collect::<Vec<_>>()
     };
-    let held = |object: &T, ours: bool| finalizer.map(|finalizer| owned(with_finalizer(object.meta(), finalizer, ours)));
+    let held =
+        |object: &T, ours: bool| finalizer.map(|finalizer| owned(with_finalizer(object.meta(), finalizer, ours)));
     let adopted = bounded_join(adopt.iter().map(|object| {
         let (objects, owners, held) = (&objects, owners(object, true), held(object, true));
         async move { replace_owners(objects, &**object, &owners, held).await }

@@ -18,6 +18,7 @@ pub(super) static NO_LABELS: LazyLock<BTreeMap<String, String>> = LazyLock::new(
 
 impl Owner for ReplicationController {
     const CONTROLLER: &'static str = "replicationcontroller-controller";
+    const QUEUE: &'static str = "replicationmanager";
     const COMPONENT: &'static str = "replication-controller";
 
     fn desired(&self) -> Option<Desired<'_>> {

@@ -9,9 +9,11 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::Value;
 
 use super::{
+    indexes::controller_uid,
     label_selector::Selector,
     pod_control::{Failure, Namespaced, PodControl, Written, pod_of, watch_owners},
-    runtime::{CACHE_PATIENCE, Cache, Context, Controller, Error, Key, Outcome},
+    pods,
+    runtime::{CACHE_PATIENCE, Cache, CachedPod, Context, Controller, Error, Index, Key, Outcome},
 };
 
 mod controller;
@@ -30,8 +32,13 @@ use plan::{Counts, Desired};
 pub(crate) trait Owner: Namespaced {
     /// The name of its controller, as upstream names it.
     const CONTROLLER: &'static str;
+    /// The name of its queue, as upstream names it.
+    const QUEUE: &'static str;
     /// The source of its events, as upstream names it.
     const COMPONENT: &'static str;
+
+    /// By the UID of what controls them, such as a Deployment.
+    const BY_CONTROLLER: Index<Self> = Index::new("controller", controller_uid);
 
     /// The desired state; `None` when it selects nothing.
     fn desired(&self) -> Option<Desired<'_>>;
@@ -49,18 +56,31 @@ pub(crate) struct Replication<O> {
     metrics: Arc<SortingMetrics>,
 }
 
+impl<O: Owner> Replication<O> {
+    /// The pods of all owners that have the same controller, such as the older ReplicaSets of a Deployment.
+    fn related(&self, owner: &O) -> Vec<Arc<CachedPod>> {
+        let Some(controller) = pods::controller_of(owner.meta()) else { return Vec::new() };
+        let mut siblings = self.owners.by_index(&O::BY_CONTROLLER, &controller.uid);
+        siblings.retain(|sibling| sibling.meta().namespace == owner.meta().namespace);
+        let uids = siblings.iter().filter_map(|sibling| sibling.meta().uid.clone());
+        uids.flat_map(|uid| self.control.controlled_by(&uid)).collect()
+    }
+}
+
 fn selector_of<O: Owner>(owner: &O) -> Option<Selector<'_>> {
     owner.desired().map(|desired| desired.selector)
 }
 
 impl<O: Owner> Controller for Replication<O> {
     const NAME: &'static str = O::CONTROLLER;
+    const QUEUE: &'static str = O::QUEUE;
     type Key = Key;
     type Config = ();
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let control = PodControl::subscribe(context, O::COMPONENT);
         let metrics = context.metrics().of();
+        context.informer::<O>().index(&O::BY_CONTROLLER);
         Self { owners: watch_owners(context, selector_of::<O>), control, metrics }
     }
 
@@ -77,7 +97,7 @@ impl<O: Owner> Controller for Replication<O> {
         let settled = self.control.settled(&key, desired.uid);
         let pods = self.control.claimable(&key.namespace, desired.uid, desired.selector);
         let now = Timestamp::now();
-        let plan = plan::reconcile(&desired, &pods, settled, now);
+        let plan = plan::reconcile(&desired, &pods, || self.related(&owner), settled, now);
         self.control.claim(&owner, &plan.adopt, &plan.release).await?;
         let Written { failure, .. } = if plan.create > 0 {
             let pod = owner.template().map(|template| pod_of(template, &*owner));

@@ -58,8 +58,14 @@ pub(crate) struct Plan {
     pub(crate) recheck: Option<Duration>,
 }
 
-/// `scale` is false while expectations of earlier writes are not satisfied.
-pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<CachedPod>], scale: bool, now: Timestamp) -> Plan {
+/// `scale` is false while expectations of earlier writes are not satisfied; `related` are pods of owners of the same owner.
+pub(crate) fn reconcile(
+    desired: &Desired<'_>,
+    pods: &[Arc<CachedPod>],
+    related: impl FnOnce() -> Vec<Arc<CachedPod>>,
+    scale: bool,
+    now: Timestamp,
+) -> Plan {
     let Claim { ours, adopt, release } = claim(&desired.claimant(), pods, pods::is_active);
     let active: Vec<Arc<CachedPod>> = ours.iter().filter(|p| pods::is_active(p)).chain(&adopt).cloned().collect();
     let terminating = ours.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !pods::is_terminal(p)).count();
@@ -70,7 +76,8 @@ pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<CachedPod>], scale: b
             plan.create = (desired.replicas - active.len()).min(BURST);
         } else {
             let surplus = (active.len() - desired.replicas).min(BURST);
-            plan.delete = ranking::to_delete(&active, surplus, now);
+            let related = if surplus > 0 { related() } else { Vec::new() };
+            plan.delete = ranking::to_delete(&active, &related, surplus, now);
         }
     }
     plan

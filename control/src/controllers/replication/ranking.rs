@@ -17,17 +17,22 @@ struct Rank<'a> {
     phase: u8,
     ready: bool,
     cost: i32,
-    /// Pods of the same owner on the same node.
+    /// Related pods on the same node.
     siblings: usize,
     ready_for: Option<u32>,
     restarts: i32,
     age: Option<u32>,
 }
 
-/// The `count` pods to delete, in order.
-pub(crate) fn to_delete(pods: &[Arc<CachedPod>], count: usize, now: Timestamp) -> Vec<Arc<CachedPod>> {
+/// The `count` pods to delete, in order. `related`: pods that are as good as these, among which they should be spread.
+pub(crate) fn to_delete(
+    pods: &[Arc<CachedPod>],
+    related: &[Arc<CachedPod>],
+    count: usize,
+    now: Timestamp,
+) -> Vec<Arc<CachedPod>> {
     let mut per_node: HashMap<&str, usize> = HashMap::new();
-    for pod in pods {
+    for pod in related.iter().filter(|pod| pods::is_active(pod)) {
         if let Some(node) = pods::node_name(pod) {
             *per_node.entry(node).or_default() += 1;
         }

@@ -14,6 +14,7 @@ use crate::controllers::{label_selector::Selector, pod_control::Failure, pods};
 
 impl Owner for ReplicaSet {
     const CONTROLLER: &'static str = "replicaset-controller";
+    const QUEUE: &'static str = "replicaset";
     const COMPONENT: &'static str = "replicaset-controller";
 
     fn desired(&self) -> Option<Desired<'_>> {

@@ -90,7 +90,7 @@ fn deletion_order_follows_the_preferences() {
         with(pod("a-unassigned", "Pending", None), |p| p.spec.as_mut().unwrap().node_name = None),
     ];
     assert_eq!(
-        names(&ranking::to_delete(&pods, 99, now)),
+        names(&ranking::to_delete(&pods, &pods, 99, now)),
         [
             "a-unassigned",
             "b-pending",
@@ -107,6 +107,18 @@ fn deletion_order_follows_the_preferences() {
 }
 
 #[test]
+fn pods_are_spread_among_those_of_a_whole_deployment() {
+    let on = |name: &str, node: &'static str| {
+        with(pod(name, "Running", Some(100)), move |p| p.spec.as_mut().unwrap().node_name = Some(node.into()))
+    };
+    let ours = [on("a", "n1"), on("b", "n2")];
+    // Of the set before, one that runs and one that does not any more.
+    let ended = with(pod("ended", "Failed", None), |_| {});
+    let related = [&ours[..], &[on("old", "n2"), ended]].concat();
+    assert_eq!(names(&ranking::to_delete(&ours, &related, 1, at(200))), ["b"]);
+}
+
+#[test]
 fn scales_by_active_pods_only() {
     let selector = labels("web");
     let going = with(pod("going", "Running", Some(1)), |p| p.metadata.deletion_timestamp = Some(Time(at(1))));
@@ -114,12 +126,12 @@ fn scales_by_active_pods_only() {
     let up = with(pod("up", "Running", Some(1)), |_| {});
     let pods = [going, done, up];
     for (replicas, create, delete) in [(0, 0, 1), (1, 0, 0), (2, 1, 0), (2_000, BURST, 0)] {
-        let plan = reconcile(&desired(&selector, replicas), &pods, true, at(5));
+        let plan = reconcile(&desired(&selector, replicas), &pods, Vec::new, true, at(5));
         assert_eq!((plan.create, plan.delete.len()), (create, delete), "{replicas} replicas");
     }
-    let plan = reconcile(&desired(&selector, 9), &pods, false, at(5));
+    let plan = reconcile(&desired(&selector, 9), &pods, Vec::new, false, at(5));
     assert_eq!(plan.create, 0, "own writes are still on their way");
-    let plan = reconcile(&Desired { deleting: true, ..desired(&selector, 9) }, &pods, true, at(5));
+    let plan = reconcile(&Desired { deleting: true, ..desired(&selector, 9) }, &pods, Vec::new, true, at(5));
     assert_eq!((plan.create, plan.delete.len()), (0, 0));
     assert_eq!(plan.counts, Counts { replicas: 1, fully_labeled: 1, ready: 1, available: 1, terminating: 1 });
 }
@@ -129,7 +141,7 @@ fn available_pods_are_counted_when_their_time_has_come() {
     let selector = labels("web");
     let pods = [with(pod("a", "Running", Some(90)), |_| {}), with(pod("b", "Running", Some(97)), |_| {})];
     let desired = Desired { min_ready: Duration::from_secs(10), ..desired(&selector, 2) };
-    let plan = reconcile(&desired, &pods, true, at(100));
+    let plan = reconcile(&desired, &pods, Vec::new, true, at(100));
     assert_eq!((plan.counts.ready, plan.counts.available), (2, 1));
     assert_eq!(plan.recheck, Some(Duration::from_secs(7)));
 }
@@ -144,7 +156,7 @@ proptest! {
         pods.extend((0..dead).map(|i| with(pod(&format!("d{i}"), "Failed", None), |_| {})));
         let (mut serial, mut rounds) = (0, 0);
         loop {
-            let plan = reconcile(&desired(&selector, replicas), &pods, true, at(50));
+            let plan = reconcile(&desired(&selector, replicas), &pods, Vec::new, true, at(50));
             prop_assert!(plan.create == 0 || plan.delete.is_empty());
             if plan.create == 0 && plan.delete.is_empty() {
                 prop_assert_eq!(usize::try_from(plan.counts.replicas).unwrap(), replicas);

@@ -84,10 +84,10 @@ pub(crate) struct CachedPodStatus {
     pub(crate) phase: Option<String>,
     pub(crate) start_time: Option<Time>,
     pub(crate) conditions: Option<Vec<PodCondition>>,
+    pub(crate) reason: Option<String>,
     #[serde(rename = "podIP")]
     pub(crate) pod_ip: Option<String>,
     #[serde(rename = "podIPs")]
-    pub(crate) reason: Option<String>,
     pub(crate) pod_ips: Option<Vec<PodIP>>,
     pub(crate) container_statuses: Option<Vec<CachedContainerStatus>>,
     pub(crate) init_container_statuses: Option<Vec<CachedContainerStatus>>,

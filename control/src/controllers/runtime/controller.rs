@@ -29,8 +29,10 @@ const WORKERS: usize = 5;
 ///
 /// It is made anew, with an empty queue, after a panic of any of its parts.
 pub(crate) trait Controller: Sized + Send + Sync + 'static {
-    /// Upstream's name of the controller; it is also the name of its queue in metrics.
+    /// Upstream's name of the controller.
     const NAME: &'static str;
+    /// The name of its queue in metrics, which dashboards and alerts ask for; upstream's where it has such a queue.
+    const QUEUE: &'static str = Self::NAME;
     /// Keys worked on at a time.
     const WORKERS: usize = WORKERS;
     /// What is reconciled, mostly namespace and name of an object.
@@ -250,7 +252,7 @@ struct HandlerPanicked;
 impl<C: Controller> Instance<C> {
     fn new(shared: &Shared, config: C::Config) -> Self {
         let life = Life::default();
-        let queue = WorkQueue::new(C::NAME, &shared.metrics);
+        let queue = WorkQueue::new(C::QUEUE, C::NAME, &shared.metrics);
         let mut context =
             Context { shared: shared.clone(), queue: queue.clone(), life: life.clone(), synced: Vec::new() };
         let controller = C::subscribe(&mut context, config);

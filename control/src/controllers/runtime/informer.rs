@@ -96,6 +96,11 @@ impl<K> Cache<K> {
         self.counted(self.read(|contents| contents.iter().map(|(_, object)| Arc::clone(object)).collect()))
     }
 
+    /// The same for metrics, which are no work of a controller: not counted.
+    pub(crate) fn shown(&self) -> Vec<Arc<K>> {
+        self.read(|contents| contents.iter().map(|(_, object)| Arc::clone(object)).collect())
+    }
+
     /// The objects of one namespace, ordered by name.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.counted(self.read(|contents| contents.in_namespace(namespace).cloned().collect()))
@@ -263,7 +268,8 @@ impl<K: Cached> Informer<K> {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         let present: Vec<Arc<K>> =
             self.cache.read(|contents| contents.iter().map(|(_, object)| Arc::clone(object)).collect());
-        let replayed = || handlers.iter().filter(|registered| !registered.counts && !registered.life.over.is_cancelled());
+        let replayed =
+            || handlers.iter().filter(|registered| !registered.counts && !registered.life.over.is_cancelled());
         present.iter().for_each(|object| replayed().for_each(|registered| registered.call(None, Some(object))));
     }
 

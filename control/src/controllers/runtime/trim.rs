@@ -109,7 +109,10 @@ fn trim_node(node: &mut Node) {
         status.images = None;
         status.node_info = None;
         status.capacity = None;
-        status.allocatable = None;
+        // What zones are weighed by.
+        if let Some(allocatable) = &mut status.allocatable {
+            allocatable.retain(|resource, _| resource == "cpu");
+        }
         status.daemon_endpoints = None;
         status.volumes_attached = None;
         status.volumes_in_use = None;

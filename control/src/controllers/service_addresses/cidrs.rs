@@ -34,6 +34,7 @@ pub(in crate::controllers) struct ServiceCidrs {
 
 impl Controller for ServiceCidrs {
     const NAME: &'static str = "service-cidr-controller";
+    const QUEUE: &'static str = "ipaddresses";
     type Key = Key;
     type Config = ();
 
@@ -79,7 +80,8 @@ impl Controller for ServiceCidrs {
         if !left.is_zero() {
             return Ok(Outcome::After(left));
         }
-        let live = Live::list(&Api::<IPAddress>::all(self.client.clone())).await.during("look for addresses of", &key)?;
+        let live =
+            Live::list(&Api::<IPAddress>::all(self.client.clone())).await.during("look for addresses of", &key)?;
         match live.shows(|addresses| may_go(&cidr, all.iter().map(AsRef::as_ref), addresses.iter())) {
             Some(unused) => finalizers::let_go(&api, &*cidr, FINALIZER, unused).await?,
             None => return Ok(Step::waits_for(&self.addresses).into()),

@@ -51,6 +51,7 @@ pub(super) enum RepairAction {
 
 impl Controller for Repair {
     const NAME: &'static str = "ipallocator-repair-controller";
+    const QUEUE: &'static str = "services";
     /// A service, or an IPAddress, which has no namespace.
     type Key = Key;
     type Config = ();

@@ -45,7 +45,13 @@ impl StatefulSets {
         all
     }
 
-    async fn take(&self, set: &StatefulSet, current: &ControllerRevision, desired: &Desired<'_>, step: &Planned) -> Step {
+    async fn take(
+        &self,
+        set: &StatefulSet,
+        current: &ControllerRevision,
+        desired: &Desired<'_>,
+        step: &Planned,
+    ) -> Step {
         match step {
             Planned::Create { ordinal, current: kept_back } => {
                 let old = if *kept_back { history::template(current) } else { None };

@@ -90,6 +90,7 @@ fn current_revision(set: &StatefulSet, revisions: &Revisions) -> Arc<ControllerR
 
 impl Controller for StatefulSets {
     const NAME: &'static str = "statefulset-controller";
+    const QUEUE: &'static str = "statefulset";
     type Key = Key;
     type Config = ();
 
@@ -148,7 +149,10 @@ impl Controller for StatefulSets {
                 || name == Some(&update_name)
                 || plan.pods.values().any(|pod| identity::revision_of(pod) == name)
         };
-        self.history.truncate(&set, &revisions, is_live, spec.revision_history_limit).await?;
+        // Below zero, as upstream, all are kept.
+        if spec.revision_history_limit.is_none_or(|limit| limit >= 0) {
+            self.history.truncate(&set, &revisions, is_live, spec.revision_history_limit).await?;
+        }
         Ok(match (ended, plan.recheck) {
             (Step::Done | Step::Waits(_), Some(wait)) => Outcome::After(wait),
             (ended, _) => ended.into(),

@@ -34,7 +34,7 @@ impl Policy {
 /// What becomes of the owners of a claim.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Owners {
-    /// They are what the policy says, or a user's.
+    /// They are what the policy says, or those of an earlier set.
     Keep,
     /// Another controller has the claim.
     Conflict,
@@ -51,18 +51,23 @@ pub(super) fn owners(
 ) -> Owners {
     let (set_uid, pod_uid) = (set.uid().unwrap_or_default(), pod.uid().unwrap_or_default());
     let ours = |owner: &OwnerReference| owner.uid == set_uid || owner.uid == pod_uid;
-    if pods::controller_of(&claim.metadata).is_some_and(|owner| !ours(owner)) {
-        return Owners::Conflict;
-    }
-    // A user has given it to the set or the pod, which is not ours to change.
-    if claim.owner_references().iter().any(|owner| ours(owner) && owner.controller != Some(true)) {
+    // Of an earlier set or pod of the same name: the collector deletes the claim, and a new one follows.
+    let (set_name, pod_name) = (set.name_any(), pod.name_any());
+    if is_stale(claim, &pod_name, Some(&pod_uid)) || refers_to_another(claim, "StatefulSet", &set_name, Some(&set_uid))
+    {
         return Owners::Keep;
+    }
+    let before = claim.owner_references();
+    if pods::controller_of(&claim.metadata).is_some_and(|owner| !ours(owner)) {
+        let others: Vec<OwnerReference> = before.iter().filter(|owner| !ours(owner)).cloned().collect();
+        return if others.len() == before.len() { Owners::Conflict } else { Owners::Set(others) };
     }
     let of_pod = policy.when_scaled && condemned;
     let of_set = policy.when_deleted && !of_pod;
-    let wanted = |owner: &OwnerReference| (owner.uid == set_uid && of_set) || (owner.uid == pod_uid && of_pod);
-    let before = claim.owner_references();
-    // A pod of the same name that is gone: the collector deletes the claim, and a new one follows.
+    // One that does not control the claim is put right, whoever has written it.
+    let wanted = |owner: &OwnerReference| {
+        owner.controller == Some(true) && ((owner.uid == set_uid && of_set) || (owner.uid == pod_uid && of_pod))
+    };
     let mut after: Vec<OwnerReference> = before.iter().filter(|owner| !ours(owner) || wanted(owner)).cloned().collect();
     if of_set && !after.iter().any(|owner| owner.uid == set_uid) {
         after.push(owner_reference(set));
@@ -71,7 +76,7 @@ pub(super) fn owners(
         after.push(OwnerReference {
             api_version: "v1".to_owned(),
             kind: CachedPod::kind(&()).into_owned(),
-            name: pod.name_any(),
+            name: pod_name,
             uid: pod_uid,
             controller: Some(true),
             block_owner_deletion: Some(true),
@@ -83,5 +88,10 @@ pub(super) fn owners(
 /// Whether a claim goes with an earlier pod of this name; a new pod has to wait until it is gone. `uid`: of the pod that
 /// there is.
 pub(super) fn is_stale(claim: &PersistentVolumeClaim, pod: &str, uid: Option<&str>) -> bool {
-    claim.owner_references().iter().any(|o| o.kind == "Pod" && o.name == pod && Some(o.uid.as_str()) != uid)
+    refers_to_another(claim, "Pod", pod, uid)
+}
+
+/// Whether a claim has an owner of this kind and name with another UID.
+fn refers_to_another(claim: &PersistentVolumeClaim, kind: &str, name: &str, uid: Option<&str>) -> bool {
+    claim.owner_references().iter().any(|o| o.kind == kind && o.name == name && Some(o.uid.as_str()) != uid)
 }

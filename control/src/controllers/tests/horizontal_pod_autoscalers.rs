@@ -82,6 +82,8 @@ async fn a_load_comes_and_goes() {
     deployment(&bed, "hpa-demo", "nginx", json!({"requests": {"cpu": "50m"}})).await;
     bed.fake.until("pods", "a pod", |pods| pods.len() == 1).await;
     run_pods(&bed, "155m").await;
+    // Others write the Deployment meanwhile, as in a rollout.
+    bed.fake.fail(http::Method::PUT, "deploymentsscale", 409, 2);
     autoscaler(&bed, "hpa-demo", of_deployment("hpa-demo"), cpu(10)).await;
     let is = |size: i64| move |all: &[Value]| all[0]["spec"]["replicas"] == size;
     let status =
@@ -90,6 +92,7 @@ async fn a_load_comes_and_goes() {
     assert_eq!(status[0]["status"]["currentMetrics"][0]["resource"]["current"], current);
     assert_eq!(status[0]["status"]["desiredReplicas"], 4);
     assert_eq!(reasons(&status[0]), ["SucceededRescale", "ValidMetricFound", "ScaleUpLimit"]);
+    assert!(messages(&bed, "FailedRescale").is_empty());
     for seconds in 0..60 {
         run_pods(&bed, "155m").await;
         tokio::time::sleep(Duration::from_secs(1)).await;

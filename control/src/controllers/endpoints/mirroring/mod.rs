@@ -52,6 +52,7 @@ fn mirrored(slice: &EndpointSlice) -> Option<Key> {
 
 impl Controller for EndpointSliceMirroring {
     const NAME: &'static str = "endpointslice-mirroring-controller";
+    const QUEUE: &'static str = "endpoint_slice_mirroring";
     type Key = Key;
     type Config = ();
 

@@ -27,6 +27,15 @@ pub(crate) struct Gauges {
     pub(crate) longest: Duration,
 }
 
+impl Gauges {
+    /// Those of another queue of the same name.
+    fn add(&mut self, other: Self) {
+        self.depth += other.depth;
+        self.unfinished += other.unfinished;
+        self.longest = self.longest.max(other.longest);
+    }
+}
+
 type Observe = Box<dyn Fn(Instant) -> Gauges + Send + Sync>;
 
 /// The metrics of all queues.
@@ -35,8 +44,8 @@ pub(crate) struct QueueMetrics {
     retries: Counter<1>,
     waited: Histogram<1>,
     worked: Histogram<1>,
-    /// By queue name.
-    queues: Mutex<BTreeMap<&'static str, Observe>>,
+    /// By the names of queue and controller.
+    queues: Mutex<BTreeMap<(&'static str, &'static str), Observe>>,
 }
 
 impl Default for QueueMetrics {
@@ -63,9 +72,14 @@ impl fmt::Debug for QueueMetrics {
 }
 
 impl QueueMetrics {
-    /// Shows the state of the queue `name`, in place of an earlier queue of that name.
-    pub(crate) fn observe(&self, name: &'static str, queue: impl Fn(Instant) -> Gauges + Send + Sync + 'static) {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Box::new(queue));
+    /// Shows the state of the queue `name` of `controller`, in place of an earlier one.
+    pub(crate) fn observe(
+        &self,
+        name: &'static str,
+        controller: &'static str,
+        queue: impl Fn(Instant) -> Gauges + Send + Sync + 'static,
+    ) {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).insert((name, controller), Box::new(queue));
     }
 
     /// Writes all families.
@@ -75,7 +89,10 @@ impl QueueMetrics {
         self.waited.write(page);
         self.worked.write(page);
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let gauges: Vec<(&str, Gauges)> = queues.iter().map(|(name, observe)| (*name, observe(now))).collect();
+        let mut gauges: BTreeMap<&str, Gauges> = BTreeMap::new();
+        for ((name, _), observe) in queues.iter() {
+            gauges.entry(name).or_default().add(observe(now));
+        }
         drop(queues);
         let mut family = |name: &str, help: &str, value: &dyn Fn(&Gauges) -> f64| {
             page.family(name, help, Kind::Gauge);

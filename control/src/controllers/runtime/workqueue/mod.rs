@@ -181,13 +181,14 @@ impl<K> fmt::Debug for WorkQueue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static> WorkQueue<K> {
-    /// An empty queue that is shown as `name` in `metrics`.
-    pub(crate) fn new(name: &'static str, metrics: &Arc<QueueMetrics>) -> Self {
+    /// An empty queue of `controller` that is shown as `name` in `metrics`, where several may have one name.
+    pub(crate) fn new(name: &'static str, controller: &'static str, metrics: &Arc<QueueMetrics>) -> Self {
         let recorder = QueueRecorder { name, metrics: Arc::clone(metrics) };
         let inner = Arc::new((Mutex::new(State { recorder, ..State::default() }), Notify::new()));
         let weak = Arc::downgrade(&inner);
-        metrics
-            .observe(name, move |now| weak.upgrade().map_or_else(Gauges::default, |inner| lock(&inner.0).gauges(now)));
+        metrics.observe(name, controller, move |now| {
+            weak.upgrade().map_or_else(Gauges::default, |inner| lock(&inner.0).gauges(now))
+        });
         Self { inner }
     }
 

@@ -51,7 +51,7 @@ fn the_earlier_of_two_delays_stays() {
 
 #[tokio::test]
 async fn works_in_time_and_ends_on_shutdown() {
-    let (queue, shutdown) = (WorkQueue::<String>::new("test", &Arc::default()), CancellationToken::new());
+    let (queue, shutdown) = (WorkQueue::<String>::new("test", "test", &Arc::default()), CancellationToken::new());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let start = Instant::now();
     queue.add("now".into());
@@ -76,7 +76,7 @@ async fn works_in_time_and_ends_on_shutdown() {
 #[tokio::test(start_paused = true)]
 async fn metrics_follow_upstreams() {
     let metrics: Arc<QueueMetrics> = Arc::default();
-    let queue: WorkQueue<u8> = WorkQueue::new("q", &metrics);
+    let queue: WorkQueue<u8> = WorkQueue::new("q", "c", &metrics);
     let begun = Instant::now();
     let pass = |seconds| tokio::time::advance(Duration::from_secs(seconds));
     for key in [1, 1, 2, 3] {
@@ -109,7 +109,7 @@ async fn metrics_follow_upstreams() {
         assert!(text.lines().any(|l| l == line), "{line} is missing from\n{text}");
     }
     // A queue in its place begins empty; what was counted stays.
-    let again: WorkQueue<u8> = WorkQueue::new("q", &metrics);
+    let again: WorkQueue<u8> = WorkQueue::new("q", "c", &metrics);
     again.add(7);
     let text = page(Instant::now());
     assert!(text.contains("workqueue_unfinished_work_seconds{name=\"q\"} 0\n"), "{text}");

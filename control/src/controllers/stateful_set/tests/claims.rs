@@ -2,7 +2,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use proptest::prelude::*;
 
 use super::{claim, controlled_by, pod, set};
-use crate::controllers::stateful_set::retention::{self, Owners, Policy};
+use crate::controllers::{
+    pod_control::owner_reference,
+    stateful_set::retention::{self, Owners, Policy},
+};
 
 #[test]
 fn claims_go_with_what_the_policy_says() {
@@ -37,7 +40,17 @@ fn claims_go_with_what_the_policy_says() {
     let foreign = claim(vec![controlled_by("Other", "other")]);
     assert_eq!(retention::owners(policy, &set, &pod, true, &foreign), Owners::Conflict);
     let by_hand = OwnerReference { uid: "set".into(), ..OwnerReference::default() };
-    assert_eq!(retention::owners(policy, &set, &pod, true, &claim(vec![by_hand])), Owners::Keep);
+    let owners = |policy, before| retention::owners(policy, &set, &pod, true, &claim(before));
+    let put_right = Owners::Set(vec![owner_reference(&set)]);
+    let deleted = Policy { when_deleted: true, when_scaled: false };
+    assert_eq!(owners(deleted, vec![by_hand.clone()]), put_right);
+    let retain = Policy { when_deleted: false, when_scaled: false };
+    assert_eq!(owners(retain, vec![by_hand.clone()]), Owners::Set(vec![]), "else it would go with the set");
+    // Where another controller has the claim, ours is taken off.
+    let other = controlled_by("Other", "other");
+    assert_eq!(owners(policy, vec![other.clone(), by_hand]), Owners::Set(vec![other]));
+    let earlier = OwnerReference { uid: "earlier".into(), ..owner_reference(&set) };
+    assert_eq!(owners(retain, vec![earlier]), Owners::Keep);
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! Names that others depend on, such as dashboards and alerts: a gap is a failure here and not a silent alert there.
+
+use std::collections::BTreeSet;
+
+use windlass_kit::prometheus::Format;
+
+use super::Bed;
+use crate::controllers::Config;
+
+/// Controllers that need a configuration of their own, and those that upstream does not have.
+const OTHERS: [&str; 2] = ["certificatesigningrequest-cleaner-controller", "node-ipam-controller"];
+const NEED_CONFIGURATION: [&str; 1] = ["serviceaccount_tokens_service"];
+
+fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {
+    table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
+}
+
+#[tokio::test]
+async fn queues_have_upstreams_names() {
+    let config = Config::default();
+    let metrics = config.metrics.clone();
+    let bed = Bed::new(config).await;
+    bed.fake.until("serviceaccounts", "they run", |accounts| !accounts.is_empty()).await;
+    let page = metrics.page(Format::Plain);
+    let shown: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("workqueue_depth{name=\"")?.split('"').next())
+        .filter(|name| !OTHERS.contains(name))
+        .collect();
+    let table = rows(include_str!("queues.tsv")).map(|row| row[1]);
+    let expected: BTreeSet<&str> = table.filter(|name| !NEED_CONFIGURATION.contains(name)).collect();
+    assert_eq!(shown, expected);
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn metrics_have_upstreams_names_and_types() {
+    let config = Config::default();
+    let metrics = config.metrics.clone();
+    let bed = Bed::new(config).await;
+    bed.fake.until("serviceaccounts", "they run", |accounts| !accounts.is_empty()).await;
+    let page = metrics.page(Format::Plain);
+    let missing: Vec<String> = rows(include_str!("metrics.tsv"))
+        .map(|row| format!("# TYPE {} {}", row[0], row[1]))
+        .filter(|line| !page.lines().any(|shown| shown == line))
+        .collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+    bed.end().await;
+}

@@ -1,0 +1,251 @@
+//! What one failed request, or a cache that is behind, must not change.
+
+use std::time::Duration;
+
+use http::Method;
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    certificates::v1::CertificateSigningRequest,
+    core::v1::{Endpoints, PersistentVolumeClaim, Pod, ReplicationController, Service},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use super::{Bed, events, put};
+use crate::controllers::Config;
+
+const PROTECTED: &str = "kubernetes.io/pvc-protection";
+
+fn is_protected(claims: &[Value]) -> bool {
+    claims
+        .first()
+        .is_some_and(|c| c["metadata"]["finalizers"].as_array().is_some_and(|f| f.contains(&json!(PROTECTED))))
+}
+
+fn user(name: &str, node: Option<&str>) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"nodeName": node, "containers": [],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}, "status": {"phase": "Running"}})
+}
+
+#[tokio::test]
+async fn a_claim_stays_for_a_pod_that_only_the_api_knows() {
+    let bed = Bed::new(Config::default()).await;
+    let claims: Api<PersistentVolumeClaim> = bed.api();
+    put(&claims, json!({"metadata": {"name": "c"}, "spec": {}})).await;
+    bed.fake.until("persistentvolumeclaims", "protection", is_protected).await;
+    bed.fake.hide("pods", user("p", Some("n")));
+    claims.delete("c", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(is_protected(&bed.fake.all("persistentvolumeclaims")), "no cache shows the pod, but it is there");
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_does_not_wait_for_a_pod_without_a_node() {
+    let bed = Bed::new(Config::default()).await;
+    let claims: Api<PersistentVolumeClaim> = bed.api();
+    put(&claims, json!({"metadata": {"name": "c"}, "spec": {}})).await;
+    bed.fake.until("persistentvolumeclaims", "protection", is_protected).await;
+    put(&bed.api::<Pod>(), user("pending", None)).await;
+    claims.delete("c", &DeleteParams::default()).await.unwrap();
+    bed.fake.until("persistentvolumeclaims", "it goes", <[Value]>::is_empty).await;
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn the_claim_of_a_pending_pod_is_made_as_soon_as_it_may_be() {
+    let bed = Bed::new(Config::default()).await;
+    let template = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+    let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 1, "serviceName": "db",
+        "selector": {"matchLabels": {"app": "db"}}, "volumeClaimTemplates": [template],
+        "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": []}}}});
+    put(&bed.api::<StatefulSet>(), set).await;
+    bed.fake.until("pods", "a pod", |p| p.len() == 1).await;
+    let pending = Patch::Merge(json!({"status": {"phase": "Pending"}}));
+    bed.api::<Pod>().patch_status("db-0", &PatchParams::default(), &pending).await.unwrap();
+    bed.fake.until("persistentvolumeclaims", "protection", is_protected).await;
+    bed.fake.refuse("persistentvolumeclaims", Some("exceeded quota"));
+    bed.api::<PersistentVolumeClaim>().delete("data-db-0", &DeleteParams::default()).await.unwrap();
+    bed.fake.until("events", "the refusal", |e| e.iter().any(|e| e["reason"] == "FailedCreate")).await;
+    bed.fake.refuse("persistentvolumeclaims", None);
+    bed.fake.until("persistentvolumeclaims", "another claim", |c| c.len() == 1).await;
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn the_claim_of_an_ephemeral_volume_is_told_of_and_made_again() {
+    let bed = Bed::new(Config::default()).await;
+    let claims: Api<PersistentVolumeClaim> = bed.api();
+    bed.fake.refuse("persistentvolumeclaims", Some("exceeded quota"));
+    put(
+        &bed.api::<Pod>(),
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [
+            {"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}}),
+    )
+    .await;
+    let told = |text: &'static str| move |e: &[Value]| e.iter().any(|e| e["message"] == text && e["type"] == "Warning");
+    let refused = "ephemeral volume v: create PVC p-v: exceeded quota";
+    bed.fake.until("events", "the refusal", told(refused)).await;
+    assert_eq!(events(&bed.fake, "FailedBinding")[0]["involvedObject"]["kind"], "Pod");
+    bed.fake.refuse("persistentvolumeclaims", None);
+    let made = bed.fake.until("persistentvolumeclaims", "the claim", |c| c.len() == 1).await;
+    claims.delete("p-v", &DeleteParams::default()).await.unwrap();
+    let another = |c: &[Value]| c.len() == 1 && c[0]["metadata"]["uid"] != made[0]["metadata"]["uid"];
+    bed.fake.until("persistentvolumeclaims", "another one", another).await;
+
+    // Somebody else's claim of that name is not the pod's; when it goes, the pod has its own.
+    put(&claims, json!({"metadata": {"name": "q-v"}, "spec": {}})).await;
+    put(
+        &bed.api::<Pod>(),
+        json!({"metadata": {"name": "q"}, "spec": {"containers": [], "volumes": [
+            {"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}}),
+    )
+    .await;
+    let foreign = "ephemeral volume v: PVC default/q-v was not created for pod default/q (pod is not owner)";
+    bed.fake.until("events", "whose it is", told(foreign)).await;
+    claims.delete("q-v", &DeleteParams::default()).await.unwrap();
+    let own = |c: &[Value]| c.iter().any(|c| c["metadata"]["ownerReferences"][0]["name"] == "q");
+    bed.fake.until("persistentvolumeclaims", "its own", own).await;
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_was_never_scheduled_fails_before_it_goes() {
+    let bed = Bed::new(Config::default()).await;
+    let pod = json!({"metadata": {"name": "p", "finalizers": ["batch.kubernetes.io/job-tracking"], "generation": 1,
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Job", "name": "elsewhere", "uid": "j", "controller": true}]},
+        "spec": {"containers": []}, "status": {"phase": "Pending"}});
+    put(&bed.api::<Pod>(), pod).await;
+    bed.api::<Pod>().delete("p", &DeleteParams::default()).await.unwrap();
+    let failed = bed.fake.until("pods", "failed", |p| p[0]["status"]["phase"] == "Failed").await;
+    assert_eq!(failed[0]["status"]["observedGeneration"], 1);
+    assert!(failed[0]["status"]["conditions"].is_null());
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn endpoints_by_hand_go_with_their_service_and_not_before_it_comes() {
+    let mut bed = Bed::new(Config::default()).await;
+    let (services, endpoints): (Api<Service>, Api<Endpoints>) = (bed.api(), bed.api());
+    let selecting = json!({"clusterIP": "10.96.0.9", "selector": {"app": "web"}, "ports": [{"port": 80}]});
+    put(&services, json!({"metadata": {"name": "web"}, "spec": selecting})).await;
+    bed.fake.until("endpoints", "the controller works", |e| e.len() == 1).await;
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    bed.fake.until("endpoints", "its own go", <[Value]>::is_empty).await;
+    for name in ["early", "late"] {
+        put(&endpoints, json!({"metadata": {"name": name}, "subsets": []})).await;
+    }
+    put(&services, json!({"metadata": {"name": "early"}, "spec": {"ports": [{"port": 80}]}})).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(bed.fake.all("endpoints").len(), 2);
+    services.delete("early", &DeleteParams::default()).await.unwrap();
+    let left = bed.fake.until("endpoints", "one goes", |e| e.len() == 1).await;
+    assert_eq!(left[0]["metadata"]["name"], "late", "its service is still to come");
+    // What was deleted while nobody looked goes at a start; a lock is no service's.
+    let lock = json!({"control-plane.alpha.kubernetes.io/leader": "{}"});
+    put(&endpoints, json!({"metadata": {"name": "lock", "annotations": lock}, "subsets": []})).await;
+    bed.restart(Config::default()).await;
+    let left = bed.fake.until("endpoints", "another one goes", |e| e.len() == 1).await;
+    assert_eq!(left[0]["metadata"]["name"], "lock");
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn one_pod_that_cannot_be_released_does_not_keep_the_others() {
+    let bed = Bed::new(Config::default()).await;
+    let pods: Api<Pod> = bed.api();
+    for i in 0..5 {
+        put(&pods, json!({"metadata": {"name": format!("p{i}"), "labels": {"app": "web"}}})).await;
+    }
+    bed.fake.fail(Method::PATCH, "pods", 500, 1);
+    bed.rc(5).await;
+    bed.fake.until("pods", "all are adopted", |p| p.iter().all(|p| !p["metadata"]["ownerReferences"].is_null())).await;
+    assert_eq!(bed.fake.all("pods").len(), 5);
+    assert_eq!(bed.fake.requests(Method::PATCH, "pods"), 6, "four at the first try");
+    bed.end().await;
+}
+
+/// Whichever single write fails, the end is the same.
+#[tokio::test]
+async fn no_write_is_given_up() {
+    let run = |fails: Option<usize>| async move {
+        let bed = Bed::new(Config::default()).await;
+        if let Some(number) = fails {
+            bed.fake.fail_write(bed.fake.writes() + number);
+        }
+        let template = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+        let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 2, "serviceName": "db",
+            "podManagementPolicy": "Parallel", "selector": {"matchLabels": {"app": "db"}},
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
+            "volumeClaimTemplates": [template],
+            "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": []}}}});
+        let rc = json!({"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": {"app": "web"},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": []}}}});
+        // The test's own writes may be the one that fails.
+        while bed
+            .api::<StatefulSet>()
+            .create(&PostParams::default(), &serde_json::from_value(set.clone()).unwrap())
+            .await
+            .is_err()
+        {}
+        let rcs: Api<ReplicationController> = bed.api();
+        while rcs.create(&PostParams::default(), &serde_json::from_value(rc.clone()).unwrap()).await.is_err() {}
+        bed.fake.until("pods", "four pods", |p| p.len() == 4).await;
+        let owned = |c: &[Value]| {
+            c.len() == 2
+                && is_protected(c)
+                && is_protected(&c[1..])
+                && c.iter().all(|c| !c["metadata"]["ownerReferences"].is_null())
+                && c.iter().all(|c| c["status"]["phase"] == "Pending")
+        };
+        bed.fake.until("persistentvolumeclaims", "claims with owners", owned).await;
+        bed.fake.until("statefulsets", "status", |s| s[0]["status"]["replicas"] == 2).await;
+        bed.fake.until("replicationcontrollers", "status", |r| r[0]["status"]["replicas"] == 2).await;
+        bed.fake.until("serviceaccounts", "account", |a| a.len() == 1).await;
+        let writes = bed.fake.writes();
+        bed.end().await;
+        writes
+    };
+    let writes = run(None).await;
+    for number in 0..writes + 2 {
+        run(Some(number)).await;
+    }
+}
+
+/// The right often comes after the request: a node is started, it does not get ready, and a binding is made.
+#[tokio::test]
+async fn a_node_whose_right_comes_later_gets_its_certificate() {
+    const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let review = |allowed: bool| {
+        Some(json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {},
+            "spec": {}, "status": {"allowed": allowed}}))
+    };
+    let mut name = rcgen::DistinguishedName::new();
+    name.push(rcgen::DnType::CommonName, "system:node:n1");
+    name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = name;
+    let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let bed = Bed::new(Config::default()).await;
+    bed.fake.answer(REVIEWS, review(false));
+    let now = jiff::Timestamp::now().to_string();
+    let request = json!({"metadata": {"name": "r", "creationTimestamp": now}, "spec": {"request": k8s_openapi::ByteString(pem.into_bytes()),
+        "username": "system:bootstrap:abcdef", "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+        "usages": ["digital signature", "client auth"]}});
+    put(&Api::<CertificateSigningRequest>::all(bed.client.clone()), request).await;
+    for _ in 0..2000 {
+        if bed.fake.asked().iter().any(|path| path.starts_with(REVIEWS)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(bed.fake.all("certificatesigningrequests")[0]["status"].is_null());
+    bed.fake.answer(REVIEWS, review(true));
+    let approved = |r: &[Value]| r[0]["status"]["conditions"][0]["type"] == "Approved";
+    bed.fake.until("certificatesigningrequests", "the approval", approved).await;
+    bed.end().await;
+}
