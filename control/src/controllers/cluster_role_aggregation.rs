@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{
     label_selector::selects,
-    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
+    runtime::{Cache, Context, Controller, Error, Key, Outcome, error},
 };
 
 pub(crate) struct ClusterRoleAggregation {
@@ -45,9 +45,11 @@ impl Controller for ClusterRoleAggregation {
             return Ok(Outcome::Done);
         };
         let api: Api<ClusterRole> = Api::all(self.client.clone());
-        let patch = Patch::Merge(json!({"rules": rules}));
+        let meta = &role.metadata;
+        let seen = json!({"uid": meta.uid, "resourceVersion": meta.resource_version});
+        let patch = Patch::Merge(json!({"metadata": seen, "rules": rules}));
         let patched = api.patch(&key.name, &PatchParams::default(), &patch).await;
-        error::ignore_deleted(patched).during("aggregate the rules of ClusterRole", &key)?;
+        error::of_seen(patched, "aggregate the rules of ClusterRole", &key)?;
         Ok(Outcome::Done)
     }
 }

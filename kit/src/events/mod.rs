@@ -299,8 +299,8 @@ mod tests {
     }
 
     /// An API that answers with these codes, then takes everything; and what it took.
-    fn api(codes: &[u16]) -> (kube::Client, Arc<Mutex<Vec<serde_json::Value>>>) {
-        let (codes, taken) = (Mutex::new(codes.to_vec().into_iter()), Arc::new(Mutex::new(Vec::new())));
+    fn api(codes: &'static [u16]) -> (kube::Client, Arc<Mutex<Vec<serde_json::Value>>>) {
+        let (codes, taken) = (Mutex::new(codes.iter().copied()), Arc::new(Mutex::new(Vec::new())));
         let (codes, seen) = (Arc::new(codes), Arc::clone(&taken));
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let (codes, seen) = (Arc::clone(&codes), Arc::clone(&seen));
