@@ -187,8 +187,8 @@ impl ControlPlane {
         if let Some(audit) = audit {
             audit.register_metrics(api.metrics());
         }
-        stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
         let custom_resources = CustomResources::load(&api);
+        stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let root_ca = watch::Sender::new(pki.ca_pem.clone());
         let pki = Arc::new(RwLock::new(Arc::new(pki)));

@@ -1,5 +1,6 @@
 //! Custom resources over the router, with the task that serves them.
 
+mod metadata;
 mod versions;
 
 use std::time::Duration;
