@@ -7,6 +7,7 @@ mod certificates;
 mod deletion;
 mod evictions;
 mod field_validation;
+mod go_client;
 mod impersonation;
 mod limits;
 mod lists;
