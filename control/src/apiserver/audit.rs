@@ -21,10 +21,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use windlass_kit::serve::LongRunning;
 
-use super::{
-    authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, request_info::RequestInfo,
-    user::User,
-};
+use super::{authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, user::User};
 
 /// The header by which a client may choose the id of its request, and by which it learns it.
 const AUDIT_ID: &str = "audit-id";
@@ -194,7 +191,7 @@ impl Audit {
         sink: Option<&Arc<dyn AuditSink>>,
         id: &str,
         user: &User,
-        (info, attributes): (&RequestInfo, &Attributes<'_>),
+        attributes: &Attributes<'_>,
         sent: Sent<'_>,
     ) -> Self {
         let Some(sink) = sink else { return Self(None) };
@@ -207,13 +204,13 @@ impl Audit {
             level: rule.level,
             id: id.to_owned(),
             stage: AuditStage::RequestReceived,
-            uri: sent.uri.path_and_query().map_or_else(|| info.path.clone(), ToString::to_string),
-            verb: info.verb.clone(),
+            uri: sent.uri.path_and_query().map_or_else(|| attributes.path.to_owned(), ToString::to_string),
+            verb: attributes.verb.to_owned(),
             user: user.clone(),
             impersonated: None,
             source_ips: source_ips(sent.headers, sent.address),
             user_agent: header_text(sent.headers, header::USER_AGENT),
-            object: info.is_resource.then(|| reference(info)),
+            object: attributes.is_resource.then(|| reference(attributes)),
             code: None,
             status: None,
             request_object: None,
@@ -354,21 +351,20 @@ impl Drop for Recorded {
     }
 }
 
-fn reference(info: &RequestInfo) -> ObjectReference {
+fn reference(about: &Attributes<'_>) -> ObjectReference {
     ObjectReference {
-        group: info.group.clone(),
-        version: info.version.clone(),
-        resource: info.resource.clone(),
-        subresource: info.subresource.clone(),
-        namespace: info.namespace.clone(),
-        name: info.name.clone(),
+        group: about.group.to_owned(),
+        version: about.version.to_owned(),
+        resource: about.resource.to_owned(),
+        subresource: about.subresource.to_owned(),
+        namespace: about.namespace.to_owned(),
+        name: about.name.to_owned(),
         ..ObjectReference::default()
     }
 }
 
 /// Where a request comes from: what proxies say of it, and the connection's other end. Pure.
 fn source_ips(headers: &HeaderMap, address: Option<IpAddr>) -> Vec<IpAddr> {
-    let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let mut ips: Vec<IpAddr> =
         header("x-forwarded-for").split(',').filter_map(|part| part.trim().parse().ok()).collect();
     if ips.is_empty() {

@@ -18,6 +18,7 @@ mod quotas;
 pub(crate) mod rbac;
 mod replay;
 mod representations;
+mod scopes;
 mod services;
 mod stored_types;
 pub(crate) mod templates;
@@ -88,7 +89,7 @@ pub(crate) fn version(kind: &str) -> Arc<Version> {
 /// The target of a path.
 pub(crate) fn target(path: &str) -> Target {
     let uri = path.parse().unwrap();
-    let (segments, _) = request_info::segments(path).unwrap();
+    let segments = request_info::segments(path).unwrap();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let options = RequestOptions::parse(&axum::http::Method::GET, &uri).unwrap();
     let info = RequestInfo::parse(&segments, &axum::http::Method::GET, &options);
