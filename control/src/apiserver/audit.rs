@@ -19,7 +19,7 @@ use axum::{
 use hyper::body::{Frame, SizeHint};
 use jiff::Timestamp;
 use serde_json::Value;
-use windlass_kit::serve::LongRunning;
+use windlass_kit::serve::{LongRunning, headers};
 
 use super::{authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, user::User};
 
@@ -174,13 +174,13 @@ impl Recording {
 
 /// The id of a request: the client's if it has one, else a new one.
 pub(super) fn id_of(headers: &HeaderMap) -> String {
-    let given = headers.get(AUDIT_ID).and_then(|v| v.to_str().ok()).unwrap_or("");
-    if given.is_empty() || given.len() > MAX_ID_LEN { new_uid().unwrap_or_default() } else { given.to_owned() }
+    let given = headers::shown(headers, AUDIT_ID);
+    if given.is_empty() || given.len() > MAX_ID_LEN { new_uid().unwrap_or_default() } else { given.into_owned() }
 }
 
 /// Tells the client the id of its request.
 pub(super) fn name_in(response: &mut Response, id: &str) {
-    if let Ok(id) = HeaderValue::from_str(id) {
+    if let Ok(id) = HeaderValue::from_bytes(id.as_bytes()) {
         response.headers_mut().insert(AUDIT_ID, id);
     }
 }
@@ -366,9 +366,9 @@ fn reference(about: &Attributes<'_>) -> ObjectReference {
 /// Where a request comes from: what proxies say of it, and the connection's other end. Pure.
 fn source_ips(headers: &HeaderMap, address: Option<IpAddr>) -> Vec<IpAddr> {
     let mut ips: Vec<IpAddr> =
-        header("x-forwarded-for").split(',').filter_map(|part| part.trim().parse().ok()).collect();
+        headers::items(headers, "x-forwarded-for").filter_map(|part| part.parse().ok()).collect();
     if ips.is_empty() {
-        ips.extend(header("x-real-ip").trim().parse::<IpAddr>());
+        ips.extend(headers::shown(headers, "x-real-ip").trim().parse::<IpAddr>());
     }
     ips.extend(address.filter(|address| ips.last() != Some(address)));
     ips

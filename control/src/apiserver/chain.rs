@@ -17,7 +17,7 @@ use axum::{
 use http_body_util::{BodyExt as _, Limited};
 use hyper::upgrade::OnUpgrade;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, BodyError, BodyStreaming, Caller};
+use windlass_kit::serve::{self, BodyError, BodyStreaming, Caller, headers};
 
 use super::{
     Api,
@@ -61,7 +61,7 @@ pub struct ApiRequest {
 
 /// A header that grants nothing; empty without one.
 pub(crate) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> String {
-    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned()
+    headers::shown(headers, name.as_str()).into_owned()
 }
 
 /// Passes a request through the filters to its handler.
@@ -204,8 +204,8 @@ impl ApiRequest {
     /// # Errors
     /// When a page of another origin uses the client certificate of its browser.
     pub(crate) fn requested_upgrade(&self) -> Result<Option<OnUpgrade>, ApiError> {
-        let words = header_text(&self.headers, header::CONNECTION).to_ascii_lowercase();
-        let upgrade = self.take_upgrade().filter(|_| words.split(',').any(|w| w.trim() == "upgrade"));
+        let asks = headers::items(&self.headers, "connection").any(|word| word.eq_ignore_ascii_case("upgrade"));
+        let upgrade = self.take_upgrade().filter(|_| asks);
         if upgrade.is_some() && self.is_by_certificate() && !serve::is_own_origin(&self.headers) {
             let why = "a page of another origin may not use the client certificate of its browser here";
             return Err(ApiError::new(403, "Forbidden", why));

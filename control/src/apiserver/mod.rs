@@ -60,7 +60,7 @@ pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage,
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
 pub use authentication::{Authenticated, TokenAuthenticator};
-pub(crate) use authentication::{CREDENTIAL_ID, TOKEN_PROTOCOL, protocols};
+pub(crate) use authentication::{CREDENTIAL_ID, protocols_without_token};
 pub use authorization::{
     Attributes, Authorizer, Authorizers, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules,
 };

@@ -9,6 +9,7 @@ mod connection_limit;
 mod counts;
 mod credentials;
 mod dns_rebinding;
+pub mod headers;
 mod in_process;
 mod limits;
 mod port_owner;
