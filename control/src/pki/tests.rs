@@ -272,3 +272,18 @@ fn an_authority_from_elsewhere_is_not_renewed_here_and_bounds_what_it_signs() {
     assert_eq!(again.ca_pem, pem);
     assert_eq!(again.server.cert_pem, first.server.cert_pem, "a new one would not last longer");
 }
+
+proptest::proptest! {
+    /// As the fuzzer `subjects`, by attributes of names.
+    #[test]
+    fn whoever_asks_logs_in(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+        crate::fuzzing::subject(&bytes);
+    }
+}
+
+#[test]
+fn a_subject_with_two_common_names_has_no_certificate() {
+    // Kind 0 is the common name in UTF-8; the length; the text.
+    assert_eq!(crate::fuzzing::subject(b"\x00\x01a\x01\x01g").unwrap().1, "a");
+    assert!(crate::fuzzing::subject(b"\x00\x01a\x00\x01b").is_none());
+}
