@@ -73,9 +73,11 @@ impl ApiRequest {
             options.validate_list_options()?;
         }
         if let Some(limits) = target.version.as_virtual().and_then(|handler| handler.body_limits()) {
-            let _permit = self.api.inner.limits.acquire_review(self.class, &self.user)?;
+            // Everybody may send these: a slow body costs its sender a place, and others none.
+            let of_user = self.api.inner.limits.begin_review(self.class, &self.user)?;
             let body = tokio::time::timeout(limits.timeout, self.body(body, limits.max_bytes)).await;
             let body = body.map_err(|_| ApiError::new(408, "Timeout", "the body did not come in time"))??;
+            let _permit = self.api.inner.limits.acquire_review(of_user.as_ref())?;
             return self.route(target, verb, options, &body).await;
         }
         // Read before the in-flight limit applies: a slow body must not block others.

@@ -43,7 +43,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{
-    limits::{MAX_MUTATING_REQUESTS_IN_FLIGHT, MAX_REVIEWS_IN_FLIGHT},
+    limits::{MAX_MUTATING_REQUESTS_IN_FLIGHT, MAX_REVIEWS_OF_USER},
     request_info::{RequestInfo, RequestOptions},
     types::Version,
     user::NODES_GROUP,
