@@ -18,6 +18,7 @@ mod quotas;
 pub(crate) mod rbac;
 mod replay;
 mod representations;
+mod rights;
 mod scopes;
 mod services;
 mod stored_types;
