@@ -39,6 +39,8 @@ pub mod reflector;
 pub mod resolv_conf;
 #[cfg(feature = "serve")]
 pub mod serve;
+#[cfg(feature = "serve")]
+pub mod subject;
 pub mod supervise;
 #[cfg(feature = "serve")]
 pub mod unverified_tls;

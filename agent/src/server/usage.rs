@@ -11,7 +11,10 @@ use axum::{
     routing::get,
 };
 use windlass_cadvisor::{Page, Rest};
-use windlass_kit::prometheus::{self, Format};
+use windlass_kit::{
+    prometheus::{self, Format},
+    serve::headers,
+};
 
 use super::{ServerState, refuse};
 
@@ -112,7 +115,7 @@ fn start_time(state: &ServerState) -> f64 {
 }
 
 fn accepted(headers: &HeaderMap) -> Format {
-    let ranges: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+    let ranges: Vec<String> = headers::items(headers, header::ACCEPT.as_str()).collect();
     Format::accepted(&ranges.join(","))
 }
 
@@ -122,8 +125,7 @@ fn metrics(headers: &HeaderMap, format: Format, page: &Page) -> Response {
 
 /// Whether a client accepts gzip.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let all = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
-    all.flat_map(|value| value.split(',')).any(|coding| {
+    headers::items(headers, header::ACCEPT_ENCODING.as_str()).any(|coding| {
         let mut parts = coding.split(';').map(str::trim);
         let named = matches!(parts.next(), Some("gzip" | "x-gzip"));
         let refused = parts.filter_map(|p| p.strip_prefix("q=")).any(|q| q.parse() == Ok(0.0_f32));

@@ -13,15 +13,15 @@ use super::{
     metrics_page,
     request_info::{RequestInfo, RequestOptions},
     subresource::{Serves, Subresource},
-    target::Target,
+    target::{Route, Target},
 };
 
 /// The largest body of most requests.
 const MAX_BODY_BYTES: usize = 3 << 20;
 
 impl ApiRequest {
-    pub(super) async fn dispatch(&self, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
-        let catalog = self.api.catalogs().current();
+    pub(super) async fn dispatch(&self, route: &Route, body: Body) -> ApiResult {
+        let Route { info, options, target } = route;
         if info.path == metrics_page::PATH {
             return self.metrics_page();
         }
@@ -29,12 +29,11 @@ impl ApiRequest {
             if let Some(answer) = self.document(&info.path) {
                 return answer;
             }
-            let answer = discovery::answer(&catalog, info, &self.method, &self.headers, options);
+            let answer = discovery::answer(&self.api.catalogs().current(), info, &self.method, &self.headers, options);
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
         }
-        let target = Target::resolve(&catalog, info).ok_or_else(ApiError::unknown_path)?;
-        drop(catalog);
-        let mut response = self.serve(&target, info, options, body).await?;
+        let target = target.as_ref().ok_or_else(ApiError::unknown_path)?;
+        let mut response = self.serve(target, info, options, body).await?;
         if let Some(warning) = &target.version.spec.deprecation_warning {
             super::decode::warn(&mut response, warning);
         }
@@ -74,9 +73,11 @@ impl ApiRequest {
             options.validate_list_options()?;
         }
         if let Some(limits) = target.version.as_virtual().and_then(|handler| handler.body_limits()) {
-            let _permit = self.api.inner.limits.acquire_review(self.class, &self.user)?;
+            // Everybody may send these: a slow body costs its sender a place, and others none.
+            let of_user = self.api.inner.limits.begin_review(self.class, &self.user)?;
             let body = tokio::time::timeout(limits.timeout, self.body(body, limits.max_bytes)).await;
             let body = body.map_err(|_| ApiError::new(408, "Timeout", "the body did not come in time"))??;
+            let _permit = self.api.inner.limits.acquire_review(of_user.as_ref())?;
             return self.route(target, verb, options, &body).await;
         }
         // Read before the in-flight limit applies: a slow body must not block others.
@@ -125,7 +126,10 @@ fn allows(target: &Target, verb: &str, method: &Method) -> bool {
     match target.served() {
         Some(Subresource { serves: Serves::Proxy(_), .. }) => *method != Method::CONNECT && *method != Method::TRACE,
         Some(subresource) => subresource.verbs.contains(&verb),
-        None if verb == "watch" => target.version.verbs.contains(&verb),
+        // Also where the path has the verb.
+        None if verb == "watch" => {
+            matches!(*method, Method::GET | Method::HEAD) && target.version.verbs.contains(&verb)
+        }
         // Only collections are posted to.
         None if method == Method::POST && target.name.is_some() => false,
         None if matches!(verb, "update" | "patch") && target.name.is_none() => false,

@@ -5,6 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::{Map, Value, json};
+use windlass_kit::serve::headers::NotText;
 
 use super::{
     admission::Warnings,
@@ -298,6 +299,12 @@ impl ApiError {
             status["details"]["retryAfterSeconds"] = json!(seconds);
         }
         status
+    }
+}
+
+impl From<NotText> for ApiError {
+    fn from(error: NotText) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

@@ -1,6 +1,11 @@
 //! Limits of requests in flight. Components of this process and nodes have shares of their own, so that controllers,
 //! scheduler and heartbeats continue whatever other clients do.
 
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Mutex, PoisonError},
+};
+
 use axum::http::Method;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -17,7 +22,9 @@ pub(super) const MAX_MUTATING_REQUESTS_IN_FLIGHT: usize = 200;
 const MAX_SYSTEM_REQUESTS_IN_FLIGHT: usize = 200;
 const MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT: usize = 100;
 /// Limit of requests to resources that every authenticated caller may write, such as reviews.
-pub(super) const MAX_REVIEWS_IN_FLIGHT: usize = 64;
+const MAX_REVIEWS_IN_FLIGHT: usize = 64;
+/// How many of them one user may have, of which the bodies may still come.
+pub(super) const MAX_REVIEWS_OF_USER: usize = 16;
 
 /// Limits of one class of callers.
 #[derive(Debug)]
@@ -38,6 +45,27 @@ pub(super) struct Limits {
     pub(super) shared: InFlight,
     system: InFlight,
     reviews: Semaphore,
+    /// How many reviews each user has.
+    reviewers: Mutex<HashMap<String, usize>>,
+}
+
+/// The place of a review among those of its user.
+#[derive(Debug)]
+pub(super) struct Reviewing<'a> {
+    limits: &'a Limits,
+    user: String,
+}
+
+impl Drop for Reviewing<'_> {
+    fn drop(&mut self) {
+        let mut all = self.limits.reviewers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut number) = all.entry(std::mem::take(&mut self.user)) {
+            *number.get_mut() -= 1;
+            if *number.get() == 0 {
+                number.remove();
+            }
+        }
+    }
 }
 
 impl Default for Limits {
@@ -46,6 +74,7 @@ impl Default for Limits {
             shared: InFlight::new(MAX_REQUESTS_IN_FLIGHT, MAX_MUTATING_REQUESTS_IN_FLIGHT),
             system: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
             reviews: Semaphore::new(MAX_REVIEWS_IN_FLIGHT),
+            reviewers: Mutex::default(),
         }
     }
 }
@@ -81,13 +110,34 @@ impl Limits {
         limit.try_acquire().map_err(|_| ApiError::too_many_requests())
     }
 
-    /// A place among the reviews. Components of this process, nodes and administrators are not limited: other requests
-    /// depend on their reviews.
+    /// A place among the reviews of the user, from before the body is read. Components of this process, nodes and
+    /// administrators are not limited: other requests depend on their reviews.
+    ///
+    /// # Errors
+    /// When the user has too many.
+    pub(super) fn begin_review(&self, class: Class, user: &User) -> Result<Option<Reviewing<'_>>, ApiError> {
+        if class == Class::System || user.is_in(crate::pki::MASTERS_GROUP) {
+            return Ok(None);
+        }
+        let mut all = self.reviewers.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = all.entry(user.name.clone()).or_default();
+        if *number >= MAX_REVIEWS_OF_USER {
+            return Err(ApiError::too_many_requests());
+        }
+        *number += 1;
+        drop(all);
+        Ok(Some(Reviewing { limits: self, user: user.name.clone() }))
+    }
+
+    /// A place among all reviews, for one whose body is there.
     ///
     /// # Errors
     /// When there are too many.
-    pub(super) fn acquire_review(&self, class: Class, user: &User) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
-        if class == Class::System || user.is_in(crate::pki::MASTERS_GROUP) {
+    pub(super) fn acquire_review(
+        &self,
+        of_user: Option<&Reviewing<'_>>,
+    ) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        if of_user.is_none() {
             return Ok(None);
         }
         self.reviews.try_acquire().map(Some).map_err(|_| ApiError::too_many_requests())

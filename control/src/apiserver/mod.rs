@@ -1,7 +1,7 @@
 //! The Kubernetes API over the store: one set of handlers for all types of the catalog.
 //!
 //! A request passes the filters of `chain` (authentication, audit, impersonation, limits, authorization), which know
-//! nothing but its `request_info`, and then health, discovery or the handler of a resource; every write goes through
+//! what its `request_info` leads to (`target`), and then health, discovery or the handler of a resource; every write goes through
 //! `pipeline`. Knows no kind: what one kind does differs in its `Strategy`, its subresources and in admission plugins,
 //! which stand in `kinds` and `plugin` and are not imported here.
 
@@ -60,7 +60,7 @@ pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage,
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
 pub use authentication::{Authenticated, TokenAuthenticator};
-pub(crate) use authentication::{CREDENTIAL_ID, TOKEN_PROTOCOL, protocols};
+pub(crate) use authentication::{CREDENTIAL_ID, protocols_without_token};
 pub use authorization::{
     Attributes, Authorizer, Authorizers, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules,
 };

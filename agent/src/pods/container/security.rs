@@ -111,13 +111,17 @@ impl<'a> SecurityContexts<'a> {
                 // Without a profile Docker's default filter applies: upstream's `seccompDefault`, which is off there.
                 None | Some("RuntimeDefault") => {}
                 Some("Localhost") => options.extend(seccomp.map(|profile| format!("seccomp={profile}"))),
-                Some(_) => options.push("seccomp=unconfined".to_owned()),
+                Some("Unconfined") => options.push("seccomp=unconfined".to_owned()),
+                // Only a manifest on the node may have another one, whose author did not ask for less than the default.
+                Some(_) => {}
             }
             match self.app_armor() {
                 Some(AppArmorProfile { type_, .. }) if type_ == "Unconfined" => {
                     options.push("apparmor=unconfined".to_owned());
                 }
-                Some(AppArmorProfile { localhost_profile: Some(name), .. }) => options.push(format!("apparmor={name}")),
+                Some(AppArmorProfile { localhost_profile: Some(name), type_ }) if type_ == "Localhost" => {
+                    options.push(format!("apparmor={name}"));
+                }
                 _ => {}
             }
         }

@@ -148,7 +148,9 @@ fn security_options_follow_the_profile() {
     };
     assert!(with("{}").is_empty());
     assert_eq!(with(r#"{"seccompProfile":{"type":"Unconfined"}}"#), ["seccomp=unconfined"]);
-    assert!(with(r#"{"seccompProfile":{"type":"RuntimeDefault"}}"#).is_empty());
+    for kept in ["RuntimeDefault", "unconfined", "Other"] {
+        assert!(with(&format!(r#"{{"seccompProfile":{{"type":"{kept}"}}}}"#)).is_empty(), "{kept}");
+    }
     assert_eq!(
         with(r#"{"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}"#),
         ["no-new-privileges"]

@@ -19,7 +19,7 @@ use rustls::SignatureScheme;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use url::{Position, Url};
-use windlass_kit::unverified_tls;
+use windlass_kit::{serve::headers, unverified_tls};
 
 use crate::engine::Engine;
 
@@ -148,10 +148,10 @@ pub(crate) async fn http_get(target: ProbeTarget<'_>, action: &HTTPGetAction, us
         for _ in 0..=MAX_REDIRECTS {
             let response = get(&url, action, user_agent).await.map_err(ProbeResult::Failure)?;
             let status = response.status();
-            let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
-            if let Some(location) = location.filter(|l| !l.is_empty() && REDIRECT_STATUSES.contains(&status.as_u16())) {
+            let location = headers::shown(response.headers(), header::LOCATION.as_str());
+            if !location.is_empty() && REDIRECT_STATUSES.contains(&status.as_u16()) {
                 let next = url
-                    .join(location)
+                    .join(&location)
                     .map_err(|e| ProbeResult::Failure(format!("failed to parse Location header {location:?}: {e}")))?;
                 if host_of(&next) != host_of(&url) {
                     return Ok(ProbeResult::Warning(format!("Probe terminated redirects, Response body: {location}")));
@@ -277,8 +277,8 @@ pub(crate) async fn grpc(target: ProbeTarget<'_>, action: &GRPCAction) -> ProbeR
         let checked = async {
             let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|e| e.to_string())?;
-            let of = |headers: &http::HeaderMap, name: &str| {
-                headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned)
+            let of = |all: &http::HeaderMap, name: &str| {
+                all.contains_key(name).then(|| headers::shown(all, name).into_owned())
             };
             let trailer = |name: &str| body.trailers().and_then(|t| of(t, name)).or_else(|| of(&head.headers, name));
             let (status, message) = (trailer("grpc-status"), trailer("grpc-message").unwrap_or_default());
