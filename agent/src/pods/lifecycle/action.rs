@@ -7,9 +7,14 @@ use super::{probes::ProbeType, step_key::StepKey};
 /// One step that a worker starts. The steps of one plan do not depend on each other and run side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    PrepareVolumes,
-    /// Rewrite the files of volumes whose sources changed.
-    RefreshVolumes,
+    /// Set up a volume.
+    PrepareVolume {
+        volume: String,
+    },
+    /// Rewrite the files of a volume whose sources changed, or whose token is due for renewal.
+    RefreshVolume {
+        volume: String,
+    },
     /// Look the image up, and pull it if the pull policy says so.
     EnsureImage {
         container: String,
@@ -76,7 +81,8 @@ impl Action {
     /// Two actions with the same key are never in flight together.
     pub(crate) fn key(&self) -> StepKey {
         match self {
-            Self::PrepareVolumes | Self::RefreshVolumes | Self::ReleaseVolumes => StepKey::Volumes,
+            Self::PrepareVolume { volume } | Self::RefreshVolume { volume } => StepKey::Volume(volume.clone()),
+            Self::ReleaseVolumes => StepKey::ReleaseVolumes,
             Self::EnsureImage { container } => StepKey::Image(container.clone()),
             Self::CreateSandbox { .. } => StepKey::Sandbox,
             Self::StartSandbox { id } | Self::RemoveSandbox { id } => StepKey::Container(id.clone()),

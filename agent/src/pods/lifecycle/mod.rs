@@ -22,3 +22,4 @@ mod termination;
 mod tests;
 pub(crate) mod time;
 pub(crate) mod view;
+pub(crate) mod volumes;

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey};
+use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey, volumes::VolumeState};
 use crate::engine::{
     inspect::{Instance, State},
     names::SANDBOX_NAME,
@@ -62,11 +62,8 @@ pub(crate) struct Observed {
     pub(crate) network_ready: BTreeSet<String>,
     /// The pod's IP addresses, the primary family first.
     pub(crate) addresses: Vec<IpAddr>,
-    /// The volumes of this pod's spec are set up.
-    pub(crate) volumes_ready: bool,
-    pub(crate) volumes_failure: Option<Failure>,
-    /// When the files of volumes are to be rewritten.
-    pub(crate) refresh_volumes_at: Option<Timestamp>,
+    /// How far each volume is, by its name; one that was not tried yet is absent.
+    pub(crate) volumes: BTreeMap<String, VolumeState>,
     pub(crate) sandbox_failure: Option<Failure>,
     /// By container name.
     pub(crate) images: BTreeMap<String, ImageState>,

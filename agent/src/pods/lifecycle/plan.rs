@@ -14,6 +14,7 @@ use super::{
     termination::{plan_terminal, plan_termination},
     time::saturating_add,
     view::{PodOutcome, PodView},
+    volumes::VolumeState,
 };
 use crate::engine::{
     inspect::{Exit, Instance, State},
@@ -116,14 +117,19 @@ impl PodView<'_> {
     }
 
     fn sync_volumes(&self, plan: &mut Plan) {
-        let observed = self.observed;
-        if !observed.volumes_ready && self.is_retry_due(observed.volumes_failure.as_ref(), plan) {
-            plan.push(Action::PrepareVolumes);
-        }
-        match observed.refresh_volumes_at.filter(|_| observed.volumes_ready) {
-            Some(at) if at <= self.now => plan.push(Action::RefreshVolumes),
-            Some(at) => plan.wake(at),
-            None => {}
+        for volume in self.spec.volumes.iter().flatten().map(|v| v.name.clone()) {
+            match self.observed.volumes.get(&volume) {
+                None => plan.push(Action::PrepareVolume { volume }),
+                Some(VolumeState::Failed { failure, .. }) => {
+                    if self.is_retry_due(Some(failure), plan) {
+                        plan.push(Action::PrepareVolume { volume });
+                    }
+                }
+                Some(VolumeState::Ready { refresh_at: Some(at), .. }) if *at <= self.now => {
+                    plan.push(Action::RefreshVolume { volume });
+                }
+                Some(VolumeState::Ready { refresh_at, .. }) => refresh_at.iter().for_each(|at| plan.wake(*at)),
+            }
         }
     }
 
@@ -314,7 +320,7 @@ impl PodView<'_> {
     fn create(&self, container: &Container, attempt: u32, sandbox: Sandbox<'_>, plan: &mut Plan) {
         let present = self.ensure_image(container, plan);
         let failure = self.observed.start_failures.get(&container.name);
-        if present && self.observed.volumes_ready && self.is_retry_due(failure, plan) {
+        if present && self.observed.are_volumes_ready(self.spec) && self.is_retry_due(failure, plan) {
             let (container, sandbox) = (container.name.clone(), sandbox.id.to_owned());
             plan.push(Action::Create { container, attempt, sandbox });
         }

@@ -5,8 +5,10 @@ use super::probes::ProbeType;
 /// A step in flight. Two steps with equal keys are never in flight together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepKey {
-    /// Volumes are set up, refreshed or torn down.
-    Volumes,
+    /// A volume is set up or refreshed, by its name.
+    Volume(String),
+    /// All volumes are torn down.
+    ReleaseVolumes,
     /// The image of a container is looked up or pulled, by the container's name.
     Image(String),
     /// A sandbox is created.
@@ -39,9 +41,13 @@ impl StepKey {
     /// Whether volumes, network and cgroup of the pod must stay while this step is in flight.
     pub(crate) fn blocks_cleanup(&self) -> bool {
         match self {
-            Self::Volumes | Self::Sandbox | Self::Create(_) | Self::Resize(_) | Self::CleanUp | Self::DeleteFromApi => {
-                true
-            }
+            Self::Volume(_)
+            | Self::ReleaseVolumes
+            | Self::Sandbox
+            | Self::Create(_)
+            | Self::Resize(_)
+            | Self::CleanUp
+            | Self::DeleteFromApi => true,
             // Steps that start a container are done when all containers have exited, and the rest uses nothing of the
             // node.
             Self::Image(_)
@@ -67,6 +73,6 @@ impl StepKey {
 
     /// Whether the step is cancelled when the pod terminates. A pull goes on for other pods that want the image.
     pub(crate) fn is_cancelled_on_termination(&self) -> bool {
-        matches!(self, Self::Image(_) | Self::PostStart(_) | Self::Volumes)
+        matches!(self, Self::Image(_) | Self::PostStart(_) | Self::Volume(_))
     }
 }

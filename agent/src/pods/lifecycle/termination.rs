@@ -84,7 +84,9 @@ pub(super) fn plan_terminal(view: &PodView<'_>) -> Plan {
         }
         // Its volumes are of no use once the API knows that it is terminal.
         let reported = spec::is_terminal(view.pod);
-        if reported && !observed.volumes_released && observed.instances.iter().all(|i| !i.is_sandbox()) {
+        let busy = observed.in_flight.iter().any(|key| matches!(key, StepKey::Volume(_)));
+        let unused = !busy && observed.instances.iter().all(|i| !i.is_sandbox());
+        if reported && !observed.volumes_released && unused {
             plan.push(Action::ReleaseVolumes);
         }
         if reported && observed.gc_exited {

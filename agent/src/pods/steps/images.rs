@@ -1,12 +1,11 @@
 //! Images of containers: looked up, or pulled with the credentials of the pod and the node.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret, Volume};
 use kube::Api;
 use windlass_kit::{events::Severity, objects::image::Reference};
 
@@ -72,7 +71,7 @@ impl ImageRequest<'_> {
         if !usable {
             return Ok((None, given));
         }
-        let message = format!("Container image {image:?} already present on machine");
+        let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
         self.event(Severity::Normal, "Pulled", message);
         Ok((Some(ImageState::Present { id: found.id, shown: found.shown, user: found.user }), given))
     }
@@ -81,7 +80,11 @@ impl ImageRequest<'_> {
     async fn pull(&self, given: Vec<Credentials>) -> Result<ImageState, StepError> {
         let (context, image) = (self.context, self.image);
         let records = context.node.images.records();
-        if let Err(error) = records.record_intent(self.reference).await {
+        let before = match context.node.engine.image(image).await {
+            Ok(found) => found.filter(|found| found.named).map(|found| found.id),
+            Err(error) => return Err(StepError::of(reasons::IMAGE_INSPECT_ERROR, &error)),
+        };
+        if let Err(error) = records.record_intent(self.reference, before.as_deref()).await {
             let message = format!("Failed to record image pull intent for container image {image:?}: {error}");
             return Err(self.failed(reasons::FAILED, reasons::ERR_IMAGE_PULL, message));
         }
@@ -209,21 +212,18 @@ async fn credentials(context: &PodContext, pod: &Pod, image: &Reference) -> Vec<
     credentials::for_image(image, &configs)
 }
 
-/// The ids of image volumes' images, by the volumes' names.
-pub(super) async fn of_volumes(context: &PodContext, pod: &Pod) -> Result<BTreeMap<String, String>, StepError> {
-    let mut ids = BTreeMap::new();
-    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let Some(source) = &volume.image else { continue };
-        // Looked up and pulled like the image of a container.
-        let container = Container {
-            name: volume.name.clone(),
-            image: source.reference.clone(),
-            image_pull_policy: source.pull_policy.clone(),
-            ..Container::default()
-        };
-        if let ImageState::Present { id, .. } = image(context, pod, &container, None).await? {
-            ids.insert(volume.name.clone(), id);
-        }
-    }
-    Ok(ids)
+/// The id of an image volume's image; `None` for other volumes.
+pub(super) async fn of_volume(context: &PodContext, pod: &Pod, volume: &Volume) -> Result<Option<String>, StepError> {
+    let Some(source) = &volume.image else { return Ok(None) };
+    // Looked up and pulled like the image of a container.
+    let container = Container {
+        name: volume.name.clone(),
+        image: source.reference.clone(),
+        image_pull_policy: source.pull_policy.clone(),
+        ..Container::default()
+    };
+    Ok(match image(context, pod, &container, None).await? {
+        ImageState::Present { id, .. } => Some(id),
+        ImageState::Failed(_) => None,
+    })
 }

@@ -37,7 +37,7 @@ pub(crate) use images::ensure_image;
 pub(crate) use probe::{post_start, probe};
 pub(crate) use sandbox::{create_sandbox, reattach_sandbox, remove_sandbox, start_sandbox};
 pub(crate) use stop::{remove, shorten_grace, stop};
-pub(crate) use volumes::{prepare_volumes, refresh_volumes, release_volumes};
+pub(crate) use volumes::{prepare_volume, release_volumes};
 
 use self::{
     context::PodContext,

@@ -1,13 +1,12 @@
 //! What a step results in, for the worker that started it.
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::prober::ProbeResult;
 use crate::{
     engine::{EngineError, inspect::Instance},
     pods::lifecycle::{observed::ImageState, probes::ProbeType},
-    volumes::PreparedVolumes,
+    volumes::PreparedVolume,
 };
 
 /// Why a step failed, in the words that statuses and events show.
@@ -36,9 +35,11 @@ pub(crate) enum Outcome {
         container: String,
         result: Result<ImageState, StepError>,
     },
-    VolumesPrepared(Result<PreparedVolumes, StepError>),
-    /// When the volumes' files are due for another refresh.
-    VolumesRefreshed(Result<Option<Timestamp>, StepError>),
+    /// A volume was set up or refreshed; an error comes with whether what it is made of is not there yet.
+    VolumePrepared {
+        volume: String,
+        result: Result<PreparedVolume, (StepError, bool)>,
+    },
     SandboxCreated(Result<Instance, StepError>),
     SandboxStarted(Result<Instance, StepError>),
     Created {

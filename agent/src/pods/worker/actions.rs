@@ -11,7 +11,9 @@ use super::{Worker, metrics::StartTimes};
 use crate::{
     engine::inspect::Instance,
     pods::{
-        lifecycle::{action::Action, observed::ImageState, spec, step_key::StepKey, time::after_grace},
+        lifecycle::{
+            action::Action, observed::ImageState, spec, step_key::StepKey, time::after_grace, volumes::VolumeState,
+        },
         steps::{self, ContainerRef, outcome::Outcome, pidfd::InitProcess},
     },
     volumes::object_watch::{Freshness, ObjectReader},
@@ -95,13 +97,12 @@ impl Worker {
                 _,
             ) => self.start_termination(key, action),
             (_, None) => {}
-            (Action::PrepareVolumes, Some(pod)) => {
-                let cancelled = self.cancellation(&key);
-                self.push(key, steps::prepare_volumes(context, pod, self.contents(Freshness::Live), cancelled));
-            }
-            (Action::RefreshVolumes, Some(pod)) => {
-                self.observed.refresh_volumes_at = None;
-                self.push(key, steps::refresh_volumes(context, pod, self.contents(Freshness::Watched)));
+            (Action::PrepareVolume { volume }, Some(pod)) => self.prepare_volume(key, pod, &volume, Freshness::Live),
+            (Action::RefreshVolume { volume }, Some(pod)) => {
+                if let Some(VolumeState::Ready { refresh_at, .. }) = self.observed.volumes.get_mut(&volume) {
+                    *refresh_at = None;
+                }
+                self.prepare_volume(key, pod, &volume, Freshness::Watched);
             }
             (Action::EnsureImage { container }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
@@ -145,6 +146,13 @@ impl Worker {
                 self.push(key, steps::delete_from_api(context, pod));
             }
         }
+    }
+
+    fn prepare_volume(&mut self, key: StepKey, pod: Arc<Pod>, name: &str, freshness: Freshness) {
+        let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+        let Some(volume) = volumes.find(|v| v.name == name).cloned() else { return };
+        let (cancelled, contents) = (self.cancellation(&key), self.contents(freshness));
+        self.push(key, steps::prepare_volume(Arc::clone(&self.context), pod, volume, contents, cancelled));
     }
 
     /// Starts the step of an action that terminates a pod.

@@ -28,15 +28,13 @@ use crate::{
             prober::ProbeResult,
         },
     },
-    volumes::PreparedVolumes,
+    volumes::PreparedVolume,
 };
 
 /// The retry after the engine did not answer: nothing is wrong with the pod, so it comes soon.
 const UNREACHABLE_RETRY: Duration = Duration::from_secs(1);
 /// The first and the longest delay before a step is retried whose failure is not the container's.
 const POD_STEP_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The retry of writing the files of volumes.
-const REFRESH_RETRY: Duration = Duration::from_secs(60);
 /// The retry of a request to the API.
 pub(super) const API_RETRY: Duration = Duration::from_secs(1);
 /// The retry of a status that the API accepts and does not store, and the longest delay after refusals.
@@ -48,13 +46,7 @@ impl Worker {
         match outcome {
             Outcome::Cancelled => {}
             Outcome::Image { container, result } => self.apply_image(container, result, now),
-            Outcome::VolumesPrepared(result) => self.apply_volumes(result, now),
-            Outcome::VolumesRefreshed(Ok(at)) => self.refresh_volumes_by(at),
-            Outcome::VolumesRefreshed(Err(error)) => {
-                // The files stay as they are until they can be written.
-                self.warn(reasons::FAILED_MOUNT, &error);
-                self.observed.refresh_volumes_at.get_or_insert(saturating_add(now, REFRESH_RETRY));
-            }
+            Outcome::VolumePrepared { volume, result } => self.apply_volume(volume, result, now),
             Outcome::SandboxCreated(Ok(instance)) => {
                 self.learn_addresses(&instance);
                 self.upsert(instance);
@@ -103,7 +95,7 @@ impl Worker {
             Outcome::Removed { id, result: Ok(()) } => self.observed.remove(&id),
             Outcome::VolumesReleased(Ok(())) => {
                 self.observed.volumes_released = true;
-                self.observed.volumes_ready = false;
+                self.observed.volumes.clear();
             }
             Outcome::CleanedUp(Ok(())) => self.observed.cleaned_up = true,
             Outcome::DeletedFromApi(Ok(())) => self.observed.deleted_from_api = true,
@@ -132,21 +124,24 @@ impl Worker {
         }
     }
 
-    fn apply_volumes(&mut self, result: Result<PreparedVolumes, StepError>, now: Timestamp) {
+    /// What became of one volume, which was set up or refreshed.
+    fn apply_volume(&mut self, volume: String, result: Result<PreparedVolume, (StepError, bool)>, now: Timestamp) {
         match result {
-            Ok(prepared) => {
-                if let Some(pod) = &self.pod {
-                    self.context.node.volumes.update(pod, &prepared.places);
+            Ok(PreparedVolume { place, renew_at }) => {
+                if self.volumes.get(&volume) != Some(&place) {
+                    Arc::make_mut(&mut self.volumes).insert(volume.clone(), place);
+                    if let Some(pod) = &self.pod {
+                        self.context.node.volumes.update(pod, &self.volumes);
+                    }
                 }
-                self.volumes = Arc::new(prepared.places);
-                self.refresh_volumes_by(prepared.renew_at);
-                self.observed.volumes_ready = true;
-                self.observed.volumes_failure = None;
+                self.observed.volume_prepared(volume, renew_at);
             }
-            Err(error) => {
-                self.warn(reasons::FAILED_MOUNT, &error);
-                let count = self.observed.volumes_failure.as_ref().map_or(1, |f| f.count + 1);
-                self.observed.volumes_failure = self.pod_step_failure(error, count, now);
+            Err((error, _)) if error.unreachable => self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY)),
+            Err((error, pending)) => {
+                let (reason, message) = (error.reason, error.message.clone());
+                if self.observed.volume_failed(volume, (reason, message), pending, now) {
+                    self.warn(reasons::FAILED_MOUNT, &error);
+                }
             }
         }
     }
@@ -269,11 +264,6 @@ impl Worker {
         if !sandbox.addresses.is_empty() {
             self.observed.addresses.clone_from(&sandbox.addresses);
         }
-    }
-
-    /// Sets when the files of volumes are refreshed at the latest.
-    fn refresh_volumes_by(&mut self, at: Option<Timestamp>) {
-        self.observed.refresh_volumes_at = self.observed.refresh_volumes_at.into_iter().chain(at).min();
     }
 
     /// Counts a restart, so that the next back-off is longer.

@@ -84,8 +84,7 @@ fn exited(code: i64, from: i64, to: i64) -> State {
 
 /// A pod whose sandbox runs and whose images and volumes are ready.
 fn ready_sandbox(pod: &Pod) -> Observed {
-    let mut observed =
-        Observed { volumes_ready: true, addresses: vec!["10.244.0.2".parse().unwrap()], ..Observed::default() };
+    let mut observed = Observed { addresses: vec!["10.244.0.2".parse().unwrap()], ..Observed::default() };
     observed.upsert(instance(SANDBOX_NAME, 0, running(0)));
     observed.network_ready.insert(format!("{SANDBOX_NAME}-0"));
     for container in &pod.spec.as_ref().unwrap().containers {
@@ -126,10 +125,7 @@ fn condition(status: &PodStatus, kind: &str) -> (String, String) {
 fn a_pod_starts_with_everything_at_once_that_can_be() {
     let pod = pod("Always", 1);
     let first = next(&pod, &Observed::default(), 0).actions;
-    assert_eq!(
-        first,
-        [Action::PrepareVolumes, Action::EnsureImage { container: "c0".into() }, Action::CreateSandbox { attempt: 0 }]
-    );
+    assert_eq!(first, [Action::EnsureImage { container: "c0".into() }, Action::CreateSandbox { attempt: 0 }]);
     let mut observed = ready_sandbox(&pod);
     observed.network_ready.clear();
     observed.instances.clear();
@@ -427,7 +423,8 @@ fn termination_does_not_wait_for_slow_steps() {
         (StepKey::PostStart("c0-0".into()), false, true),
         (StepKey::Probe("c0".into(), super::probes::ProbeType::Readiness), false, false),
         (StepKey::Inspect("c0-0".into()), false, false),
-        (StepKey::Volumes, true, true),
+        (StepKey::Volume("v".into()), true, true),
+        (StepKey::ReleaseVolumes, true, false),
         (StepKey::Create("c0".into()), true, false),
         (StepKey::Sandbox, true, false),
         (StepKey::Resize("c0-0".into()), true, false),

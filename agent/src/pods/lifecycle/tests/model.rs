@@ -92,6 +92,7 @@ fn any_pod() -> impl Strategy<Value = Pod> {
         serde_json::from_value(serde_json::json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u", "generation": 1},
             "spec": {"restartPolicy": policy, "terminationGracePeriodSeconds": 30,
+                "volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}],
                 "initContainers": inits, "containers": main}}))
         .unwrap()
     })
@@ -128,8 +129,14 @@ impl World {
     fn work(&mut self, action: &Action, good: bool) {
         let now = self.now;
         match action {
-            Action::PrepareVolumes => self.observed.volumes_ready = true,
-            Action::RefreshVolumes => self.observed.refresh_volumes_at = None,
+            Action::PrepareVolume { volume } | Action::RefreshVolume { volume } => {
+                if good {
+                    self.observed.volume_prepared(volume.clone(), None);
+                } else {
+                    let why = (super::super::reasons::FAILED_MOUNT, "not found".to_owned());
+                    self.observed.volume_failed(volume.clone(), why, false, at(now));
+                }
+            }
             Action::EnsureImage { container } => {
                 let present = ImageState::Present { id: "x".into(), shown: "x".into(), user: String::new() };
                 self.observed.images.insert(container.clone(), present);
@@ -290,7 +297,7 @@ impl World {
         let spec = self.pod.spec.as_ref().unwrap();
         let over = self.pod.metadata.deletion_timestamp.is_some() || self.observed.kill.is_some() || self.highest == 2;
         let sandbox = self.observed.sandbox().filter(|s| s.is_running() && self.observed.network_ready.contains(&s.id));
-        let (Some(sandbox), false) = (sandbox, over || !self.observed.volumes_ready) else { return Ok(()) };
+        let (Some(sandbox), false) = (sandbox, over || !self.observed.are_volumes_ready(spec)) else { return Ok(()) };
         let view = self.view();
         let runs_on = self.observed.running_containers().all(|i| i.sandbox == sandbox.id && !view.predates_restart(i));
         let plan = self.plan();

@@ -1,7 +1,10 @@
 //! Tables of the plan for running containers: hooks, probes, and the order in which they are stopped.
 
 use super::*;
-use crate::pods::lifecycle::probes::{self, ProbeType};
+use crate::pods::lifecycle::{
+    probes::{self, ProbeType},
+    reasons,
+};
 
 fn of(spec: &str, metadata: &str) -> Pod {
     serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u"{metadata}}},"spec":{spec}}}"#))
@@ -123,16 +126,35 @@ fn a_shorter_deletion_grace_shortens_the_stop() {
     assert_eq!(next(&deleted(1), &observed, 6).actions, [Action::ShortenGrace { id: "c0-0".into(), grace: 1 }]);
 }
 
+/// A ConfigMap that is gone: its volume is retried, and the token of the volume after it is renewed in time.
 #[test]
-fn changed_volumes_are_refreshed_once_they_are_ready() {
-    let pod = pod("Always", 1);
+fn each_volume_is_set_up_and_refreshed_on_its_own() {
+    let mut pod = pod("Always", 1);
+    pod.spec.as_mut().unwrap().volumes =
+        serde_json::from_str(r#"[{"name":"settings","configMap":{"name":"gone"}},{"name":"token","projected":{}}]"#)
+            .unwrap();
+    let prepare = |volume: &str| Action::PrepareVolume { volume: volume.to_owned() };
+    let refresh = |volume: &str| Action::RefreshVolume { volume: volume.to_owned() };
+    let why = || (reasons::FAILED_MOUNT, "configmap \"gone\" not found".to_owned());
     let mut observed = ready_sandbox(&pod);
+    assert_eq!(next(&pod, &observed, 0).actions, [prepare("settings"), prepare("token")]);
+    observed.in_flight.insert(StepKey::Volume("settings".into()));
+    assert_eq!(next(&pod, &observed, 0).actions, [prepare("token")], "a mount that hangs delays no other");
+    observed.in_flight.clear();
+    // As after a restart of the agent, which keeps tokens in memory only.
     observed.upsert(instance("c0", 0, running(1)));
-    observed.refresh_volumes_at = Some(at(5));
-    assert_eq!(next(&pod, &observed, 4).wake_at, Some(at(5)));
-    assert_eq!(next(&pod, &observed, 5).actions, [Action::RefreshVolumes]);
-    observed.volumes_ready = false;
-    assert_eq!(next(&pod, &observed, 5).actions, [Action::PrepareVolumes]);
+    observed.volume_failed("settings".into(), why(), false, at(1));
+    observed.volume_prepared("token".into(), Some(at(5)));
+    assert_eq!((next(&pod, &observed, 1).actions, next(&pod, &observed, 1).wake_at), (vec![], Some(at(2))));
+    assert_eq!(next(&pod, &observed, 4).actions, [prepare("settings")]);
+    assert_eq!(next(&pod, &observed, 5).actions, [prepare("settings"), refresh("token")]);
+    // A refresh that fails, and one that is due.
+    observed.volume_prepared("settings".into(), None);
+    observed.volume_failed("settings".into(), why(), false, at(2));
+    observed.volume_failed("settings".into(), why(), false, at(3));
+    assert_eq!(next(&pod, &observed, 3).actions, [refresh("settings")]);
+    observed.upsert(instance("c0", 0, exited(0, 1, 2)));
+    assert_eq!(creates(&next(&pod, &observed, 4)), [("c0".to_owned(), 1)], "its files are there");
 }
 
 /// A pod with two init containers, a sidecar and a container, all in one sandbox.
