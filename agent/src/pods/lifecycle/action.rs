@@ -18,6 +18,8 @@ pub(crate) enum Action {
     /// Look the image up, and pull it if the pull policy says so.
     EnsureImage {
         container: String,
+        /// The container's turn has not come: failures are shown to nobody yet.
+        ahead: bool,
     },
     CreateSandbox {
         attempt: u32,
@@ -55,6 +57,23 @@ pub(crate) enum Action {
         id: String,
         grace: i64,
     },
+    /// Run the preStop hook of a container, which begins its grace period.
+    PreStop {
+        container: String,
+        id: String,
+        grace: i64,
+        message: String,
+    },
+    /// The container of a hook must exit sooner.
+    ShortenPreStop {
+        id: String,
+        grace: i64,
+    },
+    /// A hook has used up its container's grace period.
+    CutPreStop {
+        id: String,
+    },
+    /// Stop a container whose hook is over, or that has none.
     Stop {
         container: String,
         id: String,
@@ -83,11 +102,13 @@ impl Action {
         match self {
             Self::PrepareVolume { volume } | Self::RefreshVolume { volume } => StepKey::Volume(volume.clone()),
             Self::ReleaseVolumes => StepKey::ReleaseVolumes,
-            Self::EnsureImage { container } => StepKey::Image(container.clone()),
+            Self::EnsureImage { container, .. } => StepKey::Image(container.clone()),
             Self::CreateSandbox { .. } => StepKey::Sandbox,
             Self::StartSandbox { id } | Self::RemoveSandbox { id } => StepKey::Container(id.clone()),
             Self::Create { container, .. } => StepKey::Create(container.clone()),
             Self::Start { id, .. } | Self::Stop { id, .. } | Self::Remove { id } => StepKey::Container(id.clone()),
+            Self::PreStop { id, .. } => StepKey::PreStop(id.clone()),
+            Self::ShortenPreStop { id, .. } | Self::CutPreStop { id } => StepKey::BoundPreStop(id.clone()),
             Self::PostStart { id, .. } => StepKey::PostStart(id.clone()),
             Self::Resize { id, .. } => StepKey::Resize(id.clone()),
             Self::Probe { container, probe, .. } => StepKey::Probe(container.clone(), *probe),

@@ -17,6 +17,7 @@ pub(crate) mod restarts;
 pub(crate) mod spec;
 pub(crate) mod status;
 pub(crate) mod step_key;
+mod stopping;
 mod termination;
 #[cfg(test)]
 mod tests;

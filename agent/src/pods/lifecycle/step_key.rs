@@ -17,6 +17,10 @@ pub(crate) enum StepKey {
     Create(String),
     /// A container or a sandbox is started, stopped or removed, by its id.
     Container(String),
+    /// The preStop hook of a container runs, by the container's id.
+    PreStop(String),
+    /// The time of that hook is changed, at once.
+    BoundPreStop(String),
     /// The postStart hook of a container runs, by the container's id.
     PostStart(String),
     /// A running container is resized, by its id.
@@ -52,6 +56,8 @@ impl StepKey {
             // node.
             Self::Image(_)
             | Self::Container(_)
+            | Self::PreStop(_)
+            | Self::BoundPreStop(_)
             | Self::PostStart(_)
             | Self::Probe(..)
             | Self::ShortenGrace(_)

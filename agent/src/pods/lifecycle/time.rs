@@ -30,7 +30,7 @@ impl Observed {
     /// Shifts every remembered time.
     pub(crate) fn shift_times(&mut self, by: SignedDuration) {
         let images = self.images.values_mut().filter_map(|state| match state {
-            ImageState::Failed(failure) => Some(failure),
+            ImageState::Failed(failure) | ImageState::FailedAhead(failure) => Some(failure),
             ImageState::Present { .. } => None,
         });
         let mut refreshes = Vec::new();

@@ -33,10 +33,11 @@ use kube::Api;
 
 pub(crate) use cleanup::{clean_up, delete_from_api};
 pub(crate) use containers::{CreateRequest, create, resize, start};
+pub(crate) use hooks::HookResult;
 pub(crate) use images::ensure_image;
 pub(crate) use probe::{post_start, probe};
 pub(crate) use sandbox::{create_sandbox, reattach_sandbox, remove_sandbox, start_sandbox};
-pub(crate) use stop::{remove, shorten_grace, stop};
+pub(crate) use stop::{pre_stop, remove, stop};
 pub(crate) use volumes::{prepare_volume, release_volumes};
 
 use self::{

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::prober::ProbeResult;
+use super::{hooks::HookResult, prober::ProbeResult};
 use crate::{
     engine::{EngineError, inspect::Instance},
     pods::lifecycle::{observed::ImageState, probes::ProbeType},
@@ -33,6 +33,8 @@ impl StepError {
 pub(crate) enum Outcome {
     Image {
         container: String,
+        /// Before the container's turn has come.
+        ahead: bool,
         result: Result<ImageState, StepError>,
     },
     /// A volume was set up or refreshed; an error comes with whether what it is made of is not there yet.
@@ -61,10 +63,14 @@ pub(crate) enum Outcome {
     ProcessesExited {
         id: String,
     },
+    /// A preStop hook has returned, or was cut.
+    PreStopDone {
+        id: String,
+    },
     /// A postStart hook has returned, perhaps with an error.
     PostStartDone {
         id: String,
-        result: Result<(), String>,
+        result: HookResult,
     },
     Probed {
         container: String,

@@ -217,6 +217,7 @@ impl Worker {
         self.reattach();
         let mut engine_health = self.context.engine_health.clone();
         let mut capacity_freed = self.context.capacity_freed.subscribe();
+        let mut images_changed = self.context.images_changed.subscribe();
         let mut network = self.context.node.network.readiness();
         let heart = self.context.node.heartbeats.begin("pod worker", self.uid.clone(), STUCK_AFTER);
         loop {
@@ -248,6 +249,7 @@ impl Worker {
                 changed = network.changed(), if self.waits_for_network() => {
                     if changed.is_ok() && *network.borrow_and_update() == Readiness::Ready { self.retry_sandbox(); }
                 }
+                Ok(()) = images_changed.changed() => self.observed.forget_images(),
                 _ = capacity_freed.changed(), if matches!(self.observed.resize, Some(ResizeDecision::Deferred(_))) => {
                     self.resize_retry_at = None;
                 }

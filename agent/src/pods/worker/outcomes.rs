@@ -24,6 +24,7 @@ use crate::{
             time::saturating_add,
         },
         steps::{
+            HookResult,
             outcome::{Outcome, StepError},
             prober::ProbeResult,
         },
@@ -45,7 +46,7 @@ impl Worker {
         let now = self.now();
         match outcome {
             Outcome::Cancelled => {}
-            Outcome::Image { container, result } => self.apply_image(container, result, now),
+            Outcome::Image { container, ahead, result } => self.apply_image(container, ahead, result, now),
             Outcome::VolumePrepared { volume, result } => self.apply_volume(volume, result, now),
             Outcome::SandboxCreated(Ok(instance)) => {
                 self.learn_addresses(&instance);
@@ -61,7 +62,11 @@ impl Worker {
                 self.sandbox_failed(error, now);
             }
             Outcome::Created { container, result: Ok(instance) } => self.apply_created(&container, instance),
-            Outcome::Created { container, result: Err(error) } => self.start_failed(container, error, now),
+            Outcome::Created { container, result: Err(error) } => {
+                // It may be gone, or another one by the next try.
+                self.observed.images.remove(&container);
+                self.start_failed(container, error, now);
+            }
             Outcome::Started { result: Ok(instance), .. } => {
                 if let Some(instance) = instance {
                     self.upsert(instance);
@@ -76,6 +81,7 @@ impl Worker {
                 _ => self.start_failed(container, error, now),
             },
             Outcome::ProcessesExited { id } => drop(self.observed.processes_exited.insert(id)),
+            Outcome::PreStopDone { id } => drop(self.observed.pre_stop_done.insert(id)),
             Outcome::Inspected { id, result } => self.apply_inspected(&id, result, now),
             Outcome::PostStartDone { id, result } => self.apply_post_start(id, result, now),
             Outcome::Resized { id, result: Ok(instance) } => {
@@ -110,17 +116,19 @@ impl Worker {
         }
     }
 
-    fn apply_image(&mut self, container: String, result: Result<ImageState, StepError>, now: Timestamp) {
+    fn apply_image(&mut self, container: String, ahead: bool, result: Result<ImageState, StepError>, now: Timestamp) {
         let error = match result {
             Ok(state) => return drop(self.observed.images.insert(container, state)),
             Err(error) => error,
         };
         let count = match self.observed.images.get(&container) {
             Some(ImageState::Failed(earlier)) => earlier.count + 1,
+            Some(ImageState::FailedAhead(earlier)) if ahead => earlier.count + 1,
             _ => 1,
         };
         if let Some(failure) = self.failure(error, count, now) {
-            self.observed.images.insert(container, ImageState::Failed(failure));
+            let failed = if ahead { ImageState::FailedAhead(failure) } else { ImageState::Failed(failure) };
+            self.observed.images.insert(container, failed);
         }
     }
 
@@ -151,7 +159,9 @@ impl Worker {
             reasons::NETWORK_NOT_READY => reasons::NETWORK_NOT_READY,
             _ => reasons::FAILED_CREATE_POD_SANDBOX,
         };
-        self.warn(reason, &error);
+        // Upstream's prefix of the event alone.
+        let prefix = if reason == reasons::NETWORK_NOT_READY { "" } else { "Failed to create pod sandbox: " };
+        self.warn(reason, &StepError { message: format!("{prefix}{}", error.message), ..error.clone() });
         let count = self.observed.sandbox_failure.as_ref().map_or(1, |f| f.count + 1);
         self.observed.sandbox_failure = self.pod_step_failure(error, count, now);
         if let Some(id) = self.observed.sandbox().map(|s| s.id.clone()) {
@@ -165,10 +175,8 @@ impl Worker {
         if attempt > 0 {
             self.count_crash(container, attempt);
         }
-        // The policy Always pulls before every start.
-        if self.container(container).is_some_and(|c| c.image_pull_policy.as_deref() == Some("Always")) {
-            self.observed.images.remove(container);
-        }
+        // Its name may lead to another one by the next start.
+        self.observed.images.remove(container);
         self.upsert(instance);
     }
 
@@ -194,12 +202,12 @@ impl Worker {
         }
     }
 
-    fn apply_post_start(&mut self, id: String, result: Result<(), String>, now: Timestamp) {
-        if let Err(why) = result {
+    fn apply_post_start(&mut self, id: String, result: HookResult, now: Timestamp) {
+        if let Err(error) = result {
             self.observed.unhealthy.insert(id.clone());
             let container = self.observed.instance(&id).map(|i| i.identity.container.clone());
             if let Some(container) = container {
-                self.run_failed(container, StepError::new(reasons::POST_START_HOOK_ERROR, why), now);
+                self.run_failed(container, StepError::new(reasons::POST_START_HOOK_ERROR, error.to_string()), now);
             }
         }
         self.observed.post_start_done.insert(id);

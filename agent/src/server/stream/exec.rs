@@ -32,6 +32,9 @@ pub(super) async fn run(engine: Engine, process: Process, streams: Streams, sess
         Ok(attached) => attached,
         Err(error) => return send_status(&output, ExitStatus::Failed(error.to_string())).await,
     };
+    if has_exited(&engine, &process).await {
+        return send_status(&output, ExitStatus::Done).await;
+    }
     let input = tokio::spawn(copy_stdin(stdin, attached.input));
     let resizing = streams.tty.then(|| tokio::spawn(resize_terminal(engine.clone(), process.clone(), sizes)));
     if let Some(ended) = copy_output(&mut attached.output, &output, &client_gone).await {
@@ -56,6 +59,18 @@ pub(super) async fn run(engine: Engine, process: Process, streams: Streams, sess
     input.abort();
     if let Some(task) = resizing {
         task.abort();
+    }
+}
+
+/// Whether a container that was just attached to does not run any more. Docker attaches to an exited one, too, and then
+/// waits for a next start that never comes. After attaching, an exit ends the streams, so that this is not too early;
+/// the client takes the output from the log.
+async fn has_exited(engine: &Engine, process: &Process) -> bool {
+    let Process::Main { container } = process else { return false };
+    match engine.inspect(container).await {
+        Ok(found) => !found.is_some_and(|instance| instance.is_running()),
+        // The streams say so when Docker is gone.
+        Err(_) => false,
     }
 }
 

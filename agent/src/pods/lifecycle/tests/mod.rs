@@ -125,7 +125,10 @@ fn condition(status: &PodStatus, kind: &str) -> (String, String) {
 fn a_pod_starts_with_everything_at_once_that_can_be() {
     let pod = pod("Always", 1);
     let first = next(&pod, &Observed::default(), 0).actions;
-    assert_eq!(first, [Action::EnsureImage { container: "c0".into() }, Action::CreateSandbox { attempt: 0 }]);
+    assert_eq!(
+        first,
+        [Action::EnsureImage { container: "c0".into(), ahead: false }, Action::CreateSandbox { attempt: 0 }]
+    );
     let mut observed = ready_sandbox(&pod);
     observed.network_ready.clear();
     observed.instances.clear();
@@ -399,7 +402,7 @@ fn a_failed_pull_is_shown_and_retried() {
     };
     assert_eq!((reason(1), reason(3)), ("ErrImagePull".to_owned(), "ImagePullBackOff".to_owned()));
     assert_eq!(next(&pod, &observed, 3).wake_at, Some(at(10)));
-    assert_eq!(next(&pod, &observed, 10).actions, [Action::EnsureImage { container: "c0".into() }]);
+    assert_eq!(next(&pod, &observed, 10).actions, [Action::EnsureImage { container: "c0".into(), ahead: false }]);
 }
 
 #[test]
