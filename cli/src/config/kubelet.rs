@@ -232,8 +232,7 @@ pub(crate) struct KubeletFlags {
     /// Maximum age of unused images, at which they are removed in any case; 0s is no limit [default: 0s]
     #[arg(long, global = true, value_name = "DURATION")]
     image_maximum_gc_age: Option<String>,
-    /// Whether images that this node did not pull (built, loaded, or pulled by somebody else) are removed, too, where the
-    /// disk is full or they are old [default: false]
+    /// Whether garbage collection also removes images that this node did not pull [default: false]
     #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     image_gc_foreign_images: Option<bool>,
     /// Maximum number of parallel image pulls [default: 16]

@@ -171,9 +171,8 @@ impl Worker {
 
     fn apply_created(&mut self, container: &str, instance: Instance) {
         self.observed.start_failures.remove(container);
-        let attempt = instance.identity.attempt;
-        if attempt > 0 {
-            self.count_crash(container, attempt);
+        if instance.identity.attempt > 0 {
+            self.count_crash(container);
         }
         // Its name may lead to another one by the next start.
         self.observed.images.remove(container);
@@ -275,11 +274,12 @@ impl Worker {
     }
 
     /// Counts a restart, so that the next back-off is longer.
-    fn count_crash(&mut self, name: &str, attempt: u32) {
+    fn count_crash(&mut self, name: &str) {
         let Some(container) = self.container(name) else { return };
         let exited = self.observed.newest(name).and_then(|i| Some((i, i.exit()?)));
         let before = exited.map(|(instance, exit)| crash_count(&self.observed, &container, instance, exit));
-        let crashes = before.unwrap_or(attempt.saturating_sub(1)).saturating_add(1);
+        let known = before.or_else(|| self.observed.crash_counts.get(name).copied());
+        let crashes = known.unwrap_or(0).saturating_add(1);
         self.observed.crash_counts.insert(name.to_owned(), crashes);
     }
 

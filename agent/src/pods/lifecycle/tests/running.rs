@@ -203,7 +203,7 @@ fn an_image_is_looked_up_for_each_start() {
     let look_up = Action::EnsureImage { container: "c0".into(), ahead: false };
     assert_eq!(creates(&next(&pod, &observed, 0)), [("c0".to_owned(), 0)]);
     observed.forget_images();
-    assert_eq!(next(&pod, &observed, 0).actions, [look_up.clone()], "Docker told of another one");
+    assert_eq!(next(&pod, &observed, 0).actions, std::slice::from_ref(&look_up), "Docker told of another one");
     // Not while the back-off of a failed start goes on, since it would be old by its end.
     let failure = Failure {
         reason: reasons::CREATE_CONTAINER_ERROR,
