@@ -204,7 +204,7 @@ fn unused_images_are_collected() {
         Ok(())
     });
     assert!(testbed.docker(&["images"]).contains("windlass/nginx"));
-    windlass.stop();
+    windlass.kill();
     let mut windlass = configured(&testbed, &format!("{config}imageGCForeignImages: true\n"));
     let kubectl = windlass.up();
     let shared = SharedDir::new(&testbed);
