@@ -10,6 +10,7 @@ mod cgroup;
 pub mod dashboard;
 mod downward_api;
 pub mod engine;
+mod go_text;
 pub mod images;
 pub mod logs;
 pub mod metrics;

@@ -109,6 +109,7 @@ fn images_config(settings: &Settings) -> anyhow::Result<ImagesConfig> {
         low: kubelet.image_gc_low_threshold_percent,
         minimum_age: duration(&kubelet.image_minimum_gc_age),
         maximum_age: duration(&kubelet.image_maximum_gc_age),
+        foreign: kubelet.image_gc_foreign_images,
         parallel_pulls: kubelet.max_parallel_image_pulls,
         records_dir: settings.data_dir.join("image_manager"),
         // Validated when the settings were read.

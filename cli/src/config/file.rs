@@ -93,6 +93,8 @@ pub(crate) struct File {
     image_minimum_gc_age: Option<String>,
     #[serde(rename = "imageMaximumGCAge")]
     image_maximum_gc_age: Option<String>,
+    #[serde(rename = "imageGCForeignImages")]
+    image_gc_foreign_images: Option<bool>,
     kube_reserved: Option<ThresholdMap>,
     system_reserved: Option<ThresholdMap>,
     enforce_node_allocatable: Option<Vec<String>>,
@@ -261,6 +263,7 @@ impl File {
         set(self.image_gc_low_threshold_percent, &mut to.kubelet.image_gc_low_threshold_percent);
         set(self.image_minimum_gc_age, &mut to.kubelet.image_minimum_gc_age);
         set(self.image_maximum_gc_age, &mut to.kubelet.image_maximum_gc_age);
+        set(self.image_gc_foreign_images, &mut to.kubelet.image_gc_foreign_images);
         set(self.kube_reserved, &mut to.kubelet.kube_reserved);
         set(self.system_reserved, &mut to.kubelet.system_reserved);
         set(self.enforce_node_allocatable, &mut to.kubelet.enforce_node_allocatable);

@@ -28,6 +28,7 @@ pub(crate) struct KubeletSettings {
     pub(crate) image_gc_low_threshold_percent: u8,
     pub(crate) image_minimum_gc_age: String,
     pub(crate) image_maximum_gc_age: String,
+    pub(crate) image_gc_foreign_images: bool,
     pub(crate) kube_reserved: ThresholdMap,
     pub(crate) system_reserved: ThresholdMap,
     pub(crate) enforce_node_allocatable: Vec<String>,
@@ -68,6 +69,7 @@ impl Default for KubeletSettings {
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: "2m".to_owned(),
             image_maximum_gc_age: "0s".to_owned(),
+            image_gc_foreign_images: false,
             kube_reserved: ThresholdMap::new(),
             system_reserved: ThresholdMap::new(),
             enforce_node_allocatable: vec!["pods".to_owned()],
@@ -230,6 +232,9 @@ pub(crate) struct KubeletFlags {
     /// Maximum age of unused images, at which they are removed in any case; 0s is no limit [default: 0s]
     #[arg(long, global = true, value_name = "DURATION")]
     image_maximum_gc_age: Option<String>,
+    /// Whether garbage collection also removes images that this node did not pull [default: false]
+    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    image_gc_foreign_images: Option<bool>,
     /// Maximum number of parallel image pulls [default: 16]
     #[arg(long, global = true, value_name = "NUMBER")]
     max_parallel_image_pulls: Option<usize>,
@@ -306,6 +311,7 @@ impl KubeletFlags {
         to.eviction_max_pod_grace_period =
             self.eviction_max_pod_grace_period.unwrap_or(to.eviction_max_pod_grace_period);
         to.image_gc_high_threshold_percent = self.image_gc_high_threshold.unwrap_or(to.image_gc_high_threshold_percent);
+        to.image_gc_foreign_images = self.image_gc_foreign_images.unwrap_or(to.image_gc_foreign_images);
         to.image_gc_low_threshold_percent = self.image_gc_low_threshold.unwrap_or(to.image_gc_low_threshold_percent);
     }
 }

@@ -150,6 +150,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("imageGCLowThresholdPercent", "image-gc-low-threshold", json!(k.image_gc_low_threshold_percent)),
         entry("imageMinimumGCAge", "minimum-image-ttl-duration", json!(k.image_minimum_gc_age)),
         entry("imageMaximumGCAge", "image-maximum-gc-age", json!(k.image_maximum_gc_age)),
+        entry("imageGCForeignImages", "image-gc-foreign-images", json!(k.image_gc_foreign_images)),
         entry("kubeReserved", "kube-reserved", json!(k.kube_reserved)),
         entry("systemReserved", "system-reserved", json!(k.system_reserved)),
         entry("enforceNodeAllocatable", "enforce-node-allocatable", json!(k.enforce_node_allocatable)),

@@ -137,7 +137,9 @@ fn resources<'a>(
     let mut used = Amounts::default();
     others.for_each(|reservation| used.add(&reservation.amounts));
     let (wanted, all) = (requests(pod), &node.allocatable);
-    let named = wanted.other.iter().map(|(name, amount)| {
+    // An extended resource that the node does not have is the cluster's: a scheduler extender accounts for it.
+    let known = |name: &str| all.other.contains_key(name) || !is_extended(name);
+    let named = wanted.other.iter().filter(|(name, _)| known(name)).map(|(name, amount)| {
         let of = |amounts: &Amounts| amounts.other.get(name).copied().unwrap_or(0);
         (name.as_str(), *amount, of(&used), of(all))
     });
@@ -149,6 +151,11 @@ fn resources<'a>(
     let mut short_of = own.into_iter().chain(named);
     let lacking = short_of.find(|(_, wanted, used, all)| *wanted > 0 && *wanted > all.saturating_sub(*used));
     lacking.and_then(|(name, wanted, used, all)| short(name, wanted, used, all))
+}
+
+/// Whether a resource is none of Kubernetes' own; upstream's `IsExtendedResourceName`.
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
 fn unsupported(spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
@@ -182,7 +189,12 @@ mod tests {
             name: "n".into(),
             labels: Some(BTreeMap::from([("disk".to_owned(), "fast".to_owned())])),
             taints: Vec::new(),
-            allocatable: Amounts { milli_cpu: 2000, memory: 1 << 30, ephemeral: 1 << 30, ..Amounts::default() },
+            allocatable: Amounts {
+                milli_cpu: 2000,
+                memory: 1 << 30,
+                ephemeral: 1 << 30,
+                other: [("example.com/thing".to_owned(), 0)].into(),
+            },
             max_pods: 3,
             profiles: BTreeSet::from(["loaded".to_owned()]),
             ..NodeView::default()
@@ -251,6 +263,8 @@ mod tests {
             (asks(r#""memory":"1Gi""#), Some("OutOfmemory")),
             (asks(r#""ephemeral-storage":"2Gi""#), Some("OutOfephemeral-storage")),
             (asks(r#""example.com/thing":"1""#), Some("OutOfexample.com/thing")),
+            (asks(r#""example.com/of-the-cluster":"1""#), None),
+            (asks(r#""hugepages-1Gi":"1Gi""#), Some("OutOfhugepages-1Gi")),
             (binds(r#""hostPort":80"#), Some("NodePorts")),
             (binds(r#""hostPort":80,"hostIP":"127.0.0.2""#), None),
             (binds(r#""hostPort":80,"protocol":"UDP""#), None),

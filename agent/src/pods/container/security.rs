@@ -13,6 +13,15 @@ pub(super) struct SecurityContexts<'a> {
     pub(super) pod: Option<&'a PodSecurityContext>,
 }
 
+/// Why a container gets no user.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum UserFault {
+    /// `runAsNonRoot` forbids it; upstream's message goes on with the pod and the container.
+    Root(String),
+    /// The image does not say what is needed of it.
+    Unknown(String),
+}
+
 impl<'a> SecurityContexts<'a> {
     pub(super) fn of(spec: &'a PodSpec, container: &'a Container) -> Self {
         Self { own: container.security_context.as_ref(), pod: spec.security_context.as_ref() }
@@ -42,7 +51,7 @@ impl<'a> SecurityContexts<'a> {
     ///
     /// # Errors
     /// The message of CreateContainerConfigError.
-    pub(super) fn user(self, image: &ContainerImage<'_>) -> Result<Option<String>, String> {
+    pub(super) fn user(self, image: &ContainerImage<'_>) -> Result<Option<String>, UserFault> {
         let Self { own, pod } = self;
         let (uid, gid) = self.ids();
         let non_root =
@@ -50,14 +59,15 @@ impl<'a> SecurityContexts<'a> {
         let image_name = image.user.split(':').next().unwrap_or("");
         if non_root {
             match (uid, image_name) {
-                (Some(0), _) => return Err("container's runAsUser breaks non-root policy".to_owned()),
+                (Some(0), _) => return Err(UserFault::Root("container's runAsUser breaks non-root policy".to_owned())),
                 (None, "" | "0" | "root") => {
-                    return Err("container has runAsNonRoot and image will run as root".to_owned());
+                    let why = "container has runAsNonRoot and image will run as root";
+                    return Err(UserFault::Root(why.to_owned()));
                 }
                 (None, name) if name.parse::<i64>().is_err() => {
-                    return Err(format!(
+                    return Err(UserFault::Root(format!(
                         "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
-                    ));
+                    )));
                 }
                 _ => {}
             }
@@ -65,7 +75,7 @@ impl<'a> SecurityContexts<'a> {
         let name = if image_name.is_empty() { "0" } else { image_name };
         if self.needs_primary_group(image.user) {
             let user = uid.map_or_else(|| name.to_owned(), |uid| uid.to_string());
-            let group = primary_group(image.passwd.unwrap_or(""), &user)?;
+            let group = primary_group(image.passwd.unwrap_or(""), &user).map_err(UserFault::Unknown)?;
             return Ok(Some(format!("{user}:{group}")));
         }
         Ok(match (uid, gid) {

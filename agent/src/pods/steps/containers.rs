@@ -19,6 +19,7 @@ use super::{
     host_files, mounts,
     outcome::{Outcome, StepError},
     runtime,
+    sandbox::ensure_pod_files,
 };
 use crate::{
     cgroup::limits::{CPU_PERIOD, container_limits},
@@ -81,6 +82,7 @@ fn failed_event(context: &PodContext, pod: &Pod, container: &str, error: &StepEr
 async fn create_container(context: &PodContext, pod: &Pod, request: CreateRequest) -> Result<Instance, StepError> {
     let pod_spec: &PodSpec = pod.spec.as_ref().ok_or_else(|| config_error("the pod has no spec".to_owned()))?;
     let (container, uid) = (&request.container, spec::uid(pod));
+    ensure_pod_files(context, pod, &request.addresses).map_err(config_error)?;
     let variables = environment(context, pod, pod_spec, &request).await?;
     let message_file = context.message_file(uid, &container.name, request.attempt);
     host_files::make_message_file(&message_file).map_err(config_error)?;

@@ -102,6 +102,8 @@ pub(crate) struct PodContext {
     reservations: Mutex<Reservations>,
     /// Counts up whenever deferred resizes may fit: capacity was freed, or their turn came.
     pub(crate) capacity_freed: watch::Sender<u64>,
+    /// Counts up whenever an image of the engine's store was named, lost a name, or was removed.
+    pub(crate) images_changed: watch::Sender<u64>,
 }
 
 /// The other ends of the context's channels, for the tasks that feed and drain them.
@@ -143,6 +145,7 @@ impl PodContext {
             app_armor_profiles: host_facts::app_armor_profiles(),
             reservations: Mutex::default(),
             capacity_freed: watch::Sender::new(0),
+            images_changed: watch::Sender::new(0),
         };
         let channels = ContextChannels {
             engine_health: health_tx,

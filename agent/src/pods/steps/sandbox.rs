@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Writes `etc-hosts` and `resolv.conf` in the pod's directory.
-pub(super) fn write_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
+fn write_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
     let dir = context.pod_dir(spec::uid(pod));
     let host_network = pod.spec.as_ref().is_some_and(spec::host_network);
     let hosts = if host_network {
@@ -51,6 +51,15 @@ pub(super) fn write_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAd
     write("resolv.conf", &hosts_and_dns::resolv_conf(pod, &context.dns()?).0)
 }
 
+/// Writes them again where one is gone: containers mount them.
+pub(super) fn ensure_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
+    let dir = context.pod_dir(spec::uid(pod));
+    match ["etc-hosts", "resolv.conf"].iter().all(|name| dir.join(name).exists()) {
+        true => Ok(()),
+        false => write_pod_files(context, pod, addresses),
+    }
+}
+
 pub(crate) async fn create_sandbox(context: Arc<PodContext>, pod: Arc<Pod>, attempt: u32) -> Outcome {
     Outcome::SandboxCreated(create_and_describe(&context, &pod, attempt).await)
 }
@@ -61,6 +70,7 @@ async fn create_and_describe(context: &PodContext, pod: &Pod, attempt: u32) -> R
     };
     let failed = |message: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, message);
     let addresses = if spec::host_network(pod_spec) {
+        write_pod_files(context, pod, &[]).map_err(failed)?;
         Vec::new()
     } else {
         if let Some(why) = context.node.network.readiness().borrow().problem() {
