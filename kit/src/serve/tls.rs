@@ -169,5 +169,6 @@ pub(super) fn identity(certificate: &CertificateDer<'_>) -> Option<ClientIdentit
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
     let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
     let fingerprint = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(ClientIdentity { name, groups, fingerprint })
+    let ends_at = Some(parsed.validity().not_after.timestamp());
+    Some(ClientIdentity { name, groups, fingerprint, ends_at })
 }
