@@ -9,6 +9,7 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use windlass_kit::metrics::Registry;
 
 mod filters;
 mod inter_pod_affinity;
