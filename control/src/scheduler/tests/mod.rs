@@ -13,6 +13,7 @@ use windlass_kit::metrics::Registry;
 
 mod filters;
 mod inter_pod_affinity;
+mod plugins;
 mod pod_topology_spread;
 mod preemption;
 mod properties;
