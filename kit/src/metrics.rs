@@ -88,6 +88,9 @@ impl Registry {
     }
 }
 
+/// A series with the values of its labels.
+type Labelled<const N: usize, S> = ([String; N], Arc<S>);
+
 /// The series of a family by the values of their labels. What a known series counts takes no exclusive lock and no
 /// memory.
 #[derive(Debug)]
@@ -96,7 +99,7 @@ struct Family<const N: usize, S> {
     help: &'static str,
     labels: [&'static str; N],
     /// By a hash of the labels' values; those with the same one are told apart by the values.
-    series: RwLock<BTreeMap<u64, Vec<([String; N], Arc<S>)>>>,
+    series: RwLock<BTreeMap<u64, Vec<Labelled<N, S>>>>,
 }
 
 impl<const N: usize, S> Family<N, S> {
@@ -128,7 +131,7 @@ impl<const N: usize, S> Family<N, S> {
     }
 
     /// All series, in the order of their labels' values.
-    fn all(&self) -> Vec<([String; N], Arc<S>)> {
+    fn all(&self) -> Vec<Labelled<N, S>> {
         let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = series.values().flatten().cloned().collect();
         drop(series);

@@ -42,7 +42,7 @@ fn who_does_not_answer_is_probed_and_passed_over_until_it_does() {
     assert_eq!(health.order(&servers, false), last[..2]);
     assert_eq!(health.order(&servers, true), last);
     assert_eq!(health.order(&servers[..1], false), servers[..1]);
-    assert_eq!(probes(&mut health, after(3600_000)), [servers[0]], "for as long as it takes");
+    assert_eq!(probes(&mut health, after(3_600_000)), [servers[0]], "for as long as it takes");
     assert!(health.answered(servers[0]));
     assert_eq!(health.order(&servers, false), servers);
     // A probe that ends late says nothing of a server that has answered meanwhile.
