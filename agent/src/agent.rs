@@ -319,6 +319,7 @@ impl Agent {
             probes: parts.probe_metrics.clone(),
             streaming: Streaming::new(shutdown),
             heartbeats: inputs.heartbeats.clone(),
+            health_checks: Arc::default(),
             metrics: Arc::clone(&inputs.metrics),
             system_logs: config.system_logs.clone(),
             node_info: Arc::new(NodeInfo {

@@ -42,6 +42,7 @@ use windlass_cadvisor::Usage;
 use windlass_kit::{
     liveness::Heartbeats,
     serve::{self, InProcessListener, ReservedAddresses, ServeError, Tls, headers},
+    slis::HealthChecks,
 };
 
 pub use stream::Streaming;
@@ -131,6 +132,8 @@ pub struct ServerState {
     pub streaming: Streaming,
     /// Liveness of the agent's loops.
     pub heartbeats: Heartbeats,
+    /// How health checks ended.
+    pub health_checks: Arc<HealthChecks>,
     /// The agent's metrics.
     pub metrics: Arc<Metrics>,
     /// What `/logs/` serves.

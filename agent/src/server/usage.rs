@@ -35,6 +35,7 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/metrics/cadvisor", get(cadvisor))
         .route("/metrics/resource", get(resource))
         .route("/metrics/probes", get(probes))
+        .route("/metrics/slis", get(slis))
         .route("/api/", get(rest))
         .route("/api/{*path}", get(rest).post(rest))
 }
@@ -78,6 +79,15 @@ async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Respo
 async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
     metrics(&headers, format, &state.probes.page(format, start_time(&state)).into())
+}
+
+/// Every check is made for the page, so that it tells of now, whoever else asks for health.
+async fn slis(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    super::health::check_all(&state);
+    let format = accepted(&headers);
+    let mut page = prometheus::Text::of(format);
+    state.health_checks.write(&mut page);
+    metrics(&headers, format, &page.finish().into())
 }
 
 /// The agent's own metrics.

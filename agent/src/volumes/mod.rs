@@ -26,6 +26,7 @@ use std::{
     collections::BTreeMap,
     path::{Component, Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use jiff::Timestamp;
@@ -117,6 +118,7 @@ pub struct Volumes {
     engine: Engine,
     allocatable: BTreeMap<String, Quantity>,
     pool: VolumeCallPool,
+    metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Volumes {
@@ -136,8 +138,8 @@ impl Volumes {
         allocatable: BTreeMap<String, Quantity>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (tokens, pool) = (Tokens::new(client.clone()), VolumeCallPool::new(metrics));
-        Self { root, node_name, tokens, client, engine, allocatable, pool }
+        let (tokens, pool) = (Tokens::new(client.clone()), VolumeCallPool::new(Arc::clone(&metrics)));
+        Self { root, node_name, tokens, client, engine, allocatable, pool, metrics }
     }
 
     /// Sets up one volume of a pod, or updates its files from objects that changed or from the pod itself; idempotent.
@@ -195,8 +197,16 @@ impl Volumes {
     async fn mount(&self, uid: &str, volume: &str, source: VolumeSource) -> Result<MountSource, String> {
         let mounter = match source {
             VolumeSource::Engine(place) => return Ok(place),
-            VolumeSource::Node(mounter) => Arc::new(mounter),
+            VolumeSource::Node(mounter) => mounter,
         };
+        let (plugin, began) = (format!("kubernetes.io/{}", mounter.plugin()), Instant::now());
+        let mounted = self.mount_on_node(uid, volume, mounter).await;
+        self.metrics.storage_operation(&plugin, "volume_mount", mounted.is_ok(), began.elapsed());
+        mounted
+    }
+
+    async fn mount_on_node(&self, uid: &str, volume: &str, mounter: Mounter) -> Result<MountSource, String> {
+        let mounter = Arc::new(mounter);
         let target = format!("volume {volume:?}");
         let on_node = Arc::clone(&mounter);
         match self.on_thread(uid, &target, move |call| on_node.prepare(call)).await? {
@@ -354,6 +364,21 @@ impl Volumes {
     #[must_use]
     pub fn teardown_all(pod: &Path) -> Vec<String> {
         mounter::tear_down(pod, &Call::default()).err().into_iter().collect()
+    }
+}
+
+/// Upstream's name of the plugin of a volume; that of a claim's volume is not known from the pod.
+pub(crate) fn plugin_of(volume: &Volume) -> &'static str {
+    match volume {
+        Volume { config_map: Some(_), .. } => "kubernetes.io/configmap",
+        Volume { secret: Some(_), .. } => "kubernetes.io/secret",
+        Volume { downward_api: Some(_), .. } => "kubernetes.io/downward-api",
+        Volume { projected: Some(_), .. } => "kubernetes.io/projected",
+        Volume { empty_dir: Some(_), .. } => "kubernetes.io/empty-dir",
+        Volume { host_path: Some(_), .. } => "kubernetes.io/host-path",
+        Volume { nfs: Some(_), .. } => "kubernetes.io/nfs",
+        Volume { image: Some(_), .. } => "kubernetes.io/image",
+        _ => "N/A",
     }
 }
 

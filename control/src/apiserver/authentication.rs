@@ -85,6 +85,9 @@ impl Api {
         if let Some(peer) = extensions.get::<ClientIdentity>() {
             let mut user = User { name: peer.name.clone(), groups: peer.groups.clone(), ..User::default() };
             if !user.is_anonymous() {
+                if let Some(ends) = peer.ends_at {
+                    self.inner.requests.certificate(ends);
+                }
                 if !peer.fingerprint.is_empty() {
                     user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", peer.fingerprint)]);
                 }

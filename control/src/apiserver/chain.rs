@@ -29,6 +29,7 @@ use super::{
     limits::Class,
     negotiation::Accept,
     request_info::{self, RequestInfo, RequestOptions},
+    request_metrics::Measured,
     target::{Route, Target},
     user::User,
 };
@@ -57,6 +58,7 @@ pub struct ApiRequest {
     /// The client's connection, for the handler that upgrades it.
     upgrade: Mutex<Option<OnUpgrade>>,
     body_streaming: BodyStreaming,
+    received: Instant,
 }
 
 /// A header that grants nothing; empty without one.
@@ -111,6 +113,7 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 uri: parts.uri,
                 headers: parts.headers,
                 upgrade,
+                received: started,
                 api,
             };
             let response = request.respond(&route, body).await;
@@ -249,6 +252,13 @@ impl ApiRequest {
     fn health(&self, path: &str) -> Option<Response> {
         let (base, check) = path.split_once('/').map_or((path, None), |(b, c)| (b, Some(c)));
         let verbose = self.uri.query().is_some_and(|q| q.contains("verbose"));
-        health::answer(base, check, verbose, &self.store().health())
+        let answer = health::answer(base, check, verbose, &self.store().health(), &self.api.inner.health_checks)?;
+        self.api.inner.requests.health(&format!("/{path}"), answer.status().as_u16(), self.received.elapsed());
+        Some(answer)
+    }
+
+    /// What is counted of the request, which is about something that is served.
+    pub(super) fn measured(&self, info: &RequestInfo, options: &RequestOptions) -> Measured {
+        Measured::new(&self.api.inner.requests, self.received, (info, options), (&self.method, &self.headers))
     }
 }

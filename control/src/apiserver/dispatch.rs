@@ -22,8 +22,10 @@ const MAX_BODY_BYTES: usize = 3 << 20;
 impl ApiRequest {
     pub(super) async fn dispatch(&self, route: &Route, body: Body) -> ApiResult {
         let Route { info, options, target } = route;
-        if info.path == metrics_page::PATH {
-            return self.metrics_page();
+        match info.path.as_str() {
+            metrics_page::PATH => return self.metrics_page(),
+            metrics_page::SLIS_PATH => return self.slis_page(),
+            _ => {}
         }
         if !info.is_resource {
             if let Some(answer) = self.document(&info.path) {
@@ -33,7 +35,14 @@ impl ApiRequest {
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
         }
         let target = target.as_ref().ok_or_else(ApiError::unknown_path)?;
-        let mut response = self.serve(target, info, options, body).await?;
+        let measured = self.measured(info, options);
+        let mut response = match self.serve(target, info, options, body).await {
+            Ok(response) => measured.answered(response),
+            Err(error) => {
+                measured.refused(&error);
+                return Err(error);
+            }
+        };
         if let Some(warning) = &target.version.spec.deprecation_warning {
             super::decode::warn(&mut response, warning);
         }

@@ -30,6 +30,9 @@ pub struct ApiError {
     warnings: Box<[String]>,
 }
 
+/// What a client is told when the server defends itself.
+const OVERLOAD: &str = "The server has received too many requests and has asked us to try again later";
+
 impl ApiError {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         let (details, warnings) = (Value::Null, Box::default());
@@ -199,9 +202,14 @@ impl ApiError {
         Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
     }
 
+    /// The server defends itself.
     pub(crate) fn too_many_requests() -> Self {
-        let message = "The server has received too many requests and has asked us to try again later";
-        Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", message) }
+        Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", OVERLOAD) }
+    }
+
+    /// Whether it is [`Self::too_many_requests`], and not an answer of that code about an object.
+    pub(super) fn is_overload(&self) -> bool {
+        self.message == OVERLOAD
     }
 
     pub(crate) fn expired(message: impl Into<String>) -> Self {

@@ -8,6 +8,7 @@ use std::{
 
 use axum::http::Method;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use windlass_kit::prometheus::{Kind, Text};
 
 use super::{
     authentication::Credentials,
@@ -97,6 +98,25 @@ impl Class {
 }
 
 impl Limits {
+    /// The requests in flight: those that read, and those that write.
+    pub(super) fn in_flight(&self) -> (usize, usize) {
+        let reads = (MAX_REQUESTS_IN_FLIGHT + MAX_SYSTEM_REQUESTS_IN_FLIGHT)
+            .saturating_sub(self.shared.reads.available_permits() + self.system.reads.available_permits());
+        let writes = (MAX_MUTATING_REQUESTS_IN_FLIGHT + MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT)
+            .saturating_sub(self.shared.writes.available_permits() + self.system.writes.available_permits());
+        (reads, writes)
+    }
+
+    /// Writes how many requests are in flight.
+    pub(super) fn write(&self, page: &mut Text) {
+        const NAME: &str = "apiserver_current_inflight_requests";
+        page.family(NAME, "Requests that are answered now and do not last, by whether they write.", Kind::Gauge);
+        let (reads, writes) = self.in_flight();
+        for (kind, count) in [("mutating", writes), ("readOnly", reads)] {
+            page.sample(NAME, &[("request_kind", kind)], f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+        }
+    }
+
     /// A place among the requests in flight.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ pub(crate) mod proxy;
 mod read;
 mod repair;
 pub(crate) mod request_info;
+mod request_metrics;
 mod scale;
 mod strategy;
 pub mod subresource;
@@ -53,7 +54,7 @@ use std::sync::Arc;
 use axum::{Router, body::Body, extract::State, http::Request, response::Response};
 use tokio_util::sync::CancellationToken;
 use windlass_apimachinery::schema::Schema;
-use windlass_kit::metrics::Registry;
+use windlass_kit::{metrics::Registry, slis::HealthChecks};
 
 pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation, Warnings};
 pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, ObjectReference};
@@ -85,6 +86,7 @@ pub use virtual_resource::{BodyLimits, VirtualResource};
 
 use crate::store::Store;
 use limits::Limits;
+use request_metrics::RequestMetrics;
 use types::{Catalogs, Definition, TypeSchema};
 
 /// The version that clients see; `+windlass` marks the build.
@@ -131,8 +133,10 @@ struct Inner {
     token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     audit: Option<Arc<dyn AuditSink>>,
     documents: Vec<Document>,
-    limits: Limits,
+    limits: Arc<Limits>,
     metrics: Registry,
+    requests: Arc<RequestMetrics>,
+    health_checks: HealthChecks,
     /// Closes upgraded connections.
     closing: CancellationToken,
 }
@@ -141,6 +145,10 @@ impl Api {
     /// An API over `store`.
     #[must_use]
     pub fn new(store: Store, components: Components) -> Self {
+        let (metrics, limits) = (Registry::default(), Arc::new(Limits::default()));
+        let requests = metrics.of::<RequestMetrics>();
+        let counted = Arc::clone(&limits);
+        metrics.register(move |page| counted.write(page));
         let inner = Inner {
             catalogs: Catalogs::new(&store, components.definitions),
             store,
@@ -152,8 +160,10 @@ impl Api {
             token_authenticators: components.token_authenticators,
             audit: components.audit,
             documents: components.documents,
-            limits: Limits::default(),
-            metrics: Registry::default(),
+            limits,
+            metrics,
+            requests,
+            health_checks: HealthChecks::default(),
             closing: CancellationToken::new(),
         };
         Self { inner: Arc::new(inner) }

@@ -92,17 +92,18 @@ impl HostPort {
 /// pod-level resources, and its overhead.
 #[must_use]
 pub fn requests(pod: &Pod) -> Amounts {
-    requests_with(pod, requests_of)
+    requests_with(pod, None, requests_of)
 }
 
-/// The same, with requests of containers as `of` tells them.
+/// The same, with requests of containers as `of` tells them, and `whole` in place of the pod-level ones, where the pod
+/// has some.
 #[must_use]
-pub fn requests_with(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
+pub fn requests_with(pod: &Pod, whole: Option<Amounts>, of: impl Fn(&Container) -> Amounts) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::default() };
     let mut requests = pod_amounts(&spec.containers, spec.init_containers.as_deref().unwrap_or_default(), of);
     if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
         // Pod-level requests replace those of the containers.
-        let whole = Amounts::of(Some(own));
+        let whole = whole.unwrap_or_else(|| Amounts::of(Some(own)));
         let set = |name: &str| own.contains_key(name);
         requests.milli_cpu = if set("cpu") { whole.milli_cpu } else { requests.milli_cpu };
         requests.memory = if set("memory") { whole.memory } else { requests.memory };

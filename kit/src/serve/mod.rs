@@ -63,6 +63,8 @@ pub struct ClientIdentity {
     pub groups: Vec<String>,
     /// SHA-256 of the certificate, in hexadecimal digits; empty where there is none, inside the process.
     pub fingerprint: String,
+    /// Until when the certificate is good, in seconds since 1970; `None` where there is none.
+    pub ends_at: Option<i64>,
 }
 
 /// Why a server could not start.

@@ -171,5 +171,6 @@ pub fn identity(certificate: &[u8]) -> Option<ClientIdentity> {
     let groups = subject.organizations().map(str::to_owned).collect();
     let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
     let fingerprint = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(ClientIdentity { name, groups, fingerprint })
+    let ends_at = Some(parsed.validity().not_after.timestamp());
+    Some(ClientIdentity { name, groups, fingerprint, ends_at })
 }

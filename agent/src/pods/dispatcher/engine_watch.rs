@@ -100,6 +100,7 @@ impl EngineWatcher {
             tracing::info!(version, "Docker answers");
         }
         let (mut relist, mut ping) = (later_interval(RELIST_INTERVAL).await, later_interval(PING_INTERVAL).await);
+        let mut listed_at = Instant::now();
         loop {
             self.heart.beat();
             let event = tokio::select! {
@@ -117,6 +118,8 @@ impl EngineWatcher {
                 }
                 _ = relist.tick() => {
                     let started = Instant::now();
+                    self.metrics.relist_interval.observe_duration([], started - listed_at);
+                    listed_at = started;
                     let listed = self.engine.list().await?;
                     self.metrics.relist.observe_duration([], started.elapsed());
                     EngineEvent::Listed(listed, Vec::new())

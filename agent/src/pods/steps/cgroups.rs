@@ -1,5 +1,7 @@
 //! Limits of a pod's cgroup and of its containers' cgroups.
 
+use std::time::Instant;
+
 use k8s_openapi::api::core::v1::Pod;
 use windlass_kit::objects::resources::class_of;
 
@@ -19,7 +21,9 @@ pub(super) async fn apply_pod_cgroup(context: &PodContext, pod: &Pod, unlimited:
         limits = Limits { memory: 0, cpu_quota: 0, ..limits };
     }
     let pages = qos::pod_huge_pages(spec);
+    let began = Instant::now();
     cgroup::apply_pod_limits(&cgroup_of(context, pod), &limits, &pages, context.node.config.pod_pids_limit).await;
+    context.node.metrics.cgroup_seconds.observe_duration(["update"], began.elapsed());
 }
 
 /// Applies to a container that has just started what Docker has no option for.

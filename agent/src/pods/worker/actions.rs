@@ -23,7 +23,13 @@ impl Worker {
     /// Starts a step.
     pub(super) fn push(&mut self, key: StepKey, step: impl Future<Output = Outcome> + Send + 'static) {
         self.observed.in_flight.insert(key.clone());
-        self.steps.push(step.map(move |outcome| (key, outcome)).boxed());
+        let timed = self.timed(&key);
+        let step = async move {
+            let outcome = step.await;
+            drop(timed);
+            (key, outcome)
+        };
+        self.steps.push(step.boxed());
     }
 
     /// The token that cancels a step.

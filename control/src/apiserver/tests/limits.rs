@@ -92,6 +92,11 @@ async fn parts_of_this_process_and_nodes_have_their_own_share() {
     let (_reads, _writes) = (shared.reads.try_acquire_many(400).unwrap(), shared.writes.try_acquire_many(200).unwrap());
     assert_eq!(code(&api, from_outside(ADMIN, "GET", MAPS, Body::empty())).await, 429);
     assert_eq!(code(&api, from_outside(ADMIN, "POST", MAPS, Body::from(map("a").to_string()))).await, 429);
+    // Both are told to who watches the server.
+    let page = api.metrics().page(windlass_kit::prometheus::Format::Plain);
+    let told = |name: &str| page.lines().filter(|line| line.starts_with(name) && line.contains("code=\"429\"")).count();
+    assert_eq!((told("apiserver_request_terminations_total{"), told("apiserver_request_total{")), (2, 2), "{page}");
+    assert!(page.contains("apiserver_current_inflight_requests{request_kind=\"mutating\"} 200"), "{page}");
     assert_eq!(call(&api, "POST", MAPS, map("a")).await.code, 201);
     let node = ClientIdentity {
         name: "system:node:n1".to_owned(),
