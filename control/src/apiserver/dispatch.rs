@@ -36,7 +36,7 @@ impl ApiRequest {
         drop(catalog);
         let mut response = self.serve(&target, info, options, body).await?;
         if let Some(warning) = &target.version.spec.deprecation_warning {
-            super::decode::warn(&mut response, warning);
+            super::decode::warn_first(&mut response, warning);
         }
         Ok(response)
     }

@@ -237,7 +237,7 @@ fn rules_of_each_kind() {
             &pod,
             "/metadata/ownerReferences".to_owned(),
             json!([{"apiVersion": "v1", "kind": "K", "name": "n"}]),
-            "metadata.ownerReferences[0].uid: Invalid value: \"\": uid must not be empty",
+            "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty",
         ),
         (
             "Service",
@@ -252,7 +252,7 @@ fn rules_of_each_kind() {
             &service,
             "/spec/ports/1/port".to_owned(),
             json!(80),
-            "spec.ports[1]: Duplicate value: {\"port\":80,\"protocol\":\"TCP\"}",
+            "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,",
         ),
         (
             "Service",
