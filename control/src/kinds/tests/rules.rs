@@ -302,7 +302,7 @@ fn rules_of_each_kind() {
             &service,
             "/metadata/name".to_owned(),
             json!("a.b"),
-            "metadata.name: Invalid value: \"a.b\": a lowercase RFC 1123 label must",
+            "metadata.name: Invalid value: \"a.b\": must not contain dots",
         ),
         (
             "ReplicationController",
@@ -338,7 +338,7 @@ fn rules_of_each_kind() {
             &slice,
             "/addressType".to_owned(),
             json!("IPv6"),
-            "endpoints[0].addresses[0]: Invalid value: \"10.0.0.1\": must be a valid IPv6 address",
+            "endpoints[0].addresses: Invalid value: \"10.0.0.1\": must be an IPv6 address",
         ),
         (
             "EndpointSlice",
@@ -361,7 +361,7 @@ fn rules_of_each_kind() {
             &config,
             "/data/c".to_owned(),
             json!("x"),
-            "binaryData[c]: Invalid value: \"c\": duplicate of key present in data",
+            "data[c]: Invalid value: \"c\": duplicate of key present in binaryData",
         ),
         (
             "ConfigMap",
