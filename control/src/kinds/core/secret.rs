@@ -165,7 +165,7 @@ fn mismatch(certificate: &[u8], key: &[u8]) -> Option<String> {
     let Ok((_, read)) = X509Certificate::from_der(&leaf) else { return Some("x509: malformed certificate".to_owned()) };
     let signer = PrivateKeyDer::from_pem_slice(key).ok().and_then(|key| any_supported_type(&key).ok());
     let Some(signer) = signer else { return Some("tls: failed to parse private key".to_owned()) };
-    let Some(public) = signer.public_key() else { return None };
+    let public = signer.public_key()?;
     let algorithm = SubjectPublicKeyInfo::from_der(&public).map(|(_, info)| info.algorithm.algorithm.clone());
     let other_type = algorithm.is_ok_and(|algorithm| algorithm != read.public_key().algorithm.algorithm);
     if other_type {

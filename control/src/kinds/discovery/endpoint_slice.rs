@@ -212,10 +212,7 @@ fn domain_name(address: &Field<'_>, errors: &mut Errors) {
 }
 
 fn hints(hints: &Field<'_>, errors: &mut Errors) {
-    let checks: [(&str, fn(&str) -> Option<String>); 2] =
-        [("forZones", names::label_value), ("forNodes", names::subdomain)];
-    for (list, check) in checks {
-        let list = hints.at(list);
+    for list in ["forZones", "forNodes"].map(|list| hints.at(list)) {
         if list.len() > MAX_HINTS {
             return errors.too_many(list.path.as_str(), list.len(), MAX_HINTS);
         }
@@ -224,7 +221,7 @@ fn hints(hints: &Field<'_>, errors: &mut Errors) {
             if !seen.insert(name.text()) {
                 errors.duplicate(name.path.as_str(), &json!(name.text()));
             }
-            name.fits(check, errors);
+            name.fits(if list.path.ends_with("Zones") { names::label_value } else { names::subdomain }, errors);
         }
     }
 }
