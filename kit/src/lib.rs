@@ -4,6 +4,7 @@
 //! `objects`, the semantics of API objects that the API server and the node must agree on. What only one crate needs
 //! belongs in that crate.
 
+pub mod addresses;
 pub mod async_fd;
 pub mod atomic_file;
 pub mod backoff;

@@ -244,6 +244,16 @@ pub(super) fn warn(response: &mut Response, warning: &str) {
     }
 }
 
+/// Adds a warning before those that a response has.
+pub(super) fn warn_first(response: &mut Response, warning: &str) {
+    let earlier: Vec<HeaderValue> = response.headers().get_all("warning").iter().cloned().collect();
+    response.headers_mut().remove("warning");
+    warn(response, warning);
+    for warning in earlier {
+        response.headers_mut().append("warning", warning);
+    }
+}
+
 /// The error of a strategic merge patch for a resource whose lists have no merge keys.
 pub(super) fn unsupported_patch() -> ApiError {
     unsupported("application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")

@@ -4,6 +4,7 @@ use axum::{body::Bytes, http::StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::decode::warn;
 use super::{
     admission::{Operation, Warnings},
     chain::{ApiRequest, ApiResult},
@@ -231,7 +232,15 @@ impl ApiRequest {
     pub(super) async fn delete(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
         let delete_options = self.delete_options(options, body)?;
         let version = &target.version;
-        match self.remove(target, &delete_options).await? {
+        let warning = version.strategy.deletion_warning().filter(|_| delete_options.policy.is_none());
+        let mut response = self.answer_deleted(target, self.remove(target, &delete_options).await?)?;
+        warning.into_iter().for_each(|warning| warn(&mut response, warning));
+        Ok(response)
+    }
+
+    fn answer_deleted(&self, target: &Target, deleted: Mutated) -> ApiResult {
+        let version = &target.version;
+        match deleted {
             Mutated::Deleted(object) if version.returns_deleted => {
                 Ok(self.accept.object(StatusCode::OK, version, object, ""))
             }

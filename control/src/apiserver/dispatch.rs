@@ -44,7 +44,7 @@ impl ApiRequest {
             }
         };
         if let Some(warning) = &target.version.spec.deprecation_warning {
-            super::decode::warn(&mut response, warning);
+            super::decode::warn_first(&mut response, warning);
         }
         Ok(response)
     }

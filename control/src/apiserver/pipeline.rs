@@ -174,7 +174,9 @@ impl ApiRequest {
             version.strategy.complete_create(&mut object);
             self.api.admission().validate(&attributes, &object).await?;
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
-            refuse(version, &name, &validation::validate_create(version, &object))?;
+            let mut errors = validation::validate_create(version, &object);
+            errors.extend(validation::validate_writer(version, &object, None, &self.user));
+            refuse(version, &name, &errors)?;
             version.strategy.warnings(&object, None).into_iter().for_each(|w| mutation.warnings.add(w));
             let mut key = target.key();
             key.name.clone_from(&name);
@@ -237,7 +239,9 @@ impl ApiRequest {
             if !matches!(mutation.scope, Scope::Status) {
                 metadata::bump_generation(version, &mut object, old);
             }
-            refuse(version, target.name(), &validate_update(version, mutation.scope, &object, old))?;
+            let mut errors = validate_update(version, mutation.scope, &object, old);
+            errors.extend(validation::validate_writer(version, &object, Some(old), &self.user));
+            refuse(version, target.name(), &errors)?;
             if matches!(mutation.scope, Scope::Object) {
                 version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
             }

@@ -132,6 +132,7 @@ pub fn applies(text: &[u8]) {
     // without its key, which the pipeline refuses.
     let (ty, mut errors) = (Type::new(node, &object_meta), Errors::default());
     version.strategy.validate(&both, &mut errors);
+    version.strategy.validate_create(&both, &mut errors);
     if !errors.0.is_empty() || !ty.to_set(second).difference(&ty.to_set(&both)).is_empty() {
         return;
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub use errors::{Cause, Errors, FieldError};
 
-use super::{subresource::Part, types::Version};
+use super::{subresource::Part, types::Version, user::User};
 
 /// Validates a new object.
 pub(crate) fn validate_create(version: &Version, object: &Value) -> Vec<FieldError> {
@@ -30,6 +30,13 @@ pub(crate) fn validate_update(version: &Version, new: &Value, old: &Value) -> Ve
     version.strategy.validate(new, &mut errors);
     let schema = &version.spec.schema;
     version.strategy.validate_update(&schema.canonical(new), &schema.canonical(old), &mut errors);
+    errors.0
+}
+
+/// Validates what not everybody may write.
+pub(crate) fn validate_writer(version: &Version, new: &Value, old: Option<&Value>, writer: &User) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    version.strategy.validate_writer(new, old, writer, &mut errors);
     errors.0
 }
 

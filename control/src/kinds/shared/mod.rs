@@ -29,6 +29,9 @@ pub(crate) fn validate_amounts(status: &Value, field: &str, errors: &mut Errors)
         if parsed.is_some_and(Quantity::is_negative) {
             errors.invalid(format!("status.{field}.{resource}"), amount, AT_LEAST_0);
         }
+        if parsed.is_some_and(|amount| amount.milli() % 1000 != 0) && resource_names::is_whole(resource) {
+            errors.invalid(format!("status.{field}.{resource}"), amount, "must be an integer");
+        }
     }
 }
 

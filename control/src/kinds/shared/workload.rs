@@ -28,6 +28,24 @@ pub(crate) fn default_pod_template(template: &mut Map<String, Value>) {
     pod_spec(child(template, "spec"));
 }
 
+/// What clients are told of a name that hosts cannot have; `part` says what it becomes a part of.
+pub(crate) fn name_warning(new: &Value, old: Option<&Value>, part: &str) -> Option<String> {
+    let name = new["metadata"]["name"].as_str().unwrap_or("");
+    let why = names::label(name).filter(|_| old.is_none())?;
+    Some(format!(
+        "metadata.name: this is used in {part}, which can result in surprising behavior; a DNS label is recommended: [{why}]"
+    ))
+}
+
+/// What the names of workloads become a part of.
+pub(crate) const POD_NAMES: &str = "Pod names and hostnames";
+
+/// The warnings about a workload whose pods have names of its own.
+pub(crate) fn warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<String> {
+    let name = name_warning(new, old, POD_NAMES);
+    name.into_iter().chain(template_warnings(new, old, path)).collect()
+}
+
 /// Validates a pod template.
 pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
     let (labels, annotations) = (template.below("metadata.labels"), template.below("metadata.annotations"));

@@ -82,6 +82,28 @@ async fn what_upstream_refuses_is_refused_in_its_words() {
     assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// What upstream tells of new objects that it takes: as in [`REFUSALS`], with the warnings. Recorded from kube-apiserver
+/// 1.36.
+static WARNINGS: &str = include_str!("warnings.tsv");
+
+#[tokio::test]
+async fn clients_are_told_what_upstream_tells_them() {
+    let api = with_namespace().await;
+    let (mut rows, mut wrong) = (0, Vec::new());
+    for line in WARNINGS.lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [api_version, kind, pointer, value, wanted] = fields[..] else { panic!("{line}") };
+        let version = served(&api, api_version, kind);
+        let path = format!("{}?dryRun=All", collection(&version));
+        let answer = call(&api, "POST", &path, with(object(&version, "w"), pointer, value)).await;
+        assert_eq!(answer.code, 201, "{kind} {pointer} {value}: {}", answer.body);
+        wrong.extend(compare_warnings(&format!("{kind} {pointer} {value}"), &answer, wanted));
+        rows += 1;
+    }
+    assert!(rows > 40, "{rows}");
+    assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
 #[tokio::test]
 async fn changes_that_upstream_refuses_are_refused_in_its_words() {
     let api = with_namespace().await;

@@ -134,7 +134,7 @@ fn csi(source: &Field<'_>, errors: &mut Errors) {
     }
     for secret in SECRETS.map(|secret| source.at(secret)).iter().filter(|secret| secret.is_set()) {
         secret.at("name").named(names::subdomain, errors);
-        secret.at("namespace").named(names::dotless_label, errors);
+        secret.at("namespace").named(names::label, errors);
     }
 }
 

@@ -34,6 +34,7 @@ use crate::{
             pod_template::{self, security_profiles},
             set_phase,
             tables::{AGE, column, wide},
+            workload,
         },
         types,
     },
@@ -157,7 +158,11 @@ impl Strategy for Pod {
     /// Changes of pods come from programs, which nobody reads warnings of.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let pod = Field::root(new);
-        if old.is_some() { Vec::new() } else { pod_template::warnings(&pod.at("metadata"), &pod.at("spec"), false) }
+        if old.is_some() {
+            return Vec::new();
+        }
+        let name = workload::name_warning(new, old, "the Pod's hostname");
+        name.into_iter().chain(pod_template::warnings(&pod.at("metadata"), &pod.at("spec"), false)).collect()
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

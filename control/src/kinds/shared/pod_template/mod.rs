@@ -94,7 +94,13 @@ pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &m
     }
 }
 
-fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
+/// Validates what a RuntimeClass adds to the requests of its pods.
+pub(crate) fn validate_overhead(overhead: &Value, path: &str, errors: &mut Errors) {
+    container::resources(&serde_json::json!({"limits": overhead}), path, errors);
+}
+
+/// Validates `tolerations` of a pod or of a RuntimeClass.
+pub(crate) fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
     for (at, toleration) in list(spec, "tolerations") {
         let here = format!("{path}.tolerations[{at}]");
         let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
