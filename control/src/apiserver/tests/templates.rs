@@ -105,7 +105,8 @@ async fn every_type_can_be_created_and_read() {
             "{:?}",
             made.warnings
         );
-        assert_eq!(made.warnings.len(), deprecated.len(), "{}: {:?}", resource.gvk.kind, made.warnings);
+        let told = made.warnings.iter().filter(|warning| !warning.contains("is stored, but")).count();
+        assert_eq!(told, deprecated.len(), "{}: {:?}", resource.gvk.kind, made.warnings);
         let path = format!("{}/{}", collection(resource), made.body["metadata"]["name"].as_str().unwrap());
         let got = call(&api, "GET", &path, Value::Null).await;
         assert_eq!(got.body, made.body);
