@@ -92,9 +92,9 @@ fn step(text: &str) -> Option<(Step, &str)> {
 
 fn filter(text: &str) -> Option<(Step, &str)> {
     let (inside, rest) = text.split_once(")]")?;
-    let operator = ["==", "!="].iter().find_map(|operator| {
-        inside.split_once(operator).map(|(path, value)| (path, value, *operator == "=="))
-    });
+    let operator = ["==", "!="]
+        .iter()
+        .find_map(|operator| inside.split_once(operator).map(|(path, value)| (path, value, *operator == "==")));
     let Some((path, value, equal)) = operator else {
         let path = Some(inside.trim()).filter(|path| !path.contains(['?', '<', '>', '=']))?;
         return Some((Step::Having(Path::parse(path)?.0), rest));

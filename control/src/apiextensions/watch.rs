@@ -170,8 +170,13 @@ impl CustomResources {
         (cleanups, ending): (&mut JoinSet<String>, &mut Vec<String>),
         shutdown: &CancellationToken,
     ) -> bool {
-        let objects: BTreeMap<String, Arc<Object>> =
-            self.store.list(self.resource, None).0.into_iter().map(|object| (object.key.name.clone(), object)).collect();
+        let objects: BTreeMap<String, Arc<Object>> = self
+            .store
+            .list(self.resource, None)
+            .0
+            .into_iter()
+            .map(|object| (object.key.name.clone(), object))
+            .collect();
         self.forget(known, &objects);
         for (name, object) in &objects {
             if known.get(name).is_none_or(|known| known.revision != object.revision) {

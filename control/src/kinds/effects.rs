@@ -11,9 +11,7 @@ const NODE: Effect = Effect::Full("the node");
 const SCHEDULER: Effect = Effect::Full("the scheduler");
 const OTHERS: Effect = Effect::Full("programs that are installed for it, as in any cluster");
 
-const POLICIES: Effect = inert(
-    "its expressions are not evaluated: every request is admitted as if it were not there",
-);
+const POLICIES: Effect = inert("its expressions are not evaluated: every request is admitted as if it were not there");
 const WEBHOOKS: Effect = Effect::Stored(Inert {
     of: "with webhooks",
     undone: "its webhooks are not called: every request is admitted as if it were not there",
@@ -40,11 +38,15 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("", "secrets", NODE),
     ("", "serviceaccounts", API),
     ("", "services", Effect::Full("the proxy")),
-    ("apiregistration.k8s.io", "apiservices", Effect::Stored(Inert {
-        of: "with a service",
-        undone: "its service is not called: APIs are not aggregated, and requests to this one are answered as without it",
-        holds: |object| object["spec"]["service"].is_object(),
-    })),
+    (
+        "apiregistration.k8s.io",
+        "apiservices",
+        Effect::Stored(Inert {
+            of: "with a service",
+            undone: "its service is not called: APIs are not aggregated, and requests to this one are answered as without it",
+            holds: |object| object["spec"]["service"].is_object(),
+        }),
+    ),
     ("apps", "controllerrevisions", CONTROLLERS),
     ("apps", "daemonsets", CONTROLLERS),
     ("apps", "deployments", CONTROLLERS),
@@ -58,9 +60,13 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("networking.k8s.io", "ingressclasses", OTHERS),
     ("networking.k8s.io", "ingresses", OTHERS),
     ("networking.k8s.io", "ipaddresses", API),
-    ("networking.k8s.io", "networkpolicies", inert(
-        "windlass does not enforce it: traffic flows as if it were not there, unless a network plugin that you have installed enforces it",
-    )),
+    (
+        "networking.k8s.io",
+        "networkpolicies",
+        inert(
+            "windlass does not enforce it: traffic flows as if it were not there, unless a network plugin that you have installed enforces it",
+        ),
+    ),
     ("networking.k8s.io", "servicecidrs", API),
     ("policy", "poddisruptionbudgets", API),
     ("rbac.authorization.k8s.io", "clusterrolebindings", API),
@@ -79,14 +85,18 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("admissionregistration.k8s.io", "validatingadmissionpolicies", POLICIES),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", POLICIES),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations", WEBHOOKS),
-    ("apiextensions.k8s.io", "customresourcedefinitions", Effect::Stored(Inert {
-        of: "with `x-kubernetes-validations` or a conversion webhook",
-        undone: "its x-kubernetes-validations are not evaluated, nor is a conversion webhook called: objects that its rules \
+    (
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        Effect::Stored(Inert {
+            of: "with `x-kubernetes-validations` or a conversion webhook",
+            undone: "its x-kubernetes-validations are not evaluated, nor is a conversion webhook called: objects that its rules \
             forbid are stored, and they are served in the version in which they are stored alone",
-        holds: |object| {
-            object["spec"]["conversion"]["strategy"] == "Webhook" || has_rules(&object["spec"]["versions"])
-        },
-    })),
+            holds: |object| {
+                object["spec"]["conversion"]["strategy"] == "Webhook" || has_rules(&object["spec"]["versions"])
+            },
+        }),
+    ),
     ("scheduling.k8s.io", "priorityclasses", SCHEDULER),
     ("coordination.k8s.io", "leases", Effect::Full("who holds them")),
     ("node.k8s.io", "runtimeclasses", NODE),
@@ -202,7 +212,10 @@ mod tests {
             let reply = send(&api, &user, method, path, kind, "*/*", &body.to_string()).await;
             assert!(reply.code < 300, "{}", reply.body);
             let warnings = reply.warnings.join("\n");
-            assert!(warnings.contains(r#"NetworkPolicy \"deny\" is stored, but windlass does not enforce it"#), "{warnings}");
+            assert!(
+                warnings.contains(r#"NetworkPolicy \"deny\" is stored, but windlass does not enforce it"#),
+                "{warnings}"
+            );
         }
         let made = call(&api, "POST", "/api/v1/namespaces/n/configmaps", json!({"metadata": {"name": "m"}})).await;
         assert_eq!(made.warnings, [""; 0]);

@@ -94,7 +94,12 @@ fn a_rewrite_that_failed_is_put_off_and_leaves_nothing() {
     log.rewrite(records(9), counters.clone());
     assert_eq!(log.size(), 0, "one at a time");
     log.wait_for_rewrite();
-    assert_eq!(platter.file_names().iter().filter(|name| name.ends_with(".new")).count(), 0, "{:?}", platter.file_names());
+    assert_eq!(
+        platter.file_names().iter().filter(|name| name.ends_with(".new")).count(),
+        0,
+        "{:?}",
+        platter.file_names()
+    );
     log.commit(&records(1), &counters).unwrap();
     assert_eq!(log.size(), 0, "it is put off");
     log.commit(&records(2), &counters).unwrap();

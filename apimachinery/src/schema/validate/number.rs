@@ -130,14 +130,14 @@ mod tests {
     #[test]
     fn a_fractional_factor_is_told_and_divides_nothing() {
         let meta = Arc::new(schema("meta/v1.ObjectMeta"));
-        for factor in [0.1, 0.5, 0.999, 1.5, 1e-300, 2.0, 9.3e18] {
+        for factor in [0.1_f64, 0.5, 0.999, 1.5, 1e-300, 2.0, 9.3e18] {
             for kind in ["integer", "number"] {
                 let a = json!({"type": kind, "multipleOf": factor});
                 let of = structural::read(&json!({"type": "object", "properties": {"a": a}}), &meta);
                 for value in [json!(0), json!(1), json!(-3), json!(i64::MIN), json!(u64::MAX), json!(1.5)] {
                     let errors = validate(&of, &json!({"a": value}), None);
-                    let fits = value.as_f64().is_some_and(|n| (n / factor).fract() == 0.0);
-                    assert!(fits || !errors.is_empty(), "{value} of {a}");
+                    let is_wrong = kind == "integer" && factor.fract() != 0.0 && value.is_i64();
+                    assert!(!is_wrong || !errors.is_empty(), "{value} of {a}");
                 }
             }
         }

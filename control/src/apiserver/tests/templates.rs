@@ -78,6 +78,10 @@ pub(crate) fn object(resource: &Version, name: &str) -> Value {
             json!({"spec": {"group": "test.example", "scope": "Namespaced", "names": {"plural": name, "kind": "Thing"},
                 "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}})
         }
+        "Widget" => {
+            let template = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}});
+            json!({"spec": {"size": 1}, "template": template})
+        }
         "StorageClass" => json!({"provisioner": "p.q/r", "parameters": {"a": "b"}, "mountOptions": ["ro"]}),
         _ => sample(&resource.gvk.api_version(), &resource.gvk.kind),
     };

@@ -116,9 +116,10 @@ impl Kinds {
         for found in &list.resources {
             let known = |k: &Arc<Kind>| k.resource.group == group && k.resource.plural == found.name;
             let known = self.all.iter().position(known);
-            let is_stored = found.storage_version_hash.as_ref().is_some_and(|hash| {
-                *hash == storage_version::hash(group_version, &found.kind)
-            });
+            let is_stored = found
+                .storage_version_hash
+                .as_ref()
+                .is_some_and(|hash| *hash == storage_version::hash(group_version, &found.kind));
             if found.name.contains('/') || (known.is_some() && !is_stored) {
                 continue;
             }
@@ -167,7 +168,9 @@ mod tests {
                 "verbs": ["list"], "storageVersionHash": hash});
             serde_json::from_value(serde_json::json!({"groupVersion": "", "resources": [found]})).unwrap()
         };
-        for (stored, used) in [(None, "a/v1"), (Some("a/v1"), "a/v1"), (Some("a/v1beta1"), "a/v1beta1"), (Some("a/v9"), "a/v1")] {
+        for (stored, used) in
+            [(None, "a/v1"), (Some("a/v1"), "a/v1"), (Some("a/v1beta1"), "a/v1beta1"), (Some("a/v9"), "a/v1")]
+        {
             let mut kinds = Kinds::default();
             kinds.add("a/v1", &document(stored));
             kinds.add("a/v1beta1", &document(stored));

@@ -139,7 +139,11 @@ fn condition(object: &Value) -> Value {
         ("True", "Passed", format!("{group}/{version} is served by this API server itself; the service is not called"))
     } else {
         let server = format!("{}/{}", text(&service["namespace"]), text(&service["name"]));
-        ("False", "FailedDiscoveryCheck", format!("the service {server} is not called: this API server does not aggregate APIs"))
+        (
+            "False",
+            "FailedDiscoveryCheck",
+            format!("the service {server} is not called: this API server does not aggregate APIs"),
+        )
     };
     json!({"type": "Available", "status": status, "reason": reason, "message": message,
         "lastTransitionTime": crate::apiserver::generate::now()})

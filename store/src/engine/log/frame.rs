@@ -174,7 +174,8 @@ mod tests {
             revision_at: 0,
             index_values: OnceLock::new(),
         };
-        let record = |deleted| Record { resource: "r".into(), object: Arc::new(object.clone()), deleted, unix_seconds: 0 };
+        let record =
+            |deleted| Record { resource: "r".into(), object: Arc::new(object.clone()), deleted, unix_seconds: 0 };
         let (counters, mut out) = (Counters::default(), vec![1, 2]);
         for limit in [0, 999, 1000, 1050] {
             assert!(write_frame_within(limit, &mut out, &[record(false)], &counters).is_err(), "{limit}");
