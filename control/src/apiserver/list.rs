@@ -127,7 +127,7 @@ impl ApiRequest {
         let decodes = self.accept.representation != Representation::Object;
         let mut turns = Turns::default();
         // Objects behind the page are left to the next one.
-        while let Some(object) = objects.next() {
+        for object in objects.by_ref() {
             let value = (decodes || !selectors.is_empty()).then(|| version.decode(object)).transpose()?;
             if value.is_some() {
                 turns.take(object.bytes.len()).await;
