@@ -130,7 +130,11 @@ fn the_first_document_of_a_text_is_read() {
         ("---\n", &Value::Null),
         ("", &Value::Null),
     ] {
-        assert_eq!(decode(text.as_bytes(), ContentType::Yaml).map(|decoded| decoded.value).as_ref(), Ok(value), "{text:?}");
+        assert_eq!(
+            decode(text.as_bytes(), ContentType::Yaml).map(|decoded| decoded.value).as_ref(),
+            Ok(value),
+            "{text:?}"
+        );
     }
     let text = "a: |\n  x\n  ---\n  y\nb: ---c\n";
     let decoded = decode(text.as_bytes(), ContentType::Yaml).unwrap().value;
@@ -139,9 +143,12 @@ fn the_first_document_of_a_text_is_read() {
 
 #[test]
 fn errors_do_not_tell_how_the_program_is_made() {
-    for text in ["~: b\n", "a: b: c\n", "\ta: b\n", "a: *x\n", "a: !!binary x\n", "a: [\n", "? [a]\n: b\n", "a: !x y\nb"] {
+    for text in
+        ["~: b\n", "a: b: c\n", "\ta: b\n", "a: *x\n", "a: !!binary x\n", "a: [\n", "? [a]\n: b\n", "a: !x y\nb"]
+    {
         if let Err(why) = decode(text.as_bytes(), ContentType::Yaml) {
-            let told = ["Option", "from_str", "serde", "Rust", "Policy", "Config"].iter().any(|word| why.contains(word));
+            let told =
+                ["Option", "from_str", "serde", "Rust", "Policy", "Config"].iter().any(|word| why.contains(word));
             assert!(!told, "{text:?}: {why}");
         }
     }

@@ -43,11 +43,13 @@ fn typed_parts_fit(schema: &Schema, value: &Value, depth: usize) -> bool {
         (_, Value::Null) => true,
         (Kind::Named(_), value) => fits(schema, value, depth, false),
         (_, Value::Object(_) | Value::Array(_)) if depth > MAX_DEPTH => false,
-        (Kind::List(items), Value::Array(values)) => values.iter().all(|value| typed_parts_fit(items, value, depth + 1)),
+        (Kind::List(items), Value::Array(values)) => {
+            values.iter().all(|value| typed_parts_fit(items, value, depth + 1))
+        }
         (Kind::Union(_), value) => schema.alternative(value).is_none_or(|form| typed_parts_fit(form, value, depth + 1)),
-        (Kind::Object(_) | Kind::Map(_), Value::Object(fields)) => fields.iter().all(|(key, value)| {
-            schema.field(key).is_none_or(|field| typed_parts_fit(field, value, depth + 1))
-        }),
+        (Kind::Object(_) | Kind::Map(_), Value::Object(fields)) => fields
+            .iter()
+            .all(|(key, value)| schema.field(key).is_none_or(|field| typed_parts_fit(field, value, depth + 1))),
         _ => true,
     }
 }

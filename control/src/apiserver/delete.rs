@@ -9,6 +9,7 @@ use super::{
     admission::{Operation, Warnings},
     chain::{ApiRequest, ApiResult},
     error::ApiError,
+    list::Turns,
     pipeline::{Draft, Mutated, Mutation, Scope},
     read::Selectors,
     request_info::RequestOptions,
@@ -290,9 +291,10 @@ impl ApiRequest {
         let selectors = Selectors::read(target, options)?;
         let version = &target.version;
         let (items, revision) = self.store().list(target.id()?, target.namespace.as_deref());
-        let mut deleted = Vec::new();
+        let (mut deleted, mut turns) = (Vec::new(), Turns::default());
         for object in items {
             let value = version.decode(&object)?;
+            turns.take(object.bytes.len()).await;
             if !selectors.is_empty() && !selectors.matches(&value) {
                 continue;
             }

@@ -1,5 +1,7 @@
 //! Finds the handler of an authorized request: discovery, or a resource of the catalog and its subresources.
 
+use std::sync::Arc;
+
 use axum::{
     body::{Body, Bytes},
     http::Method,
@@ -14,10 +16,11 @@ use super::{
     request_info::{RequestInfo, RequestOptions},
     subresource::{Serves, Subresource},
     target::{Route, Target},
+    types::Catalog,
 };
 
 /// The largest body of most requests.
-const MAX_BODY_BYTES: usize = 3 << 20;
+const MAX_BODY_BYTES: usize = crate::store::MAX_OBJECT_BYTES;
 
 impl ApiRequest {
     pub(super) async fn dispatch(&self, route: &Route, body: Body) -> ApiResult {
@@ -31,7 +34,11 @@ impl ApiRequest {
             if let Some(answer) = self.document(&info.path) {
                 return answer;
             }
-            let answer = discovery::answer(&self.api.catalogs().current(), info, &self.method, &self.headers, options);
+            let catalog = self.api.catalogs().current();
+            if discovery::is_heavy(&info.path) {
+                return self.heavy_discovery(catalog, info.clone(), options.clone()).await;
+            }
+            let answer = discovery::answer(&catalog, info, &self.method, &self.headers, options);
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
         }
         let target = target.as_ref().ok_or_else(ApiError::unknown_path)?;
@@ -47,6 +54,16 @@ impl ApiRequest {
             super::decode::warn_first(&mut response, warning);
         }
         Ok(response)
+    }
+
+    /// Discovery whose answer takes long to make: one at a time, however many ask, and not on the threads on which the API
+    /// and the node answer.
+    async fn heavy_discovery(&self, catalog: Arc<Catalog>, info: RequestInfo, options: RequestOptions) -> ApiResult {
+        let _turn = self.api.inner.documents_turn.acquire().await.map_err(ApiError::internal)?;
+        let (method, headers) = (self.method.clone(), self.headers.clone());
+        let make = move || discovery::answer(&catalog, &info, &method, &headers, &options);
+        let made = tokio::task::spawn_blocking(make).await.map_err(ApiError::internal)?;
+        made.unwrap_or_else(|| Err(ApiError::unknown_path()))
     }
 
     async fn serve(&self, target: &Target, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {

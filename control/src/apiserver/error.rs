@@ -274,6 +274,10 @@ impl ApiError {
                 let (field, detail) = (refusal.field.clone(), refusal.detail.clone());
                 Self::invalid(resource, name, &[FieldError { field, cause: Cause::Invalid, detail }])
             }
+            store::Error::TooLarge { .. } => {
+                let what = format!("{} {name:?} is too large: {error}", resource.group_resource());
+                Self::new(413, "RequestEntityTooLarge", what)
+            }
             other => Self::store(other),
         }
     }

@@ -44,6 +44,7 @@ mod user;
 pub(crate) mod validation;
 mod virtual_resource;
 mod watch;
+mod websocket;
 mod write;
 
 #[cfg(test)]
@@ -51,7 +52,15 @@ pub(crate) mod tests;
 
 use std::sync::Arc;
 
-use axum::{Router, body::Body, extract::State, http::Request, response::Response};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::{Method, Request, StatusCode},
+    response::{IntoResponse as _, Response},
+};
+use futures::FutureExt as _;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use windlass_apimachinery::schema::Schema;
 use windlass_kit::{metrics::Registry, slis::HealthChecks};
@@ -134,6 +143,8 @@ struct Inner {
     audit: Option<Arc<dyn AuditSink>>,
     documents: Vec<Document>,
     limits: Arc<Limits>,
+    /// Held by who makes a document of all types.
+    documents_turn: Semaphore,
     metrics: Registry,
     requests: Arc<RequestMetrics>,
     health_checks: HealthChecks,
@@ -161,6 +172,7 @@ impl Api {
             audit: components.audit,
             documents: components.documents,
             limits,
+            documents_turn: Semaphore::new(1),
             metrics,
             requests,
             health_checks: HealthChecks::default(),
@@ -218,5 +230,19 @@ impl Api {
 }
 
 async fn handle(State(api): State<Api>, request: Request<Body>) -> Response {
-    chain::handle(api, request).await
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    answer_or_panic(&method, &path, chain::handle(api, request)).await
+}
+
+/// Answers also for a handler that panics: a bug costs one request, and not the task of a client in this process. The store
+/// has its own threads, and what is shared keeps no lock that a panic would leave half-done.
+async fn answer_or_panic(method: &Method, path: &str, answer: impl Future<Output = Response>) -> Response {
+    std::panic::AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let why = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        // Queries may hold secrets and are not logged.
+        tracing::error!(%method, path, why, "the handler of a request has panicked; this is a bug of windlass, please report it");
+        let error = ApiError::internal("this request caused the API server to panic. Look in the logs for details.");
+        (StatusCode::INTERNAL_SERVER_ERROR, Json(error.status())).into_response()
+    })
 }

@@ -18,7 +18,10 @@ const REFUSED: [(&str, &str); 7] = [
         r#"{"annotations": {"x": true}}"#,
         "json: cannot unmarshal bool into Go struct field ObjectMeta.annotations of type string",
     ),
-    (r#"{"finalizers": "x"}"#, "json: cannot unmarshal string into Go struct field ObjectMeta.finalizers of type []string"),
+    (
+        r#"{"finalizers": "x"}"#,
+        "json: cannot unmarshal string into Go struct field ObjectMeta.finalizers of type []string",
+    ),
     (
         r#"{"labels": [1]}"#,
         "json: cannot unmarshal array into Go struct field ObjectMeta.labels of type map[string]string",
@@ -54,7 +57,8 @@ async fn metadata_that_clients_cannot_decode_is_refused_on_every_way_in() {
         whole["metadata"]["name"] = json!("p");
         assert_eq!(call(&api, "PUT", ONE, whole.clone()).await.code, 400, "{metadata}");
         assert_eq!(call(&api, "PUT", &format!("{ONE}/status"), whole).await.code, 400, "{metadata}");
-        let of = |(key, value): (&String, &Value)| json!({"op": "add", "path": format!("/metadata/{key}"), "value": value});
+        let of =
+            |(key, value): (&String, &Value)| json!({"op": "add", "path": format!("/metadata/{key}"), "value": value});
         let operations: Vec<Value> = metadata.as_object().unwrap().iter().map(of).collect();
         let merge = json!({"metadata": metadata}).to_string();
         for (path, kind, body) in [
@@ -112,7 +116,10 @@ async fn metadata_that_was_stored_so_is_left_out_and_repaired() {
     for object in api.store().list(api.store().resource("widgets.test.example"), None).0 {
         let value = object.value();
         assert_eq!(value["metadata"]["labels"], json!({"good": "1"}), "{value}");
-        assert_eq!((&value["metadata"]["annotations"], &value["apiVersion"]), (&Value::Null, &json!("test.example/v1")));
+        assert_eq!(
+            (&value["metadata"]["annotations"], &value["apiVersion"]),
+            (&Value::Null, &json!("test.example/v1"))
+        );
     }
     let before = api.store().revision();
     assert!(api.repair().await && api.store().revision() == before, "what can be read stays as it is");

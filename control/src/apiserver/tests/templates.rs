@@ -26,7 +26,14 @@ pub(crate) fn name_of(resource: &Version, name: &str) -> String {
 
 /// An object of a type, under a name.
 pub(crate) fn object(resource: &Version, name: &str) -> Value {
-    let mut object = sample(&resource.gvk.api_version(), &resource.gvk.kind);
+    let mut object = match &*resource.gvk.kind {
+        // A custom resource of the tests.
+        "Widget" => {
+            let template = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}});
+            json!({"spec": {"size": 1}, "template": template})
+        }
+        kind => sample(&resource.gvk.api_version(), kind),
+    };
     if resource.gvk.kind == "CustomResourceDefinition" {
         object["spec"]["names"]["plural"] = json!(name);
     }
@@ -54,7 +61,8 @@ async fn every_type_can_be_created_and_read() {
             "{:?}",
             made.warnings
         );
-        assert_eq!(made.warnings.len(), deprecated.len(), "{}: {:?}", resource.gvk.kind, made.warnings);
+        let told = made.warnings.iter().filter(|warning| !warning.contains("is stored, but")).count();
+        assert_eq!(told, deprecated.len(), "{}: {:?}", resource.gvk.kind, made.warnings);
         let path = format!("{}/{}", collection(resource), made.body["metadata"]["name"].as_str().unwrap());
         let got = call(&api, "GET", &path, Value::Null).await;
         assert_eq!(got.body, made.body);

@@ -65,15 +65,8 @@ fn package_of(group: &str) -> Option<&'static str> {
 
 /// The kinds of `meta/v1` that belong to every version of every group: a client in Go sends the options of a deletion of a
 /// Deployment as `apps/v1`. Upstream's `AddToGroupVersion`.
-const OF_EVERY_VERSION: [&str; 7] = [
-    "CreateOptions",
-    "DeleteOptions",
-    "GetOptions",
-    "ListOptions",
-    "PatchOptions",
-    "UpdateOptions",
-    "WatchEvent",
-];
+const OF_EVERY_VERSION: [&str; 7] =
+    ["CreateOptions", "DeleteOptions", "GetOptions", "ListOptions", "PatchOptions", "UpdateOptions", "WatchEvent"];
 
 /// The type of a built-in kind. `Status` and discovery are kinds of `v1`, their types are in `meta/v1`; options are kinds of
 /// every version.
