@@ -369,13 +369,11 @@ async fn start_network(
     network: Network,
     node: watch::Receiver<Option<Arc<Node>>>,
 ) {
-    let token = tasks.token();
-    match config {
-        PodNetworkConfig::Routed(_) => {
-            let file = node::pod_cidr_file(&pods.data_dir);
-            node::use_saved_pod_cidrs(&network, &file).await;
-            tasks.forever("pod network", async move { node::sync_pod_cidrs(network, &file, node, token).await });
-        }
-        PodNetworkConfig::Cni(_) => tasks.forever("pod network", async move { network.watch_plugins(token).await }),
+    if let PodNetworkConfig::Routed(_) = config {
+        let (file, network, token) = (node::pod_cidr_file(&pods.data_dir), network.clone(), tasks.token());
+        node::use_saved_pod_cidrs(&network, &file).await;
+        tasks.forever("pod ranges", async move { node::sync_pod_cidrs(network, &file, node, token).await });
     }
+    let token = tasks.token();
+    tasks.forever("pod network", async move { network.keep(token).await });
 }
