@@ -1,10 +1,11 @@
 //! The user and the privileges of a container: from its two security contexts to Docker's options. Pure.
 
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, Container, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext,
+    AppArmorProfile, Container, Pod, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext,
 };
 
 use super::container_config::ContainerImage;
+use crate::pods::lifecycle::spec;
 
 /// Both security contexts that apply to a container; its own wins.
 #[derive(Debug, Clone, Copy)]
@@ -151,10 +152,25 @@ pub(crate) fn needs_passwd(spec: &PodSpec, container: &Container, image_user: &s
     SecurityContexts::of(spec, container).needs_primary_group(image_user)
 }
 
-/// The Localhost AppArmor profile that a container names.
-pub(crate) fn local_app_armor<'a>(spec: &'a PodSpec, container: &'a Container) -> Option<&'a str> {
-    let profile = SecurityContexts::of(spec, container).app_armor().filter(|p| p.type_ == "Localhost")?;
-    profile.localhost_profile.as_deref()
+/// Whether a container asks for a Localhost AppArmor profile and names none.
+pub(crate) fn has_unnamed_app_armor(spec: &PodSpec, container: &Container) -> bool {
+    let local = SecurityContexts::of(spec, container).app_armor().filter(|p| p.type_ == "Localhost");
+    local.is_some_and(|p| p.localhost_profile.as_deref().is_none_or(|name| name.trim().is_empty()))
+}
+
+/// The prefix of annotations that said a container's AppArmor profile before there were fields.
+const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// Whether a pod or one of its containers is to be confined by AppArmor; upstream's `isRequired`
+/// (pkg/security/apparmor/helpers.go).
+pub(crate) fn needs_app_armor(pod: &Pod, spec: &PodSpec) -> bool {
+    let confines = |profile: Option<&AppArmorProfile>| profile.is_some_and(|p| p.type_ != "Unconfined");
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let mut annotated = annotations.filter(|(key, _)| key.starts_with(APP_ARMOR_ANNOTATION));
+    confines(spec.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref()))
+        || spec::all_containers(spec)
+            .any(|(c, _)| confines(c.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref())))
+        || annotated.any(|(_, profile)| profile != "unconfined")
 }
 
 /// The Localhost seccomp profile that a container names, by its path below the profiles' directory.

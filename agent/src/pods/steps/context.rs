@@ -1,7 +1,6 @@
 //! What all workers and steps of a node share.
 
 use std::{
-    collections::BTreeSet,
     fmt,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
@@ -98,7 +97,7 @@ pub(crate) struct PodContext {
     pub(crate) negative_oom: AtomicBool,
     pub(crate) running: mpsc::Sender<RunningContainers>,
     pause_image: OnceCell<String>,
-    app_armor_profiles: BTreeSet<String>,
+    app_armor: bool,
     reservations: Mutex<Reservations>,
     /// Counts up whenever deferred resizes may fit: capacity was freed, or their turn came.
     pub(crate) capacity_freed: watch::Sender<u64>,
@@ -140,7 +139,7 @@ impl PodContext {
             negative_oom: AtomicBool::new(host_facts::negative_oom_allowed()),
             running,
             pause_image: OnceCell::new(),
-            app_armor_profiles: host_facts::app_armor_profiles(),
+            app_armor: host_facts::app_armor_enabled(),
             reservations: Mutex::default(),
             capacity_freed: watch::Sender::new(0),
         };
@@ -158,7 +157,7 @@ impl PodContext {
         NodeView {
             pressure: *self.node.pressure.borrow(),
             shutting_down: *self.node.shutting_down.borrow(),
-            profiles: self.app_armor_profiles.clone(),
+            app_armor: self.app_armor,
             unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
             ..NodeView::of(&config.node_name, node.as_deref(), &config.allocatable, config.max_pods)
         }

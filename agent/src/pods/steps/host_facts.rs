@@ -16,11 +16,10 @@ pub(crate) fn hosts() -> String {
     std::fs::read_to_string("/etc/hosts").unwrap_or_default()
 }
 
-/// The AppArmor profiles that are loaded; none on a kernel without AppArmor.
-pub(crate) fn app_armor_profiles() -> std::collections::BTreeSet<String> {
-    let text = std::fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap_or_default();
-    // Each line is a name and its mode: `docker-default (enforce)`.
-    text.lines().filter_map(|line| Some(line.rsplit_once(" (")?.0.to_owned())).collect()
+/// Whether the kernel confines processes by AppArmor, as upstream finds out.
+pub(crate) fn app_armor_enabled() -> bool {
+    Path::new("/sys/kernel/security/apparmor").exists()
+        && std::fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.first() == Some(&b'Y'))
 }
 
 /// The Docker configuration files of the node: credentials that all its pods may use.
