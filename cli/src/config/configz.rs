@@ -22,6 +22,8 @@ pub(crate) fn kubelet_configuration(settings: &Settings, client_ca: Option<&Path
         "allowedUnsafeSysctls": settings.allowed_unsafe_sysctls,
         "maxPods": settings.max_pods,
         "podPidsLimit": settings.kubelet.pod_pids_limit,
+        "memorySwap": settings.kubelet.memory_swap,
+        "failSwapOn": settings.kubelet.fail_swap_on,
         "podCIDR": settings.cluster_cidr.to_string(),
         "podLogsDir": settings.pod_logs_dir,
         "containerLogMaxSize": settings.log_limits.file_bytes.to_string(),

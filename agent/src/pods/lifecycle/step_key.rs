@@ -17,8 +17,8 @@ pub(crate) enum StepKey {
     Container(String),
     /// The postStart hook of a container runs, by the container's id.
     PostStart(String),
-    /// A running container is resized, by its id.
-    Resize(String),
+    /// A running container is resized. One at a time, since their order matters to the pod's cgroup.
+    Resize,
     /// A container is probed, by its name.
     Probe(String, ProbeType),
     /// The grace period of a container that is being stopped is cut, by its id.
@@ -39,7 +39,7 @@ impl StepKey {
     /// Whether volumes, network and cgroup of the pod must stay while this step is in flight.
     pub(crate) fn blocks_cleanup(&self) -> bool {
         match self {
-            Self::Volumes | Self::Sandbox | Self::Create(_) | Self::Resize(_) | Self::CleanUp | Self::DeleteFromApi => {
+            Self::Volumes | Self::Sandbox | Self::Create(_) | Self::Resize | Self::CleanUp | Self::DeleteFromApi => {
                 true
             }
             // Steps that start a container are done when all containers have exited, and the rest uses nothing of the

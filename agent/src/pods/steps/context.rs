@@ -18,6 +18,7 @@ use windlass_kit::{
 use super::host_facts;
 use crate::{
     Config, ContainerRecord, Pressure,
+    cgroup::Cgroups,
     engine::{Engine, EngineError, Health, containers::Info},
     images::Images,
     metrics::Metrics,
@@ -28,7 +29,7 @@ use crate::{
             reservations::{Reservation, Reservations, ResizeRequest},
             rules::{self, NodeView},
         },
-        container::{env::ServiceList, hosts_and_dns::Dns},
+        container::{env::ServiceList, hosts_and_dns::Dns, qos::NodeSwap},
         lifecycle::{observed::ResizeDecision, reasons, spec},
     },
     probe_metrics::ProbeMetrics,
@@ -68,6 +69,8 @@ pub struct NodeHandles {
     pub probe_metrics: ProbeMetrics,
     /// Where volumes are mounted.
     pub volumes: VolumeRegistry,
+    /// The cgroups of pods.
+    pub(crate) cgroups: Arc<Cgroups>,
 }
 
 impl fmt::Debug for NodeHandles {
@@ -93,6 +96,7 @@ pub(crate) struct PodContext {
     pub(crate) services: watch::Receiver<ServiceList>,
     /// Bytes of memory of the machine.
     pub(crate) node_memory: i64,
+    pub(crate) node_swap: NodeSwap,
     /// Whether containers can be given a negative OOM score.
     pub(crate) negative_oom: AtomicBool,
     pub(crate) running: mpsc::Sender<RunningContainers>,
@@ -125,6 +129,8 @@ impl PodContext {
             node.config.allocatable.clone(),
             Arc::clone(&node.metrics),
         );
+        let (node_memory, swap) = host_facts::total_memory_and_swap();
+        let node_swap = NodeSwap { behavior: node.config.swap_behavior, memory: node_memory, swap };
         let context = Self {
             recorder: node.metrics.recorder(node.client.clone(), &node.config.node_name),
             object_watches: ObjectWatches::new(node.client.clone()),
@@ -135,7 +141,8 @@ impl PodContext {
             engine_health,
             engine_info,
             services,
-            node_memory: host_facts::total_memory(),
+            node_memory,
+            node_swap,
             negative_oom: AtomicBool::new(host_facts::negative_oom_allowed()),
             running,
             pause_image: OnceCell::new(),

@@ -5,10 +5,12 @@ use std::path::Path;
 /// The capability that a negative OOM score needs.
 const CAP_SYS_RESOURCE: u64 = 24;
 
-/// Bytes of memory of the machine.
-pub(crate) fn total_memory() -> i64 {
+/// Bytes of memory and of swap of the machine.
+pub(crate) fn total_memory_and_swap() -> (i64, i64) {
     use procfs::Current as _;
-    procfs::Meminfo::current().ok().and_then(|m| i64::try_from(m.mem_total).ok()).unwrap_or(0)
+    let Ok(all) = procfs::Meminfo::current() else { return (0, 0) };
+    let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(0);
+    (bytes(all.mem_total), bytes(all.swap_total))
 }
 
 /// The host's /etc/hosts as it is now.

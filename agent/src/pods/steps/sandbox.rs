@@ -162,7 +162,7 @@ async fn start_and_attach(
             write_pod_files(context, pod, &running.addresses).map_err(refused)?;
         }
     }
-    apply_pod_cgroup(context, pod, false).await;
+    apply_pod_cgroup(context, pod).await;
     Ok(running)
 }
 
@@ -199,6 +199,7 @@ pub(crate) async fn remove_sandbox(context: Arc<PodContext>, id: String, detach:
     let failed = |message: String| StepError::new(reasons::KILL_POD_SANDBOX_ERROR, message);
     let detached = async {
         let Some(uid) = detach else { return Ok(()) };
+        context.node.cgroups.forget_pod(&uid);
         context.node.network.detach(&uid).await.map_err(|e| failed(e.to_string()))
     };
     let removed = async {

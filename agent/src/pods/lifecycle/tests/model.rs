@@ -161,7 +161,7 @@ impl World {
             Action::ReleaseVolumes => self.observed.volumes_released = true,
             Action::CleanUp => self.observed.cleaned_up = true,
             Action::DeleteFromApi => self.observed.deleted_from_api = true,
-            Action::Resize { .. } | Action::ShortenGrace { .. } => {}
+            Action::Resize(_) | Action::ShortenGrace { .. } => {}
         }
     }
 
