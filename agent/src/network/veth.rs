@@ -370,7 +370,7 @@ pub(super) async fn teardown(ranges: &[Cidr]) -> Vec<String> {
     for family in Family::BOTH {
         problems.extend(iptables::remove(family).await);
     }
-    for range in ranges.iter().copied() {
+    for &range in ranges {
         // Where they lead there is nobody any more. A machine without conntrack has none.
         let to_a_pod =
             move |flow: &conntrack::Flow| flow.reply_src != flow.destination && range.contains(&flow.reply_src.ip());

@@ -161,7 +161,7 @@ fn app_armor(pod: &Pod, spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
     }
     let why = if !node.app_armor {
         "AppArmor is not enabled on the host"
-    } else if spec::all_containers(spec).any(|(c, _)| has_unnamed_app_armor(spec, c)) {
+    } else if spec::all_containers(spec).any(|(c, _)| has_unnamed_app_armor(pod, spec, c)) {
         "invalid empty AppArmor profile name"
     } else {
         return None;

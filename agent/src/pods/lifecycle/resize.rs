@@ -88,7 +88,7 @@ pub(crate) fn next_step(spec: &PodSpec, observed: &Observed) -> Option<ResizeSte
         if is.cpu_quota != wanted.cpu_quota {
             return Some(shrinks(is.cpu_quota, wanted.cpu_quota));
         }
-        (is.cpu_shares != wanted.cpu_shares).then(|| wanted.cpu_shares < is.cpu_shares)
+        (is.cpu_shares != wanted.cpu_shares).then_some(wanted.cpu_shares < is.cpu_shares)
     };
     let changing = |of: &dyn Fn(Limits, Limits) -> Option<bool>| {
         let changes = in_place.iter().filter_map(|(c, i, wanted)| Some((*c, *i, of(i.limits, *wanted)?)));
