@@ -14,7 +14,7 @@ use windlass_kit::net::NodeIps;
 use super::{
     Addresses, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout, Settings,
     flags::{parse_bytes, parse_ports},
-    kubelet::ShutdownGracePeriodByPodPriority,
+    kubelet::{MemorySwap, ShutdownGracePeriodByPodPriority},
 };
 
 /// The fields of a file; absent ones keep their defaults, unknown ones are errors.
@@ -100,6 +100,8 @@ pub(crate) struct File {
     enforce_node_allocatable: Option<Vec<String>>,
     node_status_max_images: Option<i32>,
     pod_pids_limit: Option<i64>,
+    memory_swap: Option<MemorySwap>,
+    fail_swap_on: Option<bool>,
     max_parallel_image_pulls: Option<usize>,
     image_pull_credentials_verification_policy: Option<String>,
     preloaded_images_verification_allowlist: Option<Vec<String>>,
@@ -268,6 +270,8 @@ impl File {
         set(self.system_reserved, &mut to.kubelet.system_reserved);
         set(self.enforce_node_allocatable, &mut to.kubelet.enforce_node_allocatable);
         set(self.pod_pids_limit, &mut to.kubelet.pod_pids_limit);
+        set(self.memory_swap, &mut to.kubelet.memory_swap);
+        set(self.fail_swap_on, &mut to.kubelet.fail_swap_on);
         let kubelet = &mut to.kubelet;
         set(self.image_pull_credentials_verification_policy, &mut kubelet.image_pull_credentials_verification_policy);
         set(self.preloaded_images_verification_allowlist, &mut kubelet.preloaded_images_verification_allowlist);

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use windlass_agent::{
+    SwapBehavior,
     images::PullVerificationPolicy,
     node::{
         Amounts,
@@ -42,9 +43,19 @@ pub(crate) struct KubeletSettings {
     pub(crate) node_status_max_images: i32,
     /// Below one means no limit, as upstream.
     pub(crate) pod_pids_limit: i64,
+    pub(crate) memory_swap: MemorySwap,
+    /// Upstream's default is true.
+    pub(crate) fail_swap_on: bool,
     pub(crate) shutdown_grace_period: String,
     pub(crate) shutdown_grace_period_critical_pods: String,
     pub(crate) shutdown_grace_period_by_pod_priority: Vec<ShutdownGracePeriodByPodPriority>,
+}
+
+/// How pods use the machine's swap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct MemorySwap {
+    pub(crate) swap_behavior: SwapBehavior,
 }
 
 /// The grace period of pods of a priority at shutdown.
@@ -80,6 +91,8 @@ impl Default for KubeletSettings {
             image_credential_provider_bin_dir: None,
             node_status_max_images: 50,
             pod_pids_limit: -1,
+            memory_swap: MemorySwap::default(),
+            fail_swap_on: false,
             shutdown_grace_period: "0s".to_owned(),
             shutdown_grace_period_critical_pods: "0s".to_owned(),
             shutdown_grace_period_by_pod_priority: Vec::new(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, Pod},
+    api::core::v1::{Container, ContainerPort, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 
@@ -147,16 +147,19 @@ pub fn pod_amounts(containers: &[Container], inits: &[Container], of: impl Fn(&C
     running
 }
 
+/// The ports of the containers of a pod that last: main ones and sidecars. Only these are reserved on a node, so only
+/// these are opened there.
+pub fn lasting_ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten())
+}
+
 /// The host ports of a pod.
 #[must_use]
 pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let host_network = spec.host_network == Some(true);
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    spec.containers
-        .iter()
-        .chain(sidecars)
-        .flat_map(|c| c.ports.iter().flatten())
+    lasting_ports(spec)
         .filter_map(|port| {
             let number = port.host_port.or(host_network.then_some(port.container_port)).filter(|p| *p > 0)?;
             let ip = port.host_ip.clone().filter(|ip| ip != "0.0.0.0" && ip != "::").unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{probes::ProbeType, step_key::StepKey};
+use super::{probes::ProbeType, resize::ResizeStep, step_key::StepKey};
 
 /// One step that a worker starts. The steps of one plan do not depend on each other and run side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,11 +47,8 @@ pub(crate) enum Action {
         id: String,
         probe: ProbeType,
     },
-    /// Apply the resources of the spec to a running container.
-    Resize {
-        container: String,
-        id: String,
-    },
+    /// Apply one resource of the spec to a running container.
+    Resize(ResizeStep),
     /// Cut the grace period of a container that is being stopped.
     ShortenGrace {
         id: String,
@@ -110,7 +107,7 @@ impl Action {
             Self::PreStop { id, .. } => StepKey::PreStop(id.clone()),
             Self::ShortenPreStop { id, .. } | Self::CutPreStop { id } => StepKey::BoundPreStop(id.clone()),
             Self::PostStart { id, .. } => StepKey::PostStart(id.clone()),
-            Self::Resize { id, .. } => StepKey::Resize(id.clone()),
+            Self::Resize(_) => StepKey::Resize,
             Self::Probe { container, probe, .. } => StepKey::Probe(container.clone(), *probe),
             Self::ShortenGrace { id, .. } => StepKey::ShortenGrace(id.clone()),
             Self::CleanUp => StepKey::CleanUp,

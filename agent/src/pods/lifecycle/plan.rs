@@ -265,10 +265,15 @@ impl PodView<'_> {
                 let message = format!("Container {} resize requires restart", container.name);
                 self.stop(StopOrder::new(instance, grace, message), plan);
             }
-            Some(ResizePath::InPlace) if self.is_retry_due(self.observed.resize_failure.as_ref(), plan) => {
-                plan.push(Action::Resize { container: container.name.clone(), id: instance.id.clone() });
+            Some(ResizePath::InPlace) => {
+                // Another container's may come first.
+                if let Some(step) = resize::next_step(self.spec, self.observed).filter(|step| step.id == instance.id)
+                    && self.is_retry_due(self.observed.resize_failure.as_ref(), plan)
+                {
+                    plan.push(Action::Resize(step));
+                }
             }
-            _ => {}
+            None => {}
         }
     }
 

@@ -23,8 +23,8 @@ pub(crate) enum StepKey {
     BoundPreStop(String),
     /// The postStart hook of a container runs, by the container's id.
     PostStart(String),
-    /// A running container is resized, by its id.
-    Resize(String),
+    /// A running container is resized. One at a time, since their order matters to the pod's cgroup.
+    Resize,
     /// A container is probed, by its name.
     Probe(String, ProbeType),
     /// The grace period of a container that is being stopped is cut, by its id.
@@ -49,7 +49,7 @@ impl StepKey {
             | Self::ReleaseVolumes
             | Self::Sandbox
             | Self::Create(_)
-            | Self::Resize(_)
+            | Self::Resize
             | Self::CleanUp
             | Self::DeleteFromApi => true,
             // Steps that start a container are done when all containers have exited, and the rest uses nothing of the

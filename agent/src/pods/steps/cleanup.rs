@@ -11,7 +11,6 @@ use super::{
     outcome::{Outcome, StepError},
 };
 use crate::{
-    cgroup,
     pods::lifecycle::{reasons, spec},
     volumes::call_pool::Call,
 };
@@ -27,7 +26,7 @@ pub(crate) async fn clean_up(context: Arc<PodContext>, uid: String) -> Outcome {
         context.volumes.on_thread(&format!("clean-up of {uid}"), "pod directory", remove).await.map_err(failed)?;
         host_files::remove_log_dirs(&context.node.config.pod_logs_dir, &uid);
         let began = Instant::now();
-        cgroup::remove_pod(&uid);
+        context.node.cgroups.remove_pod(&uid);
         context.node.metrics.cgroup_seconds.observe_duration(["destroy"], began.elapsed());
         Ok(())
     };

@@ -142,9 +142,9 @@ impl Worker {
                     self.push(key, steps::probe(context, target, probe));
                 }
             }
-            (Action::Resize { container, id }, Some(_)) => {
-                if let Some(target) = self.container_ref(&container, id) {
-                    self.push(key, steps::resize(context, target));
+            (Action::Resize(step), Some(_)) => {
+                if let Some(target) = self.container_ref(&step.container, step.id.clone()) {
+                    self.push(key, steps::resize(context, target, step));
                 }
             }
             (Action::DeleteFromApi, Some(pod)) => {

@@ -13,7 +13,7 @@ use super::{
     env::expand,
     mounts::{ContainerMount, Device, MountOrigin},
     qos,
-    security::{SecurityContexts, UserFault},
+    security::{SecurityContexts, UserFault, app_armor_annotation},
 };
 use crate::{
     LogLimits,
@@ -247,7 +247,7 @@ fn host_config(request: &ContainerRequest<'_>, host: &HostContext<'_>) -> HostCo
         cap_add: caps(capabilities.map(|c| &c.add)),
         cap_drop: caps(capabilities.map(|c| &c.drop)),
         readonly_rootfs: contexts.own.and_then(|c| c.read_only_root_filesystem),
-        security_opt: Some(contexts.options(host.seccomp)),
+        security_opt: Some(contexts.options(host.seccomp, app_armor_annotation(pod, container))),
         masked_paths: contexts.hidden_paths(),
         readonly_paths: contexts.hidden_paths(),
         group_add: Some(contexts.groups()),

@@ -188,6 +188,25 @@ fn security_options_follow_the_profile() {
     assert_eq!(with(r#"{"seLinuxOptions":{"level":"s0:c1","type":"t"}}"#), ["label=type:t", "label=level:s0:c1"]);
 }
 
+/// The annotations of static pods, which nobody made fields of.
+#[test]
+fn annotations_confine_as_fields_do() {
+    let spec = |pod: &str, container: &str| -> PodSpec {
+        serde_json::from_str(&format!(r#"{{{pod}"containers":[{{"name":"c"{container}}}]}}"#)).unwrap()
+    };
+    let with = |spec: PodSpec, annotation: &str| {
+        SecurityContexts::of(&spec, &spec.containers[0]).options(None, Some(annotation))
+    };
+    let own = r#","securityContext":{"appArmorProfile":{"type":"Localhost","localhostProfile":"own"}}"#;
+    let whole = r#""securityContext":{"appArmorProfile":{"type":"Unconfined"}},"#;
+    assert_eq!(with(spec("", ""), "localhost/mine"), ["apparmor=mine"]);
+    assert_eq!(with(spec("", ""), "unconfined"), ["apparmor=unconfined"]);
+    assert!(with(spec("", ""), "runtime/default").is_empty());
+    assert_eq!(with(spec("", own), "localhost/mine"), ["apparmor=own"]);
+    assert_eq!(with(spec(whole, ""), "localhost/mine"), ["apparmor=mine"]);
+    assert_eq!(with(spec(whole, ""), "nonsense"), ["apparmor=unconfined"]);
+}
+
 #[test]
 fn an_unmasked_proc_hides_nothing() {
     let with = |context: &str| {

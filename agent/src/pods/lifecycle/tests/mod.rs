@@ -430,7 +430,7 @@ fn termination_does_not_wait_for_slow_steps() {
         (StepKey::ReleaseVolumes, true, false),
         (StepKey::Create("c0".into()), true, false),
         (StepKey::Sandbox, true, false),
-        (StepKey::Resize("c0-0".into()), true, false),
+        (StepKey::Resize, true, false),
     ] {
         let observed = Observed { in_flight: [key.clone()].into(), ..Observed::default() };
         let plan = next(&pod, &observed, 10);
