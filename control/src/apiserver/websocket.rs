@@ -17,7 +17,7 @@ use tokio_tungstenite::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    authentication::{TOKEN_PROTOCOL, protocols},
+    authentication::protocols_without_token,
     chain::{ApiRequest, ApiResult, header_text},
     error::ApiError,
 };
@@ -43,11 +43,10 @@ impl Form {
 /// The protocol that is answered with, if the client names any, and its form. Pure.
 fn choose(headers: &HeaderMap) -> Result<(Option<&'static str>, Form), ApiError> {
     const KNOWN: [(&str, Form); 2] = [("binary.k8s.io", Form::Binary), ("base64.binary.k8s.io", Form::Base64)];
-    let mut offered = protocols(headers).filter(|protocol| !protocol.starts_with(TOKEN_PROTOCOL)).peekable();
-    if offered.peek().is_none() {
+    let offered = protocols_without_token(headers);
+    if offered.is_empty() {
         return Ok((None, Form::Binary));
     }
-    let offered: Vec<&str> = offered.collect();
     let found = offered.iter().find_map(|offered| KNOWN.iter().find(|(known, _)| known == offered));
     found.map(|(name, form)| (Some(*name), *form)).ok_or_else(|| {
         let known = KNOWN.map(|(name, _)| name);
@@ -139,7 +138,7 @@ mod tests {
         assert_eq!(of(&[]), Ok((None, Form::Binary)));
         assert_eq!(of(&["binary.k8s.io"]), Ok((Some("binary.k8s.io"), Form::Binary)));
         assert_eq!(of(&["x, base64.binary.k8s.io, binary.k8s.io"]), Ok((Some("base64.binary.k8s.io"), Form::Base64)));
-        let token = format!("{TOKEN_PROTOCOL}abc");
+        let token = format!("base64url.bearer.authorization.k8s.io.abc");
         assert_eq!(of(&[&token]), Ok((None, Form::Binary)));
         assert_eq!(of(&[&token, "binary.k8s.io"]), Ok((Some("binary.k8s.io"), Form::Binary)));
         assert_eq!(of(&["v4.channel.k8s.io"]), Err(400));

@@ -329,7 +329,7 @@ mod tests {
         );
     }
 
-    /// Recorded of kubelet's `validateMemoryResizeAction`.
+    /// The texts are those of kubelet's `validateMemoryResizeAction`.
     #[test]
     fn a_limit_below_what_is_in_use_is_refused() {
         let one = [("c", 256 << 20, Some(300 << 20))];
