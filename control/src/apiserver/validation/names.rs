@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use serde_json::Value;
+use windlass_kit::net::parse_ip;
 
 use super::errors::Errors;
 pub(crate) use windlass_apimachinery::names::{
@@ -12,6 +13,8 @@ pub(crate) use windlass_apimachinery::names::{
 const KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 const ENV: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
+const SEARCH: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
 
 fn no_more_than(bytes: usize) -> String {
     format!("must be no more than {bytes} characters")
@@ -38,25 +41,48 @@ pub(crate) fn variable(text: &str) -> Option<String> {
 
 /// The name of a port, as IANA has them.
 pub(crate) fn port_name(text: &str) -> Option<String> {
-    let why = if text.len() > 15 {
-        "must be no more than 15 characters"
-    } else if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-        "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-    } else if !text.bytes().any(|b| b.is_ascii_lowercase()) {
-        "must contain at least one letter (a-z)"
-    } else if text.contains("--") {
-        "must not contain consecutive hyphens"
-    } else if text.starts_with('-') || text.ends_with('-') {
-        "must not begin or end with a hyphen"
-    } else {
-        return None;
-    };
-    Some(why.to_owned())
+    port_name_problems(text).first().map(|why| (*why).to_owned())
 }
 
-/// An IP address.
+/// All that is wrong with the name of a port.
+pub(crate) fn port_name_problems(text: &str) -> Vec<&'static str> {
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let checks = [
+        (text.len() > 15, "must be no more than 15 characters"),
+        (
+            text.is_empty() || !text.bytes().all(fine),
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+        ),
+        (!text.bytes().any(|b| b.is_ascii_lowercase()), "must contain at least one letter (a-z)"),
+        (text.contains("--"), "must not contain consecutive hyphens"),
+        (text.starts_with('-') || text.ends_with('-'), "must not begin or end with a hyphen"),
+    ];
+    checks.into_iter().filter(|(is, _)| *is).map(|(_, why)| why).collect()
+}
+
+/// A domain that names are looked up in: underscores are allowed.
+pub(crate) fn search_domain(text: &str) -> Option<String> {
+    if text.len() > 253 {
+        return Some(no_more_than(253));
+    }
+    let end = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let fine = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    let is_label = |label: &str| {
+        let bytes = label.strip_prefix('_').unwrap_or(label).as_bytes();
+        bytes.iter().all(fine) && end(bytes.first()) && end(bytes.last())
+    };
+    (!text.split('.').all(is_label)).then(|| SEARCH.to_owned())
+}
+
+/// An IP address, in no form that others read as another one.
 pub(crate) fn ip(text: &str) -> Option<String> {
-    text.parse::<IpAddr>().is_err().then(|| IP.to_owned())
+    let why = match text.parse::<IpAddr>() {
+        Err(_) if parse_ip(text).is_some() => "must not have leading 0s",
+        Err(_) => IP,
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
+        Ok(_) => return None,
+    };
+    Some(why.to_owned())
 }
 
 /// A port from 1 to 65535.

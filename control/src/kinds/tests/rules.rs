@@ -108,7 +108,7 @@ fn rules_of_each_kind() {
             &pod,
             at("/env/0"),
             json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.color"}}}),
-            "Unsupported value: \"spec.color\": supported values: \"metadata.name\"",
+            "Invalid value: \"spec.color\": error converting fieldPath: field label not supported: spec.color",
         ),
         (
             "Pod",
@@ -302,7 +302,7 @@ fn rules_of_each_kind() {
             &service,
             "/metadata/name".to_owned(),
             json!("a.b"),
-            "metadata.name: Invalid value: \"a.b\": a lowercase RFC 1123 label must",
+            "metadata.name: Invalid value: \"a.b\": must not contain dots",
         ),
         (
             "ReplicationController",

@@ -12,9 +12,9 @@ use crate::{
         AdmissionAttributes, AdmissionPlugin, ApiError, Operation,
         validation::{Cause, FieldError},
     },
-    kinds::core::{
-        pod::{MIRROR, is_mirror},
-        service_account::uid_mismatch,
+    kinds::{
+        core::{pod::is_mirror, service_account::uid_mismatch},
+        shared::pod_template::MIRROR,
     },
     plugin::authorizer::node::{
         Kind,
