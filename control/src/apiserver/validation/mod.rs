@@ -54,7 +54,8 @@ pub(crate) fn validate_status(version: &Version, new: &Value, old: &Value) -> Ve
 pub(crate) fn validate_part(version: &Version, part: &dyn Part, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::validate_update(version, new, old, &mut errors);
-    if !part.validate(new, old, &mut errors) {
+    let schema = &version.spec.schema;
+    if !part.validate(&schema.canonical(new), &schema.canonical(old), &mut errors) {
         errors.0.extend(version.spec.schema.validate(new, Some(old)));
         version.strategy.validate(new, &mut errors);
     }

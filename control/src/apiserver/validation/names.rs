@@ -14,6 +14,8 @@ const KEY: &str = "a valid config key must consist of alphanumeric characters, '
 const ENV: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
+const SEARCH: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
+
 fn no_more_than(bytes: usize) -> String {
     format!("must be no more than {bytes} characters")
 }
@@ -39,20 +41,37 @@ pub(crate) fn variable(text: &str) -> Option<String> {
 
 /// The name of a port, as IANA has them.
 pub(crate) fn port_name(text: &str) -> Option<String> {
-    let why = if text.len() > 15 {
-        "must be no more than 15 characters"
-    } else if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-        "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-    } else if !text.bytes().any(|b| b.is_ascii_lowercase()) {
-        "must contain at least one letter (a-z)"
-    } else if text.contains("--") {
-        "must not contain consecutive hyphens"
-    } else if text.starts_with('-') || text.ends_with('-') {
-        "must not begin or end with a hyphen"
-    } else {
-        return None;
+    port_name_problems(text).first().map(|why| (*why).to_owned())
+}
+
+/// All that is wrong with the name of a port.
+pub(crate) fn port_name_problems(text: &str) -> Vec<&'static str> {
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let checks = [
+        (text.len() > 15, "must be no more than 15 characters"),
+        (
+            text.is_empty() || !text.bytes().all(fine),
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+        ),
+        (!text.bytes().any(|b| b.is_ascii_lowercase()), "must contain at least one letter (a-z)"),
+        (text.contains("--"), "must not contain consecutive hyphens"),
+        (text.starts_with('-') || text.ends_with('-'), "must not begin or end with a hyphen"),
+    ];
+    checks.into_iter().filter(|(is, _)| *is).map(|(_, why)| why).collect()
+}
+
+/// A domain that names are looked up in: underscores are allowed.
+pub(crate) fn search_domain(text: &str) -> Option<String> {
+    if text.len() > 253 {
+        return Some(no_more_than(253));
+    }
+    let end = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let fine = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    let is_label = |label: &str| {
+        let bytes = label.strip_prefix('_').unwrap_or(label).as_bytes();
+        bytes.iter().all(fine) && end(bytes.first()) && end(bytes.last())
     };
-    Some(why.to_owned())
+    (!text.split('.').all(is_label)).then(|| SEARCH.to_owned())
 }
 
 /// An IP address, in no form that others read as another one.

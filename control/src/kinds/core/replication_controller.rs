@@ -1,7 +1,7 @@
 //! ReplicationController. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, pod_spec, set};
+use windlass_kit::objects::pod_defaults::{child, set};
 
 use windlass_apimachinery::selectors::SelectableField;
 
@@ -76,8 +76,7 @@ impl Strategy for ReplicationController {
             spec.insert("selector".to_owned(), labels.clone());
         }
         if let Some(template) = spec.get_mut("template").and_then(Value::as_object_mut) {
-            set(template, "metadata", json!({}));
-            pod_spec(child(template, "spec"));
+            workload::default_pod_template(template);
         }
         let metadata = child(object, "metadata");
         if metadata.get("labels").is_none_or(|l| l.as_object().is_none_or(Map::is_empty)) && labels.is_object() {

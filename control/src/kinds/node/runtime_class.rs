@@ -39,10 +39,11 @@ impl Strategy for RuntimeClass {
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let class = Field::root(object);
         class.at("handler").named(names::label, errors);
-        pod_template::validate_overhead(&object["overhead"]["podFixed"], "overhead", errors);
+        // The path is upstream's.
+        let overhead = Field { value: &object["overhead"]["podFixed"], path: "overhead".to_owned() };
         let scheduling = class.at("scheduling");
         names::labels(scheduling.at("nodeSelector").value, "scheduling.nodeSelector", errors);
-        pod_template::tolerations(scheduling.value, "scheduling", errors);
+        pod_template::validate_runtime_class(&overhead, &scheduling.at("tolerations"), errors);
     }
 
     /// Pods of the class run by its handler.

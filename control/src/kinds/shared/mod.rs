@@ -15,6 +15,7 @@ pub(crate) mod reviews;
 pub(crate) mod selector;
 pub(crate) mod tables;
 pub(crate) mod volume_claims;
+pub(crate) mod volume_sources;
 pub(crate) mod workload;
 
 use serde_json::{Value, json};

@@ -9,7 +9,7 @@ use windlass_kit::objects::{
 use super::{
     cells::{joined, text},
     field::Field,
-    pod_template::{self, security_profiles},
+    pod_template::{self, Leniency, security_profiles},
     selector,
 };
 use crate::apiserver::validation::{errors::Errors, names};
@@ -26,6 +26,9 @@ pub(crate) fn default_template(spec: &mut Map<String, Value>) {
 pub(crate) fn default_pod_template(template: &mut Map<String, Value>) {
     set(template, "metadata", json!({}));
     pod_spec(child(template, "spec"));
+    if let Some(spec) = template.get_mut("spec") {
+        pod_template::drop_disabled(spec, None);
+    }
 }
 
 /// What clients are told of a name that hosts cannot have; `part` says what it becomes a part of.
@@ -53,9 +56,14 @@ pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
     let path = format!("{}.annotations", template.path);
     names::annotations(annotations.value, &path, errors);
     let spec = template.at("spec");
-    security_profiles::validate_annotations(&Field { value: annotations.value, path }, &spec, errors);
-    pod_template::validate_spec(spec.value, &spec.path, true, errors);
+    let leniency = Leniency::default();
+    pod_template::annotations::validate(&Field { value: annotations.value, path }, &spec, &leniency, errors);
+    pod_template::validate_template(&spec, &leniency, errors);
     security_profiles::validate_match(annotations.value, &spec, errors);
+    let ephemeral = spec.at("ephemeralContainers");
+    if !ephemeral.is_empty() {
+        ephemeral.forbidden("ephemeral containers not allowed in pod template", errors);
+    }
 }
 
 /// Warnings about the pod template at a path, of a new object or one whose generation has changed.

@@ -108,7 +108,7 @@ fn rules_of_each_kind() {
             &pod,
             at("/env/0"),
             json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.color"}}}),
-            "Unsupported value: \"spec.color\": supported values: \"metadata.name\"",
+            "Invalid value: \"spec.color\": error converting fieldPath: field label not supported: spec.color",
         ),
         (
             "Pod",

@@ -13,9 +13,9 @@ use crate::{
         AdmissionAttributes, AdmissionPlugin, ApiError, Operation,
         validation::{Cause, FieldError},
     },
-    kinds::core::{
-        pod::{MIRROR, is_mirror},
-        service_account::uid_mismatch,
+    kinds::{
+        core::{pod::is_mirror, service_account::uid_mismatch},
+        shared::pod_template::MIRROR,
     },
     pki::{CertificateRequest, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER},
     plugin::authorizer::node::{
