@@ -30,7 +30,8 @@ pub(crate) const GO_CLIENT: &str = "GO_CLIENT";
 pub(crate) const CONTENT_TYPES: [(&str, &str); 2] =
     [("go-protobuf", "application/vnd.kubernetes.protobuf"), ("go-json", "application/json")];
 /// What is served here and that client-go does not know: our own custom resource, and a version that has left upstream.
-const WITHOUT_GO_TYPE: &str = "without a Go type: autoscaling/v2beta1 HorizontalPodAutoscaler, clients.example.com/v1 Sample";
+const WITHOUT_GO_TYPE: &str =
+    "without a Go type: autoscaling/v2beta1 HorizontalPodAutoscaler, clients.example.com/v1 Sample";
 
 /// The program, if there is one.
 pub(crate) fn program() -> Option<PathBuf> {

@@ -61,8 +61,9 @@ pub(super) fn compare_warnings(row: &str, answer: &Reply, wanted: &str) -> Optio
     let told: Vec<String> = serde_json::from_str(wanted).unwrap();
     let quoted = |told: String| format!("299 - \"{}\"", told.replace('\\', "\\\\").replace('"', "\\\""));
     let told: Vec<String> = told.into_iter().map(quoted).collect();
-    let found = &answer.warnings;
-    (told != *found).then(|| format!("{row}:\n  upstream: {told:?}\n  ours:     {found:?}"))
+    // That a kind has no effect here is for users of this API alone.
+    let found: Vec<String> = answer.warnings.iter().filter(|told| !told.contains("is stored, but")).cloned().collect();
+    (told != found).then(|| format!("{row}:\n  upstream: {told:?}\n  ours:     {found:?}"))
 }
 
 #[tokio::test]
