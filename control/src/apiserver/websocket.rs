@@ -138,9 +138,9 @@ mod tests {
         assert_eq!(of(&[]), Ok((None, Form::Binary)));
         assert_eq!(of(&["binary.k8s.io"]), Ok((Some("binary.k8s.io"), Form::Binary)));
         assert_eq!(of(&["x, base64.binary.k8s.io, binary.k8s.io"]), Ok((Some("base64.binary.k8s.io"), Form::Base64)));
-        let token = format!("base64url.bearer.authorization.k8s.io.abc");
-        assert_eq!(of(&[&token]), Ok((None, Form::Binary)));
-        assert_eq!(of(&[&token, "binary.k8s.io"]), Ok((Some("binary.k8s.io"), Form::Binary)));
+        let token = "base64url.bearer.authorization.k8s.io.abc";
+        assert_eq!(of(&[token]), Ok((None, Form::Binary)));
+        assert_eq!(of(&[token, "binary.k8s.io"]), Ok((Some("binary.k8s.io"), Form::Binary)));
         assert_eq!(of(&["v4.channel.k8s.io"]), Err(400));
         assert_eq!(Form::Base64.message(b"a\n"), Message::text("YQo="));
         assert_eq!(Form::Binary.message(b"a\n"), Message::binary(b"a\n".to_vec()));
