@@ -10,7 +10,7 @@ running=()
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in applies bodies channel_message dns_packets kernel_state log_entry log_reader manifests owners patches schemas selectors spdy_connection spdy_headers token volume_tree; do
+for target in applies bodies channel_message dns_packets kernel_state log_entry log_reader manifests owners patches schemas selectors spdy_connection spdy_headers subjects token volume_tree; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
@@ -54,6 +54,8 @@ for target in applies bodies channel_message dns_packets kernel_state log_entry 
       printf '\0\0hello' >"$corpus/stdin"
       printf '\2' >"$corpus/base64" && printf '0aGVsbG8=' >>"$corpus/base64"
       printf '\0\4{"Width":80,"Height":24}' >"$corpus/size" ;;
+    # A group, and two common names, of which one must not be another's.
+    subjects) printf '\1\14system:nodes\0\5alice\0\16system:node:n1' >"$corpus/names" ;;
     token)
       printf 'Bearer a.b.c' >"$corpus/header"
       printf '\100\4abcd' >"$corpus/splice" ;;

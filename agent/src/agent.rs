@@ -22,6 +22,7 @@ use windlass_kit::{
 use crate::{
     Config, Pressure,
     cadvisor_inputs::{self, Inputs},
+    cgroup::Cgroups,
     engine::{
         ConnectError, Engine, Health,
         unmanaged::{self, UnmanagedContainer},
@@ -57,6 +58,8 @@ pub struct AgentConfig {
     pub images: ImagesConfig,
     /// The pod network.
     pub network: PodNetworkConfig,
+    /// Refuse to start while the machine has swap.
+    pub fail_swap_on: bool,
     /// Docker's socket.
     pub docker_socket: PathBuf,
     /// `evictionPressureTransitionPeriod`.
@@ -110,6 +113,12 @@ pub enum BuildError {
     /// The pod network's state cannot be read.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// The machine has swap, which the configuration does not allow. Upstream's words, with our setting's name.
+    #[error("running with swap on is not supported, please disable swap or set failSwapOn to false")]
+    SwapOn,
+    /// It cannot be read whether the machine has swap.
+    #[error("cannot read whether swap is on, which failSwapOn: true asks for, from /proc/swaps: {0}")]
+    Swaps(std::io::Error),
 }
 
 /// The agent, built. Its ports are bound; [`Agent::start`] starts its tasks.
@@ -139,6 +148,7 @@ struct Parts {
     feeds: PodFeeds,
     pressure: watch::Receiver<Pressure>,
     shutting_down: watch::Receiver<bool>,
+    cgroups: Arc<Cgroups>,
 }
 
 /// What single tasks own: the sending ends of channels, and the tasks' own parts.
@@ -174,6 +184,9 @@ impl Agent {
         mut inputs: AgentInputs,
         shutdown: &CancellationToken,
     ) -> Result<Self, BuildError> {
+        if config.fail_swap_on && is_swap_on(&std::fs::read_to_string("/proc/swaps").map_err(BuildError::Swaps)?) {
+            return Err(BuildError::SwapOn);
+        }
         let mut listeners = server::listen(&config.server).await?;
         if let Some(in_process) = inputs.in_process.take() {
             listeners = listeners.with_inside(in_process);
@@ -196,6 +209,7 @@ impl Agent {
         let (pressure_tx, pressure) = watch::channel(Pressure::default());
         let (shutting_down_tx, shutting_down) = watch::channel(false);
         let (probe_metrics, volumes) = (ProbeMetrics::default(), VolumeRegistry::default());
+        let cgroups = Arc::new(Cgroups::default());
         let (pods, feeds) = Pods::build(NodeHandles {
             config: config.pods.clone(),
             client: inputs.client.clone(),
@@ -209,6 +223,7 @@ impl Agent {
             metrics: Arc::clone(&metrics),
             probe_metrics: probe_metrics.clone(),
             volumes: volumes.clone(),
+            cgroups: Arc::clone(&cgroups),
         });
         let usage = cadvisor_inputs::start_usage(
             windlass_cadvisor::Config {
@@ -240,6 +255,7 @@ impl Agent {
                 feeds,
                 pressure,
                 shutting_down,
+                cgroups,
             },
             owned: Owned {
                 listeners,
@@ -266,6 +282,8 @@ impl Agent {
 
         let watching = node_watch::watch_node(client.clone(), name.clone(), owned.node, token.clone());
         tasks.forever("node watch", watching);
+        let (cgroups, shutdown) = (parts.cgroups, token.clone());
+        tasks.forever("cgroups", async move { cgroups.keep(shutdown).await });
         let watching = unmanaged::watch_all(parts.engine, owned.unmanaged, token.clone());
         tasks.forever("containers outside pods", watching);
         tasks.spawn("node API", server::run(config.server, owned.listeners, state, token.clone()));
@@ -319,6 +337,7 @@ impl Agent {
             probes: parts.probe_metrics.clone(),
             streaming: Streaming::new(shutdown),
             heartbeats: inputs.heartbeats.clone(),
+            health_checks: Arc::default(),
             metrics: Arc::clone(&inputs.metrics),
             system_logs: config.system_logs.clone(),
             node_info: Arc::new(NodeInfo {
@@ -341,8 +360,14 @@ impl Agent {
             runtimes: self.parts.feeds.runtimes.clone(),
             node: self.node.clone(),
             network: self.parts.network.readiness(),
+            cgroups: Arc::clone(&self.parts.cgroups),
         }
     }
+}
+
+/// Whether a text of /proc/swaps names swap beside its headings.
+fn is_swap_on(swaps: &str) -> bool {
+    swaps.trim().lines().count() > 1
 }
 
 /// Starts registration, status and lease. They wait for the API, which static pods do not.
@@ -369,13 +394,25 @@ async fn start_network(
     network: Network,
     node: watch::Receiver<Option<Arc<Node>>>,
 ) {
+    if let PodNetworkConfig::Routed(_) = config {
+        let (file, network, token) = (node::pod_cidr_file(&pods.data_dir), network.clone(), tasks.token());
+        node::use_saved_pod_cidrs(&network, &file).await;
+        tasks.forever("pod ranges", async move { node::sync_pod_cidrs(network, &file, node, token).await });
+    }
     let token = tasks.token();
-    match config {
-        PodNetworkConfig::Routed(_) => {
-            let file = node::pod_cidr_file(&pods.data_dir);
-            node::use_saved_pod_cidrs(&network, &file).await;
-            tasks.forever("pod network", async move { node::sync_pod_cidrs(network, &file, node, token).await });
-        }
-        PodNetworkConfig::Cni(_) => tasks.forever("pod network", async move { network.watch_plugins(token).await }),
+    tasks.forever("pod network", async move { network.keep(token).await });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_swap_on;
+
+    #[test]
+    fn swap_is_what_stands_below_the_headings() {
+        let headings = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        assert!(!is_swap_on(headings) && !is_swap_on(""));
+        assert!(is_swap_on(&format!(
+            "{headings}/dev/dm-1                               partition\t999420\t\t0\t\t-2\n"
+        )));
     }
 }

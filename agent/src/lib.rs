@@ -10,6 +10,7 @@ mod cgroup;
 pub mod dashboard;
 mod downward_api;
 pub mod engine;
+mod go_text;
 pub mod images;
 pub mod logs;
 pub mod metrics;
@@ -61,10 +62,23 @@ pub struct Config {
     pub max_pods: usize,
     /// The PID limit of a pod; `None` for the node's.
     pub pod_pids_limit: Option<u32>,
+    /// How pods use the machine's swap.
+    pub swap_behavior: SwapBehavior,
     /// The node's allocatable resources.
     pub allocatable: BTreeMap<String, Quantity>,
     /// Limits of container logs.
     pub log_limits: LogLimits,
+}
+
+/// How pods use the machine's swap, with cgroup v2; KubeletConfiguration's `memorySwap.swapBehavior`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum SwapBehavior {
+    /// Not at all.
+    #[default]
+    #[serde(alias = "")]
+    NoSwap,
+    /// Containers of Burstable pods in proportion to their memory request.
+    LimitedSwap,
 }
 
 /// The size limits of a container's log, which Docker rotates.
@@ -99,6 +113,7 @@ impl Default for Config {
             static_pods_dir: None,
             max_pods: 110,
             pod_pids_limit: None,
+            swap_behavior: SwapBehavior::NoSwap,
             allocatable: BTreeMap::new(),
             log_limits: LogLimits::default(),
         }

@@ -22,6 +22,10 @@ const POD_START_BUCKETS: &[f64] = &[
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
     600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
+/// Prometheus's default buckets.
+const DEFAULT_BUCKETS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Buckets of operations on volumes in seconds; upstream's.
+const STORAGE_BUCKETS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 /// Buckets of image pulls in seconds; upstream's.
 const PULL_BUCKETS: &[f64] =
     &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0];
@@ -79,6 +83,10 @@ pub struct Metrics {
     pub(crate) pod_start_sli: Histogram<0>,
     pub(crate) status_sync: Histogram<0>,
     pub(crate) relist: Histogram<0>,
+    pub(crate) relist_interval: Histogram<0>,
+    pub(crate) worker_seconds: Histogram<1>,
+    pub(crate) cgroup_seconds: Histogram<1>,
+    pub(crate) storage_seconds: Histogram<4>,
     pub(crate) evictions: Counter<1>,
     pub(crate) preemptions: Counter<1>,
     pub(crate) rejections: Counter<1>,
@@ -176,6 +184,30 @@ impl Default for Metrics {
                 "How long it took to list all containers anew, in case an event was lost.",
                 [],
                 DURATION_BUCKETS,
+            ),
+            relist_interval: Histogram::new(
+                "kubelet_pleg_relist_interval_seconds",
+                "Time between two such lists.",
+                [],
+                DEFAULT_BUCKETS,
+            ),
+            worker_seconds: Histogram::new(
+                "kubelet_pod_worker_duration_seconds",
+                "How long the steps of pods took that were started: of the start of a pod (create), of its end (terminate), and others (sync).",
+                ["operation_type"],
+                DEFAULT_BUCKETS,
+            ),
+            cgroup_seconds: Histogram::new(
+                "kubelet_cgroup_manager_duration_seconds",
+                "How long changes of pods' cgroups took.",
+                ["operation_type"],
+                DEFAULT_BUCKETS,
+            ),
+            storage_seconds: Histogram::new(
+                "storage_operation_duration_seconds",
+                "How long volumes took to be set up and torn down.",
+                ["volume_plugin", "operation_name", "status", "migrated"],
+                STORAGE_BUCKETS,
             ),
             evictions: Counter::new(
                 "kubelet_evictions",
@@ -275,6 +307,12 @@ impl Metrics {
         Recorder::counting(client, "kubelet", node, move |name| metrics.count_empty_write(WriteKind::Event, name))
     }
 
+    /// An operation on a volume has ended, such as `volume_mount`.
+    pub(crate) fn storage_operation(&self, plugin: &str, operation: &str, works: bool, took: Duration) {
+        let status = if works { "success" } else { "fail-unknown" };
+        self.storage_seconds.observe_duration([plugin, operation, status, "false"], took);
+    }
+
     /// Counts a write as empty if the resourceVersion after it is that `before` it.
     pub(crate) fn record_write(&self, what: WriteKind, name: &str, before: Option<&str>, after: Option<&str>) {
         if before.is_some() && before == after {
@@ -317,6 +355,10 @@ impl Metrics {
         self.pod_start_sli.write(page);
         self.status_sync.write(page);
         self.relist.write(page);
+        self.relist_interval.write(page);
+        self.worker_seconds.write(page);
+        self.cgroup_seconds.write(page);
+        self.storage_seconds.write(page);
         self.evictions.write(page);
         self.preemptions.write(page);
         self.rejections.write(page);

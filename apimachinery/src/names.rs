@@ -41,7 +41,9 @@ pub fn label(text: &str) -> Option<String> {
     if text.len() > 63 {
         return Some(no_more_than(63, "characters"));
     }
-    (!is_label(text)).then(|| LABEL.to_owned())
+    // Who gives a name with dots is told of those.
+    let why = || if subdomain(text).is_none() { "must not contain dots" } else { LABEL };
+    (!is_label(text)).then(|| why().to_owned())
 }
 
 /// A DNS name.

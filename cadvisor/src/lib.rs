@@ -27,5 +27,5 @@ pub use config::{Config, SystemProcess, Target, Volume};
 pub use expose::summary::Summary;
 pub use page_cache::{CachedPage, Page};
 pub use parse::oom::Kill;
-pub use source::{KernelLog, SourceError, tree as disk_usage};
+pub use source::{KernelLog, SourceError, memory_in_use, tree as disk_usage};
 pub use usage::{EventStream, Rest, Usage};

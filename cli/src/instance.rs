@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{Read as _, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -56,9 +56,12 @@ impl Instance {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o644)
+            .mode(0o600)
             .open(&path)
             .with_context(|| format!("the lock {} could not be opened", path.display()))?;
+        // Whoever can open it can hold it, and an earlier version has let everybody.
+        file.set_permissions(fs::Permissions::from_mode(0o600))
+            .with_context(|| format!("the lock {} could not be kept from others", path.display()))?;
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
@@ -93,7 +96,7 @@ impl Instance {
 
     /// Writes the readiness file, for which `windlass up --detach` waits.
     pub(crate) fn set_ready(&self) -> std::io::Result<()> {
-        fs::write(&self.ready, format!("{}\n", std::process::id()))
+        windlass_kit::atomic_file::write(&self.ready, format!("{}\n", std::process::id()).as_bytes(), 0o644)
     }
 }
 
@@ -108,6 +111,15 @@ pub(crate) fn is_ready(run_dir: &Path, pid: u32) -> bool {
     fs::read_to_string(run_dir.join(READY)).is_ok_and(|text| text.trim() == pid.to_string())
 }
 
+/// Whether a process has the lock's file open, as the one that holds it has: the pid in the file may be that of one that has
+/// ended, and now another's.
+fn has_open(pid: i32, lock: &Path) -> bool {
+    let Ok(lock) = fs::metadata(lock) else { return false };
+    let is_lock = |open: fs::Metadata| (open.dev(), open.ino()) == (lock.dev(), lock.ino());
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| fs::metadata(entry.path()).ok()).any(is_lock)
+}
+
 /// Terminates the running instance and waits for its lock, at most `timeout`.
 pub(crate) fn stop_running(run_dir: &Path, timeout: Duration) -> anyhow::Result<Instance> {
     let deadline = Instant::now() + timeout;
@@ -116,6 +128,8 @@ pub(crate) fn stop_running(run_dir: &Path, timeout: Duration) -> anyhow::Result<
         match Instance::try_lock(run_dir)? {
             Lock::Acquired(instance) => return Ok(instance),
             Lock::Held(None) => {}
+            // It may be ending, or another process has taken the lock.
+            Lock::Held(Some(pid)) if !has_open(pid, &run_dir.join(LOCK)) => {}
             Lock::Held(Some(pid)) if signalled != Some(pid) => {
                 kill(Pid::from_raw(pid), Signal::SIGTERM)
                     .or_else(|e| if e == nix::errno::Errno::ESRCH { Ok(()) } else { Err(e) })
@@ -160,5 +174,25 @@ mod tests {
         assert!(!is_ready(&dir, std::process::id()));
         assert!(matches!(Instance::try_lock(&dir).unwrap(), Lock::Acquired(_)));
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// The lock's file names a process that has ended long ago, and another one has its pid now.
+    #[test]
+    fn only_the_process_that_holds_the_lock_is_signalled() {
+        let dir = tempfile::tempdir().unwrap();
+        let Lock::Acquired(held) = Instance::try_lock(dir.path()).unwrap() else { panic!("the lock was free") };
+        let lock = dir.path().join(LOCK);
+        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(has_open(own, &lock));
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(other.id()).unwrap();
+        assert!(!has_open(pid, &lock));
+        fs::write(&lock, format!("{pid}\n")).unwrap();
+        assert!(stop_running(dir.path(), Duration::ZERO).is_err());
+        assert!(other.try_wait().unwrap().is_none(), "it was not meant");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        drop(held);
     }
 }

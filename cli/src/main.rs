@@ -1,5 +1,7 @@
 //! The `windlass` program: reads the command line and configuration, then runs one command.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "what tests write is no secret"))]
+
 use std::process::ExitCode;
 
 use clap::Parser as _;

@@ -1,9 +1,10 @@
 //! Reloads settings and manifests on SIGHUP. Reloadable settings are applied; others are named as needing a restart; an
 //! invalid file changes nothing.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use windlass_kit::atomic_file;
 
 use crate::{
     config::{Flags, Settings, list::entries},
@@ -73,7 +74,7 @@ impl Reloader {
             };
             windlass_kit::manifests::rescan();
             notifier.reloaded();
-            if let Err(error) = fs::write(&self.result_file, format!("{outcome}\n")) {
+            if let Err(error) = atomic_file::write(&self.result_file, format!("{outcome}\n").as_bytes(), 0o644) {
                 tracing::warn!(%error, file = %self.result_file.display(), "failed to write the reload result for windlass reload");
             }
         }

@@ -28,6 +28,7 @@ mod event_ttl;
 mod loopback_probe;
 mod plugin;
 mod quota;
+mod storage_version;
 
 pub use windlass_store as store;
 

@@ -1,9 +1,11 @@
 //! What several crates of Windlass need and none of them owns.
 //!
 //! Imports `apimachinery` only, for quantities, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
-//! `objects`, the semantics of API objects that the API server and the node must agree on. What only one crate needs
+//! `objects`, the semantics of API objects that the API server and the node must agree on. What proxy and pod network both say to
+//! the kernel is in `netlink`, `conntrack`, `local_addresses` and `iptables_save`. What only one crate needs
 //! belongs in that crate.
 
+pub mod addresses;
 pub mod async_fd;
 pub mod atomic_file;
 pub mod backoff;
@@ -12,33 +14,43 @@ pub mod blocking;
 pub mod bootstrap;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod conntrack;
 #[cfg(feature = "dirfd")]
 pub mod dirfd;
 pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod inotify;
+pub mod iptables_save;
 #[cfg(feature = "json")]
 pub mod json;
 pub mod liveness;
+pub mod local_addresses;
 #[cfg(feature = "manifests")]
 pub mod manifests;
 pub mod metrics;
 pub mod net;
+pub mod netlink;
 #[cfg(feature = "events")]
 pub mod object_ref;
 #[cfg(feature = "events")]
 pub mod objects;
 pub mod percent;
 pub mod preflight;
+#[cfg(feature = "serve")]
+pub mod process_metrics;
 pub mod prometheus;
 #[cfg(feature = "redact")]
 pub mod redact;
 #[cfg(feature = "reflector")]
 pub mod reflector;
 pub mod resolv_conf;
+pub mod rest_client;
 #[cfg(feature = "serve")]
 pub mod serve;
+pub mod slis;
+#[cfg(feature = "serve")]
+pub mod subject;
 pub mod supervise;
 #[cfg(feature = "serve")]
 pub mod unverified_tls;

@@ -6,7 +6,11 @@ use std::{
     any::{Any, TypeId},
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -84,20 +88,67 @@ impl Registry {
     }
 }
 
-/// A counter with `N` labels. The values of labels must come from a bounded set.
+/// A series with the values of its labels.
+type Labelled<const N: usize, S> = ([String; N], Arc<S>);
+
+/// The series of a family by the values of their labels. What a known series counts takes no exclusive lock and no
+/// memory.
 #[derive(Debug)]
-pub struct Counter<const N: usize> {
+struct Family<const N: usize, S> {
     name: &'static str,
     help: &'static str,
     labels: [&'static str; N],
-    values: Mutex<BTreeMap<[String; N], f64>>,
+    /// By a hash of the labels' values; those with the same one are told apart by the values.
+    series: RwLock<BTreeMap<u64, Vec<Labelled<N, S>>>>,
 }
+
+impl<const N: usize, S> Family<N, S> {
+    const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {
+        Self { name, help, labels, series: RwLock::new(BTreeMap::new()) }
+    }
+
+    fn with<R>(&self, labels: [&str; N], new: impl FnOnce() -> S, update: impl FnOnce(&S) -> R) -> R {
+        let mut hasher = DefaultHasher::new();
+        labels.hash(&mut hasher);
+        let hash = hasher.finish();
+        {
+            let all = self.series.read().unwrap_or_else(PoisonError::into_inner);
+            let mut of_hash = all.get(&hash).into_iter().flatten();
+            if let Some((_, series)) = of_hash.find(|(with, _)| *with == labels) {
+                return update(series);
+            }
+        }
+        let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        let of_hash = all.entry(hash).or_default();
+        // Somebody else may have made it meanwhile.
+        if let Some((_, series)) = of_hash.iter().find(|(with, _)| *with == labels) {
+            return update(series);
+        }
+        let series = Arc::new(new());
+        let result = update(&series);
+        of_hash.push((labels.map(str::to_owned), series));
+        result
+    }
+
+    /// All series, in the order of their labels' values.
+    fn all(&self) -> Vec<Labelled<N, S>> {
+        let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = series.values().flatten().cloned().collect();
+        drop(series);
+        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        all
+    }
+}
+
+/// A counter with `N` labels. The values of labels must come from a bounded set.
+#[derive(Debug)]
+pub struct Counter<const N: usize>(Family<N, AtomicU64>);
 
 impl<const N: usize> Counter<N> {
     /// A counter without samples.
     #[must_use]
     pub const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {
-        Self { name, help, labels, values: Mutex::new(BTreeMap::new()) }
+        Self(Family::new(name, help, labels))
     }
 
     /// Increments the counter.
@@ -107,21 +158,56 @@ impl<const N: usize> Counter<N> {
 
     /// Increments the counter by `n`.
     pub fn add_many(&self, labels: [&str; N], n: usize) {
-        let mut values = lock(&self.values);
-        #[allow(clippy::cast_precision_loss, reason = "a number of a metric")]
-        let by = n as f64;
-        *values.entry(labels.map(str::to_owned)).or_default() += by;
+        let by = u64::try_from(n).unwrap_or(u64::MAX);
+        self.0.with(labels, AtomicU64::default, |value| value.fetch_add(by, Ordering::Relaxed));
     }
 
     /// Writes the family; a counter without labels has a sample from the beginning.
     pub fn write(&self, page: &mut Text) {
-        let values = lock(&self.values);
-        page.family(self.name, self.help, Kind::Counter);
-        if N == 0 && values.is_empty() {
-            page.sample(self.name, &[], 0.0);
+        let Family { name, help, labels, .. } = &self.0;
+        page.family(name, help, Kind::Counter);
+        let all = self.0.all();
+        if N == 0 && all.is_empty() {
+            page.sample(name, &[], 0.0);
         }
-        for (with, value) in values.iter() {
-            page.sample(self.name, &pairs(&self.labels, with), *value);
+        for (with, value) in all {
+            page.sample(name, &pairs(labels, &with), number(value.load(Ordering::Relaxed)));
+        }
+    }
+}
+
+/// A gauge with `N` labels: a number of things that come and go. The values of labels must come from a bounded set.
+#[derive(Debug)]
+pub struct Gauge<const N: usize>(Family<N, AtomicI64>);
+
+impl<const N: usize> Gauge<N> {
+    /// A gauge without samples.
+    #[must_use]
+    pub const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {
+        Self(Family::new(name, help, labels))
+    }
+
+    /// Changes the value by `n`.
+    pub fn add(&self, labels: [&str; N], n: i64) {
+        self.0.with(labels, AtomicI64::default, |value| value.fetch_add(n, Ordering::Relaxed));
+    }
+
+    /// Sets the value.
+    pub fn set(&self, labels: [&str; N], n: i64) {
+        self.0.with(labels, AtomicI64::default, |value| value.store(n, Ordering::Relaxed));
+    }
+
+    /// Writes the family; a gauge without labels has a sample from the beginning.
+    pub fn write(&self, page: &mut Text) {
+        let Family { name, help, labels, .. } = &self.0;
+        page.family(name, help, Kind::Gauge);
+        let all = self.0.all();
+        if N == 0 && all.is_empty() {
+            page.sample(name, &[], 0.0);
+        }
+        for (with, value) in all {
+            #[allow(clippy::cast_precision_loss, reason = "a number of a metric")]
+            page.sample(name, &pairs(labels, &with), value.load(Ordering::Relaxed) as f64);
         }
     }
 }
@@ -129,19 +215,16 @@ impl<const N: usize> Counter<N> {
 /// A histogram with `N` labels.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
-    name: &'static str,
-    help: &'static str,
-    labels: [&'static str; N],
+    family: Family<N, Series>,
     bounds: &'static [f64],
-    values: Mutex<BTreeMap<[String; N], Series>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Series {
-    /// By bucket, not cumulative.
-    counts: Vec<u64>,
-    sum: f64,
-    count: u64,
+    /// By bucket, not cumulative; the last one is of what is above all bounds.
+    counts: Box<[AtomicU64]>,
+    /// The bits of a float.
+    sum: AtomicU64,
 }
 
 impl<const N: usize> Histogram<N> {
@@ -153,20 +236,24 @@ impl<const N: usize> Histogram<N> {
         labels: [&'static str; N],
         bounds: &'static [f64],
     ) -> Self {
-        Self { name, help, labels, bounds, values: Mutex::new(BTreeMap::new()) }
+        Self { family: Family::new(name, help, labels), bounds }
     }
 
     /// Adds a value.
     pub fn observe(&self, labels: [&str; N], value: f64) {
-        let mut values = lock(&self.values);
-        let series = values.entry(labels.map(str::to_owned)).or_default();
-        series.counts.resize(self.bounds.len(), 0);
-        if let Some(count) = self.bounds.iter().position(|bound| value <= *bound).and_then(|i| series.counts.get_mut(i))
-        {
-            *count += 1;
-        }
-        series.sum += value;
-        series.count += 1;
+        let new = || Series {
+            counts: (0..=self.bounds.len()).map(|_| AtomicU64::default()).collect(),
+            sum: AtomicU64::new(0.0_f64.to_bits()),
+        };
+        let at = self.bounds.partition_point(|bound| *bound < value);
+        self.family.with(labels, new, |series| {
+            if let Some(count) = series.counts.get(at) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
+            // It never gives up.
+            let _ = series.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        });
     }
 
     /// Adds a duration, in seconds.
@@ -174,23 +261,32 @@ impl<const N: usize> Histogram<N> {
         self.observe(labels, time.as_secs_f64());
     }
 
-    /// Writes the family.
+    /// Writes the family; a histogram without labels has samples from the beginning.
     pub fn write(&self, page: &mut Text) {
-        page.family(self.name, self.help, Kind::Histogram);
-        for (with, series) in lock(&self.values).iter() {
-            let mut below = 0;
-            let buckets: Vec<(f64, u64)> = self
-                .bounds
-                .iter()
-                .zip(&series.counts)
-                .map(|(bound, count)| {
-                    below += count;
-                    (*bound, below)
-                })
-                .collect();
-            page.histogram(self.name, &pairs(&self.labels, with), &buckets, series.sum, series.count);
+        let Family { name, help, labels, .. } = &self.family;
+        page.family(name, help, Kind::Histogram);
+        let all = self.family.all();
+        if N == 0 && all.is_empty() {
+            let buckets: Vec<(f64, u64)> = self.bounds.iter().map(|bound| (*bound, 0)).collect();
+            page.histogram(name, &[], &buckets, 0.0, 0);
+        }
+        for (with, series) in all {
+            let (mut counts, mut below) = (series.counts.iter(), 0);
+            let mut next = || {
+                below += counts.next().map_or(0, |count| count.load(Ordering::Relaxed));
+                below
+            };
+            let buckets: Vec<(f64, u64)> = self.bounds.iter().map(|bound| (*bound, next())).collect();
+            let all = next();
+            let sum = f64::from_bits(series.sum.load(Ordering::Relaxed));
+            page.histogram(name, &pairs(labels, &with), &buckets, sum, all);
         }
     }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a number of a metric")]
+fn number(value: u64) -> f64 {
+    value as f64
 }
 
 fn pairs<'a, const N: usize>(labels: &'a [&'static str; N], with: &'a [String; N]) -> Vec<(&'a str, &'a str)> {
@@ -221,6 +317,40 @@ mod tests {
              ends_total{reason=\"a\"} 1\nends_total{reason=\"b\"} 2\n\
              # HELP none_total None.\n# TYPE none_total counter\nnone_total 0\n"
         );
+    }
+
+    #[test]
+    fn gauges_go_up_and_down() {
+        let gauge = Gauge::new("open", "Open.", ["kind"]);
+        gauge.add(["a"], 2);
+        gauge.add(["a"], -1);
+        gauge.set(["b"], 7);
+        let mut page = Text::new();
+        gauge.write(&mut page);
+        assert_eq!(page.finish(), "# HELP open Open.\n# TYPE open gauge\nopen{kind=\"a\"} 1\nopen{kind=\"b\"} 7\n");
+    }
+
+    #[test]
+    fn threads_count_together() {
+        let (counter, histogram) = (Counter::new("n", "N.", ["of"]), Histogram::new("h", "H.", [], &[1.0]));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (counter, histogram) = (&counter, &histogram);
+                scope.spawn(move || {
+                    for n in 0..1000 {
+                        counter.add([if n % 2 == thread % 2 { "even" } else { "odd" }]);
+                        histogram.observe([], 0.5);
+                    }
+                });
+            }
+        });
+        let mut page = Text::new();
+        counter.write(&mut page);
+        histogram.write(&mut page);
+        let page = page.finish();
+        for line in ["n{of=\"even\"} 2000", "n{of=\"odd\"} 2000", "h_sum 2000", "h_count 4000"] {
+            assert!(page.contains(line), "{line} is not in\n{page}");
+        }
     }
 
     #[test]

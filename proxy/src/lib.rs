@@ -3,7 +3,7 @@
 //!
 //! Three storeys. Pure: [`model`], [`topology`], [`rules`], [`plan`], [`iptables_save`] and [`explain`] know
 //! neither clock, kernel nor network. Thin: [`apply`] is the only place that runs iptables,
-//! [`conntrack`] the only one that touches tracked connections, `serve` the HTTP end points. The
+//! [`conntrack`] decides which tracked connections are stale, `serve` the HTTP end points. The
 //! loop: `sync` owns all state and ties them. Imports nothing of ours but `windlass-kit`.
 
 pub mod apply;
@@ -15,9 +15,7 @@ pub mod explain;
 mod inspect;
 pub mod iptables_save;
 mod ipvs;
-mod local_addresses;
 pub mod model;
-mod netlink;
 mod nfacct;
 mod object_ref;
 pub mod plan;
@@ -33,8 +31,9 @@ pub use check::check;
 pub use cleanup::{CleanupError, cleanup};
 pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page};
 pub use inspect::{InspectError, inspect, kernel_rules};
-pub use local_addresses::LocalAddresses;
 pub use plan::rules_from_objects;
 pub use startup::{prepare, snapshot_tables};
 pub use sync::run;
 pub use sysctls::{Conntrack as ConntrackSettings, Timeout};
+pub use windlass_kit::local_addresses::LocalAddresses;
+use windlass_kit::{local_addresses, netlink};

@@ -8,6 +8,8 @@
 //! a start after an unclean end begins above it. Such an end may lose the last seconds of resources with
 //! [`RelaxedDurability`]; their watchers must list again. All others go on where they were.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "what tests write is no secret"))]
+
 mod companion;
 mod dispatch;
 mod engine;
@@ -49,6 +51,10 @@ pub use watch::{Event, Watch};
 use object::Encoded;
 use state::State;
 use writer::Content;
+
+/// The largest size of an object, in bytes of its JSON: what a client can send, so that it can send back what it has read.
+/// Without a limit, patches that add to an object make all that has it in hand larger without end.
+pub const MAX_OBJECT_BYTES: usize = 3 << 20;
 
 /// A resource that is stored, by its group resource, such as `pods` or `leases.coordination.k8s.io`; of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,6 +168,12 @@ pub enum Error {
     /// The write failed, and the content of the disk could not be restored immediately.
     #[error("the write failed on its way to the disk; whether it exists after a restart is unknown: {0}")]
     OutcomeUnknown(String),
+    /// The object is larger than any may be, and than it was before; nothing was written.
+    #[error("the object has {bytes} bytes, and may have {MAX_OBJECT_BYTES}")]
+    TooLarge {
+        /// The size of its JSON.
+        bytes: usize,
+    },
     /// The writer has ended.
     #[error("the store is closed: restart the server to write again")]
     Closed,

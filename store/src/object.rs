@@ -131,6 +131,11 @@ impl Encoded {
         let _ = serde_json::to_writer(&mut self.text, value);
     }
 
+    /// Its size, without the revision.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
     /// The object at its revision.
     pub(crate) fn finish(&self, key: Key, revision: u64) -> Object {
         let (before, after) = self.text.split_at(self.revision_at);

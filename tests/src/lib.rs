@@ -14,6 +14,7 @@ mod guard;
 mod hanging_mount;
 mod hollow_nodes;
 mod kubectl;
+pub mod metrics_table;
 mod process;
 pub mod recording;
 mod registry;

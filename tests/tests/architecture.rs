@@ -184,6 +184,16 @@ fn only_apply_and_the_pod_network_run_iptables() {
     }
 }
 
+/// `HeaderValue::to_str` refuses what is not ASCII, and a value that is then dropped is as good as not sent: a user who is
+/// impersonated, a token, a group.
+#[test]
+fn header_values_are_read_by_one_module() {
+    let knows_headers = |code: &str| ["HeaderMap", "HeaderValue", ".headers()"].iter().any(|word| code.contains(word));
+    for (path, code) in shipped().iter().filter(|(_, code)| knows_headers(code)) {
+        assert!(!code.contains(".to_str()"), "{path} reads a header by itself; windlass_kit::serve::headers does that");
+    }
+}
+
 /// The modules below the crate's root that a file names: of `crate::a::b` and of each `a` in `use crate::{a::b, …}`.
 fn root_modules(code: &str) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();

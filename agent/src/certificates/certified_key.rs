@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
+use windlass_kit::subject::Subject;
 use x509_parser::{certificate::X509Certificate, extensions::GeneralName, pem::Pem};
 
 /// The group of all nodes.
@@ -162,7 +163,8 @@ impl CertifiedKey {
     #[must_use]
     pub fn user(&self) -> Option<String> {
         let pem = first(&self.cert).ok()?;
-        common_name(&parse(&pem).ok()?)
+        let subject = Subject::read(parse(&pem).ok()?.subject()).ok()?;
+        Some(subject.common_name().to_owned()).filter(|name| !name.is_empty())
     }
 
     /// Validates it against a template, at a time in seconds since 1970. Additional names are fine.
@@ -176,11 +178,11 @@ impl CertifiedKey {
         if key.der_bytes() != certificate.public_key().subject_public_key.data.as_ref() {
             return Err(CertificateError::Malformed("the key is not the certificate's".to_owned()));
         }
-        let found = common_name(&certificate).unwrap_or_default();
-        let in_group = certificate.subject().iter_organization().any(|o| o.as_str() == Ok(NODES_GROUP));
-        if found != wanted.user() || !in_group {
+        let subject = Subject::read(certificate.subject()).map_err(|e| malformed("its subject cannot be used")(&e))?;
+        let in_group = subject.organizations().any(|group| group == NODES_GROUP);
+        if subject.common_name() != wanted.user() || !in_group {
             return Err(CertificateError::WrongSubject {
-                found: format!("{found:?}"),
+                found: format!("{:?}", subject.common_name()),
                 wanted: format!("{:?} of {NODES_GROUP}", wanted.user()),
             });
         }
@@ -236,10 +238,6 @@ fn parse(pem: &Pem) -> Result<X509Certificate<'_>, CertificateError> {
 fn validity(certificate: &X509Certificate<'_>) -> Validity {
     let validity = certificate.validity();
     Validity { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() }
-}
-
-fn common_name(certificate: &X509Certificate<'_>) -> Option<String> {
-    certificate.subject().iter_common_name().next()?.as_str().ok().map(str::to_owned)
 }
 
 fn alternative_names(certificate: &X509Certificate<'_>) -> (BTreeSet<String>, BTreeSet<IpAddr>) {

@@ -5,7 +5,9 @@ use k8s_openapi::{
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use rcgen::{CertificateSigningRequestParams, DnType, KeyPair, SanType};
+use rcgen::{CertificateSigningRequestParams, KeyPair, SanType};
+use windlass_kit::subject::Subject;
+use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer as _};
 
 use super::certified_key::{CertificateTemplate, CertifiedKey, NODES_GROUP, Purpose};
 
@@ -61,12 +63,10 @@ impl SigningRequest {
         let request = Self { key: key.to_owned(), csr: csr.to_owned() };
         let csr_params = CertificateSigningRequestParams::from_pem(&request.csr).ok()?;
         let key_pair = KeyPair::from_pem(&request.key).ok()?;
-        let subject = csr_params.params.distinguished_name.iter().find(|(kind, _)| **kind == DnType::CommonName)?.1;
-        let user = match subject {
-            rcgen::DnValue::Utf8String(name) => name.clone(),
-            rcgen::DnValue::PrintableString(name) => name.as_str().to_owned(),
-            _ => return None,
-        };
+        let (_, pem) = x509_parser::pem::parse_x509_pem(request.csr.as_bytes()).ok()?;
+        let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).ok()?;
+        let subject = Subject::read(&parsed.certification_request_info.subject).ok()?;
+        let is_for_it = subject == Subject::of_user(&wanted.user(), &[NODES_GROUP]);
         let mut names = std::collections::BTreeSet::new();
         let mut addresses = std::collections::BTreeSet::new();
         for name in &csr_params.params.subject_alt_names {
@@ -78,7 +78,7 @@ impl SigningRequest {
         }
         let is_own =
             rcgen::PublicKeyData::der_bytes(&key_pair) == rcgen::PublicKeyData::der_bytes(&csr_params.public_key);
-        (is_own && user == wanted.user() && names == wanted.names && addresses == wanted.addresses).then_some(request)
+        (is_own && is_for_it && names == wanted.names && addresses == wanted.addresses).then_some(request)
     }
 
     /// The name of its object, derived from the request, so that one that was created before a crash is found again.

@@ -27,9 +27,19 @@ pub(crate) fn milli_cpu_to_quota(milli: i64) -> i64 {
     (milli.saturating_mul(CPU_PERIOD) / 1000).max(1000)
 }
 
-/// runc's conversion of shares, 2 to 262144, to weights of cgroup v2, 1 to 10000.
+/// runc's conversion of shares, 2 to 262144, to weights of cgroup v2, 1 to 10000: a quadratic function of their
+/// logarithms, which makes the default of the one that of the other, and with it a core weigh what the system's other
+/// slices do (`ConvertCPUSharesToCgroupV2Value` of opencontainers/cgroups).
 pub(crate) fn shares_to_weight(shares: i64) -> i64 {
-    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+    if shares <= 2 {
+        return 1;
+    }
+    if shares >= 262_144 {
+        return 10_000;
+    }
+    let log = (shares as f64).log2();
+    let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
+    10f64.powf(exponent).ceil() as i64
 }
 
 /// The limits of one container's cgroup.
@@ -42,19 +52,24 @@ pub(crate) fn container_limits(container: &Container) -> Limits {
     }
 }
 
-/// The cgroup of a pod, named as Docker's cgroup driver wants it.
-pub(crate) fn pod_cgroup(class: Class, uid: &str, systemd: bool) -> String {
+/// The cgroup above the pods of a class, named as Docker's cgroup driver wants it; Guaranteed pods are in `kubepods`.
+pub(crate) fn class_cgroup(class: Class, systemd: bool) -> String {
+    let (start, between, end) = if systemd { ("", "-", ".slice") } else { ("/", "/", "") };
     let class = match class {
-        Class::Guaranteed => "",
+        Class::Guaranteed => return format!("{start}kubepods{end}"),
         Class::Burstable => "burstable",
         Class::BestEffort => "besteffort",
     };
+    format!("{start}kubepods{between}{class}{end}")
+}
+
+/// The cgroup of a pod, named as Docker's cgroup driver wants it.
+pub(crate) fn pod_cgroup(class: Class, uid: &str, systemd: bool) -> String {
+    let class = class_cgroup(class, systemd);
     if systemd {
-        let class = if class.is_empty() { String::new() } else { format!("-{class}") };
-        return format!("kubepods{class}-pod{}.slice", uid.replace('-', "_"));
+        return format!("{}-pod{}.slice", class.trim_end_matches(".slice"), uid.replace('-', "_"));
     }
-    let class = if class.is_empty() { String::new() } else { format!("/{class}") };
-    format!("/kubepods{class}/pod{uid}")
+    format!("{class}/pod{uid}")
 }
 
 #[cfg(test)]
@@ -67,6 +82,16 @@ mod tests {
         assert_eq!(pod_cgroup(Class::Guaranteed, "a-b", false), "/kubepods/poda-b");
         assert_eq!(pod_cgroup(Class::BestEffort, "a-b", true), "kubepods-besteffort-poda_b.slice");
         assert_eq!(pod_cgroup(Class::Guaranteed, "a-b", true), "kubepods-poda_b.slice");
+    }
+
+    /// As runc 1.4 converts them.
+    #[test]
+    fn weights_of_shares() {
+        for (shares, weight) in
+            [(0, 1), (2, 1), (3, 2), (102, 17), (512, 59), (1024, 100), (2048, 174), (262_144, 10_000)]
+        {
+            assert_eq!(shares_to_weight(shares), weight, "{shares}");
+        }
     }
 
     #[test]

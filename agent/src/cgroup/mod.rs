@@ -1,22 +1,24 @@
 //! The cgroups of pods: their limits, and their removal, since Docker removes cgroups of containers and not their
 //! parents.
 //!
-//! `limits` is pure; this module writes files of cgroupfs, and `systemd` properties of slices. Imports nothing of
+//! `limits` and `tree` are pure; `owner` knows what is wanted, and has it written: this module writes files of cgroupfs,
+//! `systemd` properties of slices. Imports nothing of
 //! `pods` and `node`, which both use it.
 
 pub(crate) mod limits;
+mod owner;
 mod systemd;
+pub(crate) mod tree;
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
-use windlass_kit::{objects::resources::Class, quantity::Quantity};
+use windlass_kit::objects::resources::Class;
 
-use self::limits::{CPU_PERIOD, HugePages, milli_cpu_to_shares, pod_cgroup, shares_to_weight};
-use crate::engine::inspect::Limits;
+use self::limits::{HugePages, pod_cgroup};
+pub(crate) use self::owner::Cgroups;
 
 const ROOT: &str = "/sys/fs/cgroup";
 const KUBEPODS: [&str; 2] = ["kubepods", "kubepods.slice"];
@@ -28,55 +30,31 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Sets the limits of a pod's cgroup, which `parent` names as Docker does: CPU and memory, huge pages, and the number
-/// of processes and threads. Hierarchies where it does not exist are skipped; a value that the kernel refuses, such as
-/// less memory than is in use, is logged and stays as it was.
-pub(crate) async fn apply_pod_limits(parent: &str, limits: &Limits, pages: &HugePages, pids: Option<u32>) {
-    for (hierarchy, dir) in pod_dirs(Path::new(ROOT), parent) {
-        let mut wanted = owned(limit_files(&hierarchy, &dir, limits));
-        if has(&hierarchy, &dir, "pids") {
-            let max = pids.map_or_else(|| "max".to_owned(), |max| max.to_string());
-            wanted.push(("pids.max".to_owned(), max));
-        }
-        apply(parent, &dir, wanted, systemd::properties(limits, Some(pids))).await;
-        if has(&hierarchy, &dir, "hugetlb") {
-            write_all(&dir, huge_pages(&dir, pages));
-        }
-    }
+/// What Docker has no option for.
+#[derive(Debug, Default)]
+pub(crate) struct ContainerLimits {
+    /// Huge pages.
+    pub(crate) pages: HugePages,
+    /// Bytes of swap beside the memory, with cgroup v2: Docker takes a limit of swap only beside one of memory.
+    pub(crate) swap: i64,
+    /// With cgroup v2, whether the OOM killer kills all processes of the container together.
+    pub(crate) oom_group: bool,
 }
 
-/// Sets the limits of a cgroup: through systemd where that owns it; else, and where systemd refuses, through its files.
-async fn apply(parent: &str, dir: &Path, wanted: Vec<(String, String)>, properties: Vec<(&'static str, u64)>) {
-    let slice = parent.trim_start_matches('/');
-    if slice.ends_with(".slice") && is_v2(dir) && wanted.iter().any(|(file, value)| differs(&dir.join(file), value)) {
-        match systemd::set(slice, properties).await {
-            Ok(()) => return,
-            Err(error) => {
-                tracing::warn!(slice, %error, "failed to set limits of a slice through systemd; writing its cgroup files, until the next daemon-reload");
-            }
-        }
-    }
-    write_all(dir, wanted);
+/// Sets what Docker has no option for on one container of a pod, until when only its pod's limits apply.
+pub(crate) fn apply_container_limits(parent: &str, id: &str, limits: &ContainerLimits) {
+    apply_container_limits_below(Path::new(ROOT), parent, id, limits);
 }
 
-fn owned(files: Vec<(&'static str, String)>) -> Vec<(String, String)> {
-    files.into_iter().map(|(file, value)| (file.to_owned(), value)).collect()
-}
-
-/// Sets what Docker has no option for on one container of a pod: the limits of huge pages, until when only its pod's
-/// apply, and with cgroup v2 `memory.oom.group`: whether the OOM killer kills all its processes together.
-pub(crate) fn apply_container_limits(parent: &str, id: &str, pages: &HugePages, oom_group: bool) {
-    apply_container_limits_below(Path::new(ROOT), parent, id, pages, oom_group);
-}
-
-fn apply_container_limits_below(root: &Path, parent: &str, id: &str, pages: &HugePages, oom_group: bool) {
+fn apply_container_limits_below(root: &Path, parent: &str, id: &str, limits: &ContainerLimits) {
     for (hierarchy, dir) in pod_dirs(root, parent) {
         for dir in [dir.join(id), dir.join(format!("docker-{id}.scope"))] {
             if has(&hierarchy, &dir, "hugetlb") {
-                write_all(&dir, huge_pages(&dir, pages));
+                write_all(&dir, huge_pages(&dir, &limits.pages));
             }
             if is_v2(&dir) {
-                write_all(&dir, [("memory.oom.group".to_owned(), u8::from(oom_group).to_string())]);
+                let oom_group = ("memory.oom.group".to_owned(), u8::from(limits.oom_group).to_string());
+                write_all(&dir, [oom_group, ("memory.swap.max".to_owned(), limits.swap.to_string())]);
             }
         }
     }
@@ -97,10 +75,11 @@ fn has(hierarchy: &str, dir: &Path, controller: &str) -> bool {
     names(hierarchy, controller) || is_v2(dir)
 }
 
-/// Whether a file exists and has another value.
+/// Whether a file exists and has another value. No limit of memory reads as a very large one with cgroup v1.
 fn differs(path: &Path, value: &str) -> bool {
+    let is_none = |text: &str| value == "-1" && text.parse::<i64>().is_ok_and(|bytes| bytes > 1 << 62);
     match fs::read_to_string(path) {
-        Ok(text) => text.trim() != value,
+        Ok(text) => text.trim() != value && !is_none(text.trim()),
         Err(_) => path.exists(),
     }
 }
@@ -135,25 +114,6 @@ fn huge_pages(dir: &Path, pages: &HugePages) -> Vec<(String, String)> {
     all
 }
 
-/// Sets the limits of the cgroup of all pods, `kubepods`, whichever driver creates it. Gives whether it exists yet.
-pub(crate) async fn apply_kubepods_limits(amounts: &BTreeMap<String, Quantity>) -> bool {
-    let of = |resource: &str| amounts.get(resource).copied();
-    let limits = Limits {
-        memory: of("memory").map_or(0, Quantity::units),
-        cpu_shares: milli_cpu_to_shares(of("cpu").map_or(0, Quantity::milli)),
-        cpu_quota: 0,
-    };
-    let mut found = false;
-    for name in KUBEPODS {
-        for (hierarchy, dir) in pod_dirs(Path::new(ROOT), name) {
-            found |= dir.is_dir();
-            let wanted = owned(limit_files(&hierarchy, &dir, &limits));
-            apply(name, &dir, wanted, systemd::properties(&limits, None)).await;
-        }
-    }
-    found
-}
-
 /// The path of a cgroup within each hierarchy, from the name that Docker is given for it.
 fn relative(parent: &str) -> String {
     if parent.ends_with(".slice") {
@@ -176,29 +136,8 @@ fn pod_dirs(root: &Path, parent: &str) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// The files of one hierarchy that take CPU and memory limits, with their values.
-fn limit_files(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, String)> {
-    let or = |value: i64, none: &str| if value > 0 { value.to_string() } else { none.to_owned() };
-    if is_v2(dir) {
-        return vec![
-            ("cpu.weight", shares_to_weight(limits.cpu_shares).to_string()),
-            ("cpu.max", format!("{} {}", or(limits.cpu_quota, "max"), CPU_PERIOD)),
-            ("memory.max", or(limits.memory, "max")),
-        ];
-    }
-    let mut all = Vec::new();
-    if names(hierarchy, "cpu") {
-        all.push(("cpu.shares", limits.cpu_shares.to_string()));
-        all.push(("cpu.cfs_quota_us", or(limits.cpu_quota, "-1")));
-    }
-    if names(hierarchy, "memory") {
-        all.push(("memory.limit_in_bytes", or(limits.memory, "-1")));
-    }
-    all
-}
-
 /// Removes the cgroups of one pod where they are empty, whatever its QoS class and the cgroup driver were.
-pub(crate) fn remove_pod(uid: &str) {
+fn remove_pod(uid: &str) {
     let classes = [Class::Guaranteed, Class::Burstable, Class::BestEffort];
     let paths = classes.map(|class| [false, true].map(|systemd| relative(&pod_cgroup(class, uid, systemd))));
     classes.iter().for_each(|class| systemd::remove_drop_ins(&pod_cgroup(*class, uid, true)));
@@ -233,8 +172,6 @@ fn remove_empty(dir: &Path) {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { memory: 1 << 20, cpu_shares: 512, cpu_quota: 0 };
-
     #[test]
     fn a_pods_cgroup_is_found_in_each_hierarchy() {
         let root = tempfile::tempdir().unwrap();
@@ -248,24 +185,31 @@ mod tests {
     }
 
     #[test]
-    fn the_processes_of_a_container_are_killed_together() {
+    fn the_processes_of_a_container_are_killed_together_and_do_not_swap() {
         let root = tempfile::tempdir().unwrap();
         let pod = root.path().join("kubepods/pod1");
         for dir in [pod.join("v2"), pod.join("docker-v2.scope"), pod.join("v1")] {
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join("memory.oom.group"), "0\n").unwrap();
+            fs::write(dir.join("memory.swap.max"), "max\n").unwrap();
         }
         for dir in ["v2", "docker-v2.scope"] {
             fs::write(pod.join(dir).join("cgroup.controllers"), "memory\n").unwrap();
         }
         // The single hierarchy of v2 is the root itself.
-        let said = |dir: &str| fs::read_to_string(pod.join(dir).join("memory.oom.group")).unwrap().trim().to_owned();
-        apply_container_limits_below(root.path(), "/kubepods/pod1", "v2", &HugePages::new(), true);
-        assert_eq!((said("v2"), said("docker-v2.scope")), ("1".to_owned(), "1".to_owned()));
-        apply_container_limits_below(root.path(), "/kubepods/pod1", "v2", &HugePages::new(), false);
-        assert_eq!(said("v2"), "0");
-        apply_container_limits_below(root.path(), "/kubepods/pod1", "v1", &HugePages::new(), true);
-        assert_eq!(said("v1"), "0", "no such file on v1");
+        let read = |dir: &str, file: &str| fs::read_to_string(pod.join(dir).join(file)).unwrap().trim().to_owned();
+        let said = |dir: &str| (read(dir, "memory.oom.group"), read(dir, "memory.swap.max"));
+        let set = |id: &str, swap: i64, oom_group: bool| {
+            let limits = ContainerLimits { swap, oom_group, ..ContainerLimits::default() };
+            apply_container_limits_below(root.path(), "/kubepods/pod1", id, &limits);
+        };
+        let wanted = |group: &str, swap: &str| (group.to_owned(), swap.to_owned());
+        set("v2", 0, true);
+        assert_eq!((said("v2"), said("docker-v2.scope")), (wanted("1", "0"), wanted("1", "0")));
+        set("v2", 4096, false);
+        assert_eq!(said("v2"), wanted("0", "4096"));
+        set("v1", 0, true);
+        assert_eq!(said("v1"), wanted("0", "max"), "no such files on v1");
     }
 
     #[test]
@@ -294,23 +238,5 @@ mod tests {
             assert_eq!(fs::read_to_string(dir.path().join(file)).unwrap(), value, "{file}");
         }
         assert!(huge_pages(&dir.path().join("none"), &pages).is_empty());
-    }
-
-    #[test]
-    fn limits_in_the_words_of_each_version() {
-        let dir = tempfile::tempdir().unwrap();
-        let said = |hierarchy: &str| limit_files(hierarchy, dir.path(), &LIMITS);
-        assert_eq!(said("cpu,cpuacct"), [("cpu.shares", "512".to_owned()), ("cpu.cfs_quota_us", "-1".to_owned())]);
-        assert_eq!(said("memory"), [("memory.limit_in_bytes", "1048576".to_owned())]);
-        assert!(said("pids").is_empty());
-        fs::write(dir.path().join("cgroup.controllers"), "").unwrap();
-        assert_eq!(
-            said("unified"),
-            [
-                ("cpu.weight", "20".to_owned()),
-                ("cpu.max", "max 100000".to_owned()),
-                ("memory.max", "1048576".to_owned())
-            ]
-        );
     }
 }

@@ -6,8 +6,10 @@ use std::{fs, io, path::Path};
 use tokio::sync::OnceCell;
 use zbus::{Connection, Variant};
 
-use super::limits::{CPU_PERIOD, shares_to_weight};
-use crate::engine::inspect::Limits;
+use super::{
+    limits::{CPU_PERIOD, shares_to_weight},
+    tree::Values,
+};
 
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
@@ -16,18 +18,22 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const DROP_INS: &str = "/run/systemd/system.control";
 
 /// The properties of a slice with cgroup v2, in the units of systemd's bus; the largest number is no limit.
-pub(super) fn properties(limits: &Limits, pids: Option<Option<u32>>) -> Vec<(&'static str, u64)> {
-    let number = |n: i64| u64::try_from(n).ok().filter(|n| *n > 0);
+pub(super) fn properties(values: &Values) -> Vec<(&'static str, u64)> {
+    let limit = |n: i64| u64::try_from(n).ok().filter(|n| *n > 0).unwrap_or(u64::MAX);
     // Per second. systemd counts in hundredths; rounded up, so that the slice's children get all of their own.
-    let quota = number(limits.cpu_quota).map(|quota| (quota * 1_000_000 / CPU_PERIOD.unsigned_abs()).div_ceil(10_000));
-    let mut all = vec![
-        ("CPUWeight", shares_to_weight(limits.cpu_shares).unsigned_abs()),
-        ("CPUQuotaPerSecUSec", quota.map_or(u64::MAX, |hundredths| hundredths * 10_000)),
-        ("CPUQuotaPeriodUSec", CPU_PERIOD.unsigned_abs()),
-        ("MemoryMax", number(limits.memory).unwrap_or(u64::MAX)),
+    let quota = |quota: i64| match limit(quota) {
+        u64::MAX => u64::MAX,
+        quota => (quota * 1_000_000 / CPU_PERIOD.unsigned_abs()).div_ceil(10_000) * 10_000,
+    };
+    let all = [
+        ("CPUWeight", values.cpu_shares.map(|shares| shares_to_weight(shares).unsigned_abs())),
+        ("CPUQuotaPerSecUSec", values.cpu_quota.map(quota)),
+        ("CPUQuotaPeriodUSec", values.cpu_quota.map(|_| CPU_PERIOD.unsigned_abs())),
+        ("MemoryMax", values.memory.map(limit)),
+        ("MemorySwapMax", values.swap.map(|bytes| u64::try_from(bytes).unwrap_or(0))),
+        ("TasksMax", values.pids.map(|max| max.map_or(u64::MAX, u64::from))),
     ];
-    all.extend(pids.map(|max| ("TasksMax", max.map_or(u64::MAX, u64::from))));
-    all
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// Sets properties of a slice that exists, until reboot.
@@ -73,21 +79,29 @@ fn remove_drop_ins_in(dir: &Path, slice: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::inspect::Limits;
 
     #[test]
     fn limits_in_systemds_words() {
-        let limits = Limits { memory: 1 << 20, cpu_shares: 512, cpu_quota: 20_000 };
+        let values = Values {
+            swap: Some(0),
+            pids: Some(Some(100)),
+            ..Values::of(&Limits { memory: 1 << 20, cpu_shares: 512, cpu_quota: 20_000 })
+        };
         let wanted = [
-            ("CPUWeight", 20),
+            ("CPUWeight", 59),
             ("CPUQuotaPerSecUSec", 200_000),
             ("CPUQuotaPeriodUSec", 100_000),
             ("MemoryMax", 1 << 20),
+            ("MemorySwapMax", 0),
             ("TasksMax", 100),
         ];
-        assert_eq!(properties(&limits, Some(Some(100))), wanted);
-        let odd = properties(&Limits { cpu_quota: 123_456, ..limits }, None);
-        assert_eq!(odd[1], ("CPUQuotaPerSecUSec", 1_240_000), "whole hundredths, and not less");
-        let none = properties(&Limits { memory: 0, cpu_shares: 2, cpu_quota: 0 }, Some(None));
+        assert_eq!(properties(&values), wanted);
+        let odd = properties(&Values { cpu_quota: Some(123_456), ..Values::default() });
+        assert_eq!(odd[0], ("CPUQuotaPerSecUSec", 1_240_000), "whole hundredths, and not less");
+        assert_eq!(odd.len(), 2, "what is not set is not touched");
+        let none = Values { pids: Some(None), ..Values::of(&Limits { memory: 0, cpu_shares: 2, cpu_quota: 0 }) };
+        let none = properties(&none);
         assert_eq!(none.iter().filter(|(_, value)| *value == u64::MAX).count(), 3, "{none:?}");
     }
 

@@ -16,6 +16,7 @@ use super::{
     inspect::{Instance, Limits},
     names,
 };
+use crate::cgroup::{limits::CPU_PERIOD, tree::Resource};
 
 /// An entry of Docker's list of containers, which needs no inspection of each.
 #[derive(Debug, Clone)]
@@ -52,18 +53,19 @@ impl Engine {
             .map_err(|e| EngineError::new(format!("container {} could not be started", short(id)), &e))
     }
 
-    /// Changes the resource limits of a running container.
-    pub(crate) async fn update(&self, id: &str, limits: &Limits, cpu_period: i64) -> Result<(), EngineError> {
+    /// Changes the limits of one resource of a running container.
+    pub(crate) async fn update(&self, id: &str, limits: &Limits, resource: Resource) -> Result<(), EngineError> {
         // To Docker a missing value means no change. A memory limit can be changed but not removed.
         let memory = (limits.memory > 0).then_some(limits.memory);
-        let body = ContainerUpdateBody {
-            memory,
+        let body = match resource {
             // No swap: the limit of memory and swap must grow with that of memory, or Docker refuses.
-            memory_swap: memory,
-            cpu_shares: Some(limits.cpu_shares),
-            cpu_quota: Some(if limits.cpu_quota > 0 { limits.cpu_quota } else { -1 }),
-            cpu_period: Some(cpu_period),
-            ..ContainerUpdateBody::default()
+            Resource::Memory => ContainerUpdateBody { memory, memory_swap: memory, ..ContainerUpdateBody::default() },
+            Resource::Cpu => ContainerUpdateBody {
+                cpu_shares: Some(limits.cpu_shares),
+                cpu_quota: Some(if limits.cpu_quota > 0 { limits.cpu_quota } else { -1 }),
+                cpu_period: Some(CPU_PERIOD),
+                ..ContainerUpdateBody::default()
+            },
         };
         self.counted("update_container", self.docker().update_container(id, body))
             .await

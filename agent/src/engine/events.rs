@@ -61,6 +61,22 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// An item whenever an image is given a name, loses one, or is removed, from the time of this call on; as
+    /// [`Engine::events`].
+    pub(crate) fn image_events(&self) -> impl Stream<Item = Result<(), EngineError>> + Send + use<> {
+        let filters = HashMap::from([
+            ("type".to_owned(), vec!["image".to_owned()]),
+            ("event".to_owned(), ["tag", "untag", "delete"].map(str::to_owned).to_vec()),
+        ]);
+        let options = EventsOptions { filters: Some(filters), since: Some(now()), ..EventsOptions::default() };
+        self.docker().events(Some(options)).map(|event| match event {
+            Ok(_) => Ok(()),
+            Err(error) => Err(EngineError::new("Docker's events of images could not be followed", &error)),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

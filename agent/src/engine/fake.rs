@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::UnixListener,
+    net::{UnixListener, UnixStream},
     sync::mpsc,
 };
 
@@ -22,16 +22,38 @@ pub(crate) fn recording(dir: &Path, answer: &'static str) -> (Engine, mpsc::Unbo
     let listener = UnixListener::bind(&socket).expect("the socket of a fake Docker");
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                match stream.read_u8().await {
-                    Ok(byte) => request.push(byte),
-                    Err(_) => break,
-                }
-            }
-            let _ = requests.send(String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned());
+            let _ = requests.send(first_line(&mut stream).await);
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
     (Engine::new(&socket.to_string_lossy(), Arc::default()).expect("an engine"), received)
+}
+
+/// An engine whose Docker answers each request by its first line; a connection is kept open after an answer of 101.
+pub(crate) fn scripted(dir: &Path, answer: impl Fn(&str) -> String + Send + 'static) -> Engine {
+    let socket = dir.join("docker.sock");
+    let listener = UnixListener::bind(&socket).expect("the socket of a fake Docker");
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let line = first_line(&mut stream).await;
+            let answer = answer(&line);
+            let _ = stream.write_all(answer.as_bytes()).await;
+            if answer.starts_with("HTTP/1.1 101") {
+                open.push(stream);
+            }
+        }
+    });
+    Engine::new(&socket.to_string_lossy(), Arc::default()).expect("an engine")
+}
+
+async fn first_line(stream: &mut UnixStream) -> String {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => request.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned()
 }

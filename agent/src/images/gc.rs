@@ -37,18 +37,29 @@ pub(super) fn update_records(
     }
 }
 
+/// The ids of the images that stay: those in use, and those that are not among the node's `own`, if only these may be
+/// removed. The store is the machine's, and not the node's: who has built or loaded an image cannot pull it again.
+pub(super) fn kept(
+    stored: &[ImageSummary],
+    in_use: BTreeSet<String>,
+    own: Option<&BTreeSet<String>>,
+) -> BTreeSet<String> {
+    let foreign = stored.iter().filter(|image| own.is_some_and(|own| !own.contains(&image.id)));
+    foreign.map(|image| image.id.clone()).chain(in_use).collect()
+}
+
 /// The images that may be removed, the least recently used first; those younger than `age` are left out.
 pub(super) fn unused_images<'a>(
     records: &ImageRecords,
     stored: &'a [ImageSummary],
-    in_use: &BTreeSet<String>,
+    kept: &BTreeSet<String>,
     age: Duration,
     now: Timestamp,
 ) -> Vec<&'a ImageSummary> {
     let known = |image: &ImageSummary| records.get(&image.id).copied();
     let mut all: Vec<&ImageSummary> = stored
         .iter()
-        .filter(|image| !in_use.contains(&image.id))
+        .filter(|image| !kept.contains(&image.id))
         .filter(|image| known(image).is_some_and(|k| is_older(k.first_seen, age, now)))
         .collect();
     all.sort_by_key(|image| known(image).map(|k| (k.last_used, k.first_seen)));
@@ -111,6 +122,21 @@ mod tests {
         update_records(&mut records, &stored[..1], &none, at(140));
         assert_eq!(records.keys().collect::<Vec<_>>(), ["used"], "what is gone is forgotten");
         assert_eq!(records["used"], ImageRecord { first_seen: at(0), last_used: at(100) });
+    }
+
+    #[test]
+    fn what_somebody_has_built_stays() {
+        let stored = [image("pulled", &[]), image("built", &["app:release"]), image("running", &[])];
+        let mut records = ImageRecords::new();
+        let in_use = || BTreeSet::from(["running".to_owned()]);
+        update_records(&mut records, &stored, &in_use(), at(0));
+        let own = BTreeSet::from(["pulled".to_owned(), "running".to_owned()]);
+        for (own, removed) in [(Some(&own), vec!["pulled"]), (None, vec!["built", "pulled"])] {
+            let kept = kept(&stored, in_use(), own);
+            let mut unused = ids(&unused_images(&records, &stored, &kept, Duration::ZERO, at(9)));
+            unused.sort();
+            assert_eq!(unused, removed);
+        }
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub struct ImagesConfig {
     pub minimum_age: Duration,
     /// Images that were unused for this long are removed whatever the disk usage; zero is never.
     pub maximum_age: Duration,
+    /// Whether images that this node did not pull are collected, too.
+    pub foreign: bool,
     /// Most parallel pulls.
     pub parallel_pulls: Option<usize>,
     /// The directory of pull records.
@@ -149,7 +151,7 @@ impl Images {
         self.pulls.progress()
     }
 
-    /// Removes every image that no container and no pod uses, and waits for it.
+    /// Removes every image that may be collected and that no container and no pod uses, and waits for it.
     pub async fn remove_unused(&self) {
         let (answer, answered) = oneshot::channel();
         if self.gc_sender.send(answer).await.is_ok() {
@@ -172,10 +174,10 @@ impl Images {
     }
 }
 
-/// The images of the store, and the ids of those in use.
+/// The images of the store, and the ids of those that stay: those in use, and those that are somebody's.
 struct Store {
     stored: Vec<ImageSummary>,
-    in_use: BTreeSet<String>,
+    kept: BTreeSet<String>,
 }
 
 impl ImageManager {
@@ -199,7 +201,7 @@ impl ImageManager {
                 _ = collect.tick() => self.collect_garbage(&node, &recorder, &pods).await,
                 Some(answer) = self.gc_requests.recv() => {
                     if let Some(store) = self.refresh(&pods).await {
-                        let all = gc::unused_images(&self.image_records, &store.stored, &store.in_use, Duration::ZERO, Timestamp::now());
+                        let all = gc::unused_images(&self.image_records, &store.stored, &store.kept, Duration::ZERO, Timestamp::now());
                         self.remove(&all, "space", |_| true).await;
                     }
                     let _ = answer.send(());
@@ -224,6 +226,7 @@ impl ImageManager {
             }
         };
         self.records.prune_unknown(&stored, listed).await;
+        let own = if self.config.foreign { None } else { Some(self.records.own(&stored).await) };
         let names_in_use = names_in_use(&pods.borrow());
         in_use.extend(stored.iter().filter(|image| gc::has_name(image, &names_in_use)).map(|image| image.id.clone()));
         let before = self.image_records.clone();
@@ -246,7 +249,8 @@ impl ImageManager {
             }
             differs
         });
-        Some(Store { stored, in_use })
+        let kept = gc::kept(&stored, in_use, own.as_ref());
+        Some(Store { stored, kept })
     }
 
     /// Removes images beyond the maximum age, and as many as the thresholds require.
@@ -258,7 +262,7 @@ impl ImageManager {
     ) {
         let Some(store) = self.refresh(pods).await else { return };
         let now = Timestamp::now();
-        let unused = gc::unused_images(&self.image_records, &store.stored, &store.in_use, self.config.minimum_age, now);
+        let unused = gc::unused_images(&self.image_records, &store.stored, &store.kept, self.config.minimum_age, now);
         let (stale, unused): (Vec<&ImageSummary>, Vec<&ImageSummary>) = unused
             .into_iter()
             .partition(|image| gc::exceeds_max_age(&self.image_records, image, self.config.maximum_age, now));

@@ -9,7 +9,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use windlass_kit::net::{Cidr, Family};
+use windlass_kit::{
+    iptables_save::canonical,
+    net::{Cidr, Family},
+};
 
 use super::{NetworkError, ipam::Allocation};
 
@@ -25,20 +28,17 @@ const JUMPS: [(&str, &str, &str); 4] = [
     ("nat", "OUTPUT", "-m addrtype --dst-type LOCAL -m comment --comment windlass-hostports -j WINDLASS-HOSTPORTS"),
 ];
 
-/// The input of iptables-restore that renders all chains. Pure.
-pub(super) fn chains(pods: Cidr, cluster: Cidr, allocations: &BTreeMap<IpAddr, Allocation>) -> String {
+/// The chains that the pod network wants in one family: table, chain, and its rules in order. Pure.
+pub(super) type Chains = Vec<(&'static str, &'static str, Vec<String>)>;
+
+/// The wanted chains. Pure.
+pub(super) fn chains(pods: Cidr, cluster: Cidr, allocations: &BTreeMap<IpAddr, Allocation>) -> Chains {
     let family = pods.family();
     let (multicast, whole) = match family {
         Family::V4 => ("224.0.0.0/4", 32),
         Family::V6 => ("ff00::/8", 128),
     };
-    let mut out = format!(
-        "*filter\n:{FORWARD} - [0:0]\n-A {FORWARD} -s {pods} -j ACCEPT\n-A {FORWARD} -d {pods} -j ACCEPT\nCOMMIT\n\
-         *nat\n:{POSTROUTING} - [0:0]\n:{HOSTPORTS} - [0:0]\n"
-    );
-    let _ = writeln!(out, "-A {POSTROUTING} -s {pods} -d {cluster} -j RETURN");
-    let _ = writeln!(out, "-A {POSTROUTING} -s {pods} -d {multicast} -j RETURN");
-    let _ = writeln!(out, "-A {POSTROUTING} -s {pods} -j MASQUERADE");
+    let (mut host_ports, mut post_routing) = (Vec::new(), Vec::new());
     for (address, allocation) in allocations {
         for port in &allocation.host_ports {
             let protocol = port.protocol.name();
@@ -48,33 +48,83 @@ pub(super) fn chains(pods: Cidr, cluster: Cidr, allocations: &BTreeMap<IpAddr, A
             }
             let at = wanted.map(|ip| format!("-d {ip}/{whole} ")).unwrap_or_default();
             let to = std::net::SocketAddr::new(*address, port.container_port);
-            let _ = writeln!(
-                out,
-                "-A {HOSTPORTS} {at}-p {protocol} -m {protocol} --dport {} -j DNAT --to-destination {to}",
+            host_ports.push(format!(
+                "{at}-p {protocol} -m {protocol} --dport {} -j DNAT --to-destination {to}",
                 port.host_port
-            );
+            ));
             // Replies to connections from the host's loopback address and from the pod itself must return through the
-            // host. Inserted before the rule that exempts traffic inside the cluster. IPv6 does not route loopback
+            // host. These stand before the rule that exempts traffic inside the cluster. IPv6 does not route loopback
             // addresses.
             let own = format!("{address}/{whole}");
             let loopback = (family == Family::V4).then(|| "127.0.0.0/8".to_owned());
             for source in loopback.into_iter().chain([own]) {
-                let _ = writeln!(
-                    out,
-                    "-I {POSTROUTING} -s {source} -d {address}/{whole} -p {protocol} -m {protocol} --dport {} -j MASQUERADE",
+                let rule = format!(
+                    "-s {source} -d {address}/{whole} -p {protocol} -m {protocol} --dport {} -j MASQUERADE",
                     port.container_port
                 );
+                // Two host ports may lead to one port.
+                if !post_routing.contains(&rule) {
+                    post_routing.push(rule);
+                }
             }
         }
     }
-    out.push_str("COMMIT\n");
+    post_routing.extend([
+        format!("-s {pods} -d {cluster} -j RETURN"),
+        format!("-s {pods} -d {multicast} -j RETURN"),
+        format!("-s {pods} -j MASQUERADE"),
+    ]);
+    vec![
+        ("filter", FORWARD, vec![format!("-s {pods} -j ACCEPT"), format!("-d {pods} -j ACCEPT")]),
+        ("nat", POSTROUTING, post_routing),
+        ("nat", HOSTPORTS, host_ports),
+    ]
+}
+
+/// The input of iptables-restore that renders the chains. Pure.
+fn restore_text(chains: &Chains) -> String {
+    let mut out = String::new();
+    for table in ["filter", "nat"] {
+        let of_table = || chains.iter().filter(|(of, ..)| *of == table);
+        let _ = writeln!(out, "*{table}");
+        of_table().for_each(|(_, chain, _)| _ = writeln!(out, ":{chain} - [0:0]"));
+        for (_, chain, rules) in of_table() {
+            rules.iter().for_each(|rule| _ = writeln!(out, "-A {chain} {rule}"));
+        }
+        out.push_str("COMMIT\n");
+    }
     out
 }
 
-/// Restores the chains and ensures the jumps to them.
-pub(super) async fn apply(family: Family, text: String) -> Result<(), NetworkError> {
+/// Whether a chain of the kernel, as `iptables -S` lists it, has exactly these rules in this order. Pure.
+fn is_as_wanted(chain: &str, listed: &[String], wanted: &[String]) -> bool {
+    let rules = listed.iter().filter_map(|line| line.strip_prefix("-A ")?.strip_prefix(chain)?.strip_prefix(' '));
+    rules.map(canonical).eq(wanted.iter().map(|rule| canonical(rule)))
+}
+
+/// What of the chains and jumps is not as wanted in the kernel, because another program removed or changed it.
+pub(super) async fn differences(family: Family, chains: Chains) -> Result<Vec<String>, NetworkError> {
     blocking(move || {
-        restore(family, &text)?;
+        let tables = tables(family)?;
+        let mut found = Vec::new();
+        for (table, chain, wanted) in &chains {
+            let listed = tables.list(table, chain);
+            if !listed.is_ok_and(|listed| is_as_wanted(chain, &listed, wanted)) {
+                found.push(format!("chain {chain} of {table}"));
+            }
+        }
+        let there = |table: &str, chain: &str, rule: &str| tables.exists(table, chain, rule).unwrap_or(false);
+        let missing = JUMPS.iter().filter(|(table, chain, rule)| !there(table, chain, rule));
+        found.extend(missing.map(|(table, chain, _)| format!("jump from {chain} of {table}")));
+        Ok(found)
+    })
+    .await
+}
+
+/// Restores the chains and ensures the jumps to them.
+pub(super) async fn apply(family: Family, chains: Chains) -> Result<(), NetworkError> {
+    blocking(move || {
+        restore(family, &restore_text(&chains))?;
         let tables = tables(family)?;
         for (table, chain, rule) in JUMPS {
             if !tables.exists(table, chain, rule).unwrap_or(false) {
@@ -173,7 +223,7 @@ mod tests {
         };
         let ports = vec![port(None), port(Some("192.0.2.1")), port(Some("2001:db8::1"))];
         let allocations = BTreeMap::from([(ip("fd00::2"), Allocation { pod_uid: "a".into(), host_ports: ports })]);
-        let text = chains(cidr("fd00::/64"), cidr("fd00::/56"), &allocations);
+        let text = restore_text(&chains(cidr("fd00::/64"), cidr("fd00::/56"), &allocations));
         assert!(text.contains("-p tcp -m tcp --dport 80 -j DNAT --to-destination [fd00::2]:8080"), "{text}");
         assert!(text.contains("-d 2001:db8::1/128 -p tcp"), "{text}");
         assert!(!text.contains("192.0.2.1") && !text.contains("127.0.0.0"), "{text}");
@@ -187,15 +237,34 @@ mod tests {
             (ip("10.244.0.2"), Allocation { pod_uid: "a".into(), host_ports: vec![] }),
             (ip("10.244.0.3"), Allocation { pod_uid: "b".into(), host_ports: vec![port] }),
         ]);
-        let text = chains(cidr("10.244.0.0/24"), cidr("10.244.0.0/16"), &allocations);
+        let text = restore_text(&chains(cidr("10.244.0.0/24"), cidr("10.244.0.0/16"), &allocations));
         for line in [
             "-A WINDLASS-FORWARD -s 10.244.0.0/24 -j ACCEPT",
             "-A WINDLASS-POSTROUTING -s 10.244.0.0/24 -d 10.244.0.0/16 -j RETURN",
             "-A WINDLASS-HOSTPORTS -p tcp -m tcp --dport 6380 -j DNAT --to-destination 10.244.0.3:6379",
-            "-I WINDLASS-POSTROUTING -s 127.0.0.0/8 -d 10.244.0.3/32 -p tcp -m tcp --dport 6379 -j MASQUERADE",
+            "-A WINDLASS-POSTROUTING -s 127.0.0.0/8 -d 10.244.0.3/32 -p tcp -m tcp --dport 6379 -j MASQUERADE",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }
         assert_eq!(text.matches("DNAT").count(), 1);
+    }
+
+    #[test]
+    fn a_chain_of_the_kernel_is_compared_in_order() {
+        let wanted =
+            ["-p udp -m udp --dport 53 -j DNAT --to-destination 10.244.0.3:5353", "-s 10.244.0.0/24 -j MASQUERADE"]
+                .map(str::to_owned);
+        // As iptables 1.8.9 lists them.
+        let listed = |rules: [&str; 3]| rules.map(str::to_owned).to_vec();
+        let all = listed([
+            "-N WINDLASS-HOSTPORTS",
+            "-A WINDLASS-HOSTPORTS -p udp -m udp --dport 53 -j DNAT --to-destination 10.244.0.3:5353",
+            "-A WINDLASS-HOSTPORTS -s 10.244.0.0/24 -j MASQUERADE",
+        ]);
+        assert!(is_as_wanted(HOSTPORTS, &all, &wanted));
+        assert!(!is_as_wanted(HOSTPORTS, &all, &wanted[..1]), "one too many");
+        assert!(!is_as_wanted(HOSTPORTS, &all[..2], &wanted), "one is gone");
+        let turned = listed([&all[0], &all[2], &all[1]]);
+        assert!(!is_as_wanted(HOSTPORTS, &turned, &wanted));
     }
 }

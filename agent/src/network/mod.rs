@@ -3,12 +3,13 @@
 //! Built-in: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter. A pod has one address
 //! of each of the node's pod CIDRs and routes everything to a link-local gateway on the host's end; the host has a
 //! route per address. `ipam` allocates addresses on disk, `veth` is the backend, `links` speaks netlink, `iptables`
-//! writes the network's own chains, `bandwidth` limits pods, `pod_dialer` connects into a pod. Either backend may have
+//! writes the network's own chains, `host_ports` decides whose UDP connections are stale, `bandwidth` limits pods, `pod_dialer` connects into a pod. Either backend may have
 //! to wait, for pod CIDRs or for plugins: [`Readiness`] reports that to the node's status and to pods. Imports nothing
 //! of `pods`.
 
 mod bandwidth;
 mod cni;
+mod host_ports;
 mod ipam;
 mod iptables;
 mod links;
@@ -154,11 +155,11 @@ impl Network {
         self.readiness.send_if_modified(|known| std::mem::replace(known, readiness.clone()) != readiness);
     }
 
-    /// Watches the CNI configuration and publishes the readiness until `shutdown`. Does nothing for the built-in
-    /// network.
-    pub async fn watch_plugins(&self, shutdown: CancellationToken) {
+    /// Until `shutdown`: watches the CNI configuration and publishes the readiness; of the built-in network, keeps the
+    /// kernel's rules and connections as they should be.
+    pub async fn keep(&self, shutdown: CancellationToken) {
         match &*self.backend {
-            Backend::Routed(_) => shutdown.cancelled().await,
+            Backend::Routed(routed) => routed.keep(shutdown).await,
             Backend::Cni(cni) => cni.watch(|readiness| self.set_readiness(readiness), shutdown).await,
         }
     }
@@ -258,3 +259,6 @@ impl Network {
         problems
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,22 +1,38 @@
 //! The built-in pod network: addresses from the node's pod CIDRs, and one routed veth pair per pod.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::sync::{Mutex, watch};
-use windlass_kit::net::{Cidr, Family};
+use tokio::sync::{Mutex, Notify, watch};
+use tokio_util::sync::CancellationToken;
+use windlass_kit::{
+    blocking, conntrack,
+    local_addresses::LocalAddresses,
+    net::{Cidr, Family},
+};
 
 use super::{
     Attach, Bandwidth, NetworkConfig, NetworkError, bandwidth,
+    host_ports::{UdpHostPorts, UdpPort},
     ipam::{self, AddressPool, Allocation},
     iptables,
     links::{self, Links},
 };
+
+/// How often the kernel's rules are compared with the wanted ones: another program may have flushed them.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct VethNetwork {
     config: NetworkConfig,
     state: Mutex<State>,
     in_use: watch::Sender<bool>,
+    /// Wakes [`VethNetwork::keep`]: conntrack entries may be stale.
+    stale_udp: Notify,
 }
 
 #[derive(Debug)]
@@ -45,6 +61,16 @@ struct Configured {
     links: Arc<Links>,
     /// One pool of each family.
     pools: Vec<AddressPool>,
+    changes: Changes,
+}
+
+/// What the kernel does not know yet.
+#[derive(Debug, Default)]
+struct Changes {
+    /// UDP host ports that lead elsewhere than before, whose conntrack entries were not looked at since.
+    moved: BTreeMap<Family, BTreeSet<UdpPort>>,
+    /// Families whose rules could not be written when they last changed.
+    unwritten: BTreeSet<Family>,
 }
 
 impl Configured {
@@ -63,6 +89,7 @@ impl VethNetwork {
             config,
             state: Mutex::new(State::Unconfigured(PendingReleases::default())),
             in_use: watch::Sender::new(false),
+            stale_udp: Notify::new(),
         }
     }
 
@@ -117,10 +144,14 @@ impl VethNetwork {
             links.add_gateway(pool.gateway()).await?;
             pools.push(pool);
         }
+        let mut changes = Changes::default();
         for pool in &pools {
-            self.write_rules(pool).await?;
+            iptables::apply(pool.family(), self.chains(pool)).await?;
+            // What happened before the start is not known.
+            changes.moved.insert(pool.family(), UdpHostPorts::of(pool.allocations()).ports());
         }
-        Ok(Configured { links, pools })
+        self.stale_udp.notify_one();
+        Ok(Configured { links, pools, changes })
     }
 
     pub(super) async fn allocate(&self, pod_uid: &str) -> Result<Vec<IpAddr>, NetworkError> {
@@ -140,8 +171,9 @@ impl VethNetwork {
                 let Some(pool) = open.pools.iter_mut().find(|p| p.family() == Family::of(address)) else { continue };
                 let allocation =
                     Allocation { pod_uid: request.pod_uid.clone(), host_ports: request.host_ports.clone() };
-                if pool.assign(*address, allocation)? {
-                    self.write_rules(pool).await?;
+                let before = UdpHostPorts::of(pool.allocations());
+                if pool.assign(*address, allocation)? || open.changes.unwritten.contains(&pool.family()) {
+                    self.write_rules(pool, &before, &mut open.changes).await?;
                 }
                 ends.push((*address, pool.gateway()));
             }
@@ -188,8 +220,9 @@ impl VethNetwork {
     async fn release(&self, state: &mut State, pod_uid: &str) -> Result<(), NetworkError> {
         let State::Configured(open) = state else { return Ok(()) };
         for pool in &mut open.pools {
+            let before = UdpHostPorts::of(pool.allocations());
             if pool.release(pod_uid)? {
-                self.write_rules(pool).await?;
+                self.write_rules(pool, &before, &mut open.changes).await?;
             }
         }
         Ok(())
@@ -201,10 +234,110 @@ impl VethNetwork {
         self.in_use.send_if_modified(|known| std::mem::replace(known, in_use) != in_use);
     }
 
-    async fn write_rules(&self, pool: &AddressPool) -> Result<(), NetworkError> {
+    fn chains(&self, pool: &AddressPool) -> iptables::Chains {
         let family = pool.family();
         let cluster = self.config.cluster_cidrs.iter().find(|c| c.family() == family).copied().unwrap_or(pool.cidr());
-        iptables::apply(family, iptables::chains(pool.cidr(), cluster, pool.allocations())).await
+        iptables::chains(pool.cidr(), cluster, pool.allocations())
+    }
+
+    /// Writes the rules of a pool whose host ports were `before`, and has the conntrack entries of those that lead
+    /// elsewhere now looked at.
+    async fn write_rules(
+        &self,
+        pool: &AddressPool,
+        before: &UdpHostPorts,
+        changes: &mut Changes,
+    ) -> Result<(), NetworkError> {
+        let (family, now) = (pool.family(), UdpHostPorts::of(pool.allocations()));
+        changes.moved.entry(family).or_default().extend(now.changed_since(before));
+        changes.unwritten.insert(family);
+        iptables::apply(family, self.chains(pool)).await?;
+        changes.unwritten.remove(&family);
+        self.stale_udp.notify_one();
+        Ok(())
+    }
+
+    /// Keeps the kernel as it should be until `shutdown`: deletes stale conntrack entries of UDP host ports, and
+    /// restores rules that another program removed.
+    pub(super) async fn keep(&self, shutdown: CancellationToken) {
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = self.stale_udp.notified() => {}
+                () = tokio::time::sleep(REPAIR_INTERVAL) => self.repair().await,
+            }
+            match self.delete_stale_udp().await {
+                Ok(()) => failing = false,
+                Err(error) if !std::mem::replace(&mut failing, true) => {
+                    tracing::warn!(%error, "failed to delete stale UDP conntrack entries of host ports, clients may still send to removed pods; load the kernel module nf_conntrack_netlink; retrying");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Writes the rules of each family anew where the kernel's differ.
+    pub(super) async fn repair(&self) {
+        let wanted: Vec<_> = match &*self.state.lock().await {
+            State::Configured(open) => open.pools.iter().map(|pool| (pool.family(), self.chains(pool))).collect(),
+            State::Unconfigured(_) => return,
+        };
+        for (family, chains) in wanted {
+            match iptables::differences(family, chains).await {
+                Ok(found) if found.is_empty() => continue,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "failed to compare the pod network's rules with the kernel's; retrying");
+                    continue;
+                }
+            }
+            // A pod may have come or gone since: only what differs while none can is another program's doing.
+            let state = self.state.lock().await;
+            let State::Configured(open) = &*state else { return };
+            let Some(pool) = open.pools.iter().find(|pool| pool.family() == family) else { continue };
+            let differing = iptables::differences(family, self.chains(pool)).await.unwrap_or_default();
+            if differing.is_empty() {
+                continue;
+            }
+            let what = differing.join(", ");
+            match iptables::apply(family, self.chains(pool)).await {
+                Ok(()) => tracing::warn!(what, "another program changed the pod network's rules; restored"),
+                Err(error) => tracing::warn!(what, %error, "failed to restore the pod network's rules; retrying"),
+            }
+        }
+    }
+
+    /// Deletes the conntrack entries of UDP host ports that lead elsewhere than before.
+    async fn delete_stale_udp(&self) -> Result<(), NetworkError> {
+        let searches: Vec<(Family, BTreeSet<UdpPort>, UdpHostPorts)> = {
+            let mut state = self.state.lock().await;
+            let State::Configured(Configured { pools, changes, .. }) = &mut *state else { return Ok(()) };
+            let moved = std::mem::take(&mut changes.moved).into_iter().filter(|(_, ports)| !ports.is_empty());
+            let now = |family| pools.iter().find(|p| p.family() == family).map(AddressPool::allocations);
+            moved
+                .map(|(family, ports)| {
+                    let wanted = now(family).map(UdpHostPorts::of).unwrap_or_default().only(&ports);
+                    (family, ports, wanted)
+                })
+                .collect()
+        };
+        let mut all = Ok(());
+        for (family, ports, wanted) in searches {
+            let what = "the conntrack entries of UDP host ports could not be deleted";
+            let search = move || {
+                let local = LocalAddresses::of_kernel();
+                conntrack::delete_stale(family, |flow| wanted.is_stale(flow, &local))
+                    .map_err(|e| NetworkError::new(what, e))
+            };
+            if let Err(error) = blocking::run(search, |error| NetworkError::new(what, error)).await {
+                if let State::Configured(open) = &mut *self.state.lock().await {
+                    open.changes.moved.entry(family).or_default().extend(ports);
+                }
+                all = Err(error);
+            }
+        }
+        all
     }
 }
 
@@ -236,6 +369,15 @@ pub(super) async fn teardown(ranges: &[Cidr]) -> Vec<String> {
     }
     for family in Family::BOTH {
         problems.extend(iptables::remove(family).await);
+    }
+    for &range in ranges {
+        // Where they lead there is nobody any more. A machine without conntrack has none.
+        let to_a_pod =
+            move |flow: &conntrack::Flow| flow.reply_src != flow.destination && range.contains(&flow.reply_src.ip());
+        let deleted = move || conntrack::delete_stale(range.family(), to_a_pod);
+        if let Err(error) = blocking::run(deleted, std::io::Error::other).await {
+            tracing::debug!(%range, %error, "failed to delete conntrack entries that lead to pods; they end by themselves");
+        }
     }
     problems
 }

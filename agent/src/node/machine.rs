@@ -34,7 +34,7 @@ impl Machine {
         };
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         Self {
-            cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
+            cpus: online_cpus(&text("/sys/devices/system/cpu/online")).unwrap_or_else(available_cpus),
             memory_bytes: memory.as_ref().map_or(0, |m| number(m.mem_total)),
             disk_bytes: blocks(|d| d.blocks()),
             huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
@@ -59,6 +59,22 @@ pub fn boot_id() -> String {
     text("/proc/sys/kernel/random/boot_id")
 }
 
+/// How many CPUs are online, of a list such as `0-3,8`. The machine's, whatever the agent's own unit may use of them:
+/// pods are not in it.
+fn online_cpus(list: &str) -> Option<i64> {
+    let one = |range: &str| -> Option<i64> {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (i64, i64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (first <= last).then_some(last - first + 1)
+    };
+    list.split(',').map(one).sum()
+}
+
+/// The CPUs that this process may use, where the kernel shows no list.
+fn available_cpus() -> i64 {
+    std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1))
+}
+
 /// Reads `hugepages-2048kB/nr_hugepages` and the like below `dir`.
 fn huge_pages(dir: &Path) -> BTreeMap<String, i64> {
     let one = |entry: fs::DirEntry| -> Option<(String, i64)> {
@@ -79,6 +95,13 @@ fn os_name(release: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_that_are_online() {
+        for (list, cpus) in [("0", Some(1)), ("0-63\n", Some(64)), ("0-1,4,6-7", Some(5)), ("", None), ("3-1", None)] {
+            assert_eq!(online_cpus(list), cpus, "{list:?}");
+        }
+    }
 
     #[test]
     fn huge_pages_by_their_size() {

@@ -42,6 +42,7 @@ use windlass_kit::{
 
 use crate::{
     Pressure,
+    cgroup::Cgroups,
     engine::Health,
     images::StoredImage,
     metrics::{Metrics, WriteKind},
@@ -119,6 +120,8 @@ pub struct NodeInputs {
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// Whether pods can be connected.
     pub network: watch::Receiver<Readiness>,
+    /// The cgroups of pods, whose common limit is the node's.
+    pub(crate) cgroups: Arc<Cgroups>,
 }
 
 impl NodeInputs {
@@ -202,7 +205,7 @@ pub async fn run(
         let inputs = changes.status_inputs(api_version.version);
         record_system_ooms(&recorder, &object, &mut kernel);
         if config.enforce_node_allocatable
-            && crate::cgroup::apply_kubepods_limits(&enforced_limits(&config)).await
+            && changes.cgroups.set_node(&enforced_limits(&config)).await
             && !std::mem::replace(&mut enforced, true)
         {
             let message = "Updated Node Allocatable limit across pods";

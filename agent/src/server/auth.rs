@@ -21,7 +21,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use tokio::sync::Semaphore;
-use windlass_kit::serve::{self, Caller, ClientIdentity};
+use windlass_kit::serve::{self, Caller, ClientIdentity, headers::NotText};
 
 use super::{
     authz::{subresources, verb},
@@ -201,7 +201,8 @@ impl AuthFilter {
 /// The credentials of a request.
 struct RequestCredentials {
     user: Option<User>,
-    token: Option<String>,
+    /// Refused if it is there and cannot be read.
+    token: Result<Option<String>, NotText>,
     caller: Option<Caller>,
     /// A page of another origin uses its browser's client certificate.
     cross_origin: bool,
@@ -212,7 +213,7 @@ impl RequestCredentials {
         let (extensions, headers) = (request.extensions(), request.headers());
         let user = extensions.get::<ClientIdentity>().map(User::of);
         let cross_origin = user.is_some() && headers.contains_key(header::UPGRADE) && !serve::is_own_origin(headers);
-        let token = serve::bearer(headers).map(str::to_owned);
+        let token = serve::bearer(headers).map(|token| token.map(str::to_owned));
         Self { user, token, caller: extensions.get::<Caller>().cloned(), cross_origin }
     }
 }
@@ -227,7 +228,8 @@ async fn authenticate_request(filter: &AuthFilter, credentials: RequestCredentia
     if let Some(user) = credentials.user {
         return Ok(user);
     }
-    let token = credentials.token.ok_or_else(unauthorized)?;
+    let token = credentials.token.map_err(|why| refuse(StatusCode::BAD_REQUEST, why.to_string()))?;
+    let token = token.ok_or_else(unauthorized)?;
     let caller = credentials.caller.as_ref();
     match filter.authenticate(&token).await {
         Ok(Some(user)) => {

@@ -21,7 +21,7 @@ use nix::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
-use windlass_kit::percent;
+use windlass_kit::{percent, serve::headers};
 
 use super::{
     ServerState,
@@ -86,8 +86,9 @@ fn query_pairs(uri: &Uri) -> Vec<(String, String)> {
 /// Serves the requested range of a file, or all of it.
 async fn serve_range(file: File, length: u64, headers: &HeaderMap) -> Response {
     // Files have no validators for If-Range: the file may have changed, so all of it is sent.
-    let wanted = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
-    let (first, count, code) = match wanted.and_then(|v| v.to_str().ok()).map_or(Range::Whole, |v| range(v, length)) {
+    let wanted = headers.contains_key(header::RANGE) && !headers.contains_key(header::IF_RANGE);
+    let wanted = wanted.then(|| headers::shown(headers, header::RANGE.as_str()));
+    let (first, count, code) = match wanted.map_or(Range::Whole, |v| range(&v, length)) {
         Range::Whole => (0, length, StatusCode::OK),
         Range::Part(first, last) => (first, last - first + 1, StatusCode::PARTIAL_CONTENT),
         Range::Outside => {

@@ -9,9 +9,10 @@ use axum::{
     response::Response,
 };
 use k8s_openapi::api::core::v1::Pod;
-use procfs::{WithCurrentSystemInfo as _, process::Process};
 use windlass_kit::{
+    process_metrics,
     prometheus::{Kind, Text},
+    rest_client,
     serve::connection_counts,
 };
 
@@ -103,7 +104,8 @@ pub(super) fn write(state: &ServerState, page: &mut Text) {
     }
     state.metrics.write(page);
     connections(page);
-    process(page);
+    process_metrics::write(page);
+    rest_client::write(page);
 }
 
 const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
@@ -124,6 +126,7 @@ fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
         &[("container_state", "running")],
         count_of(containers.len() - sandboxes),
     );
+    volumes(page, pods, containers);
     page.family("windlass_pods", "Pods of this node, by phase.", Kind::Gauge);
     let mut phases: BTreeMap<&str, usize> = BTreeMap::new();
     for pod in pods {
@@ -132,6 +135,27 @@ fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
     }
     for (phase, count) in phases {
         page.sample("windlass_pods", &[("phase", phase)], count_of(count));
+    }
+}
+
+/// The volumes of all pods, and of those that run, whose volumes are set up.
+fn volumes(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
+    const NAME: &str = "volume_manager_total_volumes";
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for pod in pods {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let runs = containers.iter().any(|container| container.is_sandbox && container.pod_uid == uid);
+        for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            let plugin = crate::volumes::plugin_of(volume);
+            *counts.entry((plugin, "desired_state_of_world")).or_default() += 1;
+            if runs {
+                *counts.entry((plugin, "actual_state_of_world")).or_default() += 1;
+            }
+        }
+    }
+    page.family(NAME, "Volumes of pods, wanted and set up.", Kind::Gauge);
+    for ((plugin, state), count) in counts {
+        page.sample(NAME, &[("plugin_name", plugin), ("state", state)], count_of(count));
     }
 }
 
@@ -154,43 +178,6 @@ fn connections(page: &mut Text) {
             let count = i64::try_from(*count).unwrap_or(i64::MAX);
             page.sample(DROPPED, &[("server", counts.server), ("reason", reason)], number(count));
         }
-    }
-}
-
-/// Resource usage of this process; what cannot be read is left out.
-fn process(page: &mut Text) {
-    let Ok(me) = Process::myself() else { return };
-    let Ok(stat) = me.stat() else { return };
-    let mut one = |name: &str, help: &str, kind: Kind, value: f64| {
-        page.family(name, help, kind);
-        page.sample(name, &[], value);
-    };
-    #[allow(clippy::cast_precision_loss, reason = "sizes and times are far from 2^53")]
-    let (ticks, rss, virtual_bytes) =
-        ((stat.utime + stat.stime) as f64, stat.rss_bytes().get() as f64, stat.vsize as f64);
-    #[allow(clippy::cast_precision_loss, reason = "a hundred or so")]
-    let per_second = procfs::ticks_per_second() as f64;
-    let counter = Kind::Counter;
-    one("process_cpu_seconds_total", "CPU time of this process.", counter, ticks / per_second);
-    one("process_resident_memory_bytes", "Resident memory.", Kind::Gauge, rss);
-    one("process_virtual_memory_bytes", "Virtual memory.", Kind::Gauge, virtual_bytes);
-    if let Ok(open) = me.fd_count() {
-        one("process_open_fds", "Open descriptors.", Kind::Gauge, count_of(open));
-    }
-    if let Ok(limits) = me.limits()
-        && let procfs::process::LimitValue::Value(max_fds) = limits.max_open_files.soft_limit
-    {
-        one(
-            "process_max_fds",
-            "Descriptors that may be open.",
-            Kind::Gauge,
-            number(i64::try_from(max_fds).unwrap_or(i64::MAX)),
-        );
-    }
-    if let Ok(booted) = procfs::boot_time_secs() {
-        #[allow(clippy::cast_precision_loss, reason = "seconds of this century, and of an uptime")]
-        let (booted, after) = (booted as f64, stat.starttime as f64 / per_second);
-        one("process_start_time_seconds", "When the process began, since 1970.", Kind::Gauge, booted + after);
     }
 }
 

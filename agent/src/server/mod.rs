@@ -41,7 +41,8 @@ use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
     liveness::Heartbeats,
-    serve::{self, InProcessListener, ReservedAddresses, ServeError, Tls},
+    serve::{self, InProcessListener, ReservedAddresses, ServeError, Tls, headers},
+    slis::HealthChecks,
 };
 
 pub use stream::Streaming;
@@ -131,6 +132,8 @@ pub struct ServerState {
     pub streaming: Streaming,
     /// Liveness of the agent's loops.
     pub heartbeats: Heartbeats,
+    /// How health checks ended.
+    pub health_checks: Arc<HealthChecks>,
     /// The agent's metrics.
     pub metrics: Arc<Metrics>,
     /// What `/logs/` serves.
@@ -318,7 +321,8 @@ async fn not_found() -> Response {
 
 /// Limits request bodies; an upgraded connection has none.
 async fn limit_body(request: Request) -> Result<Request, Response> {
-    let length = request.headers().get(header::CONTENT_LENGTH).map(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let stated = request.headers().contains_key(header::CONTENT_LENGTH);
+    let length = stated.then(|| headers::shown(request.headers(), "content-length").parse::<u64>().ok());
     if length.is_some_and(|l| l.is_none_or(|l| l > MAX_BODY_BYTES as u64)) {
         return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("a body may have {MAX_BODY_BYTES} bytes")));
     }

@@ -11,7 +11,10 @@ use axum::{
     routing::get,
 };
 use windlass_cadvisor::{Page, Rest};
-use windlass_kit::prometheus::{self, Format};
+use windlass_kit::{
+    prometheus::{self, Format},
+    serve::headers,
+};
 
 use super::{ServerState, refuse};
 
@@ -32,6 +35,7 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/metrics/cadvisor", get(cadvisor))
         .route("/metrics/resource", get(resource))
         .route("/metrics/probes", get(probes))
+        .route("/metrics/slis", get(slis))
         .route("/api/", get(rest))
         .route("/api/{*path}", get(rest).post(rest))
 }
@@ -77,6 +81,15 @@ async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Respons
     metrics(&headers, format, &state.probes.page(format, start_time(&state)).into())
 }
 
+/// Every check is made for the page, so that it tells of now, whoever else asks for health.
+async fn slis(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    super::health::check_all(&state);
+    let format = accepted(&headers);
+    let mut page = prometheus::Text::of(format);
+    state.health_checks.write(&mut page);
+    metrics(&headers, format, &page.finish().into())
+}
+
 /// The agent's own metrics.
 async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
@@ -112,7 +125,7 @@ fn start_time(state: &ServerState) -> f64 {
 }
 
 fn accepted(headers: &HeaderMap) -> Format {
-    let ranges: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+    let ranges: Vec<String> = headers::items(headers, header::ACCEPT.as_str()).collect();
     Format::accepted(&ranges.join(","))
 }
 
@@ -122,8 +135,7 @@ fn metrics(headers: &HeaderMap, format: Format, page: &Page) -> Response {
 
 /// Whether a client accepts gzip.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let all = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
-    all.flat_map(|value| value.split(',')).any(|coding| {
+    headers::items(headers, header::ACCEPT_ENCODING.as_str()).any(|coding| {
         let mut parts = coding.split(';').map(str::trim);
         let named = matches!(parts.next(), Some("gzip" | "x-gzip"));
         let refused = parts.filter_map(|p| p.strip_prefix("q=")).any(|q| q.parse() == Ok(0.0_f32));

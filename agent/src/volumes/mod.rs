@@ -26,6 +26,7 @@ use std::{
     collections::BTreeMap,
     path::{Component, Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use jiff::Timestamp;
@@ -51,6 +52,28 @@ use tokens::Tokens;
 pub struct VolumeError {
     volume: String,
     reason: String,
+    /// What the volume is made of is not there yet, such as its claim's binding: nothing was tried on the node.
+    pub(crate) pending: bool,
+}
+
+/// Why a volume is not set up.
+#[derive(Debug)]
+enum Fault {
+    /// See [`VolumeError::pending`].
+    Pending(String),
+    Failed(String),
+}
+
+impl From<String> for Fault {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(why: &str) -> Self {
+        Self::Failed(why.to_owned())
+    }
 }
 
 /// What a container mounts for a volume.
@@ -66,28 +89,22 @@ pub struct MountSource {
     pub image: Option<String>,
 }
 
-/// The images of a pod's image volumes.
-#[derive(Debug, Clone, Default)]
-pub struct VolumeImages {
-    /// Image ids by volume name.
-    pub ids: BTreeMap<String, String>,
-    /// Whether the engine mounts them itself; else they are unpacked.
+/// The image of an image volume.
+#[derive(Debug, Clone)]
+pub struct VolumeImage {
+    /// Its id in the engine.
+    pub id: String,
+    /// Whether the engine mounts it itself; else it is unpacked.
     pub mounted_by_engine: bool,
 }
 
-/// The volumes of a pod, set up.
-#[derive(Debug, Clone, Default)]
-pub struct PreparedVolumes {
-    /// By volume name.
-    pub places: BTreeMap<String, MountSource>,
-    /// When a token in them is due for renewal.
+/// A volume of a pod, set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedVolume {
+    /// What containers mount.
+    pub place: MountSource,
+    /// When a token in it is due for renewal.
     pub renew_at: Option<Timestamp>,
-}
-
-impl PreparedVolumes {
-    fn renew(&mut self, at: Option<Timestamp>) {
-        self.renew_at = self.renew_at.into_iter().chain(at).min();
-    }
 }
 
 /// The volumes of this node's pods; clones share it.
@@ -101,6 +118,7 @@ pub struct Volumes {
     engine: Engine,
     allocatable: BTreeMap<String, Quantity>,
     pool: VolumeCallPool,
+    metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Volumes {
@@ -120,51 +138,35 @@ impl Volumes {
         allocatable: BTreeMap<String, Quantity>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (tokens, pool) = (Tokens::new(client.clone()), VolumeCallPool::new(metrics));
-        Self { root, node_name, tokens, client, engine, allocatable, pool }
+        let (tokens, pool) = (Tokens::new(client.clone()), VolumeCallPool::new(Arc::clone(&metrics)));
+        Self { root, node_name, tokens, client, engine, allocatable, pool, metrics }
     }
 
-    /// Sets up the volumes of a pod; idempotent.
+    /// Sets up one volume of a pod, or updates its files from objects that changed or from the pod itself; idempotent.
+    /// One at a time: each volume has a fate of its own, and one whose object is gone must not keep the token of another
+    /// from being renewed.
     ///
     /// # Errors
-    /// Names the volume and what is missing.
+    /// Names the volume and what is missing; files that there are stay as they were.
     pub(crate) async fn prepare(
         &self,
         pod: &Pod,
-        images: &VolumeImages,
+        volume: &Volume,
+        image: Option<VolumeImage>,
         contents: &ObjectReader,
-    ) -> Result<PreparedVolumes, VolumeError> {
+    ) -> Result<PreparedVolume, VolumeError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
-        let mut made = PreparedVolumes::default();
-        for volume in volumes_of(pod) {
-            let one = async {
-                let (source, renew_at) = self.source(pod, volume, images, contents).await?;
-                Ok((self.mount(uid, &volume.name, source).await?, renew_at))
+        let prepared = async {
+            let (source, renew_at) = self.source(pod, volume, image, contents).await?;
+            Ok(PreparedVolume { place: self.mount(uid, &volume.name, source).await?, renew_at })
+        };
+        prepared.await.map_err(|fault| {
+            let (reason, pending) = match fault {
+                Fault::Pending(reason) => (reason, true),
+                Fault::Failed(reason) => (reason, false),
             };
-            let (place, renew_at) = one.await.map_err(|reason| set_up_failed(volume, reason))?;
-            made.places.insert(volume.name.clone(), place);
-            made.renew(renew_at);
-        }
-        Ok(made)
-    }
-
-    /// Updates the files of a running pod's volumes from objects that changed, or from the pod itself; returns when the
-    /// next update is due.
-    ///
-    /// # Errors
-    /// Names the volume and what is missing; its files stay as they were.
-    pub(crate) async fn refresh(&self, pod: &Pod, contents: &ObjectReader) -> Result<Option<Timestamp>, VolumeError> {
-        let uid = pod.metadata.uid.as_deref().unwrap_or("");
-        let mut made = PreparedVolumes::default();
-        for volume in volumes_of(pod).filter(|v| projected::plugin(v).is_some()) {
-            let one = async {
-                let (source, renew_at) = self.source(pod, volume, &VolumeImages::default(), contents).await?;
-                self.mount(uid, &volume.name, source).await?;
-                Ok(renew_at)
-            };
-            made.renew(one.await.map_err(|reason| set_up_failed(volume, reason))?);
-        }
-        Ok(made.renew_at)
+            VolumeError { volume: volume.name.clone(), reason, pending }
+        })
     }
 
     /// Runs file-system calls on a pod's volumes in the call pool; `target` names what they work on.
@@ -195,8 +197,16 @@ impl Volumes {
     async fn mount(&self, uid: &str, volume: &str, source: VolumeSource) -> Result<MountSource, String> {
         let mounter = match source {
             VolumeSource::Engine(place) => return Ok(place),
-            VolumeSource::Node(mounter) => Arc::new(mounter),
+            VolumeSource::Node(mounter) => mounter,
         };
+        let (plugin, began) = (format!("kubernetes.io/{}", mounter.plugin()), Instant::now());
+        let mounted = self.mount_on_node(uid, volume, mounter).await;
+        self.metrics.storage_operation(&plugin, "volume_mount", mounted.is_ok(), began.elapsed());
+        mounted
+    }
+
+    async fn mount_on_node(&self, uid: &str, volume: &str, mounter: Mounter) -> Result<MountSource, String> {
+        let mounter = Arc::new(mounter);
         let target = format!("volume {volume:?}");
         let on_node = Arc::clone(&mounter);
         match self.on_thread(uid, &target, move |call| on_node.prepare(call)).await? {
@@ -224,14 +234,14 @@ impl Volumes {
         &self,
         pod: &Pod,
         volume: &Volume,
-        images: &VolumeImages,
+        image: Option<VolumeImage>,
         contents: &ObjectReader,
-    ) -> Result<(VolumeSource, Option<Timestamp>), String> {
+    ) -> Result<(VolumeSource, Option<Timestamp>), Fault> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         // Both become path components.
         for name in [uid, &volume.name] {
             if !is_dir_name(name) {
-                return Err(format!("{name:?} cannot be the name of a directory"));
+                return Err(format!("{name:?} cannot be the name of a directory").into());
             }
         }
         let volume_dir = |plugin| VolumeDir { pod: self.root.join(uid), plugin, volume: volume.name.clone() };
@@ -257,7 +267,8 @@ impl Volumes {
                 group,
             }
         } else if let Some(used) = claim_of(&pod.metadata, volume) {
-            let (claim, persistent, labels) = pvc::resolve(&self.client, &self.node_name, pod, &used).await?;
+            let resolved = pvc::resolve(&self.client, &self.node_name, pod, &used).await;
+            let (claim, persistent, labels) = resolved.map_err(Fault::Pending)?;
             let resolved = pvc::persistent_source(&claim, &persistent, &self.node_name, &labels, used.read_only)?;
             let on_root_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
             let (read_only, options) = (resolved.read_only, resolved.mount_options);
@@ -278,8 +289,8 @@ impl Volumes {
                 }
             }
         } else if volume.image.is_some() {
-            let id = images.ids.get(&volume.name).ok_or("its image is not pulled yet")?.clone();
-            if images.mounted_by_engine {
+            let VolumeImage { id, mounted_by_engine } = image.ok_or("its image is not pulled yet")?;
+            if mounted_by_engine {
                 let place = MountSource { path: PathBuf::new(), read_only: true, device: false, image: Some(id) };
                 return Ok((VolumeSource::Engine(place), None));
             }
@@ -288,7 +299,9 @@ impl Volumes {
             let read_only = source.read_only == Some(true);
             Mounter::Nfs { volume_dir: volume_dir("nfs"), source: source.clone(), options: Vec::new(), read_only }
         } else {
-            return Err(format!("volumes of kind {} are not supported by Windlass; {SUPPORTED}", kind_of(volume)));
+            return Err(
+                format!("volumes of kind {} are not supported by Windlass; {SUPPORTED}", kind_of(volume)).into()
+            );
         };
         Ok((VolumeSource::Node(mounter), None))
     }
@@ -344,13 +357,28 @@ impl Volumes {
         // Another owner, so that stalled calls of the pod do not block its teardown.
         let owner = format!("end of {uid}");
         let result = self.on_thread(&owner, "teardown", move |call| mounter::tear_down(&dir, call));
-        result.await.map_err(|reason| VolumeError { volume: "*".to_owned(), reason })
+        result.await.map_err(|reason| VolumeError { volume: "*".to_owned(), reason, pending: false })
     }
 
     /// The same for a pod directory when no agent runs; returns what could not be removed.
     #[must_use]
     pub fn teardown_all(pod: &Path) -> Vec<String> {
         mounter::tear_down(pod, &Call::default()).err().into_iter().collect()
+    }
+}
+
+/// Upstream's name of the plugin of a volume; that of a claim's volume is not known from the pod.
+pub(crate) fn plugin_of(volume: &Volume) -> &'static str {
+    match volume {
+        Volume { config_map: Some(_), .. } => "kubernetes.io/configmap",
+        Volume { secret: Some(_), .. } => "kubernetes.io/secret",
+        Volume { downward_api: Some(_), .. } => "kubernetes.io/downward-api",
+        Volume { projected: Some(_), .. } => "kubernetes.io/projected",
+        Volume { empty_dir: Some(_), .. } => "kubernetes.io/empty-dir",
+        Volume { host_path: Some(_), .. } => "kubernetes.io/host-path",
+        Volume { nfs: Some(_), .. } => "kubernetes.io/nfs",
+        Volume { image: Some(_), .. } => "kubernetes.io/image",
+        _ => "N/A",
     }
 }
 
@@ -365,13 +393,14 @@ fn is_dir_name(name: &str) -> bool {
     matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name)
 }
 
-fn set_up_failed(volume: &Volume, reason: String) -> VolumeError {
-    VolumeError { volume: volume.name.clone(), reason }
-}
-
 fn reference(pod: &Pod, kind: Kind, name: String) -> ObjectRef {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default").to_owned();
     ObjectRef { kind, namespace, name }
+}
+
+/// Whether a volume's files come from objects or from the pod, and are rewritten when those change.
+pub(crate) fn is_refreshed(volume: &Volume) -> bool {
+    projected::plugin(volume).is_some()
 }
 
 fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {

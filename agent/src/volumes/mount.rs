@@ -173,7 +173,14 @@ pub(super) fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, String
         "BlockDevice" => is(fs::FileType::is_block_device),
         other => return Err(format!("the type {other:?} of hostPath {} is not one of Kubernetes'", path.display())),
     };
-    if matches_type { Ok(path) } else { Err(format!("hostPath type check failed: {} is not a {kind}", path.display())) }
+    let what = match kind {
+        "DirectoryOrCreate" | "Directory" => "directory",
+        "Socket" => "socket file",
+        "CharDevice" => "character device",
+        "BlockDevice" => "block device",
+        _ => "file",
+    };
+    if matches_type { Ok(path) } else { Err(format!("hostPath type check failed: {} is not a {what}", path.display())) }
 }
 
 /// A block device of the host, by its canonical path.

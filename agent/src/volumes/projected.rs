@@ -55,22 +55,19 @@ pub(super) fn token_sources(volume: &Volume) -> impl Iterator<Item = &ServiceAcc
 
 const DEFAULT_MODE: i32 = 0o644;
 
-/// Mode and owner of a token file: for the fsGroup if the pod has one, else for the one user that all containers run
-/// as, else as the volume says. Upstream's rule.
+/// Mode and owner of a token file: of the one user that all containers run as, if there is one, and for the fsGroup if
+/// the pod has one; without either as the volume says. Upstream's rule.
 fn token_access(pod: &Pod, mode: u32) -> (u32, Option<u32>) {
     let Some(spec) = &pod.spec else { return (mode, None) };
     let shared = spec.security_context.as_ref();
-    if shared.and_then(|c| c.fs_group).is_some() {
-        return (0o600, None);
-    }
     let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let mut users = all.map(|c| {
         c.security_context.as_ref().and_then(|s| s.run_as_user).or_else(|| shared.and_then(|s| s.run_as_user))
     });
-    match users.next().flatten() {
-        Some(user) if users.all(|other| other == Some(user)) => (0o600, u32::try_from(user).ok()),
-        _ => (mode, None),
-    }
+    let user = users.next().flatten().filter(|user| users.all(|other| other == Some(*user)));
+    let for_group = shared.and_then(|c| c.fs_group).is_some();
+    let mode = if for_group || user.is_some() { 0o600 } else { mode };
+    (mode, user.and_then(|user| u32::try_from(user).ok()))
 }
 
 pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<VolumeFiles, String> {
@@ -165,7 +162,11 @@ fn project_keys(
                         VolumeFile { bytes: bytes.clone(), mode: mode_bits(item.mode.unwrap_or(mode)), owner: None },
                     )),
                     None if optional => {}
-                    None => return Err(format!("{what} references non-existent key: {}", item.key)),
+                    // Both are upstream's, which names the one kind and not the other.
+                    None if what == "secret" => {
+                        return Err(format!("references non-existent secret key: {}", item.key));
+                    }
+                    None => return Err(format!("{what} references non-existent config key: {}", item.key)),
                 }
             }
         }
@@ -270,9 +271,14 @@ mod tests {
         assert_eq!(payload_of(r#"{"name":"v","configMap":{"name":"m","optional":true}}"#, &none), Ok(vec![]));
         let mut objects = Objects::default();
         objects.config_maps.insert("m".into(), Arc::new(serde_json::from_str(r#"{"data":{"a":"1"}}"#).unwrap()));
-        assert!(
-            payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"z","path":"z"}]}}"#, &objects).is_err()
-        );
+        objects.secrets.insert("s".into(), Arc::default());
+        let item = r#""items":[{"key":"z","path":"z"}]"#;
+        for (source, why) in [
+            (format!(r#""configMap":{{"name":"m",{item}}}"#), "configmap references non-existent config key: z"),
+            (format!(r#""secret":{{"secretName":"s",{item}}}"#), "references non-existent secret key: z"),
+        ] {
+            assert_eq!(payload_of(&format!(r#"{{"name":"v",{source}}}"#), &objects), Err(why.to_owned()));
+        }
         for path in ["../z", "/z", "z/../y", "..z", "z//y", "./z", ""] {
             let volume =
                 format!(r#"{{"name":"v","configMap":{{"name":"m","items":[{{"key":"a","path":"{path}"}}]}}}}"#);
@@ -284,7 +290,8 @@ mod tests {
     fn a_token_is_for_who_shall_read_it() {
         for (spec, wanted) in [
             (r#"{"containers":[{"name":"a"}]}"#, (0o644, None)),
-            (r#"{"containers":[{"name":"a"}],"securityContext":{"fsGroup":5,"runAsUser":7}}"#, (0o600, None)),
+            (r#"{"containers":[{"name":"a"}],"securityContext":{"fsGroup":5,"runAsUser":7}}"#, (0o600, Some(7))),
+            (r#"{"containers":[{"name":"a"}],"securityContext":{"fsGroup":5}}"#, (0o600, None)),
             (r#"{"containers":[{"name":"a"},{"name":"b"}],"securityContext":{"runAsUser":7}}"#, (0o600, Some(7))),
             (
                 r#"{"containers":[{"name":"a"},{"name":"b","securityContext":{"runAsUser":8}}],"securityContext":{"runAsUser":7}}"#,

@@ -84,6 +84,10 @@ fn map(immutable: bool) -> Value {
         "data": {"a": "1"}, "immutable": immutable})
 }
 
+fn first(pod: &Pod) -> &Volume {
+    volumes_of(pod).next().unwrap()
+}
+
 async fn until(what: &str, done: impl Fn() -> bool) {
     for _ in 0..1000 {
         if done() {
@@ -117,13 +121,13 @@ async fn one_edit_is_not_a_request_for_each_pod() {
         ObjectReader::new(client.clone(), BTreeMap::from([(reference.clone(), watch.clone())]), freshness)
     };
     for (pod, watch) in pods.iter().zip(&interests) {
-        let made = volumes.prepare(pod, &VolumeImages::default(), &contents(watch, Freshness::Live)).await.unwrap();
-        assert_eq!(std::fs::read_to_string(made.places["v"].path.join("a")).unwrap(), "1");
+        let made = volumes.prepare(pod, first(pod), None, &contents(watch, Freshness::Live)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(made.place.path.join("a")).unwrap(), "1");
     }
     assert_eq!(api.asked("configmaps/m"), 0, "the watch that starts with a pod delivers the state");
     // The state of a watch that is older than the pod may be stale.
     let late = watches.watch(&reference);
-    volumes.prepare(&pods[0], &VolumeImages::default(), &contents(&late, Freshness::Live)).await.unwrap();
+    volumes.prepare(&pods[0], first(&pods[0]), None, &contents(&late, Freshness::Live)).await.unwrap();
     assert_eq!(api.asked("configmaps/m"), 1, "a new pod has what there is now");
     // Of concurrent reads, the first is sent, and then one for all that came meanwhile.
     let many = (0..20).map(|_| contents(&late, Freshness::Live));
@@ -133,11 +137,12 @@ async fn one_edit_is_not_a_request_for_each_pod() {
     }
     assert_eq!(api.asked("configmaps/m"), 3, "not one request for each");
     for (pod, watch) in pods.iter().zip(&interests).chain([(&pods[0], &late)]) {
-        volumes.refresh(pod, &contents(watch, Freshness::Watched)).await.unwrap();
+        volumes.prepare(pod, first(pod), None, &contents(watch, Freshness::Watched)).await.unwrap();
     }
     assert_eq!(api.asked("configmaps/m"), 3);
     // An object that is not watched is read.
-    volumes.refresh(&pods[0], &ObjectReader::new(client.clone(), BTreeMap::new(), Freshness::Watched)).await.unwrap();
+    let unwatched = ObjectReader::new(client.clone(), BTreeMap::new(), Freshness::Watched);
+    volumes.prepare(&pods[0], first(&pods[0]), None, &unwatched).await.unwrap();
     assert_eq!(api.asked("configmaps/m"), 4);
 }
 

@@ -8,6 +8,7 @@ use std::{cell::RefCell, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use serde_saphyr::UserMessageFormatter;
 
 pub use duplicates::{Duplicates, in_document_order, unknown};
 
@@ -31,7 +32,7 @@ pub struct Decoded {
     pub duplicates: Duplicates,
 }
 
-/// Decodes `bytes`.
+/// Decodes `bytes`; of a YAML text with several documents the first one.
 ///
 /// # Errors
 /// When the body is malformed or nested deeper than 100 levels: the reason, with line and column where they are known.
@@ -41,7 +42,7 @@ pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, String
     let (value, text) = match content_type {
         ContentType::Json => (json(bytes, seed)?, None),
         ContentType::Yaml => {
-            let text = utf8(bytes)?;
+            let text = first_document(utf8(bytes)?);
             (yaml(text, seed)?, Some(text))
         }
     };
@@ -70,6 +71,28 @@ fn utf8(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|e| format!("yaml parse error: the text is not UTF-8: {e}"))
 }
 
+/// The first document of a text: the others are not read, as upstream does not read them. What `helm template` writes, and
+/// files that were put together, begin or end with `---`.
+fn first_document(text: &str) -> &str {
+    let is_marker = |line: &str, marker: &str| {
+        line.strip_prefix(marker).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+    };
+    let (mut at, mut begun) = (0, false);
+    for line in text.split_inclusive('\n') {
+        let content = line.trim();
+        match content {
+            _ if begun && (is_marker(line, "---") || is_marker(line, "...")) => return &text[..at],
+            // A byte order mark may stand before the first marker.
+            _ if is_marker(line.trim_start_matches('\u{feff}'), "---") => begun = true,
+            "" | "\u{feff}" => {}
+            _ if content.starts_with('#') || line.starts_with('%') => {}
+            _ => begun = true,
+        }
+        at += line.len();
+    }
+    text
+}
+
 fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         legacy_octal_numbers: true,
@@ -83,7 +106,7 @@ fn yaml(text: &str, seed: Node<'_>) -> Result<Value, String> {
         seed.deserialize(deserializer)
     });
     read.map_err(|error| {
-        let text = first_line(&error.without_snippet().to_string());
+        let text = first_line(&error.without_snippet().render_with_formatter(&UserMessageFormatter));
         match error.location() {
             Some(at) => format!("yaml parse error: {text} (line {}, column {})", at.line(), at.column()),
             None => format!("yaml parse error: {text}"),

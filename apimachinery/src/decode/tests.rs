@@ -113,3 +113,43 @@ data:
     // What a merge brings gives way to what the map says itself. Upstream tells of that too.
     assert_eq!(lines("a: &x\n  b: '1'\nc:\n  <<: *x\n  b: c\n"), [""; 0]);
 }
+
+/// What kube-apiserver 1.36.2 makes of the same texts.
+#[test]
+fn the_first_document_of_a_text_is_read() {
+    let map = serde_json::json!({"a": "b"});
+    for (text, value) in [
+        ("---\na: b\n---\n", &map),
+        ("a: b\n---\na: c\n", &map),
+        ("# Source: chart/templates/a.yaml\n\n---\n# of a\na: b\n--- # next\n{{{\n", &map),
+        ("\u{feff}---\r\na: b\r\n---\r\n", &map),
+        ("%YAML 1.1\n---\na: b\n...\nc\n", &map),
+        ("--- {a: b}\n---\nc: d\n", &map),
+        ("a: b\n...", &map),
+        ("---\n---\na: b\n", &Value::Null),
+        ("---\n", &Value::Null),
+        ("", &Value::Null),
+    ] {
+        assert_eq!(
+            decode(text.as_bytes(), ContentType::Yaml).map(|decoded| decoded.value).as_ref(),
+            Ok(value),
+            "{text:?}"
+        );
+    }
+    let text = "a: |\n  x\n  ---\n  y\nb: ---c\n";
+    let decoded = decode(text.as_bytes(), ContentType::Yaml).unwrap().value;
+    assert_eq!(decoded, serde_json::json!({"a": "x\n---\ny\n", "b": "---c"}));
+}
+
+#[test]
+fn errors_do_not_tell_how_the_program_is_made() {
+    for text in
+        ["~: b\n", "a: b: c\n", "\ta: b\n", "a: *x\n", "a: !!binary x\n", "a: [\n", "? [a]\n: b\n", "a: !x y\nb"]
+    {
+        if let Err(why) = decode(text.as_bytes(), ContentType::Yaml) {
+            let told =
+                ["Option", "from_str", "serde", "Rust", "Policy", "Config"].iter().any(|word| why.contains(word));
+            assert!(!told, "{text:?}: {why}");
+        }
+    }
+}

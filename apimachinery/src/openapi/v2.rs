@@ -116,6 +116,11 @@ pub(super) fn set_action(out: &mut Value, operation: &Operation) {
 /// alternatives, no `null`, and nothing of a value whose fields are not all known.
 pub(super) fn schema(schema: Value) -> Value {
     let Value::Object(mut fields) = schema else { return schema };
+    // Of a type that may have any fields, nothing but its kind is told: not even the fields of every object.
+    if fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) && fields.contains_key(GVK) {
+        fields.retain(|name, _| matches!(name.as_str(), "type" | GVK | "x-kubernetes-selectable-fields"));
+        return Value::Object(fields);
+    }
     // A reference with something beside it.
     if let Some(Value::Array(parts)) = fields.get_mut("allOf")
         && let [Value::Object(part)] = &mut parts[..]

@@ -18,6 +18,29 @@ pub fn canonicalize(schema: &Schema, value: &mut Value) {
     normalize(schema, value, &mut Form { compared: false, typed: false, depth: 0 });
 }
 
+/// [`canonicalize`]s what is of Go's types: of a custom object its metadata and that of objects embedded in it.
+pub fn canonicalize_types(schema: &Schema, value: &mut Value) {
+    canonicalize_typed_parts(schema, value, 0);
+}
+
+fn canonicalize_typed_parts(schema: &Schema, value: &mut Value, depth: usize) {
+    match (&schema.kind, value) {
+        _ if depth > MAX_DEPTH => {}
+        (Kind::Named(_), value) => canonicalize(schema, value),
+        (Kind::List(items), Value::Array(values)) => {
+            values.iter_mut().for_each(|value| canonicalize_typed_parts(items, value, depth + 1));
+        }
+        (Kind::Object(_) | Kind::Map(_), Value::Object(fields)) => {
+            for (key, value) in fields.iter_mut() {
+                if let Some(field) = schema.field(key) {
+                    canonicalize_typed_parts(field, value, depth + 1);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The form in which equal objects have equal values; most stored ones have it.
 #[must_use]
 pub fn canonical<'a>(schema: &Schema, value: &'a Value) -> Cow<'a, Value> {

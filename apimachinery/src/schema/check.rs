@@ -13,15 +13,15 @@ use crate::{MAX_DEPTH, field::Path};
 pub struct FieldProblems {
     /// Paths of fields that the type does not have, such as `spec.containers[0].imagePolicy`.
     pub unknown: Vec<String>,
-    /// Values of the wrong type, told as upstream's decoder does. Only of Go's types: in a custom resource these are
-    /// found by [`super::validate`].
+    /// Values of the wrong type, told as upstream's decoder does. Only of Go's types: in a custom resource those are its
+    /// metadata and that of embedded objects; others are found by [`super::validate`].
     pub wrong: Vec<String>,
 }
 
 /// Checks every field of an object of the type `schema`. `kind` is the object's kind, for messages.
 #[must_use]
 pub fn check(schema: &Schema, value: &Value, kind: &str) -> FieldProblems {
-    if matches!(schema.kind, Kind::Named(_)) && fits(schema, value, 0) {
+    if matches!(schema.kind, Kind::Named(_)) && fits(schema, value, 0, true) {
         return FieldProblems::default();
     }
     let mut check =
@@ -30,17 +30,41 @@ pub fn check(schema: &Schema, value: &Value, kind: &str) -> FieldProblems {
     check.problems
 }
 
-/// Whether a value of one of Go's types has nothing but what its type can hold: what nearly every object is, found without
-/// telling where the walk is.
-fn fits(schema: &Schema, value: &Value, depth: usize) -> bool {
-    let schema = schema.resolved();
+/// Whether all that is of Go's types can be decoded as such by any client, with no field that they do not have and no null: of
+/// a built-in object all, of a custom one its metadata and that of the objects embedded in it. Tells less than [`check`], which
+/// names the problems.
+#[must_use]
+pub fn types_fit(schema: &Schema, value: &Value) -> bool {
+    typed_parts_fit(schema, value, 0)
+}
+
+fn typed_parts_fit(schema: &Schema, value: &Value, depth: usize) -> bool {
     match (&schema.kind, value) {
         (_, Value::Null) => true,
+        (Kind::Named(_), value) => fits(schema, value, depth, false),
+        (_, Value::Object(_) | Value::Array(_)) if depth > MAX_DEPTH => false,
+        (Kind::List(items), Value::Array(values)) => {
+            values.iter().all(|value| typed_parts_fit(items, value, depth + 1))
+        }
+        (Kind::Union(_), value) => schema.alternative(value).is_none_or(|form| typed_parts_fit(form, value, depth + 1)),
+        (Kind::Object(_) | Kind::Map(_), Value::Object(fields)) => fields
+            .iter()
+            .all(|(key, value)| schema.field(key).is_none_or(|field| typed_parts_fit(field, value, depth + 1))),
+        _ => true,
+    }
+}
+
+/// Whether a value of one of Go's types has nothing but what its type can hold, and nulls only if they may be: what nearly
+/// every object is, found without telling where the walk is.
+fn fits(schema: &Schema, value: &Value, depth: usize, nulls: bool) -> bool {
+    let schema = schema.resolved();
+    match (&schema.kind, value) {
+        (_, Value::Null) => nulls,
         _ if depth > MAX_DEPTH => false,
-        (Kind::List(items), Value::Array(values)) => values.iter().all(|value| fits(items, value, depth + 1)),
-        (Kind::Union(_), value) => schema.alternative(value).is_some_and(|form| fits(form, value, depth + 1)),
+        (Kind::List(items), Value::Array(values)) => values.iter().all(|value| fits(items, value, depth + 1, nulls)),
+        (Kind::Union(_), value) => schema.alternative(value).is_some_and(|form| fits(form, value, depth + 1, nulls)),
         (Kind::Object(_) | Kind::Map(_), Value::Object(fields)) => fields.iter().all(|(key, value)| {
-            schema.field(key).map_or(schema.preserve_unknown_fields, |field| fits(field, value, depth + 1))
+            schema.field(key).map_or(schema.preserve_unknown_fields, |field| fits(field, value, depth + 1, nulls))
         }),
         _ => matches_kind(schema, value),
     }

@@ -16,8 +16,8 @@ pub mod table;
 mod validate;
 mod wire_order;
 
-pub use canonical::{canonical, canonicalize, drop_invalid_fields, same, same_except};
-pub use check::{FieldProblems, check};
+pub use canonical::{canonical, canonicalize, canonicalize_types, drop_invalid_fields, same, same_except};
+pub use check::{FieldProblems, check, types_fit};
 pub use default::default;
 pub use node::{
     Inline, Junctors, Kind, ListType, MapType, NamedType, Object, PatchStrategy, Presence, Property, Schema,

@@ -65,6 +65,14 @@ pub enum SourceError {
     },
 }
 
+/// Bytes of memory that a cgroup uses now, its page cache included, as the kernel's limit counts them; `None` where the
+/// directory has no memory controller. Either version.
+#[must_use]
+pub fn memory_in_use(dir: &Path) -> Option<u64> {
+    let read = |file: &str| std::fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok();
+    read("memory.current").or_else(|| read("memory.usage_in_bytes"))
+}
+
 /// Joins a path of the kernel or the caller with the configured root.
 pub(crate) fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))

@@ -68,7 +68,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));
     let as_scheduler = plane.client(User::internal("system:kube-scheduler"));
-    tasks.spawn("scheduler", scheduler::run(as_scheduler, token.clone()));
+    tasks.spawn("scheduler", scheduler::run(as_scheduler, plane.metrics(), token.clone()));
     let as_manifests = plane.client(User::internal("system:manifests"));
     tasks.spawn("manifests directory", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
     let client = plane.client(User::internal("system:windlass"));

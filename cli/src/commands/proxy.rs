@@ -2,6 +2,9 @@
 
 use std::{
     convert::Infallible,
+    fs::OpenOptions,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -282,7 +285,10 @@ pub(crate) fn run(
     }
     let effective = kube_proxy.effective(&config);
     if let Some(path) = &args.write_config_to {
-        std::fs::write(path, effective.yaml()?)
+        let text = effective.yaml()?;
+        // In place: it may be a pipe.
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path);
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
             .with_context(|| format!("the configuration was not written to {}", path.display()))?;
         say(format!("the settings are written to {}", path.display()));
         return Ok(ExitCode::SUCCESS);
@@ -366,7 +372,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Sets the OOM score adjustment of this process; not every process may.
 fn set_oom_score(score: i32) {
-    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
+    let file = OpenOptions::new().write(true).open("/proc/self/oom_score_adj");
+    if let Err(error) = file.and_then(|mut file| file.write_all(score.to_string().as_bytes())) {
         tracing::info!(%error, score, "failed to set the OOM score adjustment of this process");
     }
 }

@@ -42,6 +42,7 @@ pub(crate) fn agent_config(settings: &Settings, client_ca: Option<&Path>) -> any
                 cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
             }),
         },
+        fail_swap_on: settings.kubelet.fail_swap_on,
         docker_socket: settings.docker_socket.clone(),
         eviction_transition_period: duration(&settings.kubelet.eviction_pressure_transition_period),
         eviction_max_pod_grace_period: settings.kubelet.eviction_max_pod_grace_period,
@@ -67,6 +68,7 @@ fn pods_config(settings: &Settings) -> agent::Config {
         static_pods_dir: settings.static_pods_dir.clone(),
         max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
         pod_pids_limit: u32::try_from(settings.kubelet.pod_pids_limit).ok().filter(|limit| *limit > 0),
+        swap_behavior: settings.kubelet.memory_swap.swap_behavior,
         log_limits: settings.log_limits,
         ..agent::Config::default()
     }
@@ -109,6 +111,7 @@ fn images_config(settings: &Settings) -> anyhow::Result<ImagesConfig> {
         low: kubelet.image_gc_low_threshold_percent,
         minimum_age: duration(&kubelet.image_minimum_gc_age),
         maximum_age: duration(&kubelet.image_maximum_gc_age),
+        foreign: kubelet.image_gc_foreign_images,
         parallel_pulls: kubelet.max_parallel_image_pulls,
         records_dir: settings.data_dir.join("image_manager"),
         // Validated when the settings were read.

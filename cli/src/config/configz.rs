@@ -9,7 +9,7 @@ use super::{OptionalAddress, PodNetwork, Settings};
 /// As a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), defaults and fixed values included.
 pub(crate) fn kubelet_configuration(settings: &Settings, client_ca: Option<&Path>) -> Value {
     let dns: Vec<String> = settings.cluster_dns.iter().map(ToString::to_string).collect();
-    json!({
+    let mut all = json!({
         "address": settings.node_api_bind.ip().to_string(),
         "port": settings.node_api_bind.port(),
         "readOnlyPort": settings.stats_bind.map_or(0, |address| address.port()),
@@ -57,7 +57,11 @@ pub(crate) fn kubelet_configuration(settings: &Settings, client_ca: Option<&Path
         "serializeImagePulls": false,
         "imagePullCredentialsVerificationPolicy": settings.kubelet.image_pull_credentials_verification_policy,
         "preloadedImagesVerificationAllowlist": settings.kubelet.preloaded_images_verification_allowlist,
-    })
+    });
+    // One more in the list above is more than its macro takes.
+    all["memorySwap"] = json!(settings.kubelet.memory_swap);
+    all["failSwapOn"] = json!(settings.kubelet.fail_swap_on);
+    all
 }
 
 /// The settings by flag name.

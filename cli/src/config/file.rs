@@ -14,7 +14,7 @@ use windlass_kit::net::NodeIps;
 use super::{
     Addresses, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout, Settings,
     flags::{parse_bytes, parse_ports},
-    kubelet::ShutdownGracePeriodByPodPriority,
+    kubelet::{MemorySwap, ShutdownGracePeriodByPodPriority},
 };
 
 /// The fields of a file; absent ones keep their defaults, unknown ones are errors.
@@ -93,11 +93,15 @@ pub(crate) struct File {
     image_minimum_gc_age: Option<String>,
     #[serde(rename = "imageMaximumGCAge")]
     image_maximum_gc_age: Option<String>,
+    #[serde(rename = "imageGCForeignImages")]
+    image_gc_foreign_images: Option<bool>,
     kube_reserved: Option<ThresholdMap>,
     system_reserved: Option<ThresholdMap>,
     enforce_node_allocatable: Option<Vec<String>>,
     node_status_max_images: Option<i32>,
     pod_pids_limit: Option<i64>,
+    memory_swap: Option<MemorySwap>,
+    fail_swap_on: Option<bool>,
     max_parallel_image_pulls: Option<usize>,
     image_pull_credentials_verification_policy: Option<String>,
     preloaded_images_verification_allowlist: Option<Vec<String>>,
@@ -261,10 +265,13 @@ impl File {
         set(self.image_gc_low_threshold_percent, &mut to.kubelet.image_gc_low_threshold_percent);
         set(self.image_minimum_gc_age, &mut to.kubelet.image_minimum_gc_age);
         set(self.image_maximum_gc_age, &mut to.kubelet.image_maximum_gc_age);
+        set(self.image_gc_foreign_images, &mut to.kubelet.image_gc_foreign_images);
         set(self.kube_reserved, &mut to.kubelet.kube_reserved);
         set(self.system_reserved, &mut to.kubelet.system_reserved);
         set(self.enforce_node_allocatable, &mut to.kubelet.enforce_node_allocatable);
         set(self.pod_pids_limit, &mut to.kubelet.pod_pids_limit);
+        set(self.memory_swap, &mut to.kubelet.memory_swap);
+        set(self.fail_swap_on, &mut to.kubelet.fail_swap_on);
         let kubelet = &mut to.kubelet;
         set(self.image_pull_credentials_verification_policy, &mut kubelet.image_pull_credentials_verification_policy);
         set(self.preloaded_images_verification_allowlist, &mut kubelet.preloaded_images_verification_allowlist);

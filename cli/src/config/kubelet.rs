@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use windlass_agent::{
+    SwapBehavior,
     images::PullVerificationPolicy,
     node::{
         Amounts,
@@ -28,6 +29,7 @@ pub(crate) struct KubeletSettings {
     pub(crate) image_gc_low_threshold_percent: u8,
     pub(crate) image_minimum_gc_age: String,
     pub(crate) image_maximum_gc_age: String,
+    pub(crate) image_gc_foreign_images: bool,
     pub(crate) kube_reserved: ThresholdMap,
     pub(crate) system_reserved: ThresholdMap,
     pub(crate) enforce_node_allocatable: Vec<String>,
@@ -41,9 +43,19 @@ pub(crate) struct KubeletSettings {
     pub(crate) node_status_max_images: i32,
     /// Below one means no limit, as upstream.
     pub(crate) pod_pids_limit: i64,
+    pub(crate) memory_swap: MemorySwap,
+    /// Upstream's default is true.
+    pub(crate) fail_swap_on: bool,
     pub(crate) shutdown_grace_period: String,
     pub(crate) shutdown_grace_period_critical_pods: String,
     pub(crate) shutdown_grace_period_by_pod_priority: Vec<ShutdownGracePeriodByPodPriority>,
+}
+
+/// How pods use the machine's swap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct MemorySwap {
+    pub(crate) swap_behavior: SwapBehavior,
 }
 
 /// The grace period of pods of a priority at shutdown.
@@ -68,6 +80,7 @@ impl Default for KubeletSettings {
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: "2m".to_owned(),
             image_maximum_gc_age: "0s".to_owned(),
+            image_gc_foreign_images: false,
             kube_reserved: ThresholdMap::new(),
             system_reserved: ThresholdMap::new(),
             enforce_node_allocatable: vec!["pods".to_owned()],
@@ -78,6 +91,8 @@ impl Default for KubeletSettings {
             image_credential_provider_bin_dir: None,
             node_status_max_images: 50,
             pod_pids_limit: -1,
+            memory_swap: MemorySwap::default(),
+            fail_swap_on: false,
             shutdown_grace_period: "0s".to_owned(),
             shutdown_grace_period_critical_pods: "0s".to_owned(),
             shutdown_grace_period_by_pod_priority: Vec::new(),
@@ -230,6 +245,9 @@ pub(crate) struct KubeletFlags {
     /// Maximum age of unused images, at which they are removed in any case; 0s is no limit [default: 0s]
     #[arg(long, global = true, value_name = "DURATION")]
     image_maximum_gc_age: Option<String>,
+    /// Whether garbage collection also removes images that this node did not pull [default: false]
+    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    image_gc_foreign_images: Option<bool>,
     /// Maximum number of parallel image pulls [default: 16]
     #[arg(long, global = true, value_name = "NUMBER")]
     max_parallel_image_pulls: Option<usize>,
@@ -306,6 +324,7 @@ impl KubeletFlags {
         to.eviction_max_pod_grace_period =
             self.eviction_max_pod_grace_period.unwrap_or(to.eviction_max_pod_grace_period);
         to.image_gc_high_threshold_percent = self.image_gc_high_threshold.unwrap_or(to.image_gc_high_threshold_percent);
+        to.image_gc_foreign_images = self.image_gc_foreign_images.unwrap_or(to.image_gc_foreign_images);
         to.image_gc_low_threshold_percent = self.image_gc_low_threshold.unwrap_or(to.image_gc_low_threshold_percent);
     }
 }

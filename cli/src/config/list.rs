@@ -150,10 +150,23 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("imageGCLowThresholdPercent", "image-gc-low-threshold", json!(k.image_gc_low_threshold_percent)),
         entry("imageMinimumGCAge", "minimum-image-ttl-duration", json!(k.image_minimum_gc_age)),
         entry("imageMaximumGCAge", "image-maximum-gc-age", json!(k.image_maximum_gc_age)),
+        entry("imageGCForeignImages", "image-gc-foreign-images", json!(k.image_gc_foreign_images)),
         entry("kubeReserved", "kube-reserved", json!(k.kube_reserved)),
         entry("systemReserved", "system-reserved", json!(k.system_reserved)),
         entry("enforceNodeAllocatable", "enforce-node-allocatable", json!(k.enforce_node_allocatable)),
         entry("podPidsLimit", "pod-max-pids", json!(k.pod_pids_limit)),
+        Entry {
+            name: "memorySwap",
+            flag: Err(
+                "How pods use the machine's swap, with cgroups v2, as swapBehavior: NoSwap not at all, LimitedSwap those of the class Burstable in proportion to their memory request [default: NoSwap]",
+            ),
+            value: json!(k.memory_swap),
+        },
+        Entry {
+            name: "failSwapOn",
+            flag: Err("Whether the node refuses to start while the machine has swap [default: false]"),
+            value: json!(k.fail_swap_on),
+        },
         entry("nodeStatusMaxImages", "node-status-max-images", json!(k.node_status_max_images)),
         entry("maxParallelImagePulls", "max-parallel-image-pulls", json!(k.max_parallel_image_pulls)),
         entry(

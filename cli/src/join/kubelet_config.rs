@@ -17,7 +17,7 @@ pub(crate) struct ImportedSettings {
 }
 
 /// Fields with the same name and meaning.
-const SUPPORTED: [&str; 38] = [
+const SUPPORTED: [&str; 40] = [
     "allowedUnsafeSysctls",
     "clusterDNS",
     "clusterDomain",
@@ -30,6 +30,7 @@ const SUPPORTED: [&str; 38] = [
     "evictionPressureTransitionPeriod",
     "evictionSoft",
     "evictionSoftGracePeriod",
+    "failSwapOn",
     "imageGCHighThresholdPercent",
     "imageGCLowThresholdPercent",
     "imageMaximumGCAge",
@@ -38,6 +39,7 @@ const SUPPORTED: [&str; 38] = [
     "kubeReserved",
     "maxParallelImagePulls",
     "maxPods",
+    "memorySwap",
     "nodeLeaseDurationSeconds",
     "nodeStatusMaxImages",
     "nodeStatusReportFrequency",

@@ -15,8 +15,12 @@ enum Step {
     Index(i64),
     /// `[*]` or `.*`.
     All,
+    /// `[from:to]`, where negative numbers count from the end.
+    Slice(Option<i64>, Option<i64>),
     /// `[?(@.path == "value")]`; the last is whether they must be equal.
     Filter(Vec<Step>, Value, bool),
+    /// `[?(@.path)]`: those that have it.
+    Having(Vec<Step>),
 }
 
 /// A path such as `.status.conditions[?(@.type=="Ready")].status`.
@@ -52,7 +56,15 @@ fn step(text: &str) -> Option<(Step, &str)> {
             return Some((Step::Field(name.to_owned()), rest.strip_prefix(']')?));
         }
         let (inside, rest) = rest.split_once(']')?;
-        let step = if inside == "*" { Step::All } else { Step::Index(inside.parse().ok()?) };
+        let bound = |text: &str| match text.trim() {
+            "" => Some(None),
+            text => text.parse().ok().map(Some),
+        };
+        let step = match inside.split_once(':') {
+            _ if inside == "*" => Step::All,
+            Some((from, to)) => Step::Slice(bound(from)?, bound(to)?),
+            None => Step::Index(inside.parse().ok()?),
+        };
         return Some((step, rest));
     }
     let rest = text.strip_prefix('.')?;
@@ -80,9 +92,12 @@ fn step(text: &str) -> Option<(Step, &str)> {
 
 fn filter(text: &str) -> Option<(Step, &str)> {
     let (inside, rest) = text.split_once(")]")?;
-    let (path, value, equal) = match inside.split_once("==") {
-        Some((path, value)) => (path, value, true),
-        None => inside.split_once("!=").map(|(path, value)| (path, value, false))?,
+    let operator = ["==", "!="]
+        .iter()
+        .find_map(|operator| inside.split_once(operator).map(|(path, value)| (path, value, *operator == "==")));
+    let Some((path, value, equal)) = operator else {
+        let path = Some(inside.trim()).filter(|path| !path.contains(['?', '<', '>', '=']))?;
+        return Some((Step::Having(Path::parse(path)?.0), rest));
     };
     let value = value.trim();
     let quoted = ['"', '\''].iter().find_map(|q| value.strip_prefix(*q)?.strip_suffix(*q));
@@ -123,6 +138,18 @@ fn next<'a>(step: &Step, value: &'a Value) -> Vec<&'a Value> {
             at.and_then(|at| items.get(at)).into_iter().collect()
         }
         Step::All => inside(value),
+        Step::Slice(from, to) => {
+            let items = value.as_array().map_or(&[][..], Vec::as_slice);
+            let at = |bound: i64| match usize::try_from(bound) {
+                Ok(at) => at.min(items.len()),
+                Err(_) => items.len().saturating_sub(usize::try_from(bound.unsigned_abs()).unwrap_or(usize::MAX)),
+            };
+            let (from, to) = (from.map_or(0, at), to.map_or(items.len(), at));
+            items.get(from..to).into_iter().flatten().collect()
+        }
+        Step::Having(path) => {
+            value.as_array().into_iter().flatten().filter(|item| !find(path, item).is_empty()).collect()
+        }
         Step::Filter(path, wanted, equal) => {
             let matches = |item: &&Value| find(path, item).first().is_some_and(|found| (*found == wanted) == *equal);
             value.as_array().into_iter().flatten().filter(matches).collect()
@@ -130,16 +157,18 @@ fn next<'a>(step: &Step, value: &'a Value) -> Vec<&'a Value> {
     }
 }
 
-/// The table of a version: its name and columns, or name and age without columns that can be read.
+/// The table of a version: its name and columns, or name and age without columns. One whose path cannot be read is empty.
 pub(super) fn table(version: &Value) -> Table {
     let Some(columns) = version["additionalPrinterColumns"].as_array().filter(|all| !all.is_empty()) else {
         return Table::name_and_age();
     };
-    let paths: Option<Vec<(Path, String)>> = columns
+    let paths: Vec<(Option<Path>, String)> = columns
         .iter()
-        .map(|column| Some((Path::parse(column["jsonPath"].as_str()?)?, column["type"].as_str()?.to_owned())))
+        .map(|column| {
+            let (path, kind) = (column["jsonPath"].as_str(), column["type"].as_str());
+            (path.and_then(Path::parse), kind.unwrap_or_default().to_owned())
+        })
         .collect();
-    let Some(paths) = paths else { return Table::name_and_age() };
     let text = |column: &Value, field: &str| column[field].as_str().unwrap_or("").to_owned().into();
     let column = |column: &Value| Column {
         name: text(column, "name"),
@@ -150,7 +179,10 @@ pub(super) fn table(version: &Value) -> Table {
     };
     let columns = std::iter::once(NAME).chain(columns.iter().map(column)).collect();
     let row = move |object: &Value, now: Timestamp| {
-        let cells = paths.iter().map(|(path, kind)| path.first(object).map_or(Value::Null, |v| cell(kind, v, now)));
+        let cells = paths.iter().map(|(path, kind)| {
+            let found = path.as_ref().and_then(|path| path.first(object));
+            found.map_or(Value::Null, |value| cell(kind, value, now))
+        });
         std::iter::once(object["metadata"]["name"].clone()).chain(cells).collect()
     };
     Table { columns, row: Box::new(row) }
@@ -199,13 +231,22 @@ mod tests {
             (".status.conditions[?(@.type==\"Ready\")].status", json!("True")),
             (".status.conditions[?(@.type == 'Ready')].status", json!("True")),
             (".status.conditions[?(@.type!=\"Ready\")].status", json!("False")),
+            (".spec.ports[-1:].port", json!(2)),
+            (".spec.ports[0:2].port", json!(1)),
+            (".spec.ports[1:].port", json!(2)),
+            (".spec.ports[:-1].port", json!(1)),
+            (".spec.ports[-9:9].port", json!(1)),
+            (".spec.ports[2:1].port", Value::Null),
+            (".status.conditions[-1:].type", json!("Ready")),
+            (".status.conditions[?(@.status)].type", json!("A")),
+            (".status.conditions[?(@.nothing)].type", Value::Null),
             (".spec.ports[9].port", Value::Null),
             (".nothing.at.all", Value::Null),
         ] {
             let path = Path::parse(path).unwrap_or_else(|| panic!("{path}"));
             assert_eq!(path.first(&object).cloned().unwrap_or_default(), found, "{path:?}");
         }
-        for bad in ["spec", "..spec", ".spec[", ".spec[x]", ".a[?(@.b)]", ".a[?(@.b==c)]", ".spec."] {
+        for bad in ["spec", "..spec", ".spec[", ".spec[x]", ".spec[x:1]", ".a[?(@.b<1)]", ".a[?(@.b==c)]", ".spec."] {
             assert!(Path::parse(bad).is_none(), "{bad}");
         }
     }
@@ -227,5 +268,17 @@ mod tests {
         ] {
             assert_eq!(cell(kind, &value, now), shown, "{kind} {value}");
         }
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_read_costs_its_own_column_alone() {
+        let columns = json!([
+            {"name": "Bad", "type": "string", "jsonPath": "..x"},
+            {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
+        ]);
+        let table = table(&json!({"additionalPrinterColumns": columns}));
+        assert_eq!(table.columns.iter().map(|column| &*column.name).collect::<Vec<_>>(), ["Name", "Bad", "Size"]);
+        let row = (table.row)(&json!({"metadata": {"name": "a"}, "spec": {"size": 2}}), Timestamp::UNIX_EPOCH);
+        assert_eq!(row, [json!("a"), Value::Null, json!(2)]);
     }
 }

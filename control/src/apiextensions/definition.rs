@@ -9,6 +9,7 @@ use crate::{
         Strategy,
         subresource::{ScalePaths, Subresource, keep_metadata, status_keeps_metadata},
         types::{Conversion, Definition, Generation, Name, Resource, TypeSchema, VersionSpec, compare_versions},
+        validation::names::{is_standard_finalizer, qualified_problems},
     },
     kinds::{apiextensions::custom_resource_definition::storage_version, shared::conditions, types},
 };
@@ -137,12 +138,46 @@ impl Strategy for CustomResource {
         let finalizers = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         let before = old.map(finalizers).unwrap_or_default();
         let added = finalizers(new).into_iter().filter(|finalizer| !before.contains(finalizer));
-        let plain = added.filter_map(|finalizer| finalizer.as_str().filter(|f| !f.contains('/')).map(str::to_owned));
-        let warning = |finalizer: String| {
-            format!(
-                "metadata.finalizers: {finalizer:?}: prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"
-            )
-        };
-        plain.filter(|f| !matches!(f.as_str(), "orphan" | "foregroundDeletion")).map(warning).collect()
+        added.filter_map(|finalizer| finalizer.as_str().map(finalizer_warnings)).flatten().collect()
+    }
+}
+
+/// What clients are told of a finalizer (upstream: customresource/validator.go, `validateKubeFinalizerName`).
+fn finalizer_warnings(finalizer: &str) -> Vec<String> {
+    let mut told = qualified_problems(finalizer);
+    if !finalizer.contains('/') && !is_standard_finalizer(finalizer) {
+        let path = if finalizer.contains('.') { "including a path (/) " } else { "" };
+        told.push(format!(
+            "prefer a domain-qualified finalizer name {path}to avoid accidental conflicts with other finalizer writers"
+        ));
+    }
+    told.iter().map(|why| format!("metadata.finalizers: {finalizer:?}: {why}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizers_are_warned_of_in_upstreams_words() {
+        const NAME: &str = "name part must consist of";
+        for (finalizer, wanted) in [
+            ("a.example/b", &[][..]),
+            ("kubernetes", &[]),
+            ("orphan", &[]),
+            ("foregroundDeletion", &[]),
+            ("plain", &["prefer a domain-qualified finalizer name to avoid"]),
+            (
+                "resources-finalizer.argocd.argoproj.io",
+                &["prefer a domain-qualified finalizer name including a path (/) to avoid"],
+            ),
+            ("a b", &[NAME, "prefer a domain-qualified finalizer name to avoid"]),
+        ] {
+            let told = finalizer_warnings(finalizer);
+            assert_eq!(told.len(), wanted.len(), "{told:?}");
+            for (told, wanted) in told.iter().zip(wanted) {
+                assert!(told.starts_with(&format!("metadata.finalizers: {finalizer:?}: {wanted}")), "{told}");
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Writes through the API like every client; only the catalog is changed directly.
 
+mod api_services;
 mod cleanup;
 mod columns;
 mod definition;

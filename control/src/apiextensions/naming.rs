@@ -27,10 +27,9 @@ struct Used<'a> {
 }
 
 impl<'a> Used<'a> {
-    fn by(others: &'a [Value]) -> Self {
+    fn by(others: impl Iterator<Item = &'a Value>) -> Self {
         let mut used = Self::default();
-        for other in others {
-            let names = &other["status"]["acceptedNames"];
+        for names in others {
             used.resources.extend([text(names, "plural"), text(names, "singular")]);
             used.resources.extend(short_names(names));
             used.kinds.extend([text(names, "kind"), text(names, "listKind")]);
@@ -46,9 +45,9 @@ fn conflict(requested: &str, accepted: &str, used: &BTreeSet<&str>) -> Option<St
     (requested != accepted && used.contains(requested)).then(|| format!("{requested:?} is already in use"))
 }
 
-/// The definition with its accepted names and the conditions `NamesAccepted` and `Established`; `others` are the other
-/// definitions of its group.
-pub(super) fn named(definition: &Value, others: &[Value], now: &str) -> Value {
+/// The definition with its accepted names and the conditions `NamesAccepted` and `Established`; `others` are the accepted names
+/// of the other definitions of its group.
+pub(super) fn named<'a>(definition: &Value, others: impl Iterator<Item = &'a Value>, now: &str) -> Value {
     let used = Used::by(others);
     let requested = &definition["spec"]["names"];
     let before = &definition["status"]["acceptedNames"];

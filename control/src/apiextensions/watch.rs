@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -14,10 +14,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{cleanup, definition, naming};
+use super::{api_services, cleanup, definition, naming};
 use crate::{
     apiserver::{Api, generate::now},
-    store::{ResourceId, Store},
+    kinds::shared::conditions,
+    store::{Object, ResourceId, Store},
 };
 
 /// The pause before a failed write is tried again.
@@ -61,24 +62,47 @@ pub(crate) struct CustomResources {
     checked: Mutex<BTreeMap<String, (Value, Value)>>,
 }
 
+/// What is kept of a definition: each is large, and is decoded only when it, or what it waits for, has changed.
+#[derive(Debug)]
+struct Known {
+    revision: u64,
+    /// The oldest first: of two that want one name it has it.
+    created: String,
+    group: String,
+    accepted_names: Value,
+    /// It has all names that it asks for and is served as it is: nothing of others can change that.
+    is_settled: bool,
+}
+
+impl Known {
+    fn of(revision: u64, definition: &Value) -> Self {
+        Self {
+            revision,
+            created: definition["metadata"]["creationTimestamp"].as_str().unwrap_or("").to_owned(),
+            group: definition["spec"]["group"].as_str().unwrap_or("").to_owned(),
+            accepted_names: definition["status"]["acceptedNames"].clone(),
+            is_settled: false,
+        }
+    }
+}
+
+/// The definitions by name.
+type Definitions = BTreeMap<String, Known>;
+
 impl CustomResources {
     /// Serves the definitions of the store, as they are.
     pub(crate) fn load(api: &Api) -> Self {
         let store = api.store().clone();
         let resource = store.resource(GROUP_RESOURCE);
         let all = Self { api: api.clone(), store, resource, served: Mutex::default(), checked: Mutex::default() };
-        for definition in all.list() {
-            all.serve(&definition);
+        for object in all.store.list(resource, None).0 {
+            all.serve(&object.value());
         }
         all
     }
 
     fn checked(&self) -> MutexGuard<'_, BTreeMap<String, (Value, Value)>> {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn list(&self) -> Vec<Value> {
-        self.store.list(self.resource, None).0.iter().map(|object| object.value()).collect()
     }
 
     /// Keeps the catalog's entry of a definition.
@@ -99,6 +123,7 @@ impl CustomResources {
     pub(crate) async fn run(&self, client: Client, shutdown: CancellationToken) {
         let mut cleanups: JoinSet<String> = JoinSet::new();
         let mut ending: Vec<String> = Vec::new();
+        let mut known = Definitions::new();
         let mut revision = 0;
         let mut watch = None;
         loop {
@@ -113,7 +138,7 @@ impl CustomResources {
                     }
                 }
             };
-            let settled = self.settle(&client, &mut cleanups, &mut ending, &shutdown).await;
+            let settled = self.settle(&client, &mut known, (&mut cleanups, &mut ending), &shutdown).await;
             let pause = if settled { Duration::MAX } else { RETRY_INTERVAL };
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -141,26 +166,34 @@ impl CustomResources {
     async fn settle(
         &self,
         client: &Client,
-        cleanups: &mut JoinSet<String>,
-        ending: &mut Vec<String>,
+        known: &mut Definitions,
+        (cleanups, ending): (&mut JoinSet<String>, &mut Vec<String>),
         shutdown: &CancellationToken,
     ) -> bool {
-        let mut all = self.list();
-        // The oldest first: of two that want one name it has it.
-        all.sort_by_key(|definition| {
-            let metadata = &definition["metadata"];
-            (metadata["creationTimestamp"].to_string(), metadata["name"].to_string())
-        });
-        self.forget(&all);
+        let objects: BTreeMap<String, Arc<Object>> = self
+            .store
+            .list(self.resource, None)
+            .0
+            .into_iter()
+            .map(|object| (object.key.name.clone(), object))
+            .collect();
+        self.forget(known, &objects);
+        for (name, object) in &objects {
+            if known.get(name).is_none_or(|known| known.revision != object.revision) {
+                known.insert(name.clone(), Known::of(object.revision, &object.value()));
+            }
+        }
+        let waiting = known.iter().filter(|(_, one)| !one.is_settled);
+        let mut due: Vec<(String, String)> = waiting.map(|(name, one)| (one.created.clone(), name.clone())).collect();
+        due.sort();
         let mut settled = true;
-        for at in 0..all.len() {
-            let definition = &all[at];
-            let name = definition["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        for (_, name) in due {
+            let Some(definition) = objects.get(&name).map(|object| object.value()) else { continue };
             if !definition["metadata"]["deletionTimestamp"].is_null() {
-                self.serve(definition);
+                self.serve(&definition);
                 if !ending.contains(&name) {
                     ending.push(name.clone());
-                    let cleanup = cleanup::run(client.clone(), definition.clone(), shutdown.child_token());
+                    let cleanup = cleanup::run(client.clone(), definition, shutdown.child_token());
                     cleanups.spawn(async move {
                         cleanup.await;
                         name
@@ -168,47 +201,54 @@ impl CustomResources {
                 }
                 continue;
             }
-            match self.establish(client, &all, at).await {
-                Ok(Some(changed)) => all[at] = changed,
-                Ok(None) => {}
-                Err(error) => {
+            let changed = self.establish(client, known, &definition).await;
+            match (changed, known.get_mut(&name)) {
+                // Its event follows.
+                (Ok(Some(changed)), Some(one)) => one.accepted_names = changed["status"]["acceptedNames"].clone(),
+                (Ok(None), Some(one)) => one.is_settled = conditions::is_true(&definition, "NamesAccepted"),
+                (Ok(_), None) => {}
+                (Err(error), _) => {
                     tracing::warn!(name, %error, "failed to write status of custom resource definition; retrying");
                     settled = false;
                 }
             }
+            // A chart may bring a hundred of them, and there are few threads.
+            tokio::task::yield_now().await;
+        }
+        if let Err(error) = api_services::keep(client, &self.store, &self.api.catalogs().current()).await {
+            tracing::warn!(%error, "failed to keep the APIServices of custom resources; retrying");
+            settled = false;
         }
         settled
     }
 
     /// Takes definitions that are no longer there from the catalog.
-    fn forget(&self, all: &[Value]) {
+    fn forget(&self, known: &mut Definitions, objects: &BTreeMap<String, Arc<Object>>) {
+        known.retain(|name, _| objects.contains_key(name));
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         served.retain(|name, _| {
-            let there = all.iter().any(|definition| definition["metadata"]["name"] == name.as_str());
+            let there = objects.contains_key(name);
             if !there {
                 self.api.catalogs().remove(name);
             }
             there
         });
         drop(served);
-        self.checked().retain(|name, _| all.iter().any(|definition| definition["metadata"]["name"] == name.as_str()));
+        self.checked().retain(|name, _| objects.contains_key(name));
     }
 
     /// Names and establishes one definition; the definition with its new status.
-    async fn establish(&self, client: &Client, all: &[Value], at: usize) -> Result<Option<Value>, kube::Error> {
-        let definition = &all[at];
-        let group = &definition["spec"]["group"];
-        let same_group = |(other, _): &(usize, &Value)| *other != at;
-        let others: Vec<Value> = all
-            .iter()
-            .enumerate()
-            .filter(same_group)
-            .filter(|(_, other)| other["spec"]["group"] == *group)
-            .map(|(_, other)| other.clone())
-            .collect();
-        let mut named = naming::named(definition, &others, &now());
+    async fn establish(
+        &self,
+        client: &Client,
+        known: &Definitions,
+        definition: &Value,
+    ) -> Result<Option<Value>, kube::Error> {
         let metadata = &definition["metadata"];
         let name = metadata["name"].as_str().unwrap_or("").to_owned();
+        let group = definition["spec"]["group"].as_str().unwrap_or("");
+        let others = known.iter().filter(|(other, one)| **other != name && one.group == group);
+        let mut named = naming::named(definition, others.map(|(_, other)| &other.accepted_names), &now());
         let state = (metadata["uid"].clone(), metadata["generation"].clone());
         let is_checked = self.checked().get(&name) == Some(&state);
         if !is_checked {

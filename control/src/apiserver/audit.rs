@@ -19,12 +19,9 @@ use axum::{
 use hyper::body::{Frame, SizeHint};
 use jiff::Timestamp;
 use serde_json::Value;
-use windlass_kit::serve::LongRunning;
+use windlass_kit::serve::{LongRunning, headers};
 
-use super::{
-    authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, request_info::RequestInfo,
-    user::User,
-};
+use super::{authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, user::User};
 
 /// The header by which a client may choose the id of its request, and by which it learns it.
 const AUDIT_ID: &str = "audit-id";
@@ -177,13 +174,13 @@ impl Recording {
 
 /// The id of a request: the client's if it has one, else a new one.
 pub(super) fn id_of(headers: &HeaderMap) -> String {
-    let given = headers.get(AUDIT_ID).and_then(|v| v.to_str().ok()).unwrap_or("");
-    if given.is_empty() || given.len() > MAX_ID_LEN { new_uid().unwrap_or_default() } else { given.to_owned() }
+    let given = headers::shown(headers, AUDIT_ID);
+    if given.is_empty() || given.len() > MAX_ID_LEN { new_uid().unwrap_or_default() } else { given.into_owned() }
 }
 
 /// Tells the client the id of its request.
 pub(super) fn name_in(response: &mut Response, id: &str) {
-    if let Ok(id) = HeaderValue::from_str(id) {
+    if let Ok(id) = HeaderValue::from_bytes(id.as_bytes()) {
         response.headers_mut().insert(AUDIT_ID, id);
     }
 }
@@ -194,7 +191,7 @@ impl Audit {
         sink: Option<&Arc<dyn AuditSink>>,
         id: &str,
         user: &User,
-        (info, attributes): (&RequestInfo, &Attributes<'_>),
+        attributes: &Attributes<'_>,
         sent: Sent<'_>,
     ) -> Self {
         let Some(sink) = sink else { return Self(None) };
@@ -207,13 +204,13 @@ impl Audit {
             level: rule.level,
             id: id.to_owned(),
             stage: AuditStage::RequestReceived,
-            uri: sent.uri.path_and_query().map_or_else(|| info.path.clone(), ToString::to_string),
-            verb: info.verb.clone(),
+            uri: sent.uri.path_and_query().map_or_else(|| attributes.path.to_owned(), ToString::to_string),
+            verb: attributes.verb.to_owned(),
             user: user.clone(),
             impersonated: None,
             source_ips: source_ips(sent.headers, sent.address),
             user_agent: header_text(sent.headers, header::USER_AGENT),
-            object: info.is_resource.then(|| reference(info)),
+            object: attributes.is_resource.then(|| reference(attributes)),
             code: None,
             status: None,
             request_object: None,
@@ -354,25 +351,24 @@ impl Drop for Recorded {
     }
 }
 
-fn reference(info: &RequestInfo) -> ObjectReference {
+fn reference(about: &Attributes<'_>) -> ObjectReference {
     ObjectReference {
-        group: info.group.clone(),
-        version: info.version.clone(),
-        resource: info.resource.clone(),
-        subresource: info.subresource.clone(),
-        namespace: info.namespace.clone(),
-        name: info.name.clone(),
+        group: about.group.to_owned(),
+        version: about.version.to_owned(),
+        resource: about.resource.to_owned(),
+        subresource: about.subresource.to_owned(),
+        namespace: about.namespace.to_owned(),
+        name: about.name.to_owned(),
         ..ObjectReference::default()
     }
 }
 
 /// Where a request comes from: what proxies say of it, and the connection's other end. Pure.
 fn source_ips(headers: &HeaderMap, address: Option<IpAddr>) -> Vec<IpAddr> {
-    let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let mut ips: Vec<IpAddr> =
-        header("x-forwarded-for").split(',').filter_map(|part| part.trim().parse().ok()).collect();
+        headers::items(headers, "x-forwarded-for").filter_map(|part| part.parse().ok()).collect();
     if ips.is_empty() {
-        ips.extend(header("x-real-ip").trim().parse::<IpAddr>());
+        ips.extend(headers::shown(headers, "x-real-ip").trim().parse::<IpAddr>());
     }
     ips.extend(address.filter(|address| ips.last() != Some(address)));
     ips

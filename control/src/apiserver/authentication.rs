@@ -3,7 +3,7 @@
 use std::fmt;
 
 use axum::http::{Extensions, HeaderMap, header};
-use windlass_kit::serve::{self, Caller, ClientIdentity};
+use windlass_kit::serve::{self, Caller, ClientIdentity, headers};
 
 use super::{Api, error::ApiError, user::User};
 
@@ -40,18 +40,32 @@ pub(crate) enum Credentials {
 pub(crate) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// WebSocket subprotocol with a token, for browsers, which cannot set headers.
-pub(crate) const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-pub(crate) fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let all = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|v| v.to_str().ok());
-    all.flat_map(|v| v.split(',')).map(str::trim).filter(|p| !p.is_empty())
+/// A client's WebSocket subprotocols.
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = String> {
+    headers::items(headers, header::SEC_WEBSOCKET_PROTOCOL.as_str())
+}
+
+/// A client's WebSocket subprotocols without the token among them, for those behind this server.
+pub(crate) fn protocols_without_token(headers: &HeaderMap) -> Vec<String> {
+    protocols(headers).filter(|protocol| !protocol.starts_with(TOKEN_PROTOCOL)).collect()
 }
 
 /// The token among a client's WebSocket subprotocols.
-pub(crate) fn protocol_token(headers: &HeaderMap) -> Option<String> {
+///
+/// # Errors
+/// When there is one that cannot be read, or more than one.
+pub(crate) fn protocol_token(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-    let protocol_token = protocols(headers).find_map(|p| p.strip_prefix(TOKEN_PROTOCOL))?;
-    String::from_utf8(URL_SAFE_NO_PAD.decode(protocol_token).ok()?).ok()
+    let tokens: Vec<String> = protocols(headers).filter(|protocol| protocol.starts_with(TOKEN_PROTOCOL)).collect();
+    let encoded = match tokens.as_slice() {
+        [] => return Ok(None),
+        [one] => &one[TOKEN_PROTOCOL.len()..],
+        _ => return Err(ApiError::unauthorized()),
+    };
+    let decoded = URL_SAFE_NO_PAD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    decoded.map(Some).ok_or_else(ApiError::unauthorized)
 }
 
 impl Api {
@@ -71,14 +85,18 @@ impl Api {
         if let Some(peer) = extensions.get::<ClientIdentity>() {
             let mut user = User { name: peer.name.clone(), groups: peer.groups.clone(), ..User::default() };
             if !user.is_anonymous() {
+                if let Some(ends) = peer.ends_at {
+                    self.inner.requests.certificate(ends);
+                }
                 if !peer.fingerprint.is_empty() {
                     user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", peer.fingerprint)]);
                 }
                 return Ok((user.authenticated(), Credentials::Certificate));
             }
         }
-        let websocket_token = protocol_token(headers);
-        let Some(token) = serve::bearer(headers).or(websocket_token.as_deref()) else {
+        let shown = serve::bearer(headers)?;
+        let websocket_token = protocol_token(headers)?;
+        let Some(token) = shown.or(websocket_token.as_deref()) else {
             return Ok((User::anonymous(), Credentials::Other));
         };
         let caller = extensions.get::<Caller>();

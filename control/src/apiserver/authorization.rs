@@ -4,14 +4,14 @@ use std::{fmt, sync::Arc};
 
 use super::{error::ApiError, user::User};
 
-/// What a user wants to do. All is taken from the request, before anything is looked up.
+/// What a user wants to do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Attributes<'a> {
     /// The verb; in lower case the method of a request that is about no resource.
     pub verb: &'a str,
     /// Whether the request is about a resource.
     pub is_resource: bool,
-    /// The path of a request that is about no resource.
+    /// The path.
     pub path: &'a str,
     /// The API group.
     pub group: &'a str,

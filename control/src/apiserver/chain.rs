@@ -1,5 +1,6 @@
 //! The filters that every request passes, in this order: authentication, the audit hook, impersonation, the class of its
-//! limits, authorization. They know the request's [`RequestInfo`] alone; what is served is looked up behind them.
+//! limits, authorization. What the request leads to is looked up before them, once: they and the handler know the same
+//! [`Route`].
 
 use std::{
     net::IpAddr,
@@ -16,7 +17,7 @@ use axum::{
 use http_body_util::{BodyExt as _, Limited};
 use hyper::upgrade::OnUpgrade;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, BodyError, BodyStreaming, Caller};
+use windlass_kit::serve::{self, BodyError, BodyStreaming, Caller, headers};
 
 use super::{
     Api,
@@ -28,7 +29,8 @@ use super::{
     limits::Class,
     negotiation::Accept,
     request_info::{self, RequestInfo, RequestOptions},
-    target::Target,
+    request_metrics::Measured,
+    target::{Route, Target},
     user::User,
 };
 use crate::store::Store;
@@ -56,25 +58,26 @@ pub struct ApiRequest {
     /// The client's connection, for the handler that upgrades it.
     upgrade: Mutex<Option<OnUpgrade>>,
     body_streaming: BodyStreaming,
+    received: Instant,
 }
 
+/// A header that grants nothing; empty without one.
 pub(crate) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> String {
-    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned()
+    headers::shown(headers, name.as_str()).into_owned()
 }
 
 /// Passes a request through the filters to its handler.
 pub(super) async fn handle(api: Api, request: Request) -> Response {
     let started = Instant::now();
     let (mut parts, body) = request.into_parts();
-    let (info, options) = match read(&parts.uri, &parts.method) {
-        Ok(read) => read,
+    let route = match read(&api, &parts.uri, &parts.method) {
+        Ok(route) => route,
         Err(error) => return error.into_response(),
     };
     let id = audit::id_of(&parts.headers);
     let address = parts.extensions.get::<Caller>().and_then(Caller::address).map(|address| address.ip());
     let sent = Sent { uri: &parts.uri, headers: &parts.headers, address };
-    let begin =
-        |user: &User| Audit::begin(api.inner.audit.as_ref(), &id, user, (&info, &info.attributes(&options)), sent);
+    let begin = |user: &User| Audit::begin(api.inner.audit.as_ref(), &id, user, &route.attributes(), sent);
     let (caller, credentials) = match api.authenticate(&parts.extensions, &parts.headers) {
         Ok(known) => known,
         Err(error) => {
@@ -110,9 +113,10 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 uri: parts.uri,
                 headers: parts.headers,
                 upgrade,
+                received: started,
                 api,
             };
-            let response = request.respond(&info, &options, body).await;
+            let response = request.respond(&route, body).await;
             response.unwrap_or_else(|error| {
                 request.audit.refused(&error);
                 request.accept.error(error)
@@ -124,8 +128,8 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
     // Bodies and queries may hold secrets and are not logged.
     tracing::debug!(
         user = caller.name,
-        verb = info.verb,
-        path = info.path,
+        verb = route.info.verb,
+        path = route.info.path,
         status = response.status().as_u16(),
         microseconds = started.elapsed().as_micros(),
         "handled request"
@@ -133,22 +137,22 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
     response
 }
 
-/// The request info and the options of a request.
-fn read(uri: &Uri, method: &Method) -> Result<(RequestInfo, RequestOptions), ApiError> {
-    let (segments, watch) = request_info::segments(uri.path())
+/// What a request is about, and where it leads.
+fn read(api: &Api, uri: &Uri, method: &Method) -> Result<Route, ApiError> {
+    let segments = request_info::segments(uri.path())
         .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let none = Uri::default();
     let mut options = RequestOptions::parse(method, if request_info::is_proxied(&segments) { &none } else { uri })?;
-    options.watch |= watch;
     let info = RequestInfo::parse(&segments, method, &options);
-    Ok((info, options))
+    options.watch |= info.verb == "watch";
+    Ok(Route::new(&api.catalogs().current(), info, options))
 }
 
 impl ApiRequest {
     /// Authorizes the request and hands it to its handler.
-    async fn respond(&self, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
-        let path = info.path.trim_start_matches('/');
+    async fn respond(&self, route: &Route, body: Body) -> ApiResult {
+        let path = route.info.path.trim_start_matches('/');
         // Health as a whole is open to everybody, but not its single checks.
         if let Some(answer) = self.health(path).filter(|_| !path.contains('/')) {
             return Ok(answer);
@@ -156,16 +160,16 @@ impl ApiRequest {
         if self.user.is_anonymous() && path != "version" {
             return Err(ApiError::unauthorized());
         }
-        self.authorize(info, options)?;
+        self.authorize(route)?;
         if let Some(answer) = self.health(path) {
             return Ok(answer);
         }
-        self.dispatch(info, options, body).await
+        self.dispatch(route, body).await
     }
 
     /// Refuses a request that the user is not authorized for.
-    pub(super) fn authorize(&self, info: &RequestInfo, options: &RequestOptions) -> Result<(), ApiError> {
-        let attributes = info.attributes(options);
+    fn authorize(&self, route: &Route) -> Result<(), ApiError> {
+        let attributes = route.attributes();
         let authorizer = self.api.authorizer();
         let decided = authorizer.authorize(&self.user, &attributes);
         self.audit.annotate("authorization.k8s.io/decision", if decided.is_ok() { "allow" } else { "forbid" });
@@ -203,8 +207,8 @@ impl ApiRequest {
     /// # Errors
     /// When a page of another origin uses the client certificate of its browser.
     pub(crate) fn requested_upgrade(&self) -> Result<Option<OnUpgrade>, ApiError> {
-        let words = header_text(&self.headers, header::CONNECTION).to_ascii_lowercase();
-        let upgrade = self.take_upgrade().filter(|_| words.split(',').any(|w| w.trim() == "upgrade"));
+        let asks = headers::items(&self.headers, "connection").any(|word| word.eq_ignore_ascii_case("upgrade"));
+        let upgrade = self.take_upgrade().filter(|_| asks);
         if upgrade.is_some() && self.is_by_certificate() && !serve::is_own_origin(&self.headers) {
             let why = "a page of another origin may not use the client certificate of its browser here";
             return Err(ApiError::new(403, "Forbidden", why));
@@ -248,6 +252,13 @@ impl ApiRequest {
     fn health(&self, path: &str) -> Option<Response> {
         let (base, check) = path.split_once('/').map_or((path, None), |(b, c)| (b, Some(c)));
         let verbose = self.uri.query().is_some_and(|q| q.contains("verbose"));
-        health::answer(base, check, verbose, &self.store().health())
+        let answer = health::answer(base, check, verbose, &self.store().health(), &self.api.inner.health_checks)?;
+        self.api.inner.requests.health(&format!("/{path}"), answer.status().as_u16(), self.received.elapsed());
+        Some(answer)
+    }
+
+    /// What is counted of the request, which is about something that is served.
+    pub(super) fn measured(&self, info: &RequestInfo, options: &RequestOptions) -> Measured {
+        Measured::new(&self.api.inner.requests, self.received, (info, options), (&self.method, &self.headers))
     }
 }

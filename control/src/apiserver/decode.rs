@@ -1,7 +1,7 @@
 //! Decodes request bodies, objects and patches, and validates their fields. Does not read the store.
 
 use axum::{body::Bytes, http::HeaderValue, response::Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass_apimachinery::{
     decode,
     patch::{self, PatchKind},
@@ -119,7 +119,7 @@ const STRICT: &str = "strict decoding error";
 
 impl ApiRequest {
     /// Decodes a body as its content type says. Custom resources have no protobuf form.
-    fn decode(&self, schema: &TypeSchema, body: &Bytes) -> Result<Result<Decoded, String>, ApiError> {
+    pub(super) fn decode(&self, schema: &TypeSchema, body: &Bytes) -> Result<Result<Decoded, String>, ApiError> {
         match self.content_type.split(';').next().unwrap_or("").trim() {
             "" | "application/json" => Ok(schema::decode(body, ContentType::Json)),
             "application/yaml" => Ok(schema::decode(body, ContentType::Yaml)),
@@ -152,7 +152,8 @@ impl ApiRequest {
             ApiError::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", gvk.kind))
         };
         let decoded = self.decode(schema, body)?.map_err(unrecognized)?;
-        let mut value = decoded.value;
+        // A text of comments alone, or null, is an object without fields.
+        let mut value = if decoded.value.is_null() { json!({}) } else { decoded.value };
         if !value.is_object() {
             return Err(unrecognized("it is no JSON object".to_owned()));
         }
@@ -240,6 +241,16 @@ pub(super) fn warn(response: &mut Response, warning: &str) {
     let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
     if let Ok(value) = HeaderValue::from_str(&text) {
         response.headers_mut().append("warning", value);
+    }
+}
+
+/// Adds a warning before those that a response has.
+pub(super) fn warn_first(response: &mut Response, warning: &str) {
+    let earlier: Vec<HeaderValue> = response.headers().get_all("warning").iter().cloned().collect();
+    response.headers_mut().remove("warning");
+    warn(response, warning);
+    for warning in earlier {
+        response.headers_mut().append("warning", warning);
     }
 }
 

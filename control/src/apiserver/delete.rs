@@ -4,10 +4,12 @@ use axum::{body::Bytes, http::StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::decode::warn;
 use super::{
     admission::{Operation, Warnings},
     chain::{ApiRequest, ApiResult},
     error::ApiError,
+    list::Turns,
     pipeline::{Draft, Mutated, Mutation, Scope},
     read::Selectors,
     request_info::RequestOptions,
@@ -15,7 +17,6 @@ use super::{
     types::{GcPolicy, TypeSchema, Version},
     validation::{Cause, FieldError},
 };
-use crate::schema::ContentType;
 
 /// How a deletion treats dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,24 +36,25 @@ pub(crate) struct DeleteOptions {
     pub(crate) dry_run: bool,
 }
 
+fn unreadable(why: &str) -> ApiError {
+    ApiError::bad_request(format!("the delete options cannot be read: {why}"))
+}
+
 impl DeleteOptions {
-    pub(crate) fn read(schema: &TypeSchema, options: &RequestOptions, body: &Bytes) -> Result<Self, ApiError> {
-        Self::of(&Self::decode(schema, body)?, options)
+    /// The options in another object, which was decoded with it.
+    pub(crate) fn read(schema: &TypeSchema, options: &RequestOptions, value: &Value) -> Result<Self, ApiError> {
+        let value = if value.is_object() { value } else { &Value::Null };
+        Self::check_fields(schema, value)?;
+        Self::of(value, options)
     }
 
-    /// The body of a deletion, which may be empty.
-    fn decode(schema: &TypeSchema, body: &Bytes) -> Result<Value, ApiError> {
-        if body.is_empty() {
-            return Ok(Value::Null);
-        }
-        let unreadable = |why: String| ApiError::bad_request(format!("the delete options cannot be read: {why}"));
-        let value = crate::schema::decode(body, ContentType::Json).map_err(unreadable)?.value;
+    fn check_fields(schema: &TypeSchema, value: &Value) -> Result<(), ApiError> {
         let kind = value["kind"].as_str().unwrap_or("");
         if !matches!(kind, "" | "DeleteOptions") {
-            return Err(unreadable(format!("they are of kind {kind:?} and not DeleteOptions")));
+            return Err(unreadable(&format!("they are of kind {kind:?} and not DeleteOptions")));
         }
-        let problems = schema.check(&value);
-        if problems.wrong.is_empty() { Ok(value) } else { Err(unreadable(problems.wrong.join(", "))) }
+        let problems = schema.check(value);
+        if problems.wrong.is_empty() { Ok(()) } else { Err(unreadable(&problems.wrong.join(", "))) }
     }
 
     fn of(value: &Value, options: &RequestOptions) -> Result<Self, ApiError> {
@@ -211,7 +213,13 @@ fn bump_generation(object: &mut Value) {
 impl ApiRequest {
     /// The options of a deletion, which are recorded as its object.
     fn delete_options(&self, options: &RequestOptions, body: &Bytes) -> Result<DeleteOptions, ApiError> {
-        let value = DeleteOptions::decode(self.api.delete_options_schema(), body)?;
+        let schema = self.api.delete_options_schema();
+        // The body may be empty, whatever its type is then.
+        let value = match body.is_empty() {
+            true => Value::Null,
+            false => self.decode(schema, body)?.map_err(|why| unreadable(&why))?.value,
+        };
+        DeleteOptions::check_fields(schema, &value)?;
         if let Some(fields) = value.as_object() {
             let mut recorded = fields.clone();
             recorded.insert("kind".to_owned(), json!("DeleteOptions"));
@@ -225,7 +233,15 @@ impl ApiRequest {
     pub(super) async fn delete(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
         let delete_options = self.delete_options(options, body)?;
         let version = &target.version;
-        match self.remove(target, &delete_options).await? {
+        let warning = version.strategy.deletion_warning().filter(|_| delete_options.policy.is_none());
+        let mut response = self.answer_deleted(target, self.remove(target, &delete_options).await?)?;
+        warning.into_iter().for_each(|warning| warn(&mut response, warning));
+        Ok(response)
+    }
+
+    fn answer_deleted(&self, target: &Target, deleted: Mutated) -> ApiResult {
+        let version = &target.version;
+        match deleted {
             Mutated::Deleted(object) if version.returns_deleted => {
                 Ok(self.accept.object(StatusCode::OK, version, object, ""))
             }
@@ -275,9 +291,10 @@ impl ApiRequest {
         let selectors = Selectors::read(target, options)?;
         let version = &target.version;
         let (items, revision) = self.store().list(target.id()?, target.namespace.as_deref());
-        let mut deleted = Vec::new();
+        let (mut deleted, mut turns) = (Vec::new(), Turns::default());
         for object in items {
             let value = version.decode(&object)?;
+            turns.take(object.bytes.len()).await;
             if !selectors.is_empty() && !selectors.matches(&value) {
                 continue;
             }

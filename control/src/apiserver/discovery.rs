@@ -7,10 +7,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
-use windlass_apimachinery::openapi::v2_protobuf;
 
 use super::{
     VERSION,
@@ -21,9 +18,14 @@ use super::{
     subresource::Subresource,
     types::{Catalog, Group, GroupVersion, Storage, Version},
 };
-use crate::schema;
+use crate::{schema, storage_version};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Whether the answer of a path takes long to make: documents of all types.
+pub(super) fn is_heavy(path: &str) -> bool {
+    path.starts_with("/openapi/")
+}
 
 /// Serves discovery paths; `None` for all others.
 pub(super) fn answer(
@@ -107,13 +109,6 @@ fn response_kind(version: &Version, subresource: &Subresource) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
 }
 
-/// By which clients tell whether the stored form of a resource has changed.
-fn storage_version_hash(api_version: &str, kind: &str) -> String {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let hash = digest(&SHA256, format!("{group}/{version}/{kind}").as_bytes());
-    STANDARD.encode(hash.as_ref().get(..8).unwrap_or_default())
-}
-
 fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
     let mut list = Vec::new();
     let resources = &catalog.group_version(group, version)?.resources;
@@ -126,7 +121,7 @@ fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
             entry["categories"] = json!(t.categories);
         }
         if let Storage::Store { api_version, .. } = &t.storage {
-            entry["storageVersionHash"] = json!(storage_version_hash(api_version, &t.gvk.kind));
+            entry["storageVersionHash"] = json!(storage_version::hash(api_version, &t.gvk.kind));
         }
         list.push(entry);
         for subresource in &t.spec.subresources {
@@ -216,11 +211,10 @@ fn document_v2(catalog: &Catalog, headers: &HeaderMap, accept: Accept) -> Respon
     if header_text(headers, header::IF_NONE_MATCH) == tag {
         return tagged(StatusCode::NOT_MODIFIED.into_response(), &tag);
     }
-    let document = schema::openapi_document_v2(catalog);
     let response = if as_protobuf {
-        accept.encoded(StatusCode::OK, OPENAPI_V2_PROTOBUF[1], v2_protobuf::encode(&document).into())
+        accept.encoded(StatusCode::OK, OPENAPI_V2_PROTOBUF[1], schema::openapi_document_v2_protobuf(catalog))
     } else {
-        accept.encoded(StatusCode::OK, "application/json", document.to_string().into())
+        accept.encoded(StatusCode::OK, "application/json", schema::openapi_document_v2(catalog))
     };
     tagged(response, &tag)
 }
@@ -245,7 +239,7 @@ fn document(
     let mut response = if header_text(headers, header::IF_NONE_MATCH) == tag {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        accept.write(StatusCode::OK, &schema::openapi_document(catalog, group, version))
+        accept.bytes(StatusCode::OK, schema::openapi_document(catalog, group, version))
     };
     if options.get("hash").is_some() {
         let forever = HeaderValue::from_static("public, immutable, max-age=31536000");

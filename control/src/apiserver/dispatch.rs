@@ -1,5 +1,7 @@
 //! Finds the handler of an authorized request: discovery, or a resource of the catalog and its subresources.
 
+use std::sync::Arc;
+
 use axum::{
     body::{Body, Bytes},
     http::Method,
@@ -13,32 +15,55 @@ use super::{
     metrics_page,
     request_info::{RequestInfo, RequestOptions},
     subresource::{Serves, Subresource},
-    target::Target,
+    target::{Route, Target},
+    types::Catalog,
 };
 
 /// The largest body of most requests.
-const MAX_BODY_BYTES: usize = 3 << 20;
+const MAX_BODY_BYTES: usize = crate::store::MAX_OBJECT_BYTES;
 
 impl ApiRequest {
-    pub(super) async fn dispatch(&self, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
-        let catalog = self.api.catalogs().current();
-        if info.path == metrics_page::PATH {
-            return self.metrics_page();
+    pub(super) async fn dispatch(&self, route: &Route, body: Body) -> ApiResult {
+        let Route { info, options, target } = route;
+        match info.path.as_str() {
+            metrics_page::PATH => return self.metrics_page(),
+            metrics_page::SLIS_PATH => return self.slis_page(),
+            _ => {}
         }
         if !info.is_resource {
             if let Some(answer) = self.document(&info.path) {
                 return answer;
             }
+            let catalog = self.api.catalogs().current();
+            if discovery::is_heavy(&info.path) {
+                return self.heavy_discovery(catalog, info.clone(), options.clone()).await;
+            }
             let answer = discovery::answer(&catalog, info, &self.method, &self.headers, options);
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
         }
-        let target = Target::resolve(&catalog, info).ok_or_else(ApiError::unknown_path)?;
-        drop(catalog);
-        let mut response = self.serve(&target, info, options, body).await?;
+        let target = target.as_ref().ok_or_else(ApiError::unknown_path)?;
+        let measured = self.measured(info, options);
+        let mut response = match self.serve(target, info, options, body).await {
+            Ok(response) => measured.answered(response),
+            Err(error) => {
+                measured.refused(&error);
+                return Err(error);
+            }
+        };
         if let Some(warning) = &target.version.spec.deprecation_warning {
-            super::decode::warn(&mut response, warning);
+            super::decode::warn_first(&mut response, warning);
         }
         Ok(response)
+    }
+
+    /// Discovery whose answer takes long to make: one at a time, however many ask, and not on the threads on which the API
+    /// and the node answer.
+    async fn heavy_discovery(&self, catalog: Arc<Catalog>, info: RequestInfo, options: RequestOptions) -> ApiResult {
+        let _turn = self.api.inner.documents_turn.acquire().await.map_err(ApiError::internal)?;
+        let (method, headers) = (self.method.clone(), self.headers.clone());
+        let make = move || discovery::answer(&catalog, &info, &method, &headers, &options);
+        let made = tokio::task::spawn_blocking(make).await.map_err(ApiError::internal)?;
+        made.unwrap_or_else(|| Err(ApiError::unknown_path()))
     }
 
     async fn serve(&self, target: &Target, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
@@ -74,9 +99,11 @@ impl ApiRequest {
             options.validate_list_options()?;
         }
         if let Some(limits) = target.version.as_virtual().and_then(|handler| handler.body_limits()) {
-            let _permit = self.api.inner.limits.acquire_review(self.class, &self.user)?;
+            // Everybody may send these: a slow body costs its sender a place, and others none.
+            let of_user = self.api.inner.limits.begin_review(self.class, &self.user)?;
             let body = tokio::time::timeout(limits.timeout, self.body(body, limits.max_bytes)).await;
             let body = body.map_err(|_| ApiError::new(408, "Timeout", "the body did not come in time"))??;
+            let _permit = self.api.inner.limits.acquire_review(of_user.as_ref())?;
             return self.route(target, verb, options, &body).await;
         }
         // Read before the in-flight limit applies: a slow body must not block others.
@@ -125,7 +152,10 @@ fn allows(target: &Target, verb: &str, method: &Method) -> bool {
     match target.served() {
         Some(Subresource { serves: Serves::Proxy(_), .. }) => *method != Method::CONNECT && *method != Method::TRACE,
         Some(subresource) => subresource.verbs.contains(&verb),
-        None if verb == "watch" => target.version.verbs.contains(&verb),
+        // Also where the path has the verb.
+        None if verb == "watch" => {
+            matches!(*method, Method::GET | Method::HEAD) && target.version.verbs.contains(&verb)
+        }
         // Only collections are posted to.
         None if method == Method::POST && target.name.is_some() => false,
         None if matches!(verb, "update" | "patch") && target.name.is_none() => false,

@@ -5,6 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::{Map, Value, json};
+use windlass_kit::serve::headers::NotText;
 
 use super::{
     admission::Warnings,
@@ -28,6 +29,9 @@ pub struct ApiError {
     /// What the client is warned of beside.
     warnings: Box<[String]>,
 }
+
+/// What a client is told when the server defends itself.
+const OVERLOAD: &str = "The server has received too many requests and has asked us to try again later";
 
 impl ApiError {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
@@ -198,9 +202,14 @@ impl ApiError {
         Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
     }
 
+    /// The server defends itself.
     pub(crate) fn too_many_requests() -> Self {
-        let message = "The server has received too many requests and has asked us to try again later";
-        Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", message) }
+        Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", OVERLOAD) }
+    }
+
+    /// Whether it is [`Self::too_many_requests`], and not an answer of that code about an object.
+    pub(super) fn is_overload(&self) -> bool {
+        self.message == OVERLOAD
     }
 
     pub(crate) fn expired(message: impl Into<String>) -> Self {
@@ -265,6 +274,10 @@ impl ApiError {
                 let (field, detail) = (refusal.field.clone(), refusal.detail.clone());
                 Self::invalid(resource, name, &[FieldError { field, cause: Cause::Invalid, detail }])
             }
+            store::Error::TooLarge { .. } => {
+                let what = format!("{} {name:?} is too large: {error}", resource.group_resource());
+                Self::new(413, "RequestEntityTooLarge", what)
+            }
             other => Self::store(other),
         }
     }
@@ -298,6 +311,12 @@ impl ApiError {
             status["details"]["retryAfterSeconds"] = json!(seconds);
         }
         status
+    }
+}
+
+impl From<NotText> for ApiError {
+    fn from(error: NotText) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

@@ -6,27 +6,48 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
+use windlass_kit::slis::HealthChecks;
+
 use crate::store::Health;
 
+const BASES: [&str; 3] = ["healthz", "livez", "readyz"];
 const CHECKS: [&str; 2] = ["ping", "store"];
 
 /// The answer of one of the three, or of one check of it; `None` for other paths.
-pub(super) fn answer(base: &str, check: Option<&str>, verbose: bool, store: &Health) -> Option<Response> {
+pub(super) fn answer(
+    base: &str,
+    check: Option<&str>,
+    verbose: bool,
+    store: &Health,
+    counted: &HealthChecks,
+) -> Option<Response> {
     let checks: Vec<&str> = CHECKS.into_iter().filter(|c| check.is_none_or(|only| only == *c)).collect();
-    let known = matches!(base, "healthz" | "livez" | "readyz") && !checks.is_empty();
-    known.then(|| {
+    let base = BASES.into_iter().find(|known| *known == base).filter(|_| !checks.is_empty())?;
+    checks.iter().for_each(|check| counted.record(check, base, works(base, check, store)));
+    Some({
         let (healthy, text) = report(base, &checks, verbose, store);
         (if healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, text).into_response()
     })
 }
 
+/// Makes every check, and counts it.
+pub(super) fn check_all(store: &Health, counted: &HealthChecks) {
+    for base in BASES {
+        CHECKS.iter().for_each(|check| counted.record(check, base, works(base, check, store)));
+    }
+}
+
+fn works(base: &str, check: &str, store: &Health) -> bool {
+    check != "store"
+        || match store {
+            Health::Serving => true,
+            Health::Failing(_) => base == "livez",
+            Health::Ended => false,
+        }
+}
+
 fn report(base: &str, checks: &[&str], verbose: bool, store: &Health) -> (bool, String) {
-    let works = match store {
-        Health::Serving => true,
-        Health::Failing(_) => base == "livez",
-        Health::Ended => false,
-    };
-    let failed = |check: &str| check == "store" && !works;
+    let failed = |check: &str| !works(base, check, store);
     let healthy = !checks.iter().any(|check| failed(check));
     if healthy && !verbose {
         return (true, "ok".to_owned());
@@ -71,7 +92,8 @@ mod tests {
     #[test]
     fn other_paths_are_not_health() {
         for (base, check) in [("version", None), ("livez", Some("etcd")), ("livez", Some("")), ("", None)] {
-            assert!(answer(base, check, false, &Health::Serving).is_none(), "{base} {check:?}");
+            let counted = HealthChecks::default();
+            assert!(answer(base, check, false, &Health::Serving, &counted).is_none(), "{base} {check:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Impersonation: a user who may `impersonate` another sends a request as that one.
 
 use axum::http::HeaderMap;
-use windlass_kit::percent;
+use windlass_kit::{percent, serve::headers};
 
 use super::{
     Api,
@@ -18,24 +18,24 @@ const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// The requested user, as the headers have it; `None` without such headers. Pure.
 ///
 /// # Errors
-/// When a uid, groups or extra are requested without a user.
+/// When one of them is no text, and when a uid, groups or extra are requested without a user.
 fn requested(headers: &HeaderMap) -> Result<Option<User>, ApiError> {
-    let all = |name: &str| -> Vec<String> {
-        headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
+    let all = |name: &str| -> Result<Vec<String>, ApiError> {
+        Ok(headers::texts(headers, name)?.into_iter().map(str::to_owned).collect())
     };
-    let text = |name: &str| all(name).into_iter().next().unwrap_or_default();
-    let mut user = User { name: text(USER), uid: text(UID), groups: all(GROUP), ..User::default() };
+    let text = |name: &str| Ok::<_, ApiError>(all(name)?.into_iter().next().unwrap_or_default());
+    let mut user = User { name: text(USER)?, uid: text(UID)?, groups: all(GROUP)?, ..User::default() };
     for name in headers.keys() {
         if let Some(key) = name.as_str().strip_prefix(EXTRA_PREFIX) {
             let key = percent::decoded(key).unwrap_or_else(|| key.to_owned());
-            user.extra.insert(key, all(name.as_str()));
+            user.extra.entry(key).or_default().extend(all(name.as_str())?);
         }
     }
     if user == User::default() {
         return Ok(None);
     }
     if user.name.is_empty() {
-        return Err(ApiError::internal("requested uid, groups or extra without impersonating a user"));
+        return Err(ApiError::bad_request("requested uid, groups or extra without impersonating a user"));
     }
     Ok(Some(user))
 }
@@ -107,14 +107,37 @@ impl Api {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
-            headers.append(*name, value.parse().unwrap());
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         headers
+    }
+
+    #[test]
+    fn nothing_that_is_requested_falls_away() {
+        let named = |name: &'static str, value: &[u8]| {
+            let mut all = headers(&[("impersonate-user", "jane")]);
+            all.insert(name, HeaderValue::from_bytes(value).unwrap());
+            requested(&all)
+        };
+        for name in [USER, UID, GROUP, "impersonate-extra-scopes", "impersonate-extra-other%zz"] {
+            for byte in 0x80..=0xff_u8 {
+                // A byte of Latin-1 alone is no UTF-8, and refused.
+                let refused = named(name, &[b'j', byte, b'r']).unwrap_err();
+                assert_eq!(refused.code, 400, "{name} {byte:x}: {refused}");
+                // As UTF-8 it acts.
+                let value = format!("j{}r", char::from(byte));
+                let user = named(name, value.as_bytes()).unwrap().unwrap();
+                let found = requirements(&user).iter().any(|needed| needed.name == value);
+                assert!(found, "{name}: {value} in {user:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! Limits of requests in flight. Components of this process and nodes have shares of their own, so that controllers,
 //! scheduler and heartbeats continue whatever other clients do.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::http::Method;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use windlass_kit::prometheus::{Kind, Text};
 
 use super::{
     authentication::Credentials,
@@ -22,7 +27,9 @@ const MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT: usize = 100;
 /// for another of this process does not do so for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Limit of requests to resources that every authenticated caller may write, such as reviews.
-pub(super) const MAX_REVIEWS_IN_FLIGHT: usize = 64;
+const MAX_REVIEWS_IN_FLIGHT: usize = 64;
+/// How many of them one user may have, of which the bodies may still come.
+pub(super) const MAX_REVIEWS_OF_USER: usize = 16;
 
 /// Limits of one class of callers.
 #[derive(Debug)]
@@ -45,6 +52,27 @@ pub(super) struct Limits {
     in_process: InFlight,
     nodes: InFlight,
     reviews: Semaphore,
+    /// How many reviews each user has.
+    reviewers: Mutex<HashMap<String, usize>>,
+}
+
+/// The place of a review among those of its user.
+#[derive(Debug)]
+pub(super) struct Reviewing<'a> {
+    limits: &'a Limits,
+    user: String,
+}
+
+impl Drop for Reviewing<'_> {
+    fn drop(&mut self) {
+        let mut all = self.limits.reviewers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut number) = all.entry(std::mem::take(&mut self.user)) {
+            *number.get_mut() -= 1;
+            if *number.get() == 0 {
+                number.remove();
+            }
+        }
+    }
 }
 
 impl Default for Limits {
@@ -54,6 +82,7 @@ impl Default for Limits {
             in_process: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
             nodes: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
             reviews: Semaphore::new(MAX_REVIEWS_IN_FLIGHT),
+            reviewers: Mutex::default(),
         }
     }
 }
@@ -80,6 +109,26 @@ impl Class {
 }
 
 impl Limits {
+    /// The requests in flight: those that read, and those that write.
+    pub(super) fn in_flight(&self) -> (usize, usize) {
+        let free = |which: fn(&InFlight) -> &Semaphore| -> usize {
+            [&self.shared, &self.in_process, &self.nodes].map(|class| which(class).available_permits()).iter().sum()
+        };
+        let reads = MAX_REQUESTS_IN_FLIGHT + 2 * MAX_SYSTEM_REQUESTS_IN_FLIGHT;
+        let writes = MAX_MUTATING_REQUESTS_IN_FLIGHT + 2 * MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT;
+        (reads.saturating_sub(free(|class| &class.reads)), writes.saturating_sub(free(|class| &class.writes)))
+    }
+
+    /// Writes how many requests are in flight.
+    pub(super) fn write(&self, page: &mut Text) {
+        const NAME: &str = "apiserver_current_inflight_requests";
+        page.family(NAME, "Requests that are answered now and do not last, by whether they write.", Kind::Gauge);
+        let (reads, writes) = self.in_flight();
+        for (kind, count) in [("mutating", writes), ("readOnly", reads)] {
+            page.sample(NAME, &[("request_kind", kind)], f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+        }
+    }
+
     /// A place among the requests in flight. A component of this process waits for one: it has nothing better to do, and
     /// what it is refused would be shown to users.
     ///
@@ -99,13 +148,34 @@ impl Limits {
         place.ok_or_else(ApiError::too_many_requests)
     }
 
-    /// A place among the reviews. Components of this process, nodes and administrators are not limited: other requests
-    /// depend on their reviews.
+    /// A place among the reviews of the user, from before the body is read. Components of this process, nodes and
+    /// administrators are not limited: other requests depend on their reviews.
+    ///
+    /// # Errors
+    /// When the user has too many.
+    pub(super) fn begin_review(&self, class: Class, user: &User) -> Result<Option<Reviewing<'_>>, ApiError> {
+        if class != Class::Shared || user.is_in(crate::pki::MASTERS_GROUP) {
+            return Ok(None);
+        }
+        let mut all = self.reviewers.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = all.entry(user.name.clone()).or_default();
+        if *number >= MAX_REVIEWS_OF_USER {
+            return Err(ApiError::too_many_requests());
+        }
+        *number += 1;
+        drop(all);
+        Ok(Some(Reviewing { limits: self, user: user.name.clone() }))
+    }
+
+    /// A place among all reviews, for one whose body is there.
     ///
     /// # Errors
     /// When there are too many.
-    pub(super) fn acquire_review(&self, class: Class, user: &User) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
-        if class != Class::Shared || user.is_in(crate::pki::MASTERS_GROUP) {
+    pub(super) fn acquire_review(
+        &self,
+        of_user: Option<&Reviewing<'_>>,
+    ) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        if of_user.is_none() {
             return Ok(None);
         }
         self.reviews.try_acquire().map(Some).map_err(|_| ApiError::too_many_requests())

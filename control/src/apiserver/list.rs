@@ -82,7 +82,7 @@ impl ApiRequest {
         let has_protobuf = target.version.spec.schema.is_built_in();
         let accept = if has_protobuf { self.accept } else { self.accept.without_protobuf() };
         if options.limit > 0 || accept.encoding != Encoding::Json || !accept.is_acceptable {
-            return self.page(target, options, &selectors, &snapshot, after.as_ref());
+            return self.page(target, options, &selectors, &snapshot, after.as_ref()).await;
         }
         // A chunk cannot be refused.
         if !target.version.spec.schema.is_built_in() {
@@ -111,7 +111,7 @@ impl ApiRequest {
     }
 
     /// A list of limited length, or one in an encoding that needs all of it.
-    fn page(
+    async fn page(
         &self,
         target: &Target,
         options: &RequestOptions,
@@ -125,9 +125,13 @@ impl ApiRequest {
         let mut objects = snapshot.objects(target.namespace.as_deref(), after);
         let (mut items, mut values, mut more) = (Vec::new(), Vec::new(), false);
         let decodes = self.accept.representation != Representation::Object;
+        let mut turns = Turns::default();
         // Objects behind the page are left to the next one.
         for object in objects.by_ref() {
             let value = (decodes || !selectors.is_empty()).then(|| version.decode(object)).transpose()?;
+            if value.is_some() {
+                turns.take(object.bytes.len()).await;
+            }
             if value.as_ref().is_some_and(|value| !selectors.matches(value)) {
                 continue;
             }
@@ -164,6 +168,27 @@ impl ApiRequest {
                 self.accept.bytes(StatusCode::OK, out.into())
             }
         })
+    }
+}
+
+/// Gives others their turn on this thread while many objects are decoded: a list of all pods may take longer than a heartbeat
+/// may wait.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    bytes: usize,
+}
+
+impl Turns {
+    /// How much is decoded in one turn: about a millisecond's.
+    const BYTES: usize = 128 << 10;
+
+    /// So many bytes were decoded.
+    pub(super) async fn take(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= Self::BYTES {
+            self.bytes = 0;
+            tokio::task::yield_now().await;
+        }
     }
 }
 

@@ -100,6 +100,8 @@ pub(super) fn metadata_for_update(target: &Target, object: &mut Value, old: &Val
     ] {
         match old["metadata"].get(field) {
             Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
+            // Only a deletion begins one: validation refuses an update that does.
+            None if field.starts_with("deletion") && !metadata.get(field).is_none_or(Value::is_null) => {}
             None => drop(metadata.remove(field)),
         }
     }

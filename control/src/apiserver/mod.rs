@@ -1,7 +1,7 @@
 //! The Kubernetes API over the store: one set of handlers for all types of the catalog.
 //!
 //! A request passes the filters of `chain` (authentication, audit, impersonation, limits, authorization), which know
-//! nothing but its `request_info`, and then health, discovery or the handler of a resource; every write goes through
+//! what its `request_info` leads to (`target`), and then health, discovery or the handler of a resource; every write goes through
 //! `pipeline`. Knows no kind: what one kind does differs in its `Strategy`, its subresources and in admission plugins,
 //! which stand in `kinds` and `plugin` and are not imported here.
 
@@ -34,6 +34,7 @@ pub(crate) mod proxy;
 mod read;
 mod repair;
 pub(crate) mod request_info;
+mod request_metrics;
 mod scale;
 mod strategy;
 pub mod subresource;
@@ -43,6 +44,7 @@ mod user;
 pub(crate) mod validation;
 mod virtual_resource;
 mod watch;
+mod websocket;
 mod write;
 
 #[cfg(test)]
@@ -50,17 +52,25 @@ pub(crate) mod tests;
 
 use std::sync::Arc;
 
-use axum::{Router, body::Body, extract::State, http::Request, response::Response};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::{Method, Request, StatusCode},
+    response::{IntoResponse as _, Response},
+};
+use futures::FutureExt as _;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use windlass_apimachinery::schema::Schema;
-use windlass_kit::metrics::Registry;
+use windlass_kit::{metrics::Registry, slis::HealthChecks};
 
 pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation, Warnings};
 pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, ObjectReference};
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
 pub use authentication::{Authenticated, TokenAuthenticator};
-pub(crate) use authentication::{CREDENTIAL_ID, TOKEN_PROTOCOL, protocols};
+pub(crate) use authentication::{CREDENTIAL_ID, protocols_without_token};
 pub use authorization::{
     Attributes, Authorizer, Authorizers, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules,
 };
@@ -85,6 +95,7 @@ pub use virtual_resource::{BodyLimits, VirtualResource};
 
 use crate::store::Store;
 use limits::Limits;
+use request_metrics::RequestMetrics;
 use types::{Catalogs, Definition, TypeSchema};
 
 /// The version that clients see; `+windlass` marks the build.
@@ -131,8 +142,12 @@ struct Inner {
     token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     audit: Option<Arc<dyn AuditSink>>,
     documents: Vec<Document>,
-    limits: Limits,
+    limits: Arc<Limits>,
+    /// Held by who makes a document of all types.
+    documents_turn: Semaphore,
     metrics: Registry,
+    requests: Arc<RequestMetrics>,
+    health_checks: HealthChecks,
     /// Closes upgraded connections.
     closing: CancellationToken,
 }
@@ -141,6 +156,10 @@ impl Api {
     /// An API over `store`.
     #[must_use]
     pub fn new(store: Store, components: Components) -> Self {
+        let (metrics, limits) = (Registry::default(), Arc::new(Limits::default()));
+        let requests = metrics.of::<RequestMetrics>();
+        let counted = Arc::clone(&limits);
+        metrics.register(move |page| counted.write(page));
         let inner = Inner {
             catalogs: Catalogs::new(&store, components.definitions),
             store,
@@ -152,8 +171,11 @@ impl Api {
             token_authenticators: components.token_authenticators,
             audit: components.audit,
             documents: components.documents,
-            limits: Limits::default(),
-            metrics: Registry::default(),
+            limits,
+            documents_turn: Semaphore::new(1),
+            metrics,
+            requests,
+            health_checks: HealthChecks::default(),
             closing: CancellationToken::new(),
         };
         Self { inner: Arc::new(inner) }
@@ -208,5 +230,19 @@ impl Api {
 }
 
 async fn handle(State(api): State<Api>, request: Request<Body>) -> Response {
-    chain::handle(api, request).await
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    answer_or_panic(&method, &path, chain::handle(api, request)).await
+}
+
+/// Answers also for a handler that panics: a bug costs one request, and not the task of a client in this process. The store
+/// has its own threads, and what is shared keeps no lock that a panic would leave half-done.
+async fn answer_or_panic(method: &Method, path: &str, answer: impl Future<Output = Response>) -> Response {
+    std::panic::AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let why = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        // Queries may hold secrets and are not logged.
+        tracing::error!(%method, path, why, "the handler of a request has panicked; this is a bug of windlass, please report it");
+        let error = ApiError::internal("this request caused the API server to panic. Look in the logs for details.");
+        (StatusCode::INTERNAL_SERVER_ERROR, Json(error.status())).into_response()
+    })
 }

@@ -1,6 +1,6 @@
 //! The write pipeline: every write of the API is a [`Mutation`] and passes the same stages.
 //!
-//! read → make → default → mutating admission → prepare → validating admission → validate → commit; after a conflict with
+//! read → make → default → mutating admission → prepare → validate → validating admission → commit; after a conflict with
 //! another write again from the start, as upstream's guaranteed update.
 
 use std::sync::Arc;
@@ -172,10 +172,13 @@ impl ApiRequest {
             metadata::ensure_name(&mut object)?;
             default(version, &mut object);
             version.strategy.complete_create(&mut object);
-            self.api.admission().validate(&attributes, &object).await?;
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
-            refuse(version, &name, &validation::validate_create(version, &object))?;
+            let mut errors = validation::validate_create(version, &object);
+            errors.extend(validation::validate_writer(version, &object, None, &self.user));
+            refuse(version, &name, &errors)?;
+            self.api.admission().validate(&attributes, &object).await?;
             version.strategy.warnings(&object, None).into_iter().for_each(|w| mutation.warnings.add(w));
+            version.warning_of_no_effect(&object).into_iter().for_each(|w| mutation.warnings.add(w));
             let mut key = target.key();
             key.name.clone_from(&name);
             let existing = self.store().get(target.id()?, &key);
@@ -233,13 +236,16 @@ impl ApiRequest {
             self.api.admission().admit(&attributes, &mut object).await?;
             object = prepare_for_update(target, mutation.scope, object, old)?;
             default(version, &mut object);
-            self.api.admission().validate(&attributes, &object).await?;
             if !matches!(mutation.scope, Scope::Status) {
                 metadata::bump_generation(version, &mut object, old);
             }
-            refuse(version, target.name(), &validate_update(version, mutation.scope, &object, old))?;
+            let mut errors = validate_update(version, mutation.scope, &object, old);
+            errors.extend(validation::validate_writer(version, &object, Some(old), &self.user));
+            refuse(version, target.name(), &errors)?;
+            self.api.admission().validate(&attributes, &object).await?;
             if matches!(mutation.scope, Scope::Object) {
                 version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
+                version.warning_of_no_effect(&object).into_iter().for_each(|w| mutation.warnings.add(w));
             }
         }
         keep_times(old, &mut object);

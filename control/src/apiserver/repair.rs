@@ -9,7 +9,7 @@ impl Api {
     /// are logged, their values are not. Whether all can be decoded now.
     pub async fn repair(&self) -> bool {
         let mut all = true;
-        for version in self.catalogs().current().all().filter(|version| version.is_served_as_stored()) {
+        for version in self.catalogs().current().all().filter(|version| version.is_stored_form()) {
             let Some(id) = version.id() else { continue };
             for object in self.store().list(id, None).0 {
                 if let Err(why) = version.spec.schema.check_decodable(&object.value()) {
@@ -58,6 +58,12 @@ impl Api {
 /// The object without the fields that its type cannot hold, and the paths of these fields. Pure.
 fn repaired(version: &Version, object: &Object) -> Result<(serde_json::Value, Vec<String>), String> {
     let mut value: serde_json::Value = serde_json::from_slice(&object.bytes).map_err(|e| e.to_string())?;
+    if !version.spec.schema.is_built_in() {
+        // It may be stored in another version, whose metadata has the same type.
+        let removed = version.spec.schema.drop_invalid_fields(&mut value);
+        version.convert_from_storage(&mut value).map_err(|e| e.to_string())?;
+        return Ok((named_as_stored(version, object, value), removed));
+    }
     let fields = value.as_object_mut().ok_or("it is no JSON object")?;
     for field in ["kind", "apiVersion"] {
         fields.remove(field);
@@ -65,6 +71,11 @@ fn repaired(version: &Version, object: &Object) -> Result<(serde_json::Value, Ve
     metadata::set_type_meta(&version.gvk, &mut value)?;
     let removed = version.spec.schema.drop_invalid_fields(&mut value);
     version.spec.schema.prune(&mut value);
+    Ok((named_as_stored(version, object, value), removed))
+}
+
+/// The object with the name and namespace by which it is found.
+fn named_as_stored(version: &Version, object: &Object, mut value: serde_json::Value) -> serde_json::Value {
     if !value["metadata"].is_object() {
         value["metadata"] = serde_json::json!({});
     }
@@ -72,5 +83,5 @@ fn repaired(version: &Version, object: &Object) -> Result<(serde_json::Value, Ve
     if version.namespaced {
         value["metadata"]["namespace"] = object.key.namespace.clone().into();
     }
-    Ok((value, removed))
+    value
 }

@@ -13,40 +13,47 @@ use super::{
     validation::{Cause, Errors, FieldError},
 };
 
-/// The segments of a path, and whether it is a deprecated watch path: `api/v1/watch/pods`. Escapes are decoded before
-/// the path is split, as upstream does.
-pub(crate) fn segments(path: &str) -> Option<(Vec<String>, bool)> {
-    let path = percent::decoded(path)?;
-    let mut segments: Vec<String> = path.trim_matches('/').split('/').map(str::to_owned).collect();
-    let at = match segments.first().map(String::as_str) {
-        Some("api") => 2,
-        Some("apis") => 3,
-        _ => return Some((segments, false)),
-    };
-    let watch = segments.get(at).is_some_and(|segment| segment == "watch") && segments.len() > at + 1;
-    if watch {
-        segments.remove(at);
-    }
-    Some((segments, watch))
+/// The segments of a path. Escapes are decoded before the path is split, as upstream does.
+pub(crate) fn segments(path: &str) -> Option<Vec<String>> {
+    Some(percent::decoded(path)?.trim_matches('/').split('/').map(str::to_owned).collect())
 }
 
-/// Group, version, namespace and the segments from the resource on, of a path that is about a resource.
-fn parts_of<'a, 'b>(segments: &'b [&'a str]) -> Option<(&'a str, &'a str, &'a str, &'b [&'a str])> {
-    let (group, version, parts) = match segments {
-        ["api", version, parts @ ..] if !parts.is_empty() => ("", *version, parts),
-        ["apis", group, version, parts @ ..] if !parts.is_empty() => (*group, *version, parts),
-        _ => return None,
-    };
-    let ["namespaces", namespace, rest @ ..] = parts else { return Some((group, version, "", parts)) };
-    // Subresources of namespaces are not resources in a namespace.
-    let of_namespace = group.is_empty() && matches!(rest, ["status" | "finalize"]);
-    let parts = if rest.is_empty() || of_namespace { parts } else { rest };
-    Some((group, version, namespace, parts))
+/// The parts of a path that is about a resource.
+struct Parts<'a, 'b> {
+    group: &'a str,
+    version: &'a str,
+    /// The verb that the path begins with instead of the method's: `api/v1/watch/pods`. Deprecated.
+    verb: Option<&'a str>,
+    namespace: &'a str,
+    /// Whether the resource stands behind the namespace, and is not the namespace itself.
+    in_namespace: bool,
+    /// From the resource on.
+    rest: &'b [&'a str],
+}
+
+impl<'a, 'b> Parts<'a, 'b> {
+    fn of(segments: &'b [&'a str]) -> Option<Self> {
+        let (group, version, parts) = match segments {
+            ["api", version, parts @ ..] if !parts.is_empty() => ("", *version, parts),
+            ["apis", group, version, parts @ ..] if !parts.is_empty() => (*group, *version, parts),
+            _ => return None,
+        };
+        let (verb, parts) = match parts {
+            [verb @ ("watch" | "proxy"), rest @ ..] if !rest.is_empty() => (Some(*verb), rest),
+            _ => (None, parts),
+        };
+        let found = Self { group, version, verb, namespace: "", in_namespace: false, rest: parts };
+        let ["namespaces", namespace, rest @ ..] = parts else { return Some(found) };
+        // Subresources of namespaces are not resources in a namespace.
+        let of_namespace = group.is_empty() && matches!(rest, ["status" | "finalize"]);
+        let in_namespace = !rest.is_empty() && !of_namespace;
+        Some(Self { namespace, in_namespace, rest: if in_namespace { rest } else { parts }, ..found })
+    }
 }
 
 /// Whether a path is that of a `proxy` subresource, whose query is that of the backend.
 pub(crate) fn is_proxied(segments: &[&str]) -> bool {
-    parts_of(segments).is_some_and(|(.., parts)| parts.get(2) == Some(&"proxy"))
+    Parts::of(segments).is_some_and(|parts| parts.verb.is_none() && parts.rest.get(2) == Some(&"proxy"))
 }
 
 /// What a request is about, by its path, method and query alone: nothing is looked up.
@@ -60,8 +67,12 @@ pub(crate) struct RequestInfo {
     /// Empty for the core group.
     pub(crate) group: String,
     pub(crate) version: String,
-    /// Empty for cluster-scoped objects and for lists of all namespaces.
+    /// The namespace in the path, also of a resource that has none; of a Namespace its name.
     pub(crate) namespace: String,
+    /// Whether the resource stands behind the namespace in the path, and is not the namespace itself.
+    pub(crate) in_namespace: bool,
+    /// Whether the path begins with the verb: `api/v1/watch/pods`.
+    pub(crate) has_verb_prefix: bool,
     pub(crate) resource: String,
     pub(crate) subresource: String,
     /// Of a list or watch the name that its field selector requires.
@@ -77,23 +88,27 @@ impl RequestInfo {
     pub(crate) fn parse(segments: &[&str], method: &Method, options: &RequestOptions) -> Self {
         let path = format!("/{}", segments.join("/"));
         let mut info = Self { verb: method.as_str().to_lowercase(), path, ..Self::default() };
-        let Some((group, version, namespace, parts)) = parts_of(segments) else { return info };
+        let Some(parts) = Parts::of(segments) else { return info };
         info.is_resource = true;
-        (info.group, info.version, info.namespace) = (group.to_owned(), version.to_owned(), namespace.to_owned());
-        let text = |at: usize| parts.get(at).map(|part| (*part).to_owned()).unwrap_or_default();
+        info.group = parts.group.to_owned();
+        info.version = parts.version.to_owned();
+        info.namespace = parts.namespace.to_owned();
+        (info.in_namespace, info.has_verb_prefix) = (parts.in_namespace, parts.verb.is_some());
+        let text = |at: usize| parts.rest.get(at).map(|part| (*part).to_owned()).unwrap_or_default();
         (info.resource, info.path_name, info.subresource) = (text(0), text(1), text(2));
-        info.rest = parts.iter().skip(3).map(|part| (*part).to_owned()).collect();
+        info.rest = parts.rest.iter().skip(3).map(|part| (*part).to_owned()).collect();
         info.name.clone_from(&info.path_name);
-        info.verb = verb_of(method, !info.name.is_empty(), options.watch).to_owned();
-        if info.name.is_empty() && matches!(info.verb.as_str(), "list" | "watch") {
+        info.verb = parts.verb.unwrap_or_else(|| verb_of(method, !info.name.is_empty(), options.watch)).to_owned();
+        if info.name.is_empty() && parts.verb.is_none() && matches!(info.verb.as_str(), "list" | "watch") {
             let name = exact(&options.fields, "metadata.name").filter(|name| is_path_segment(name));
             info.name = name.unwrap_or_default().to_owned();
         }
         info
     }
 
-    /// What is authorized.
-    pub(crate) fn attributes<'a>(&'a self, options: &'a RequestOptions) -> Attributes<'a> {
+    /// What is authorized of a request that leads to no [`super::Target`]. What it says is told as the path has it, since
+    /// nothing is done.
+    pub(super) fn attributes<'a>(&'a self, options: &'a RequestOptions) -> Attributes<'a> {
         Attributes {
             verb: &self.verb,
             is_resource: self.is_resource,
@@ -104,17 +119,27 @@ impl RequestInfo {
             subresource: &self.subresource,
             namespace: &self.namespace,
             name: &self.name,
-            field_selector: &options.fields,
+            field_selector: self.field_selector(options),
         }
+    }
+
+    /// The field selector that counts for rights: paths that begin with a verb do not all keep to it, as upstream.
+    pub(super) fn field_selector<'a>(&self, options: &'a RequestOptions) -> &'a str {
+        if self.has_verb_prefix { "" } else { &options.fields }
     }
 }
 
 /// The verb of a request for a resource.
 fn verb_of(method: &Method, named: bool, watch: bool) -> &'static str {
     match (method.as_str(), named) {
-        ("GET" | "HEAD", _) if watch => "watch",
         ("GET" | "HEAD", true) => "get",
-        ("GET" | "HEAD", false) => "list",
+        ("GET" | "HEAD", false) => {
+            if watch {
+                "watch"
+            } else {
+                "list"
+            }
+        }
         ("POST", _) => "create",
         ("PUT", _) => "update",
         ("PATCH", _) => "patch",
@@ -284,9 +309,8 @@ mod tests {
 
     fn parse(method: &str, uri: &str) -> RequestInfo {
         let uri: Uri = uri.parse().unwrap();
-        let (segments, watch) = segments(uri.path()).unwrap();
-        let mut options = RequestOptions::parse(&method.parse().unwrap(), &uri).unwrap();
-        options.watch |= watch;
+        let segments = segments(uri.path()).unwrap();
+        let options = RequestOptions::parse(&method.parse().unwrap(), &uri).unwrap();
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         RequestInfo::parse(&segments, &method.parse().unwrap(), &options)
     }
@@ -304,6 +328,10 @@ mod tests {
             ("GET", "/api/v1/watch/namespaces/n/pods", "watch /n//pods//"),
             ("GET", "/apis/apps.example/v1/namespaces/n/finalize", "list /n/apps.example/finalize//"),
             ("GET", "/apis/a.b/v2/things?watch=1", "watch //a.b/things//"),
+            ("GET", "/api/v1/namespaces/n/pods/p?watch=1", "get /n//pods/p/"),
+            ("DELETE", "/api/v1/watch/namespaces/n/pods/p", "watch /n//pods/p/"),
+            ("POST", "/api/v1/proxy/namespaces/n/pods/p", "proxy /n//pods/p/"),
+            ("GET", "/api/v1/namespaces/n/namespaces/n", "get /n//namespaces/n/"),
         ] {
             let info = parse(method, uri);
             let found = format!(
@@ -322,6 +350,7 @@ mod tests {
             ("api/v1/namespaces/n/pods/p/proxy/a", true),
             ("api/v1/namespaces/n/pods/proxy", false),
             ("api/v1/namespaces/n/pods/p/log/proxy", false),
+            ("api/v1/watch/namespaces/n/pods/p/proxy", false),
         ] {
             assert_eq!(is_proxied(&path.split('/').collect::<Vec<_>>()), proxied, "{path}");
         }

@@ -67,12 +67,20 @@ pub trait Strategy: Send + Sync + fmt::Debug {
     /// ways, which is no change.
     fn validate_update(&self, _new: &Value, _old: &Value, _errors: &mut Errors) {}
 
+    /// Validates what not everybody may write. `old` is absent for a creation.
+    fn validate_writer(&self, _new: &Value, _old: Option<&Value>, _writer: &User, _errors: &mut Errors) {}
+
     /// Validates a change through `/status`. Both objects are in their canonical form.
     fn validate_status(&self, _new: &Value, _old: &Value, _errors: &mut Errors) {}
 
     /// Warnings for the client that writes an object.
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The warning for a client that deletes an object without saying what becomes of its dependents.
+    fn deletion_warning(&self) -> Option<&'static str> {
+        None
     }
 
     /// The seconds that a graceful deletion takes, with the period that the client requests; `None` if deletions of

@@ -7,7 +7,7 @@ use axum::http::Method;
 use super::{
     authorization::Attributes,
     error::ApiError,
-    request_info::RequestInfo,
+    request_info::{RequestInfo, RequestOptions},
     subresource::{Serves, Subresource},
     types::{Catalog, Version},
 };
@@ -29,16 +29,21 @@ pub struct Target {
 impl Target {
     /// The target of a request, if it is served.
     pub(super) fn resolve(catalog: &Catalog, info: &RequestInfo) -> Option<Self> {
+        // Of the paths that begin with a verb only those that watch are left.
+        if info.has_verb_prefix && info.verb != "watch" {
+            return None;
+        }
         let version = catalog.find(&info.group, &info.version, &info.resource)?;
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let (name, subresource) = (some(&info.path_name), some(&info.subresource));
-        // The namespace of a namespace is itself.
-        let namespace = if version.namespaced { some(&info.namespace) } else { None };
+        let namespace = if version.namespaced && info.in_namespace { some(&info.namespace) } else { None };
         let served = subresource.as_deref().and_then(|name| version.subresource(name));
         let has_paths = served.is_some_and(|served| matches!(served.serves, Serves::Proxy(_)));
-        let misplaced = !version.namespaced && !info.namespace.is_empty() && info.namespace != info.path_name;
-        let unknown = subresource.is_some() && served.is_none();
-        let homeless = version.namespaced && namespace.is_none() && name.is_some();
+        // The path of a Namespace names it as a namespace, too; all else that has a namespace in its path is in it.
+        let is_namespace = version.group.is_empty() && version.plural == "namespaces" && !info.in_namespace;
+        let misplaced = !version.namespaced && !info.namespace.is_empty() && !is_namespace;
+        let unknown = subresource.is_some() && (served.is_none() || name.is_none() || info.has_verb_prefix);
+        let homeless = version.namespaced && namespace.is_none() && (name.is_some() || !info.namespace.is_empty());
         if misplaced || unknown || homeless || (!has_paths && !info.rest.is_empty()) {
             return None;
         }
@@ -100,9 +105,45 @@ impl Target {
             version: &self.version.gvk.version,
             resource: &self.version.plural,
             subresource: self.subresource(),
-            namespace: self.namespace.as_deref().unwrap_or(""),
+            namespace: self.scope(),
             name: self.name(),
             ..Attributes::default()
+        }
+    }
+
+    /// Where rights to the target count: a Namespace is in itself.
+    fn scope(&self) -> &str {
+        let own = if self.is("", "namespaces") { self.name.as_deref() } else { None };
+        self.namespace.as_deref().or(own).unwrap_or("")
+    }
+}
+
+/// A request as it was read: what it is about, its options, and what it leads to. Authorization, the audit log and the
+/// handler are all given the same target, so that no right reaches what was not asked for.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) info: RequestInfo,
+    pub(super) options: RequestOptions,
+    /// `None` where no resource is served.
+    pub(super) target: Option<Target>,
+}
+
+impl Route {
+    pub(super) fn new(catalog: &Catalog, info: RequestInfo, options: RequestOptions) -> Self {
+        let target = if info.is_resource { Target::resolve(catalog, &info) } else { None };
+        Self { info, options, target }
+    }
+
+    /// What is authorized, and recorded.
+    pub(super) fn attributes(&self) -> Attributes<'_> {
+        let Self { info, options, target } = self;
+        let Some(target) = target else { return info.attributes(options) };
+        Attributes {
+            path: &info.path,
+            // Of a list the name that its selector requires.
+            name: &info.name,
+            field_selector: info.field_selector(options),
+            ..target.attributes(&info.verb)
         }
     }
 }

@@ -51,6 +51,11 @@ impl User {
         Self::internal(API_SERVER)
     }
 
+    /// Whether it is the API server itself.
+    pub(crate) fn is_api_server(&self) -> bool {
+        self.name == API_SERVER && self.groups.iter().any(|group| group == crate::pki::MASTERS_GROUP)
+    }
+
     /// The node's agent.
     #[must_use]
     pub fn node(name: &str) -> Self {

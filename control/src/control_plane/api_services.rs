@@ -36,6 +36,7 @@ const GROUPS: [(&str, i64); 20] = [
     ("flowcontrol.apiserver.k8s.io", 16_100),
 ];
 const OTHER_GROUP: i64 = 100;
+const METRICS: &str = "metrics.k8s.io";
 
 /// The priority of a version in its group.
 fn version_priority(group: &str, version: &str) -> i64 {
@@ -73,8 +74,9 @@ impl ControlPlane {
         let catalog = self.api.catalogs().current();
         for group in &catalog.groups {
             for version in group.versions.iter().filter(|version| {
-                // Definitions of custom resources may be there at a later start.
-                version.resources.iter().all(|resource| resource.spec.schema.is_built_in())
+                // Definitions of custom resources may be there at a later start. metrics.k8s.io is an aggregated API elsewhere,
+                // whose APIService belongs to who installs one: a chart refuses to take over ours.
+                group.name != METRICS && version.resources.iter().all(|resource| resource.spec.schema.is_built_in())
             }) {
                 let service = api_service(&group.name, &version.version);
                 let name = service["metadata"]["name"].as_str().unwrap_or_default().to_owned();

@@ -161,8 +161,13 @@ pub fn restore_store(dir: &Path, copy: &Path) -> Result<(), Error> {
         return Err(Error::DataDir { path: dir.to_owned(), reason });
     }
     let store = dir.join(STORE_DIR);
+    let is_new = !store.exists();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&store).map_err(failed)?;
-    drop(Log::create_from_copy(&store, copy)?);
+    drop(Log::create_from_copy(&store, copy).inspect_err(|_| {
+        if is_new {
+            let _ = fs::remove_dir_all(&store);
+        }
+    })?);
     // Written last, so that a marked directory always has its store.
     Ok(pki::write_private(&dir.join(MARKER_FILE), LAYOUT_VERSION)?)
 }

@@ -6,6 +6,7 @@ mod bootstrap;
 mod certificates;
 mod data_dir;
 pub(crate) mod instance;
+mod metrics;
 pub(crate) mod rbac_defaults;
 mod stored_types;
 
@@ -14,13 +15,22 @@ use std::{
     ops::RangeInclusive,
     path::PathBuf,
     sync::{Arc, RwLock},
+    time::Instant,
 };
 
-use axum::{Extension, Router};
+use axum::{
+    Extension, Router,
+    extract::Request,
+    middleware::{self, Next},
+    response::Response,
+};
 use kube::Client;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, ClientIdentity, InProcessListener, ReservedAddresses, ServeError, Tls};
+use windlass_kit::{
+    rest_client,
+    serve::{self, ClientIdentity, InProcessListener, ReservedAddresses, ServeError, Tls},
+};
 
 use crate::{
     apiextensions::CustomResources,
@@ -187,8 +197,9 @@ impl ControlPlane {
         if let Some(audit) = audit {
             audit.register_metrics(api.metrics());
         }
-        stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
+        metrics::register(&api, &store);
         let custom_resources = CustomResources::load(&api);
+        stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let root_ca = watch::Sender::new(pki.ca_pem.clone());
         let pki = Arc::new(RwLock::new(Arc::new(pki)));
@@ -229,7 +240,8 @@ impl ControlPlane {
     /// A client in this process, without sockets, that acts as `user`.
     #[must_use]
     pub fn client(&self, user: User) -> Client {
-        Client::new(self.router().layer(Extension(user)), "default")
+        let router = self.router().layer(Extension(user)).layer(middleware::from_fn(counted));
+        Client::new(router, "default")
     }
 
     /// Binds the API's port at each address, so that a port in use is known before anything else starts.
@@ -372,6 +384,14 @@ impl ControlPlane {
     fn port(&self) -> u16 {
         self.config.listen.first().map_or(0, SocketAddr::port)
     }
+}
+
+/// Counts a request of a component of this process.
+async fn counted(request: Request, next: Next) -> Response {
+    let (method, asked_at) = (request.method().clone(), Instant::now());
+    let response = next.run(request).await;
+    rest_client::record(rest_client::IN_PROCESS, method.as_str(), Some(response.status().as_u16()), asked_at.elapsed());
+    response
 }
 
 fn first_address((network, _): (Ipv4Addr, u8)) -> Ipv4Addr {

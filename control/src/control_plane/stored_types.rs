@@ -29,6 +29,8 @@ pub(super) async fn repair(api: &Api, store: &Path) -> Result<(), Error> {
 fn fingerprint(api: &Api) -> String {
     let mut hasher = DefaultHasher::new();
     kinds::types::TABLES.hash(&mut hasher);
+    // What is checked of custom objects, whose metadata is of a type in the tables.
+    "metadata".hash(&mut hasher);
     let catalog = api.catalogs().current();
     for version in catalog.all().filter(|version| version.is_served_as_stored()) {
         version.gvk.hash(&mut hasher);

@@ -13,6 +13,8 @@ pub(super) struct Answer {
     pub(super) authoritative: bool,
     /// Others have verified it.
     pub(super) authentic: bool,
+    /// It is a part of what there is.
+    pub(super) truncated: bool,
     pub(super) answers: Vec<Record>,
     pub(super) authorities: Vec<Record>,
     pub(super) additionals: Vec<Record>,
@@ -30,6 +32,7 @@ impl Answer {
             code,
             authoritative: false,
             authentic: false,
+            truncated: false,
             answers: Vec::new(),
             authorities: Vec::new(),
             additionals: Vec::new(),
@@ -42,6 +45,7 @@ impl Answer {
             code: message.metadata.response_code,
             authoritative: message.metadata.authoritative,
             authentic: message.metadata.authentic_data,
+            truncated: message.metadata.truncation,
             answers: message.answers,
             authorities: message.authorities,
             additionals: message.additionals,

@@ -53,6 +53,9 @@ pub(super) struct Cache {
 
 /// For how many seconds an answer may be kept; `None` if not at all.
 pub(super) fn lifetime(answer: &Answer) -> Option<u32> {
+    if answer.truncated {
+        return None;
+    }
     let ttl = match answer.code {
         ResponseCode::NoError if !answer.is_negative() => answer.answers.iter().map(|record| record.ttl).min()?,
         ResponseCode::NoError | ResponseCode::NXDomain => {

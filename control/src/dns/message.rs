@@ -112,18 +112,21 @@ impl Request {
         self.metadata.checking_disabled
     }
 
-    /// The question for another server: about `question`, with an ID that nobody can guess.
+    pub(super) const fn has_edns(&self) -> bool {
+        self.edns.is_some()
+    }
+
+    /// The question for another server: about `question`, with an ID that nobody can guess, and with EDNS, whatever the
+    /// client's had, so that an answer may be longer than 512 bytes.
     pub(super) fn forwarded(&self, question: &Query) -> Message {
         let mut message = Message::query();
         message.metadata.recursion_desired = self.metadata.recursion_desired;
         message.metadata.checking_disabled = self.metadata.checking_disabled;
         message.metadata.authentic_data = self.metadata.authentic_data;
         message.queries.push(question.clone());
-        if self.edns.is_some() {
-            let mut edns = Edns::new();
-            edns.set_max_payload(MAX_UDP).set_dnssec_ok(self.dnssec_ok());
-            message.edns = Some(edns);
-        }
+        let mut edns = Edns::new();
+        edns.set_max_payload(MAX_UDP).set_dnssec_ok(self.dnssec_ok());
+        message.edns = Some(edns);
         message
     }
 
@@ -144,6 +147,7 @@ pub(super) fn write(request: &Request, answer: &Answer) -> Vec<u8> {
     metadata.recursion_available = true;
     metadata.authoritative = answer.authoritative;
     metadata.authentic_data = answer.authentic;
+    metadata.truncation = answer.truncated;
     // Its other half is in the OPT record.
     metadata.response_code = ResponseCode::from(0, answer.code.low());
     let mut packet = Vec::with_capacity(usize::from(MIN_UDP));

@@ -26,7 +26,8 @@ pub(super) struct Metrics {
     hits: Counter<3>,
     misses: Counter<2>,
     forwarded: Counter<3>,
-    forward_durations: Histogram<2>,
+    forward_durations: Histogram<3>,
+    probe_failures: Counter<2>,
     rejects: Counter<0>,
     programming: Histogram<1>,
     refused_sources: Counter<1>,
@@ -61,8 +62,13 @@ impl Metrics {
             forward_durations: Histogram::new(
                 "coredns_proxy_request_duration_seconds",
                 "Histogram of the time each request took.",
-                ["proxy_name", "to"],
+                ["proxy_name", "to", "rcode"],
                 DURATIONS,
+            ),
+            probe_failures: Counter::new(
+                "coredns_proxy_healthcheck_failures_total",
+                "Counter of the number of failed healthchecks.",
+                ["proxy_name", "to"],
             ),
             rejects: Counter::new(
                 "coredns_forward_max_concurrent_rejects_total",
@@ -113,12 +119,18 @@ impl Metrics {
         }
     }
 
-    /// Counts a question to another server; without a code it did not answer.
-    pub(super) fn forwarded(&self, to: SocketAddr, code: Option<ResponseCode>, took: Duration) {
+    /// Counts a question to another server; without a code and the time that it took there was no answer.
+    pub(super) fn forwarded(&self, to: SocketAddr, answer: Option<(ResponseCode, Duration)>, transport: Transport) {
         let to = to.to_string();
-        let code = code.map_or_else(|| "TIMEOUT".to_owned(), code_label);
-        self.forwarded.add([&to, &code, "udp"]);
-        self.forward_durations.observe_duration(["forward", &to], took);
+        let code = answer.map_or_else(|| "TIMEOUT".to_owned(), |(code, _)| code_label(code));
+        self.forwarded.add([&to, &code, transport.name()]);
+        if let Some((_, took)) = answer {
+            self.forward_durations.observe_duration(["forward", &to, &code], took);
+        }
+    }
+
+    pub(super) fn probe_failed(&self, server: SocketAddr) {
+        self.probe_failures.add(["forward", &server.to_string()]);
     }
 
     pub(super) fn rejected(&self) {
@@ -145,6 +157,7 @@ impl Metrics {
         page.sample("coredns_cache_entries", &[("server", SERVER), ("zones", ".")], entries as f64);
         self.forwarded.write(page);
         self.forward_durations.write(page);
+        self.probe_failures.write(page);
         self.rejects.write(page);
         self.programming.write(page);
         self.refused_sources.write(page);

@@ -15,6 +15,7 @@ mod lookup;
 mod message;
 mod metrics;
 mod names;
+mod places;
 mod records;
 mod responder;
 mod server;
@@ -152,7 +153,15 @@ impl ClusterDns {
             server::serve_tcp(Arc::clone(&tcp), Arc::clone(&responder), shutdown.clone())
         });
         let follow = follow(client, &responder, &heartbeats, &shutdown);
-        tokio::join!(over_udp, over_tcp, follow);
+        let monitored = Arc::new(heartbeats.begin("health of name servers", "", STUCK_AFTER));
+        let monitor = keep_running("health of name servers", &shutdown, || {
+            let (responder, probe, shutdown) = (Arc::clone(&responder), Arc::clone(&monitored), shutdown.clone());
+            async move { responder.monitor(&probe, &shutdown).await }
+        });
+        tokio::join!(over_udp, over_tcp, follow, monitor);
+        if let Some(probe) = Arc::into_inner(monitored) {
+            probe.end();
+        }
         if let Some(probe) = Arc::into_inner(probe) {
             probe.end();
         }

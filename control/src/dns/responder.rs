@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard},
     time::Duration,
@@ -13,10 +14,11 @@ use hickory_proto::{
 };
 use jiff::Timestamp;
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::watch,
     time::{Instant, timeout},
 };
-use windlass_kit::net;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::{liveness::LoopProbe, net};
 
 use super::{
     answer::Answer,
@@ -24,12 +26,14 @@ use super::{
     lookup::{Found, Zone, lookup},
     message::{self, Read, Request, Transport},
     metrics::Metrics,
+    places::Places,
     records::Records,
     sources::Sources,
     watch::Change,
 };
 
-/// Requests that wait for other servers, or for the records after a start: `max_concurrent` of kubeadm's Corefile.
+/// Requests that wait for other servers, or for the records after a start: `max_concurrent` of kubeadm's Corefile. One
+/// server answers all nodes, so that they are shared among the sources.
 const MAX_WAITING: usize = 1000;
 /// How long a request waits for the first records: clients wait for five seconds.
 const RECORDS_TIMEOUT: Duration = Duration::from_secs(4);
@@ -42,7 +46,7 @@ pub(super) struct Responder {
     has_records: watch::Sender<bool>,
     sources: Mutex<Sources>,
     forwarder: Forwarder,
-    waiting: Semaphore,
+    waiting: Arc<Places>,
     metrics: Arc<Metrics>,
 }
 
@@ -78,9 +82,14 @@ impl Responder {
             has_records: watch::Sender::new(false),
             sources: Mutex::new(sources),
             forwarder,
-            waiting: Semaphore::new(MAX_WAITING),
+            waiting: Places::new(MAX_WAITING),
             metrics,
         }
+    }
+
+    /// Finds out what is known of other servers, until `shutdown`.
+    pub(super) async fn monitor(&self, probe: &LoopProbe, shutdown: &CancellationToken) -> Result<(), Infallible> {
+        self.forwarder.monitor(probe, shutdown).await
     }
 
     /// Whether the first lists of all objects are complete.
@@ -168,7 +177,7 @@ impl Responder {
 
     /// Answers a request that has to wait; with too many of them it is refused.
     pub(super) async fn finish(&self, waiting: &Waiting) -> Vec<u8> {
-        let Ok(_permit) = self.waiting.try_acquire() else {
+        let Some(_place) = self.waiting.enter(waiting.from.ip()) else {
             self.metrics.rejected();
             return self.write(waiting, &Answer::of_code(ResponseCode::Refused));
         };
@@ -195,6 +204,9 @@ impl Responder {
         let records = self.records.read().unwrap_or_else(PoisonError::into_inner);
         match lookup(&self.zone, &records, &request.question, request.turn()) {
             Found::Answer(answer) => Known::Answer(answer),
+            Found::Foreign if self.forwarder.came_back(&request.question) => {
+                Known::Answer(Answer::of_code(ResponseCode::Refused))
+            }
             Found::Foreign => Known::Ask(Vec::new(), request.question.clone()),
             Found::Alias(aliases, target) => {
                 let mut question = request.question.clone();

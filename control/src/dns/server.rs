@@ -1,12 +1,6 @@
 //! The sockets: UDP packets and TCP connections of those who are answered, and no more of them than fit.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -18,14 +12,14 @@ use windlass_kit::liveness::{HEARTBEAT_INTERVAL, LoopProbe};
 
 use super::{
     message::Transport,
+    places::Places,
     responder::{Responder, Step},
 };
 
 /// The largest request over UDP.
 const MAX_REQUEST: usize = 4096;
-/// Connections at a time, and of them those of one address.
+/// Connections at a time.
 const MAX_CONNECTIONS: usize = 256;
-const MAX_CONNECTIONS_OF_ONE: usize = 32;
 /// How long a connection may wait for a request, and its client take to send one or to receive an answer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after an error of a socket, such as too many open files.
@@ -77,47 +71,13 @@ async fn send(socket: &UdpSocket, reply: &[u8], to: SocketAddr) {
     }
 }
 
-/// Open connections by their clients' addresses.
-#[derive(Debug, Default)]
-struct Connections(Mutex<HashMap<IpAddr, usize>>);
-
-/// One of the connections that may be open.
-struct Place {
-    all: Arc<Connections>,
-    of: IpAddr,
-}
-
-impl Connections {
-    fn enter(self: &Arc<Self>, of: IpAddr) -> Option<Place> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = open.get(&of).copied().unwrap_or_default();
-        if open.values().sum::<usize>() >= MAX_CONNECTIONS || own >= MAX_CONNECTIONS_OF_ONE {
-            return None;
-        }
-        open.insert(of, own + 1);
-        Some(Place { all: Arc::clone(self), of })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = open.get_mut(&self.of) {
-            *own -= 1;
-            if *own == 0 {
-                open.remove(&self.of);
-            }
-        }
-    }
-}
-
 /// Answers connections until `shutdown`.
 pub(super) async fn serve_tcp(
     listener: Arc<TcpListener>,
     responder: Arc<Responder>,
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
-    let connections: Arc<Connections> = Arc::default();
+    let connections = Places::new(MAX_CONNECTIONS);
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),

@@ -41,6 +41,26 @@ pub fn body(bytes: &[u8]) {
     }
 }
 
+/// Asks for a certificate with `bytes` as the name of its subject, or as the attributes of one, and signs it: whoever approves
+/// sees the user who logs in with it. The certificate in PEM and its user, if there is one.
+///
+/// # Panics
+/// When a certificate that is signed is for anybody else than the request said.
+pub fn subject(bytes: &[u8]) -> Option<(String, String)> {
+    static AUTHORITY: LazyLock<crate::pki::unusual::Authority> = LazyLock::new(crate::pki::unusual::Authority::new);
+    let mut signed = None;
+    for name in [bytes.to_vec(), crate::pki::unusual::name_of(bytes)] {
+        let Some((asked, certificate)) = AUTHORITY.issue(&name) else { continue };
+        let login = windlass_kit::serve::identity(certificate.der());
+        let (user, groups) = login.map(|login| (login.name, login.groups)).unwrap_or_default();
+        assert_eq!(user, asked.common_name(), "the login is another one's");
+        let asked_groups: Vec<&str> = if user.is_empty() { Vec::new() } else { asked.organizations().collect() };
+        assert_eq!(groups, asked_groups, "the login has other groups");
+        signed = Some((certificate.pem(), user));
+    }
+    signed
+}
+
 /// Applies a patch of each type to an object. `text` is a JSON list of the object and the patch.
 ///
 /// # Panics
@@ -112,6 +132,7 @@ pub fn applies(text: &[u8]) {
     // without its key, which the pipeline refuses.
     let (ty, mut errors) = (Type::new(node, &object_meta), Errors::default());
     version.strategy.validate(&both, &mut errors);
+    version.strategy.validate_create(&both, &mut errors);
     if !errors.0.is_empty() || !ty.to_set(second).difference(&ty.to_set(&both)).is_empty() {
         return;
     }

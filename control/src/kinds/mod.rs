@@ -16,6 +16,7 @@ pub(crate) mod coordination;
 pub(crate) mod core;
 pub mod descriptions;
 mod discovery;
+mod effects;
 mod events;
 mod flowcontrol;
 mod metrics;
@@ -171,5 +172,6 @@ pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
     all.extend(authorization::definitions());
     all.extend(of_groups(allocator));
     all.extend(metrics::definitions(store, usage));
+    effects::declare(&mut all);
     all
 }

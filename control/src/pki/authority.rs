@@ -8,6 +8,7 @@ use rcgen::{
     KeyUsagePurpose, PublicKeyData as _, SanType, SerialNumber,
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
+use windlass_kit::subject::Subject;
 use x509_parser::{
     extensions::{GeneralName, ParsedExtension},
     pem::Pem,
@@ -166,7 +167,7 @@ impl Authority {
                 && key_of_issuer(&parsed).is_none_or(|of| key_of_subject(&authority).is_none_or(|key| of == key))
                 && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
             let (now, end) = (Timestamp::now().as_second(), parsed.validity().not_after.timestamp());
-            let name = parsed.subject().iter_common_name().next()?.as_str().ok()? == leaf.common_name;
+            let name = Subject::read(parsed.subject()).ok()?.common_name() == leaf.common_name;
             let sans =
                 parsed.subject_alternative_name().ok()?.map(|s| s.value.general_names.clone()).unwrap_or_default();
             let has_name = |wanted: &String| sans.iter().any(|s| matches!(s, GeneralName::DNSName(n) if n == wanted));

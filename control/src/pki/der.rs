@@ -1,5 +1,7 @@
 //! The little of DER that a certificate for others needs. Pure.
 
+use windlass_kit::subject::Subject;
+
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const INTEGER: u8 = 0x02;
 pub(super) const BIT_STRING: u8 = 0x03;
@@ -8,6 +10,9 @@ const BOOLEAN: u8 = 0x01;
 const OBJECT_ID: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const UTF8_STRING: u8 = 0x0c;
+const PRINTABLE_STRING: u8 = 0x13;
+const SET: u8 = 0x31;
 
 /// A value with its tag and length.
 pub(super) fn tagged(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
@@ -76,6 +81,16 @@ pub(super) fn bits(set: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0_u8; usize::from(last / 8) + 1];
     set.iter().for_each(|bit| bytes[usize::from(bit / 8)] |= 0x80 >> (bit % 8));
     tagged(BIT_STRING, &[&[7 - last % 8], &bytes])
+}
+
+/// A name with the attributes of a subject.
+pub(super) fn name(subject: &Subject) -> Vec<u8> {
+    let is_printable = |c: char| c.is_ascii_alphanumeric() || " '()+,-./:=?".contains(c);
+    let attribute = |(kind, text): (&[u64], &str)| {
+        let tag = if text.chars().all(is_printable) { PRINTABLE_STRING } else { UTF8_STRING };
+        tagged(SET, &[&tagged(SEQUENCE, &[&object_id(kind), &tagged(tag, &[text.as_bytes()])])])
+    };
+    tagged(SEQUENCE, &[&subject.attributes().flat_map(attribute).collect::<Vec<_>>()])
 }
 
 /// A time; from 2050 on in the longer form.

@@ -8,6 +8,8 @@ mod der;
 mod files;
 mod request;
 mod signer;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod unusual;
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,10 @@ pub(crate) const MASTERS_GROUP: &str = "system:masters";
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// The signer of certificates for clients of the API.
 pub(crate) const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// The signer of certificates for nodes as clients of the API.
+pub(crate) const KUBELET_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// The signer of certificates for the API of nodes.
+pub(crate) const KUBELET_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// Lifetimes and renewal times of certificates, in days.
 const AUTHORITY_DAYS: i64 = 3650;
 /// Time for clients to adopt a renewed CA certificate.

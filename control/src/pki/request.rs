@@ -1,5 +1,6 @@
 //! A request for a certificate: what it asks for. Pure.
 
+use windlass_kit::subject::Subject;
 use x509_parser::{
     certification_request::X509CertificationRequest,
     cri_attributes::ParsedCriAttribute,
@@ -9,25 +10,33 @@ use x509_parser::{
     prelude::FromDer as _,
 };
 
-/// What a request says of its subject.
+/// What a request says. It is read once: who decides on it and who signs it see the same, and the certificate is made of
+/// that, not of the bytes that it was read from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CertificateRequest {
-    /// The last common name.
-    pub(crate) common_name: String,
-    /// The organizations, which are groups of a user.
-    pub(crate) organizations: Vec<String>,
+    /// Whom the certificate is to be for.
+    pub(crate) subject: Subject,
     /// How many alternative names there are of each kind.
     pub(crate) dns_names: usize,
     pub(crate) ip_addresses: usize,
     pub(crate) email_addresses: usize,
     pub(crate) uris: usize,
-    /// The parts that a certificate takes over, in DER.
-    pub(crate) subject: Vec<u8>,
+    /// The key, in DER.
     pub(crate) public_key: Vec<u8>,
-    pub(crate) alternative_names: Option<Vec<u8>>,
+    /// The alternative names, by their tags in DER.
+    pub(crate) alternative_names: Vec<(u8, Vec<u8>)>,
 }
 
 impl CertificateRequest {
+    /// Reads a request as objects of the API have it: PEM in base64.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub(crate) fn from_base64(text: &str) -> Result<Self, String> {
+        use base64::{Engine as _, engine::general_purpose::STANDARD};
+        Self::from_pem(&STANDARD.decode(text).map_err(|e| e.to_string())?)
+    }
+
     /// Reads a request in PEM, and checks that its sender has the key.
     ///
     /// # Errors
@@ -39,15 +48,8 @@ impl CertificateRequest {
         let (_, request) = X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
         request.verify_signature().map_err(|e| format!("unable to verify certificate request signature: {e}"))?;
         let info = &request.certification_request_info;
-        let texts = |found: &mut dyn Iterator<Item = Result<&str, x509_parser::error::X509Error>>| {
-            found.map(|text| text.map(str::to_owned).map_err(|e| e.to_string())).collect::<Result<Vec<_>, _>>()
-        };
         let mut read = Self {
-            common_name: texts(&mut info.subject.iter_common_name().map(|name| name.as_str()))?
-                .pop()
-                .unwrap_or_default(),
-            organizations: texts(&mut info.subject.iter_organization().map(|name| name.as_str()))?,
-            subject: info.subject.as_raw().to_vec(),
+            subject: Subject::read(&info.subject).map_err(|e| e.to_string())?,
             public_key: info.subject_pki.raw.to_vec(),
             ..Self::default()
         };
@@ -60,19 +62,22 @@ impl CertificateRequest {
                 return Err("the alternative names cannot be read".to_owned());
             };
             for name in &names.general_names {
-                match name {
-                    GeneralName::DNSName(_) => read.dns_names += 1,
-                    GeneralName::IPAddress(_) => read.ip_addresses += 1,
-                    GeneralName::RFC822Name(_) => read.email_addresses += 1,
-                    GeneralName::URI(_) => read.uris += 1,
+                let (tag, bytes, number) = match name {
+                    GeneralName::RFC822Name(name) => (0x81, name.as_bytes(), &mut read.email_addresses),
+                    GeneralName::DNSName(name) => (0x82, name.as_bytes(), &mut read.dns_names),
+                    GeneralName::URI(name) => (0x86, name.as_bytes(), &mut read.uris),
+                    GeneralName::IPAddress(
+                        bytes @ ([_, _, _, _] | [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _]),
+                    ) => (0x87, *bytes, &mut read.ip_addresses),
                     _ => {
                         return Err(
                             "alternative names may be DNS names, IP addresses, email addresses and URIs".to_owned()
                         );
                     }
-                }
+                };
+                *number += 1;
+                read.alternative_names.push((tag, bytes.to_vec()));
             }
-            read.alternative_names = Some(extension.value.to_vec());
         }
         Ok(read)
     }

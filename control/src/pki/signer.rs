@@ -10,7 +10,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::{
     Error,
     authority::{CA_CERT, CA_KEY, first, key_of_subject},
-    der::{self, BIT_STRING, SEQUENCE, bits, extension, integer, object_id, tagged, time},
+    der::{self, BIT_STRING, SEQUENCE, bits, extension, integer, name, object_id, tagged, time},
     files,
     request::CertificateRequest,
 };
@@ -67,27 +67,39 @@ impl ClusterSigner {
             .map_err(|e| Error::Content { path: key_path.clone(), reason: e.to_string() })?;
         let pem = first(&cert_pem).ok_or_else(|| wrong(&"no certificate can be read of it"))?;
         let authority = pem.parse_x509().map_err(|e| wrong(&e))?;
-        let make = |e: &dyn std::fmt::Display| Error::Make { name: request.common_name.clone(), reason: e.to_string() };
-        let usages = read_usages(usages).map_err(|usage| make(&format!("unrecognized usage {usage:?}")))?;
-        let mut serial = [0; 16];
-        SystemRandom::new().fill(&mut serial).map_err(|_| make(&"the system gives no random numbers"))?;
-        // Neither zero nor negative.
-        serial[0] = serial[0] & 0x7f | 0x40;
-        let algorithm = algorithm_of(&key).map_err(|e| make(&e))?;
-        let validity = validity(Timestamp::now(), seconds, authority.validity().not_after.timestamp());
-        let content = to_be_signed(request, &usages, &authority, (&serial, &algorithm), validity);
-        let signature = key.sign(&content).map_err(|e| make(&e))?;
-        let signed = tagged(SEQUENCE, &[&content, &algorithm, &tagged(BIT_STRING, &[&[0], &signature])]);
-        X509Certificate::from_der(&signed).map_err(|e| make(&e))?;
-        Ok(to_pem(&signed))
+        let make = |reason| Error::Make { name: request.subject.common_name().to_owned(), reason };
+        let signed = signed(request, usages, seconds, &authority, &key).map_err(make)?;
+        Ok(to_pem("CERTIFICATE", &signed))
     }
 }
 
-fn to_pem(der: &[u8]) -> String {
+/// A certificate in DER, signed with the key of an authority.
+pub(super) fn signed(
+    request: &CertificateRequest,
+    usages: &[String],
+    seconds: Option<i32>,
+    authority: &X509Certificate<'_>,
+    key: &KeyPair,
+) -> Result<Vec<u8>, String> {
+    let usages = read_usages(usages).map_err(|usage| format!("unrecognized usage {usage:?}"))?;
+    let mut serial = [0; 16];
+    SystemRandom::new().fill(&mut serial).map_err(|_| "the system gives no random numbers")?;
+    // Neither zero nor negative.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    let algorithm = algorithm_of(key).map_err(|e| e.to_string())?;
+    let validity = validity(Timestamp::now(), seconds, authority.validity().not_after.timestamp());
+    let content = to_be_signed(request, &usages, authority, (&serial, &algorithm), validity);
+    let signature = key.sign(&content).map_err(|e| e.to_string())?;
+    let signed = tagged(SEQUENCE, &[&content, &algorithm, &tagged(BIT_STRING, &[&[0], &signature])]);
+    X509Certificate::from_der(&signed).map_err(|e| e.to_string())?;
+    Ok(signed)
+}
+
+pub(super) fn to_pem(label: &str, der: &[u8]) -> String {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     const LINE: usize = 64;
     let text = STANDARD.encode(der);
-    let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    let mut pem = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();
     while !rest.is_empty() {
         let (line, more) = rest.split_at(rest.len().min(LINE));
@@ -95,11 +107,11 @@ fn to_pem(der: &[u8]) -> String {
         pem.push('\n');
         rest = more;
     }
-    pem + "-----END CERTIFICATE-----\n"
+    pem + &format!("-----END {label}-----\n")
 }
 
 /// How the key signs, in DER: taken from a certificate that it has signed, since the library does not tell.
-fn algorithm_of(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
+pub(super) fn algorithm_of(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
     let sample = CertificateParams::default().self_signed(key)?;
     let algorithm = || {
         let (_, after) = der::first(der::content(sample.der())?)?;
@@ -140,9 +152,9 @@ fn to_be_signed(
     if let Some(key) = key_of_subject(authority) {
         extensions.push(extension(&[2, 5, 29, 35], false, &tagged(SEQUENCE, &[&tagged(0x80, &[&key])])));
     }
-    if let Some(names) = &request.alternative_names {
-        let nameless = der::content(&request.subject).is_none_or(<[u8]>::is_empty);
-        extensions.push(extension(SUBJECT_ALT_NAME, nameless, names));
+    if !request.alternative_names.is_empty() {
+        let names: Vec<u8> = request.alternative_names.iter().flat_map(|(tag, name)| tagged(*tag, &[name])).collect();
+        extensions.push(extension(SUBJECT_ALT_NAME, request.subject.is_empty(), &tagged(SEQUENCE, &[&names])));
     }
     tagged(
         SEQUENCE,
@@ -153,7 +165,7 @@ fn to_be_signed(
             algorithm,
             authority.subject().as_raw(),
             &tagged(SEQUENCE, &[&time(begin), &time(end)]),
-            &request.subject,
+            &name(&request.subject),
             &request.public_key,
             &tagged(0xa3, &[&tagged(SEQUENCE, &[&extensions.concat()])]),
         ],
@@ -205,9 +217,10 @@ fn read_usages(names: &[String]) -> Result<Usages, String> {
 #[cfg(test)]
 mod tests {
     use rcgen::{DnType, SanType};
+    use windlass_kit::subject::Subject;
 
     use super::{
-        super::{Lifetimes, authority::Authority},
+        super::{Lifetimes, authority::Authority, unusual},
         *,
     };
 
@@ -230,10 +243,7 @@ mod tests {
         let (request, key) = request(|params| {
             params.subject_alt_names = vec![SanType::DnsName("a.example".try_into().unwrap())];
         });
-        assert_eq!(
-            (request.common_name.as_str(), &request.organizations[..], request.dns_names),
-            ("ann", &["dev".to_owned()][..], 1)
-        );
+        assert_eq!((&request.subject, request.dns_names), (&Subject::of_user("ann", &["dev"]), 1));
         let usages = ["digital signature", "key encipherment", "client auth"].map(str::to_owned);
         let pem = signer.sign(&request, &usages, Some(600)).unwrap();
         let pem = first(&pem).unwrap();
@@ -253,6 +263,34 @@ mod tests {
         assert_eq!(names.general_names.len(), 1);
         let life = certificate.validity().not_after.timestamp() - Timestamp::now().as_second();
         assert!((598..=600).contains(&life), "{life}");
+    }
+
+    #[test]
+    fn a_request_with_two_common_names_is_nobodys() {
+        let key = KeyPair::generate().unwrap();
+        let request = |attributes: &[(u8, u8, &[u8])]| {
+            let pem = unusual::request(&unusual::name(attributes), &[], &key).unwrap();
+            CertificateRequest::from_pem(pem.as_bytes())
+        };
+        let nodes = (10, 12, &b"system:nodes"[..]);
+        let (alice, node) = ((3, 12, &b"alice"[..]), (3, 12, &b"system:node:n1"[..]));
+        for two in [[nodes, alice, node], [alice, node, nodes], [node, nodes, alice], [node, node, nodes]] {
+            let why = request(&two).unwrap_err();
+            assert!(why.contains("2 common names"), "{why}");
+        }
+        let one = request(&[node, (12, 12, b"title"), nodes]).unwrap();
+        assert_eq!(one.subject, Subject::of_user("system:node:n1", &["system:nodes"]));
+        // The certificate is made of what was read, and the login reads that again.
+        let dir = tempfile::tempdir().unwrap();
+        Authority::open(dir.path(), Lifetimes::default()).unwrap();
+        let signed = ClusterSigner::new(dir.path().to_owned()).sign(&one, &[], None).unwrap();
+        let pem = first(&signed).unwrap();
+        assert_eq!(pem.parse_x509().unwrap().subject().to_string(), "O=system:nodes, CN=system:node:n1");
+        let identity = windlass_kit::serve::identity(&pem.contents).unwrap();
+        assert_eq!(
+            (identity.name.as_str(), &identity.groups[..]),
+            ("system:node:n1", &["system:nodes".to_owned()][..])
+        );
     }
 
     #[test]
@@ -290,7 +328,7 @@ mod tests {
         let mut der = request.der().to_vec();
         let last = der.len() - 1;
         der[last] ^= 1;
-        let pem = to_pem(&der).replace("CERTIFICATE", "CERTIFICATE REQUEST");
+        let pem = to_pem("CERTIFICATE REQUEST", &der);
         let why = CertificateRequest::from_pem(pem.as_bytes()).unwrap_err();
         assert!(why.contains("signature"), "{why}");
         assert!(CertificateRequest::from_pem(b"x").is_err());

@@ -272,3 +272,31 @@ fn an_authority_from_elsewhere_is_not_renewed_here_and_bounds_what_it_signs() {
     assert_eq!(again.ca_pem, pem);
     assert_eq!(again.server.cert_pem, first.server.cert_pem, "a new one would not last longer");
 }
+
+proptest::proptest! {
+    /// As the fuzzer `subjects`, by attributes of names.
+    #[test]
+    fn whoever_asks_logs_in(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+        crate::fuzzing::subject(&bytes);
+    }
+}
+
+#[test]
+fn a_subject_with_two_common_names_has_no_certificate() {
+    // Kind 0 is the common name in UTF-8; the length; the text.
+    assert_eq!(crate::fuzzing::subject(b"\x00\x01a\x01\x01g").unwrap().1, "a");
+    assert!(crate::fuzzing::subject(b"\x00\x01a\x00\x01b").is_none());
+}
+
+/// Of an authority that is not ours, which takes what it is asked for: the login alone refuses it.
+#[test]
+fn a_certificate_with_two_common_names_lets_nobody_in() {
+    let name = unusual::name(&[(3, 12, b"system:node:n1"), (11, 12, b"alice"), (10, 12, b"system:nodes")]);
+    let (_, issued) = unusual::Authority::new().issue(&name).unwrap();
+    assert_eq!(windlass_kit::serve::identity(issued.der()).unwrap().name, "system:node:n1");
+    // The unit becomes another common name, by the last number of its identifier.
+    let mut der = issued.der().to_vec();
+    let at = der.windows(5).position(|bytes| bytes == [6, 3, 0x55, 4, 11]).unwrap();
+    der[at + 4] = 3;
+    assert_eq!(windlass_kit::serve::identity(&der), None);
+}

@@ -38,7 +38,7 @@ impl Cycle {
         constraints: &Arc<Constraints>,
     ) -> Result<Self, String> {
         let nodes = node_affinity::pre_filter(constraints)?;
-        let claims = cluster.storage.claims_of(&pod.namespace, &pod.claims)?;
+        let claims = cluster.storage.claims_of(pod)?;
         let restrictions = volume_restrictions::PreFilter::new(cluster, pod);
         let spread = pod_topology_spread::PreFilter::new(cluster, pod, constraints);
         let affinity = inter_pod_affinity::PreFilter::new(cluster, pod);

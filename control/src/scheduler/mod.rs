@@ -7,11 +7,13 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::metrics::Registry;
 
 mod cache;
 mod cycle;
 mod filters;
 mod messages;
+mod metrics;
 mod model;
 mod preemption;
 mod queue;
@@ -23,6 +25,7 @@ mod volumes;
 mod watches;
 mod writer;
 
+use metrics::SchedulerMetrics;
 use state::State;
 use watches::Update;
 use writer::{Outcome, Writer};
@@ -45,7 +48,8 @@ pub enum Error {
 ///
 /// # Errors
 /// Only when a watch ends for good, which no API server causes.
-pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Error> {
+pub async fn run(client: Client, registry: Registry, shutdown: CancellationToken) -> Result<(), Error> {
+    let metrics = registry.of::<SchedulerMetrics>();
     // Nothing is scheduled before all first lists are complete.
     let (mut updates, mut unlisted) = watches::all(&client);
     let writer = Writer::new(client);
@@ -55,14 +59,18 @@ pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Erro
         let due = if unlisted.is_empty() {
             let due = state.advance(Instant::now());
             while writes.len() < MAX_WRITES_IN_FLIGHT {
-                let Some(decided) = state.next(Instant::now()) else { break };
-                writes.push(writer.execute(decided));
+                let began = Instant::now();
+                let Some(decided) = state.next(began) else { break };
+                let attempt = metrics.decided(&state, &decided, began);
+                let write = writer.execute(decided);
+                writes.push(async move { (write.await, attempt) });
             }
             // Failures of this pass set new times.
             due.into_iter().chain(state.advance(Instant::now())).min()
         } else {
             None
         };
+        metrics.known(&state);
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
             update = updates.next() => match update {
@@ -74,7 +82,10 @@ pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Erro
                 Some(Update::Ended(kind)) => return Err(Error::WatchEnded(kind)),
                 None => return Err(Error::WatchEnded("everything")),
             },
-            Some(outcome) = writes.next(), if !writes.is_empty() => written(&mut state, outcome),
+            Some((outcome, attempt)) = writes.next(), if !writes.is_empty() => {
+                metrics.written(&outcome, &attempt);
+                written(&mut state, outcome);
+            }
             () = sleep_until(due) => {}
         }
     }
@@ -84,7 +95,7 @@ pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Erro
 fn written(state: &mut State, outcome: Outcome) {
     let now = Instant::now();
     match outcome {
-        Outcome::Done => {}
+        Outcome::Done | Outcome::Bound => {}
         Outcome::NotBound(pod, constraints, why) => state.bind_failed(&pod, &constraints, &why, now),
         Outcome::VolumesWritten(pod, result) => state.volumes_written(&pod, result, now),
         Outcome::NotPreempted(pod, preemption) => state.preemption_failed(&pod, &preemption, now),

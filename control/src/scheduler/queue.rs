@@ -77,13 +77,13 @@ impl Group {
 impl Demands {
     fn signature(&self) -> Signature {
         let Self { pod, constraints, claims, exclusive, nominated, .. } = self;
-        let Constraints { selector, required, tolerations, spread, preempts, .. } = &**constraints;
-        let own = (pod.priority, preempts, &pod.requests, &pod.ports, selector, required, tolerations);
+        let Constraints { selector, required, tolerations, spread, features, preempts, .. } = &**constraints;
+        let own = (pod.priority, preempts, &pod.requests, &pod.ports, &pod.disks, selector, required, tolerations);
         let among = self.depends_on_pods().then(|| {
             let spread: Vec<String> = spread.iter().map(|constraint| constraint.text()).collect();
             (&pod.namespace, &pod.labels, pod.affinity.as_ref().map(|affinity| affinity.required_text()), spread)
         });
-        format!("{:?}", (own, claims, exclusive, nominated, among)).into()
+        format!("{:?}", (own, features, claims, exclusive, nominated, among)).into()
     }
 
     /// Whether pods of other nodes decide where it fits.
@@ -102,6 +102,14 @@ pub(crate) struct SchedulingQueue {
     places: HashMap<Key, (Reverse<i32>, u64)>,
     attempts: HashMap<Key, Attempt>,
     due: BTreeSet<(Instant, Key)>,
+    /// Those of `due` that a change may have helped, and that wait for the end of their back-off alone.
+    woken: BTreeSet<(Reverse<i32>, Instant, Key)>,
+    /// Those of `due` whose binding failed.
+    erred: HashSet<Key>,
+    /// Pods with scheduling gates, which are not tried.
+    gated: HashSet<Key>,
+    /// When pods were tried first, and how often.
+    tried: HashMap<Key, (Instant, u32)>,
     groups: HashMap<Signature, Group>,
     /// The groups for which other pods matter.
     dependent: HashSet<Signature>,
@@ -124,12 +132,37 @@ impl SchedulingQueue {
         }
     }
 
-    /// Takes the next pod by priority, then by age in the queue, with a number that differs from pod to pod. One of
-    /// [`bound`](Self::bound), [`failed`](Self::failed) and [`remove`](Self::remove) follows.
-    pub(crate) fn pop(&mut self) -> Option<(Key, u64)> {
+    /// A pod has scheduling gates.
+    pub(crate) fn gate(&mut self, key: Key) {
+        self.gated.insert(key);
+    }
+
+    /// Takes the next pod by priority, then by age in the queue, with a number that differs from pod to pod. When there
+    /// is none, one that a change may have helped does not wait for the end of its back-off (upstream's
+    /// `SchedulerPopFromBackoffQ`). One of [`bound`](Self::bound), [`failed`](Self::failed) and
+    /// [`remove`](Self::remove) follows.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<(Key, u64)> {
+        if self.active.is_empty()
+            && let Some((_, back, key)) = self.woken.first().cloned()
+        {
+            self.due.remove(&(back, key.clone()));
+            self.make_active(&key);
+        }
         let (_, serial, key) = self.active.pop_first()?;
         self.places.remove(&key);
+        self.tried.entry(key.clone()).or_insert((now, 0)).1 += 1;
         Some((key, serial))
+    }
+
+    /// When a pod was tried first, and how often; `None` if it was not.
+    pub(crate) fn tried(&self, key: &Key) -> Option<(Instant, u32)> {
+        self.tried.get(key).copied()
+    }
+
+    /// How many pods are to be tried now, wait for the end of their back-off, wait for a change, and have gates.
+    pub(crate) fn pending(&self) -> [usize; 4] {
+        let backoff = self.woken.len() + self.erred.len();
+        [self.active.len(), backoff, self.due.len().saturating_sub(backoff), self.gated.len()]
     }
 
     /// Moves due pods to the active ones; returns when the next one is due.
@@ -139,13 +172,20 @@ impl SchedulingQueue {
                 return Some(*at);
             }
             let Some((_, key)) = self.due.pop_first() else { break };
-            let Some(attempt) = self.attempts.get_mut(&key) else { continue };
-            attempt.due = None;
-            let priority = attempt.priority;
-            self.leave_group(&key, false);
-            self.activate(key, priority);
+            self.make_active(&key);
         }
         None
+    }
+
+    /// A pod that is no longer among the due ones is to be tried now.
+    fn make_active(&mut self, key: &Key) {
+        let Some(attempt) = self.attempts.get_mut(key) else { return };
+        attempt.due = None;
+        let (priority, back) = (attempt.priority, attempt.back);
+        self.woken.remove(&(Reverse(priority), back, key.clone()));
+        self.erred.remove(key);
+        self.leave_group(key, false);
+        self.activate(key.clone(), priority);
     }
 
     /// The pod fits no node, or, with `retry`, its binding failed. `demands` are `None` when no node was tried.
@@ -170,6 +210,9 @@ impl SchedulingQueue {
             self.by_claim.entry(claim.clone()).or_default().insert(key.clone());
         }
         self.due.insert((due, key.clone()));
+        if retry {
+            self.erred.insert(key.clone());
+        }
         // Its failure says nothing of a group that it has left.
         let left = was_retried.filter(|before| Some(before) != signature.as_ref());
         let failures = failures.saturating_add(1);
@@ -212,6 +255,8 @@ impl SchedulingQueue {
         if let Some((priority, serial)) = self.places.remove(key) {
             self.active.remove(&(priority, serial, key.clone()));
         }
+        self.gated.remove(key);
+        self.tried.remove(key);
         let signature = self.attempts.get(key).and_then(|attempt| attempt.signature.clone());
         let was_retried = signature.filter(|signature| self.is_retried(key, signature));
         self.forget(key);
@@ -283,6 +328,7 @@ impl SchedulingQueue {
             self.due.remove(&(due, key.clone()));
             self.due.insert((attempt.back, key.clone()));
             attempt.due = Some(attempt.back);
+            self.woken.insert((Reverse(attempt.priority), attempt.back, key.clone()));
         }
     }
 
@@ -293,6 +339,8 @@ impl SchedulingQueue {
         if let Some(due) = attempt.due {
             self.due.remove(&(due, key.clone()));
         }
+        self.woken.remove(&(Reverse(attempt.priority), attempt.back, key.clone()));
+        self.erred.remove(key);
         for claim in &attempt.claims {
             if let Some(pods) = self.by_claim.get_mut(claim) {
                 pods.remove(key);
@@ -334,6 +382,10 @@ impl SchedulingQueue {
             && self.places.is_empty()
             && self.attempts.is_empty()
             && self.due.is_empty()
+            && self.woken.is_empty()
+            && self.erred.is_empty()
+            && self.gated.is_empty()
+            && self.tried.is_empty()
             && self.groups.is_empty()
             && self.dependent.is_empty()
             && self.by_claim.is_empty()

@@ -30,6 +30,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How the writes of a decision ended.
 pub(super) enum Outcome {
     Done,
+    /// The pod is bound.
+    Bound,
     /// The pod was not bound, and why.
     NotBound(Arc<PodInfo>, Arc<Constraints>, String),
     /// Volumes and claims were written, or why they were not.
@@ -52,11 +54,13 @@ impl Writer {
     pub(super) async fn execute(&self, (pod, constraints, decision): Decided) -> Outcome {
         match decision {
             Decision::Bind { node } => match in_time(self.bind(&pod, &node)).await {
-                Ok(()) => {
+                Ok(true) => {
                     let text = messages::scheduled(&pod.namespace, &pod.name, &node);
                     self.recorder.record(&reference(&pod), Severity::Normal, "Scheduled", text);
-                    Outcome::Done
+                    Outcome::Bound
                 }
+                // Deleted concurrently; the watch removes it.
+                Ok(false) => Outcome::Done,
                 Err(why) => {
                     let (name, namespace) = (&pod.name, &pod.namespace);
                     tracing::warn!(pod = name, namespace, node, why, "failed to bind pod; retrying");
@@ -90,7 +94,8 @@ impl Writer {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String> {
+    /// False if the pod is gone.
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<bool, String> {
         let binding = Binding {
             metadata: ObjectMeta {
                 name: Some(pod.name.clone()),
@@ -106,9 +111,8 @@ impl Writer {
         };
         let (api, params) = (self.pods(&pod.namespace), PostParams::default());
         match api.create_subresource::<_, Value>("binding", &pod.name, &params, &binding).await {
-            Ok(_) => Ok(()),
-            // Deleted concurrently; the watch removes it.
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
             Err(kube::Error::Api(status)) => Err(status.message.clone()),
             Err(error) => Err(error.to_string()),
         }
@@ -238,7 +242,7 @@ impl Writer {
 }
 
 /// The outcome of writes, which must be answered in time.
-async fn in_time(writes: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+async fn in_time<T>(writes: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let answered = tokio::time::timeout(WRITE_TIMEOUT, writes).await;
     answered.unwrap_or_else(|_| Err("the API did not answer in time".to_owned()))
 }

@@ -2,13 +2,16 @@
 
 use std::{
     collections::BTreeMap,
+    io::{Read as _, Write as _},
     sync::{Arc, Mutex, PoisonError},
 };
 
+use axum::body::Bytes;
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use ring::digest::{SHA512, digest};
 use serde_json::{Map, Value, json};
 use windlass_apimachinery::{
-    openapi::{Descriptions, Documents, GroupVersion, Gvk, Model, Resource, SubresourceKind},
+    openapi::{Descriptions, Documents, GroupVersion, Gvk, Model, Resource, SubresourceKind, v2_protobuf},
     schema::NamedType,
 };
 
@@ -52,32 +55,90 @@ pub fn hash_v2(catalog: &Catalog) -> String {
     hash_of(all.concat().as_bytes())
 }
 
-/// The document of one group and version. Made on each request: it is large, and seldom asked for.
+/// The document of one group and version.
 #[must_use]
-pub fn document(catalog: &Catalog, group: &str, version: &str) -> Value {
-    with_documents(|documents| documents.v3(&describe(catalog, group, version)))
+pub fn document(catalog: &Catalog, group: &str, version: &str) -> Bytes {
+    kept(catalog, &path_of(group, version), || {
+        with_documents(|documents| documents.v3(&describe(catalog, group, version))).to_string().into()
+    })
 }
 
-/// The document of all groups in version 2.
+/// The document of all groups in version 2, in JSON.
 #[must_use]
-pub fn document_v2(catalog: &Catalog) -> Value {
+pub fn document_v2(catalog: &Catalog) -> Bytes {
+    kept(catalog, "v2", || value_v2(catalog).to_string().into())
+}
+
+/// The document of all groups in version 2, in protobuf.
+#[must_use]
+pub fn document_v2_protobuf(catalog: &Catalog) -> Bytes {
+    kept(catalog, "v2 in protobuf", || v2_protobuf::encode(&value_v2(catalog)).into())
+}
+
+fn value_v2(catalog: &Catalog) -> Value {
     with_documents(|documents| documents.v2(&describe_all(catalog)))
 }
 
-/// The hashes of all documents of version 3 by their paths: clients keep documents by them. The documents are not kept.
-fn hashes(catalog: &Catalog) -> BTreeMap<String, String> {
-    static HASHES: Mutex<(u64, Vec<String>, BTreeMap<String, String>)> = Mutex::new((0, Vec::new(), BTreeMap::new()));
-    let mut known = HASHES.lock().unwrap_or_else(PoisonError::into_inner);
+/// What was made for one generation of a catalog: each document takes long to make, is large, and is asked for again by every
+/// client that starts.
+#[derive(Default)]
+struct Kept {
+    generation: u64,
+    served: Vec<String>,
+    /// The hashes of all documents of version 3 by their paths: clients keep documents by them.
+    hashes: BTreeMap<String, String>,
+    /// Documents by their paths, compressed.
+    documents: BTreeMap<String, Vec<u8>>,
+}
+
+/// One lock for all: who makes documents does nothing else meanwhile, see `dispatch`.
+static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
+
+/// Runs `with` on what is kept of a catalog, which is made if another one was asked for before.
+fn with_kept<T>(catalog: &Catalog, with: impl FnOnce(&mut Kept) -> T) -> T {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let served: Vec<String> =
         catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| path_of(&g.name, &v.version))).collect();
-    if known.0 != catalog.generation || known.1 != served {
-        let hash = |documents: &Documents<'_>, of: &GroupVersion| {
-            (path_of(&of.group, &of.version), hash_of(documents.v3(of).to_string().as_bytes()))
-        };
-        let all = with_documents(|documents| describe_all(catalog).iter().map(|of| hash(documents, of)).collect());
-        *known = (catalog.generation, served, all);
+    let is_current = |known: &Kept| known.generation == catalog.generation && known.served == served;
+    if !kept.as_ref().is_some_and(is_current) {
+        let mut new = Kept { generation: catalog.generation, served, ..Kept::default() };
+        with_documents(|documents| {
+            for of in describe_all(catalog) {
+                let (path, text) = (path_of(&of.group, &of.version), documents.v3(&of).to_string());
+                new.hashes.insert(path.clone(), hash_of(text.as_bytes()));
+                new.documents.extend(compressed(text.as_bytes()).map(|bytes| (path, bytes)));
+            }
+        });
+        *kept = Some(new);
     }
-    known.2.clone()
+    with(kept.get_or_insert_default())
+}
+
+/// A document that is kept, or is made and kept.
+fn kept(catalog: &Catalog, path: &str, make: impl FnOnce() -> Bytes) -> Bytes {
+    with_kept(catalog, |kept| {
+        if let Some(document) = kept.documents.get(path).and_then(|bytes| expanded(bytes)) {
+            return document;
+        }
+        let document = make();
+        kept.documents.extend(compressed(&document).map(|bytes| (path.to_owned(), bytes)));
+        document
+    })
+}
+
+fn compressed(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).ok()
+}
+
+fn expanded(bytes: &[u8]) -> Option<Bytes> {
+    let mut expanded = Vec::new();
+    GzDecoder::new(bytes).read_to_end(&mut expanded).ok()?;
+    Some(expanded.into())
+}
+
+fn hashes(catalog: &Catalog) -> BTreeMap<String, String> {
+    with_kept(catalog, |kept| kept.hashes.clone())
 }
 
 /// As upstream's: SHA-512 in capital hexadecimal digits.

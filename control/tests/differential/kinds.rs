@@ -70,6 +70,7 @@ async fn served(side: &ApiServer, api_version: &str) -> anyhow::Result<BTreeMap<
 fn name_of(kind: &str) -> &'static str {
     match kind {
         "APIService" => "v1.x.example",
+        "CustomResourceDefinition" => "samples.test.example",
         "IPAddress" => "10.9.8.7",
         _ => "sample",
     }

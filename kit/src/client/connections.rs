@@ -28,6 +28,7 @@ use super::{
     retry::RetryAfter,
     servers::Dial,
 };
+use crate::rest_client;
 
 /// The kernel probes an idle peer after 30 s and drops it 15 s later, as Go's HTTP/2 client, which kubelet uses, does
 /// with its pings.
@@ -64,6 +65,8 @@ struct Pool {
     generation: u64,
     /// Adds headers to each request, and sends it.
     service: Mutex<BoxCloneService<Request<Body>, Response<Incoming>, BoxError>>,
+    /// Host and port of the API, for metrics.
+    host: String,
     /// The API has accepted our credentials on it.
     known: AtomicBool,
 }
@@ -94,6 +97,7 @@ impl Pool {
         Ok(Self {
             generation,
             service: Mutex::new(service.map_err(BoxError::from).boxed_clone()),
+            host: config.cluster_url.authority().map(ToString::to_string).unwrap_or_default(),
             known: AtomicBool::new(false),
         })
     }
@@ -181,9 +185,13 @@ impl Inner {
         until: Instant,
     ) -> Result<Response<TimedBody>, BoxError> {
         let request_line = RequestLine { method: request.method().clone(), uri: request.uri().clone() };
+        let asked_at = Instant::now();
         let mut service = pool.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = tokio::time::timeout_at(until, async { service.ready().await?.call(request).await });
-        match answer.await {
+        let answer = answer.await;
+        let code = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|answer| answer.status().as_u16());
+        rest_client::record(&pool.host, request_line.method.as_str(), code, asked_at.elapsed());
+        match answer {
             Ok(Ok(answer)) => {
                 self.shared.servers().answered();
                 Ok(answer.map(|body| TimedBody::new(body, request_line, Arc::clone(&self), Arc::clone(pool))))

@@ -1,5 +1,5 @@
 //! Semantics of API objects that the API server, its controllers and the node must agree on: label and node selectors,
-//! tolerations, labels that a node may set, claims, requests, defaults, image references, percentages, disruption budgets.
+//! tolerations, labels that a node may set, claims, requests and their sums, defaults, image references, percentages, disruption budgets.
 //! Pure; imports no client.
 
 pub mod claims;
@@ -13,4 +13,5 @@ pub mod pod_defaults;
 pub mod requests;
 pub mod resources;
 pub mod schedule;
+pub mod sums;
 pub mod tolerations;

@@ -1,12 +1,8 @@
 //! kube-apiserver's defaults of pods: set by the API server, and by the node for static pods. Pure.
 
-use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Map, Value, json};
 
-use super::{
-    image::Reference,
-    requests::{pod_amounts, requests_of},
-};
+use super::{image::Reference, sums::of_containers};
 use crate::quantity::Quantity;
 
 /// Sets a field that is missing, null or an empty string.
@@ -82,7 +78,8 @@ pub fn pod_spec(spec: &mut Map<String, Value>) {
     }
     if let Some(account) = spec.get("serviceAccountName").cloned().filter(|a| a.as_str().is_some_and(|a| !a.is_empty()))
     {
-        set(spec, "serviceAccount", account);
+        // The older field follows, whatever it was.
+        spec.insert("serviceAccount".to_owned(), account);
     } else if let Some(account) = spec.get("serviceAccount").cloned() {
         set(spec, "serviceAccountName", account);
     }
@@ -90,6 +87,12 @@ pub fn pod_spec(spec: &mut Map<String, Value>) {
         items(spec, list).for_each(container);
     }
     items(spec, "volumes").for_each(volume);
+    if let Some(whole) = spec.get_mut("resources").and_then(Value::as_object_mut) {
+        amounts(whole);
+    }
+    if let Some(overhead) = spec.get_mut("overhead").and_then(Value::as_object_mut) {
+        overhead.values_mut().for_each(amount);
+    }
 }
 
 /// Sets the defaults that only a pod has, and a template in a controller does not.
@@ -114,37 +117,57 @@ fn pod_only(spec: &mut Map<String, Value>) {
             }
         }
     }
-    if let Some(whole) = spec.get_mut("resources").and_then(Value::as_object_mut) {
-        amounts(whole);
-    }
+    whole_huge_pages(spec);
     whole_requests(spec);
 }
 
-/// Sets the requests of the pod level where it names some resources only: the sum of its containers, or its limit.
+/// The `requests` or `limits` of the pod level.
+fn of_pod(spec: &Map<String, Value>, list: &str) -> Map<String, Value> {
+    spec.get("resources").and_then(|whole| whole.get(list)).and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
+/// Sets the limits of huge pages of a pod with resources of its own: the sum of its containers, unless it requests some
+/// (upstream: `defaultHugePagePodLimits`).
+fn whole_huge_pages(spec: &mut Map<String, Value>) {
+    let (mut limits, requests) = (of_pod(spec, "limits"), of_pod(spec, "requests"));
+    if limits.is_empty() && requests.is_empty() {
+        return;
+    }
+    for (resource, sum) in of_containers(&Value::Object(spec.clone()), "limits") {
+        if resource.starts_with(HUGE_PAGES) && !requests.contains_key(&resource) {
+            set(&mut limits, &resource, json!(sum.to_string()));
+        }
+    }
+    if !limits.is_empty() {
+        child(spec, "resources").insert("limits".to_owned(), Value::Object(limits));
+    }
+}
+
+/// Sets the requests of a pod with limits of its own: the sum of its containers, or the limit (upstream:
+/// `defaultPodRequests`).
 fn whole_requests(spec: &mut Map<String, Value>) {
-    let Some(whole) = spec.get("resources").and_then(Value::as_object).filter(|r| !r.is_empty()) else { return };
-    let limits = whole.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
-    let Ok(read) = crate::json::from_value::<PodSpec>(&Value::Object(spec.clone())) else { return };
-    let sum = pod_amounts(&read.containers, read.init_containers.as_deref().unwrap_or_default(), requests_of);
-    let sums = [("cpu", Quantity::from_milli(sum.milli_cpu)), ("memory", Quantity::from_bytes(sum.memory))];
-    let pages = sum.other.iter().filter(|(name, _)| name.starts_with(HUGE_PAGES));
-    let pages = pages.map(|(name, bytes)| (name.as_str(), Quantity::from_bytes(*bytes)));
-    let requests = child(child(spec, "resources"), "requests");
-    for (resource, amount) in sums.into_iter().chain(pages).filter(|(_, amount)| !amount.is_zero()) {
-        set(requests, resource, json!(amount.to_string()));
+    let (limits, mut requests) = (of_pod(spec, "limits"), of_pod(spec, "requests"));
+    if limits.is_empty() {
+        return;
     }
-    for (resource, amount) in limits.into_iter().filter(|(name, _)| is_of_pods(name)) {
-        set(requests, &resource, amount);
+    for (resource, sum) in of_containers(&Value::Object(spec.clone()), "requests") {
+        if matches!(resource.as_str(), "cpu" | "memory") {
+            set(&mut requests, &resource, json!(sum.to_string()));
+        }
     }
-    if requests.is_empty() {
-        child(spec, "resources").remove("requests");
+    for (resource, limit) in limits.into_iter().filter(|(name, _)| is_of_pods(name)) {
+        set(&mut requests, &resource, limit);
+    }
+    if !requests.is_empty() {
+        child(spec, "resources").insert("requests".to_owned(), Value::Object(requests));
     }
 }
 
 const HUGE_PAGES: &str = "hugepages-";
 
 /// Whether a resource is allowed at pod level.
-fn is_of_pods(resource: &str) -> bool {
+#[must_use]
+pub fn is_of_pods(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory") || resource.starts_with(HUGE_PAGES)
 }
 
@@ -156,25 +179,32 @@ pub fn unless_zero(object: &mut Map<String, Value>, key: &str, value: Value) {
     set(object, key, value);
 }
 
-/// Writes quantities in their canonical form, as `500m` for `0.5`, rounded up to thousandths.
+/// Writes the quantities of limits and requests in their canonical form.
 fn amounts(resources: &mut Map<String, Value>) {
     for kind in ["limits", "requests"] {
-        for amount in
-            resources.get_mut(kind).and_then(Value::as_object_mut).into_iter().flat_map(|all| all.values_mut())
-        {
-            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-            let Ok(quantity) = text.parse::<Quantity>() else { continue };
-            let rounded = Quantity::from_milli(quantity.milli());
-            let beyond = matches!(quantity.milli(), i64::MAX | i64::MIN);
-            *amount =
-                Value::String(if rounded == quantity || beyond { quantity.to_string() } else { rounded.to_string() });
-        }
+        let list = resources.get_mut(kind).and_then(Value::as_object_mut);
+        list.into_iter().flat_map(|all| all.values_mut()).for_each(amount);
     }
+}
+
+/// Writes a quantity in its canonical form, as `500m` for `0.5`, rounded up to thousandths.
+fn amount(amount: &mut Value) {
+    let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+    let Ok(quantity) = text.parse::<Quantity>() else { return };
+    let rounded = Quantity::from_milli(quantity.milli());
+    let beyond = matches!(quantity.milli(), i64::MAX | i64::MIN);
+    let exact = rounded == quantity || beyond;
+    *amount = Value::String(if exact { quantity.to_string() } else { rounded.to_string() });
+}
+
+/// The pull policy of an image that has none.
+fn pull_policy(image: &str) -> &'static str {
+    if Reference::parse(image).is_some_and(|image| image.moves()) { "Always" } else { "IfNotPresent" }
 }
 
 fn container(container: &mut Map<String, Value>) {
     let image = container.get("image").and_then(Value::as_str).unwrap_or("");
-    let policy = if Reference::parse(image).is_some_and(|image| image.moves()) { "Always" } else { "IfNotPresent" };
+    let policy = pull_policy(image);
     set(container, "imagePullPolicy", json!(policy));
     set(container, "terminationMessagePath", json!("/dev/termination-log"));
     set(container, "terminationMessagePolicy", json!("File"));
@@ -223,6 +253,24 @@ fn http_get(handler: &mut Map<String, Value>) {
     }
 }
 
+/// What the fields of some kinds of volumes are if they are not set, in pods and in persistent volumes.
+#[must_use]
+pub fn source_defaults() -> [(&'static str, &'static str, Value); 11] {
+    [
+        ("azureDisk", "cachingMode", json!("ReadWrite")),
+        ("azureDisk", "fsType", json!("ext4")),
+        ("azureDisk", "kind", json!("Shared")),
+        ("azureDisk", "readOnly", json!(false)),
+        ("hostPath", "type", json!("")),
+        ("iscsi", "iscsiInterface", json!("default")),
+        ("rbd", "keyring", json!("/etc/ceph/keyring")),
+        ("rbd", "pool", json!("rbd")),
+        ("rbd", "user", json!("admin")),
+        ("scaleIO", "fsType", json!("xfs")),
+        ("scaleIO", "storageMode", json!("ThinProvisioned")),
+    ]
+}
+
 fn volume(volume: &mut Map<String, Value>) {
     if volume.len() == 1 && volume.contains_key("name") {
         volume.insert("emptyDir".to_owned(), json!({}));
@@ -232,8 +280,19 @@ fn volume(volume: &mut Map<String, Value>) {
             set(source, "defaultMode", json!(0o644));
         }
     }
-    if let Some(path) = volume.get_mut("hostPath").and_then(Value::as_object_mut) {
-        set(path, "type", json!(""));
+    for (source, field, value) in source_defaults() {
+        if let Some(source) = volume.get_mut(source).and_then(Value::as_object_mut) {
+            set(source, field, value);
+        }
+    }
+    if let Some(image) = volume.get_mut("image").and_then(Value::as_object_mut) {
+        let policy = pull_policy(image.get("reference").and_then(Value::as_str).unwrap_or(""));
+        set(image, "pullPolicy", json!(policy));
+    }
+    let template = volume.get_mut("ephemeral").and_then(|source| source.get_mut("volumeClaimTemplate"));
+    if let Some(template) = template.and_then(Value::as_object_mut) {
+        set(template, "metadata", json!({}));
+        set_pointer(child(template, "spec"), "volumeMode", json!("Filesystem"));
     }
     if let Some(downward) = volume.get_mut("downwardAPI").and_then(Value::as_object_mut) {
         items(downward, "items").for_each(field_ref);
@@ -255,6 +314,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_older_field_follows_the_service_account() {
+        let mut spec = json!({"serviceAccountName": "new", "serviceAccount": "old"});
+        pod_spec(spec.as_object_mut().unwrap());
+        assert_eq!(spec["serviceAccount"], "new");
+    }
+
+    #[test]
     fn what_a_pod_asks_for_as_a_whole() {
         let own = json!({"requests": {"cpu": "100m", "memory": "1Mi"}});
         for (whole, container, wanted) in [
@@ -271,7 +337,8 @@ mod tests {
                 own.clone(),
                 json!({"limits": {"cpu": "1"}, "requests": {"cpu": "200m", "memory": "2Mi"}}),
             ),
-            (json!({"requests": {"cpu": "1"}}), own, json!({"requests": {"cpu": "1", "memory": "2Mi"}})),
+            // Without limits nothing is added.
+            (json!({"requests": {"cpu": "1"}}), own, json!({"requests": {"cpu": "1"}})),
         ] {
             let container = |name: &str| json!({"name": name, "image": "i", "resources": container});
             let mut made = json!({"spec": {"resources": whole, "containers": [container("a"), container("b")]}});

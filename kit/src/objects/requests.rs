@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, Pod},
+    api::core::v1::{Container, ContainerPort, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 
@@ -92,17 +92,18 @@ impl HostPort {
 /// pod-level resources, and its overhead.
 #[must_use]
 pub fn requests(pod: &Pod) -> Amounts {
-    requests_with(pod, requests_of)
+    requests_with(pod, None, requests_of)
 }
 
-/// The same, with requests of containers as `of` tells them.
+/// The same, with requests of containers as `of` tells them, and `whole` in place of the pod-level ones, where the pod
+/// has some.
 #[must_use]
-pub fn requests_with(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
+pub fn requests_with(pod: &Pod, whole: Option<Amounts>, of: impl Fn(&Container) -> Amounts) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::default() };
     let mut requests = pod_amounts(&spec.containers, spec.init_containers.as_deref().unwrap_or_default(), of);
     if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
         // Pod-level requests replace those of the containers.
-        let whole = Amounts::of(Some(own));
+        let whole = whole.unwrap_or_else(|| Amounts::of(Some(own)));
         let set = |name: &str| own.contains_key(name);
         requests.milli_cpu = if set("cpu") { whole.milli_cpu } else { requests.milli_cpu };
         requests.memory = if set("memory") { whole.memory } else { requests.memory };
@@ -146,16 +147,19 @@ pub fn pod_amounts(containers: &[Container], inits: &[Container], of: impl Fn(&C
     running
 }
 
+/// The ports of the containers of a pod that last: main ones and sidecars. Only these are reserved on a node, so only
+/// these are opened there.
+pub fn lasting_ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten())
+}
+
 /// The host ports of a pod.
 #[must_use]
 pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let host_network = spec.host_network == Some(true);
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    spec.containers
-        .iter()
-        .chain(sidecars)
-        .flat_map(|c| c.ports.iter().flatten())
+    lasting_ports(spec)
         .filter_map(|port| {
             let number = port.host_port.or(host_network.then_some(port.container_port)).filter(|p| *p > 0)?;
             let ip = port.host_ip.clone().filter(|ip| ip != "0.0.0.0" && ip != "::").unwrap_or_default();

@@ -2,12 +2,16 @@
 
 use axum::http::{HeaderMap, Uri, header};
 
+use super::headers::{self, NotText};
+
 /// The bearer token of an `Authorization` header. The scheme is case-insensitive (RFC 9110).
-#[must_use]
-pub fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = shown.trim().split_once(' ')?;
-    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+///
+/// # Errors
+/// When the header is no text: whoever shows something is not the same as whoever shows nothing.
+pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, NotText> {
+    let Some(shown) = headers::text(headers, header::AUTHORIZATION.as_str())? else { return Ok(None) };
+    let Some((scheme, token)) = shown.trim().split_once(' ') else { return Ok(None) };
+    Ok(Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()))
 }
 
 /// Whether a request with a client certificate may become a WebSocket. Browsers present a certificate for any page, and
@@ -15,12 +19,14 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 /// browsers send no `Origin`.
 #[must_use]
 pub fn is_own_origin(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(header::ORIGIN) else { return true };
-    let origin = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
+    let origin = match headers::text(headers, header::ORIGIN.as_str()) {
+        Ok(None) => return true,
+        Ok(Some(text)) => text.parse::<Uri>().ok(),
+        Err(_) => None,
+    };
     let Some(authority) = origin.as_ref().and_then(Uri::authority) else { return false };
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     matches!(authority.host(), "localhost" | "127.0.0.1" | "[::1]")
-        || host.is_some_and(|host| host.eq_ignore_ascii_case(authority.as_str()))
+        || headers::shown(headers, header::HOST.as_str()).eq_ignore_ascii_case(authority.as_str())
 }
 
 #[cfg(test)]
@@ -44,9 +50,12 @@ mod tests {
             ("Basic x", None),
             ("", None),
         ] {
-            assert_eq!(bearer(&headers(&[("authorization", shown)])), token, "{shown:?}");
+            assert_eq!(bearer(&headers(&[("authorization", shown)])), Ok(token), "{shown:?}");
         }
-        assert_eq!(bearer(&HeaderMap::new()), None);
+        assert_eq!(bearer(&HeaderMap::new()), Ok(None));
+        let mut unreadable = HeaderMap::new();
+        unreadable.insert(header::AUTHORIZATION, HeaderValue::from_bytes(b"Bearer \xff").unwrap());
+        assert!(bearer(&unreadable).is_err());
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::net::IpAddr;
 use axum::{
     Router,
     extract::Request,
-    http::{StatusCode, header, uri::Authority},
+    http::{StatusCode, header},
     middleware,
     response::{IntoResponse as _, Response},
 };
+
+use super::headers;
 
 /// Refuses requests for names that others can resolve to this host.
 pub(super) fn only_local_names(router: Router) -> Router {
@@ -17,9 +19,9 @@ pub(super) fn only_local_names(router: Router) -> Router {
 }
 
 async fn check(request: Request) -> Result<Request, Response> {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    match host.or_else(|| request.uri().authority().map(Authority::as_str)) {
-        Some(host) if !is_local_name(host) => {
+    let named = request.headers().contains_key(header::HOST).then(|| headers::shown(request.headers(), "host"));
+    match named.or_else(|| request.uri().authority().map(|authority| authority.as_str().into())) {
+        Some(host) if !is_local_name(&host) => {
             let why = format!("{host} is no name of this machine's own: ask for localhost or by an address");
             Err((StatusCode::FORBIDDEN, why).into_response())
         }

@@ -9,6 +9,7 @@ mod connection_limit;
 mod counts;
 mod credentials;
 mod dns_rebinding;
+pub mod headers;
 mod in_process;
 mod limits;
 mod port_owner;
@@ -48,7 +49,7 @@ use limits::{
     STREAM_WINDOW, SWEEP_INTERVAL,
 };
 use stall::{Socket, Streams};
-pub use tls::{Pems, Tls, certificates, ends_at};
+pub use tls::{Pems, Tls, certificates, ends_at, identity};
 
 /// Time for open requests to end; watches are cut.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
@@ -62,6 +63,8 @@ pub struct ClientIdentity {
     pub groups: Vec<String>,
     /// SHA-256 of the certificate, in hexadecimal digits; empty where there is none, inside the process.
     pub fingerprint: String,
+    /// Until when the certificate is good, in seconds since 1970; `None` where there is none.
+    pub ends_at: Option<i64>,
 }
 
 /// Why a server could not start.
@@ -218,7 +221,7 @@ impl Connection {
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(socket)).await {
             Ok(Ok(stream)) => {
                 let peer = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-                let peer = peer.and_then(tls::identity);
+                let peer = peer.and_then(|certificate| identity(certificate));
                 self.answer(stream, peer, watcher).await;
             }
             Ok(Err(error)) => tracing::debug!(server = self.server.name, %error, "TLS handshake failed"),

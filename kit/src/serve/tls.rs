@@ -11,6 +11,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{ClientIdentity, ServeError};
+use crate::subject::{Subject, SubjectError};
 
 /// The certificates of a server, in PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -161,13 +162,15 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, ServeErro
         .map_err(|e| ServeError::Certificate(e.to_string()))
 }
 
-/// Common name and organisations of a verified certificate.
-pub(super) fn identity(certificate: &CertificateDer<'_>) -> Option<ClientIdentity> {
+/// Common name and organisations of a verified certificate; `None` where it says of nobody who that is.
+pub fn identity(certificate: &[u8]) -> Option<ClientIdentity> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let subject = parsed.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
+    let refused = |why: &SubjectError| tracing::warn!(%why, "client certificate is not taken for anybody");
+    let subject = Subject::read(parsed.subject()).inspect_err(refused).ok()?;
+    let name = Some(subject.common_name().to_owned()).filter(|name| !name.is_empty())?;
+    let groups = subject.organizations().map(str::to_owned).collect();
     let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
     let fingerprint = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(ClientIdentity { name, groups, fingerprint })
+    let ends_at = Some(parsed.validity().not_after.timestamp());
+    Some(ClientIdentity { name, groups, fingerprint, ends_at })
 }

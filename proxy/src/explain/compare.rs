@@ -83,7 +83,7 @@ impl<'k> Comparison<'k> {
                 }
             }
         }
-        for index in kernel.missing_jumps() {
+        for index in crate::iptables_save::missing_jumps(kernel) {
             let jump = &JUMPS[index];
             self.add(jump.to.table(), jump.from, format!("does not lead to {}", jump.to.name()));
         }

@@ -5,7 +5,10 @@ use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
 
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Deserializer};
-use windlass_kit::net::{Family, parse_ip};
+use windlass_kit::{
+    addresses::SOURCE_RANGES_ANNOTATION,
+    net::{Family, parse_ip},
+};
 
 /// Annotation: when the endpoints of a slice last changed, set by the EndpointSlice controller.
 pub(crate) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
@@ -203,22 +206,27 @@ fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
         labels: Option<BTreeMap<String, String>>,
         annotations: Option<Annotations>,
     }
-    // Only the trigger time of a slice; other annotations can be long.
+    // Only the trigger time of a slice and the source ranges of a Service; other annotations can be long.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Annotations {
         #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
         trigger: Option<String>,
+        #[serde(rename = "service.beta.kubernetes.io/load-balancer-source-ranges")]
+        source_ranges: Option<String>,
     }
     let slim = Slim::deserialize(from)?;
-    let trigger = slim.annotations.and_then(|a| a.trigger);
+    let Annotations { trigger, source_ranges } = slim.annotations.unwrap_or_default();
+    let named = |key: &str, value: Option<String>| value.map(|value| (key.to_owned(), value));
+    let annotations: BTreeMap<String, String> =
+        named(TRIGGER_TIME, trigger).into_iter().chain(named(SOURCE_RANGES_ANNOTATION, source_ranges)).collect();
     Ok(ObjectMeta {
         name: slim.name,
         namespace: slim.namespace,
         resource_version: slim.resource_version,
         deletion_timestamp: slim.deletion_timestamp,
         labels: slim.labels,
-        annotations: trigger.map(|at| BTreeMap::from([(TRIGGER_TIME.to_owned(), at)])),
+        annotations: (!annotations.is_empty()).then_some(annotations),
         ..ObjectMeta::default()
     })
 }

@@ -7,8 +7,9 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use windlass_kit::addresses::{EndpointIp, SOURCE_RANGES_ANNOTATION, SourceRanges};
 
-use super::{Cidr, Family, ServiceId, objects, parse_ip};
+use super::{Family, ServiceId, objects, parse_ip};
 
 /// A transport protocol of a service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,12 +86,13 @@ pub struct Service {
     pub id: ServiceId,
     /// At most one cluster IP for each family.
     pub cluster_ips: Vec<IpAddr>,
-    /// `spec.externalIPs` of both families.
+    /// `spec.externalIPs` of both families, without special addresses: API servers refuse them, and this is the second
+    /// line.
     pub external_ips: Vec<IpAddr>,
-    /// Load balancer addresses with ipMode VIP, whose packets reach nodes with this destination.
+    /// Load balancer addresses with ipMode VIP, whose packets reach nodes with this destination; no special ones.
     pub lb_ips: Vec<IpAddr>,
-    /// `spec.loadBalancerSourceRanges` of both families.
-    pub source_ranges: Vec<Cidr>,
+    /// `spec.loadBalancerSourceRanges`, or the annotation that was before it.
+    pub source_ranges: SourceRanges,
     /// In the order of the object.
     pub ports: Vec<Port>,
     /// Session affinity by client address.
@@ -176,12 +178,14 @@ impl Service {
             .unwrap_or_default()
             .iter()
             .filter(|i| i.ip_mode.as_deref() != Some("Proxy"))
-            .filter_map(|i| i.ip.as_deref().and_then(parse_ip));
+            .filter_map(|i| i.ip.as_deref().and_then(outside_ip));
+        let ranges = spec.load_balancer_source_ranges.iter().flatten().map(|range| &**range);
+        let annotation = object.metadata.annotations.as_ref().and_then(|all| all.get(SOURCE_RANGES_ANNOTATION));
         Some(Self {
             cluster_ips,
-            external_ips: unique(spec.external_ips.iter().flatten().filter_map(|ip| parse_ip(ip))),
+            external_ips: unique(spec.external_ips.iter().flatten().filter_map(|ip| outside_ip(ip))),
             lb_ips: unique(lb_ips),
-            source_ranges: unique(spec.load_balancer_source_ranges.iter().flatten().filter_map(|c| Cidr::parse(c))),
+            source_ranges: SourceRanges::of(ranges, annotation.map(String::as_str)),
             ports,
             affinity,
             external_local,
@@ -229,13 +233,11 @@ impl Service {
         let of_family = |ips: &[IpAddr]| ips.iter().any(|ip| Family::of(ip) == family);
         port.node_port != 0 || of_family(&self.lb_ips) || (external_ips && of_family(&self.external_ips))
     }
+}
 
-    /// The source ranges that apply to load balancer addresses of this family; empty when all sources are allowed.
-    #[must_use]
-    pub fn effective_ranges(&self, family: Family) -> Vec<Cidr> {
-        let ranges: Vec<Cidr> = self.source_ranges.iter().copied().filter(|r| r.family() == family).collect();
-        if ranges.iter().any(Cidr::is_all) { Vec::new() } else { ranges }
-    }
+/// An address at which others reach a Service.
+fn outside_ip(text: &str) -> Option<IpAddr> {
+    EndpointIp::new(parse_ip(text)?).ok().map(EndpointIp::get)
 }
 
 /// In the given order, each value once.

@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use windlass_kit::addresses::{EndpointIp, is_slice_of_the_api};
+
 use super::{Family, Port, Protocol, ServiceId, objects::EndpointSlice, parse_ip};
 
 /// One port that every endpoint of a slice serves.
@@ -110,7 +112,8 @@ impl Slice {
         self.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol).map(|p| p.number)
     }
 
-    /// Converts the API object; `None` for a slice of type FQDN.
+    /// Converts the API object; `None` for a slice of type FQDN. Endpoints at special addresses are left out, whatever an
+    /// API server accepts: packets that are sent on to the loopback device reach what listens there for the node alone.
     #[must_use]
     pub fn of(object: &EndpointSlice, node: &str) -> Option<Self> {
         let family = object.family()?;
@@ -124,12 +127,16 @@ impl Slice {
             };
             ports.push(SlicePort { name: name.into(), protocol, number });
         }
+        let meta = &object.metadata;
+        let of_the_api = is_slice_of_the_api(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
+        );
+        let endpoint_ip = if of_the_api { EndpointIp::of_the_api } else { EndpointIp::new };
         let mut endpoints = Vec::new();
         for endpoint in object.endpoints.as_deref().unwrap_or_default() {
-            let Some(ip) = endpoint.addresses.first().and_then(|a| parse_ip(a)).filter(|ip| Family::of(ip) == family)
-            else {
-                continue;
-            };
+            let address = endpoint.addresses.first().and_then(|a| parse_ip(a)).filter(|ip| Family::of(ip) == family);
+            let Some(ip) = address.and_then(|ip| endpoint_ip(ip).ok()).map(EndpointIp::get) else { continue };
             let conditions = endpoint.conditions.as_ref();
             let local = !node.is_empty() && endpoint.node_name.as_deref() == Some(node);
             let hints = endpoint.hints.as_ref().and_then(|hints| {

@@ -78,7 +78,38 @@ fn a_service_becomes_a_compact_value() {
     assert_eq!(found.external_ips, [parse_ip("192.168.99.22").unwrap()]);
     assert_eq!((found.affinity, found.health_check_node_port), (Some(10_800), 30_000));
     assert!(found.has_udp() && found.externally_accessible(&found.ports[0], Family::V6, true));
-    assert_eq!(found.effective_ranges(Family::V4).len(), 2);
+    assert_eq!(found.source_ranges.of_family(Family::V4).unwrap().len(), 2);
+}
+
+/// Whoever may write a Service must not become what programs of the node reach at its loopback device.
+#[test]
+fn services_have_no_special_addresses() {
+    let found = service(json!({
+        "metadata": {"name": "svc", "namespace": "ns"},
+        "spec": {"type": "LoadBalancer", "clusterIP": "172.30.0.1", "ports": [{"port": 6443}],
+            "externalIPs": ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::1", "fe80::1", "::ffff:127.0.0.1", "192.0.2.1"]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "127.0.0.1"}, {"ip": "::"}, {"ip": "192.0.2.2"}]}}
+    }))
+    .unwrap();
+    assert_eq!(found.external_ips, [parse_ip("192.0.2.1").unwrap()]);
+    assert_eq!(found.lb_ips, [parse_ip("192.0.2.2").unwrap()]);
+}
+
+/// An old annotation restricts as the field does; what cannot be read restricts to nobody.
+#[test]
+fn source_ranges_are_those_of_the_field_or_the_annotation() {
+    let with = |annotation: &str, field: serde_json::Value| {
+        let annotations = json!({"service.beta.kubernetes.io/load-balancer-source-ranges": annotation});
+        let spec = json!({"type": "LoadBalancer", "clusterIP": "172.30.0.1", "ports": [{"port": 80}],
+            "loadBalancerSourceRanges": field});
+        let object = json!({"metadata": {"name": "a", "namespace": "n", "annotations": annotations}, "spec": spec});
+        let ranges = service(object).unwrap().source_ranges.of_family(Family::V4);
+        ranges.map(|ranges| ranges.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(with("", json!(null)), None);
+    assert_eq!(with("10.0.0.0/8,192.0.2.7/32", json!([])).unwrap(), ["10.0.0.0/8", "192.0.2.7/32"]);
+    assert_eq!(with("10.0.0.0/8", json!(["192.0.2.0/24"])).unwrap(), ["192.0.2.0/24"]);
+    assert!(with("", json!(["203.0.113.7"])).unwrap().is_empty());
 }
 
 fn slice(name: &str, kind: &str, endpoints: serde_json::Value) -> objects::EndpointSlice {
@@ -186,4 +217,22 @@ fn endpoints_are_counted_once_for_each_address() {
     model.delete_slice(&slice("s1", "IPv4", json!([])));
     model.take_changes();
     assert_eq!(model.endpoint_count(Family::V4), 6);
+}
+
+/// Packets for an endpoint on the loopback device reach what listens there for the node alone.
+#[test]
+fn only_the_api_has_endpoints_on_the_loopback_device() {
+    let endpoints = |namespace: &str, name: &str| {
+        let listed = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "10.2.2.2"].map(|ip| json!({"addresses": [ip]}));
+        let object: objects::EndpointSlice = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": namespace, "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4", "endpoints": listed, "ports": [{"name": "", "port": 80}]
+        }))
+        .unwrap();
+        Slice::of(&object, "n1").unwrap().endpoints.iter().map(|e| e.ip.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(endpoints("default", "kubernetes"), ["127.0.0.1", "10.2.2.2"]);
+    for (namespace, name) in [("default", "kubernetes-x"), ("ns", "kubernetes")] {
+        assert_eq!(endpoints(namespace, name), ["10.2.2.2"]);
+    }
 }

@@ -42,7 +42,7 @@ impl KernelState {
             }
         }
         out.kubelet_firewall_missing = kernel.chain(Table::Filter, StaticChain::FilterKubeletFirewall.name()).is_none();
-        out.missing_jumps = kernel.missing_jumps().into_iter().collect();
+        out.missing_jumps = crate::iptables_save::missing_jumps(kernel).into_iter().collect();
         out
     }
 

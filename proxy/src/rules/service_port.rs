@@ -85,7 +85,7 @@ impl Renderer<'_> {
     fn uses_firewall(&self) -> bool {
         self.selected.has_any
             && self.of_family(&self.service.lb_ips).next().is_some()
-            && !self.service.effective_ranges(self.settings.family).is_empty()
+            && self.service.source_ranges.of_family(self.settings.family).is_some()
     }
 
     /// `-m tcp -p tcp -d ADDRESS --dport PORT`.
@@ -310,7 +310,7 @@ impl Renderer<'_> {
         let (chain, external, name) =
             (self.id(ChainKind::Firewall), self.id(ChainKind::External), &self.port.full_name);
         let mut text = String::new();
-        let ranges = self.service.effective_ranges(self.settings.family);
+        let ranges = self.service.source_ranges.of_family(self.settings.family).unwrap_or_default();
         for range in &ranges {
             let _ =
                 writeln!(text, "-A {chain} -m comment --comment \"{name} loadbalancer IP\" -s {range} -j {external}");

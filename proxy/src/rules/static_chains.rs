@@ -29,6 +29,12 @@ impl Table {
     }
 }
 
+impl AsRef<str> for Table {
+    fn as_ref(&self) -> &str {
+        self.name()
+    }
+}
+
 /// A user-defined chain that exists whatever Services there are. The order is that of the restore input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]

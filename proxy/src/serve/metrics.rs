@@ -2,7 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use windlass_kit::prometheus::{Kind, Text};
+use windlass_kit::{
+    process_metrics,
+    prometheus::{Kind, Text},
+    rest_client,
+};
 
 use super::{Status, status::FamilyStatus};
 use crate::model::Family;
@@ -153,5 +157,7 @@ pub(super) fn page(status: &Status, packets: [Option<u64>; 2]) -> String {
             page.sample(&full, &[("code", code)], float(count.load(Ordering::Relaxed)));
         }
     }
+    rest_client::write(&mut page);
+    process_metrics::write(&mut page);
     page.finish()
 }

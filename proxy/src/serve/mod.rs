@@ -17,7 +17,7 @@ use axum::{
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::serve_plain;
+use windlass_kit::{prometheus::Text, serve::serve_plain, slis::HealthChecks};
 
 use crate::{
     config::{Error, Page},
@@ -62,10 +62,24 @@ pub(crate) fn metrics_router(status: Arc<Status>, pages: &[Page]) -> Router {
             ([(header::CONTENT_TYPE, windlass_kit::prometheus::CONTENT_TYPE)], metrics::page(&status, packets))
         }
     };
+    // As kube-proxy's, whose only check here is that it answers.
+    let checks = Arc::new(HealthChecks::default());
+    let counted = Arc::clone(&checks);
+    let slis = move || {
+        checks.record("ping", "healthz", true);
+        let mut page = Text::new();
+        checks.write(&mut page);
+        async move { ([(header::CONTENT_TYPE, windlass_kit::prometheus::CONTENT_TYPE)], page.finish()) }
+    };
+    let healthz = move || {
+        counted.record("ping", "healthz", true);
+        async { "ok" }
+    };
     Router::new()
         .route("/metrics", get(page))
+        .route("/metrics/slis", get(slis))
         .route("/proxyMode", get(|| async { "iptables" }))
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(healthz))
         .route("/statusz", get(move || async move { statusz(started) }))
         .merge(further)
 }

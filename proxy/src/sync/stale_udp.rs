@@ -10,13 +10,10 @@ use std::{
 
 use super::Loop;
 use crate::{
-    conntrack::{Conntrack, UdpFrontends},
+    conntrack::{self, UdpFrontends},
     local_addresses::LocalAddresses,
     model::{Family, UdpFrontend},
 };
-
-/// A dump that concurrent changes made inconsistent (`NLM_F_DUMP_INTR`) is repeated so many times.
-const MAX_DUMP_ATTEMPTS: u32 = 3;
 
 /// Whether a search for a family is requested or running, and for which removed frontends. Pure.
 #[derive(Debug)]
@@ -79,15 +76,7 @@ pub(super) struct SearchResult {
 /// Finds and deletes stale entries; returns their number. Blocks.
 fn delete_stale(family: Family, frontends: &UdpFrontends) -> io::Result<usize> {
     let local = LocalAddresses::of_kernel();
-    let mut conntrack = Conntrack::open()?;
-    let mut attempts = 0;
-    let stale = loop {
-        match conntrack.udp(family, |flow| frontends.is_stale(flow, &local)) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted && attempts < MAX_DUMP_ATTEMPTS => attempts += 1,
-            other => break other?,
-        }
-    };
-    conntrack.delete_entries(&stale)
+    conntrack::delete_stale(family, |flow| frontends.is_stale(flow, &local))
 }
 
 impl Loop {

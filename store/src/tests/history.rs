@@ -93,10 +93,10 @@ fn the_largest_history_gives_way_when_all_are_too_large() {
 async fn creations_cost_the_history_nothing() {
     let store = open(Memory::default());
     let start = store.revision();
-    for i in 0..10 {
-        store.write(put(&format!("o{i}"), Expected::Absent, &"x".repeat(4 << 20))).await.unwrap();
+    for i in 0..20 {
+        store.write(put(&format!("o{i}"), Expected::Absent, &"x".repeat(2 << 20))).await.unwrap();
     }
-    assert_eq!(store.watch(THINGS, start).unwrap().next().await.unwrap().len(), 10);
+    assert_eq!(store.watch(THINGS, start).unwrap().next().await.unwrap().len(), 20);
 }
 
 #[tokio::test]

@@ -76,6 +76,8 @@ struct Content {
     /// System calls so far, and which of them fail.
     calls: usize,
     failing_calls: std::ops::Range<usize>,
+    /// All but so many bytes are taken.
+    free: Option<u64>,
     /// Decides which pages the kernel has written on its own.
     seed: u64,
 }
@@ -124,6 +126,15 @@ impl Platter {
 
     pub(super) fn calls(&self) -> usize {
         self.content().calls
+    }
+
+    pub(super) fn set_free(&self, bytes: Option<u64>) {
+        self.content().free = bytes;
+    }
+
+    /// The names of its files.
+    pub(super) fn file_names(&self) -> Vec<String> {
+        self.content().names.keys().cloned().collect()
     }
 
     pub(super) fn set_seed(&self, seed: u64) {
@@ -230,6 +241,10 @@ impl Directory for Platter {
         content.call()?;
         content.kept_names = content.names.clone();
         Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.content().free.unwrap_or(u64::MAX))
     }
 }
 

@@ -2,6 +2,7 @@ mod calls;
 mod companions;
 mod faults;
 mod history;
+mod limits;
 mod log;
 mod medium;
 mod pipeline;

@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::{
-    super::{Allocation, Change, Companion, Encoded, Error, Event, Expected, Key, Object, ResourceId},
+    super::{
+        Allocation, Change, Companion, Encoded, Error, Event, Expected, Key, MAX_OBJECT_BYTES, Object, ResourceId,
+    },
     Accepted, Content, Prepared, Writer,
     queue::Queued,
     unix_seconds,
@@ -149,6 +151,14 @@ impl Writer {
             (Content::Deleted, Some(current)) => (current.at_revision(self.revision), true),
             (Content::Deleted, None) => return Err(Error::Conflict),
         };
+        let bytes = object.bytes.len();
+        // One that was larger before may shrink, and lose its finalizers.
+        if !deleted && bytes > MAX_OBJECT_BYTES && current.is_none_or(|current| bytes > current.bytes.len()) {
+            if let Some(rollback) = allocation.rollback {
+                rollback();
+            }
+            return Err(Error::TooLarge { bytes });
+        }
         Ok(Checked { object: Arc::new(object), deleted, allocation, decided })
     }
 

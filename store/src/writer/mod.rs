@@ -53,8 +53,20 @@ pub(super) enum Content {
     Encoded(Encoded),
 }
 
+impl Content {
+    /// Its size, as far as it is known before it is encoded.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Encoded(encoded) => encoded.bytes(),
+            Self::Deleted | Self::Value(_) => 0,
+        }
+    }
+}
+
 /// Maximum number of writes in a transaction.
 const MAX_BATCH_WRITES: usize = 256;
+/// And their size, about: a transaction is one write to the disk, and is in memory as a whole.
+const MAX_BATCH_BYTES: usize = 32 << 20;
 /// While a transaction is on its way, waiting writes are checked when there are so many: each look wakes a thread.
 const CHECK_AT: usize = 16;
 /// Revisions that may be assigned before the ceiling on disk must be raised.
@@ -238,7 +250,14 @@ impl Writer {
 
     /// Checks as many waiting writes as have room in the next transaction.
     fn check_waiting(&mut self) {
-        let count = self.waiting.len().min(MAX_BATCH_WRITES.saturating_sub(self.checked.len()));
+        let room = MAX_BATCH_WRITES.saturating_sub(self.checked.len());
+        let mut bytes: usize = self.checked.iter().map(|accepted| accepted.event.object.bytes.len()).sum();
+        let mut fits = |write: &Prepared| {
+            let is_first = bytes == 0;
+            bytes += write.content.bytes();
+            is_first || bytes <= MAX_BATCH_BYTES
+        };
+        let count = self.waiting.iter().take(room).take_while(|(write, _)| fits(write)).count();
         if count == 0 {
             return;
         }

@@ -1,9 +1,10 @@
 //! Real clients of the API: kubectl (the oldest and the newest of the package index), the Python clients `kubernetes`, `kr8s`
-//! and `lightkube`, and kube-rs. Each creates, watches, patches, runs into conflicts and deletes on every type that the
+//! and `lightkube`, kube-rs, and client-go where a program of it is named. Each creates, watches, patches, runs into conflicts and deletes on every type that the
 //! server tells of, with the same objects (`tests/clients/objects.yaml`). All share one running server without a node.
 //!
 //! Run like any other test: `cargo test --workspace --test clients -- FILTER`.
 
+mod go;
 mod kube_rs;
 mod kubectl;
 mod python;
@@ -40,6 +41,16 @@ fn main() -> ExitCode {
     }
     for (name, test) in kube_rs::TESTS {
         trials.push(of(format!("kube_rs::{name}"), Box::new(test)));
+    }
+    for (name, content_type) in go::CONTENT_TYPES {
+        let test = of(format!("go::{name}"), Box::new(move |server| go::every_type(server, name, content_type)));
+        trials.push(test.with_ignored_flag(go::program().is_none()));
+    }
+    if go::is_recording() {
+        trials.push(Trial::test("go::record", || {
+            go::record();
+            Ok(())
+        }));
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     // The last reference ends the server, also after failures.

@@ -69,7 +69,8 @@ impl Server {
     }
 }
 
-fn read_objects(client: &str, number: u8) -> Vec<Value> {
+/// The objects, with the name and number of a client.
+pub(crate) fn read_objects(client: &str, number: u8) -> Vec<Value> {
     let text = OBJECTS.replace("CLIENT", client).replace("NUMBER", &number.to_string());
     let parse = |document: &str| serde_saphyr::from_str(document).expect("objects.yaml is YAML");
     text.split("\n---\n").map(parse).collect()

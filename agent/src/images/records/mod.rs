@@ -3,6 +3,8 @@
 //! and `image_manager/pulled`, one file for each record), so that they survive a restart. Whether a pod may use an
 //! image is decided by pure functions.
 
+mod policy;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -15,75 +17,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use windlass_kit::{atomic_file, blocking, objects::image::Reference};
 
+pub use self::policy::PullVerificationPolicy;
 use super::credentials::{Credentials, Source};
 use crate::engine::images::{Image, ImageSummary, familiar};
-
-/// When pods must present credentials for an image that is in the store: `imagePullCredentialsVerificationPolicy`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum PullVerificationPolicy {
-    /// Never.
-    Never,
-    /// For images that this node has pulled; those that were preloaded are free to use.
-    #[default]
-    NotPreloaded,
-    /// For all but these repositories; a prefix ends in `/*`.
-    NotListed(Vec<String>),
-    /// For all images.
-    Always,
-}
-
-impl PullVerificationPolicy {
-    /// Parses the policy and its allowlist, which belongs to one of the policies.
-    ///
-    /// # Errors
-    /// When either is not valid.
-    pub fn read(policy: &str, list: &[String]) -> Result<Self, String> {
-        let read = match policy {
-            "NeverVerify" => Self::Never,
-            "NeverVerifyPreloadedImages" => Self::NotPreloaded,
-            "AlwaysVerify" => Self::Always,
-            "NeverVerifyAllowlistedImages" => {
-                return match list.iter().find(|pattern| !is_pattern(pattern)) {
-                    None => Ok(Self::NotListed(list.to_vec())),
-                    Some(wrong) => Err(format!(
-                        "preloadedImagesVerificationAllowlist {wrong:?} is neither an image without tag and digest, nor a prefix that ends in /*"
-                    )),
-                };
-            }
-            other => {
-                return Err(format!(
-                    "imagePullCredentialsVerificationPolicy {other:?} is none of NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages and AlwaysVerify"
-                ));
-            }
-        };
-        if list.is_empty() {
-            return Ok(read);
-        }
-        Err("preloadedImagesVerificationAllowlist is set, which imagePullCredentialsVerificationPolicy \
-             NeverVerifyAllowlistedImages alone reads"
-            .to_owned())
-    }
-
-    /// Whether a pod must present credentials for an image, given whether this node has pulled it.
-    fn requires_verification(&self, image: &Reference, pulled: bool) -> bool {
-        match self {
-            Self::Never => false,
-            Self::NotPreloaded => pulled,
-            Self::Always => true,
-            Self::NotListed(list) => {
-                let name = image.repository();
-                !list.iter().any(|one| one.strip_suffix('*').map_or(*one == name, |start| name.starts_with(start)))
-            }
-        }
-    }
-}
-
-fn is_pattern(text: &str) -> bool {
-    match text.strip_suffix("/*") {
-        Some(start) => !start.is_empty() && !start.contains(['*', ' ']),
-        None => Reference::parse(text).is_some_and(|image| image.repository() == text),
-    }
-}
 
 /// Which pods may use an image under one of its names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +89,25 @@ struct PulledRecord {
     /// By repository: the name without tag and digest.
     #[serde(default)]
     credential_mapping: BTreeMap<String, Access>,
+    /// The names that it was pulled under; not of kubelet's form. Records of earlier versions have none.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pulled_as: BTreeSet<String>,
+}
+
+impl PulledRecord {
+    /// Whether the node has pulled the image and nobody else has given it a name since: only then it is the node's to
+    /// remove, since removing an image takes all of its names.
+    fn is_own(&self, image: &ImageSummary) -> bool {
+        let in_repository = |name: &String| {
+            Reference::parse(name).is_some_and(|name| self.credential_mapping.contains_key(&name.repository()))
+        };
+        let pulled = |tag: &String| match self.pulled_as.is_empty() {
+            true => in_repository(tag),
+            false => self.pulled_as.contains(tag),
+        };
+        // That of a pull whose end was not seen has no repository: nobody knows whose the image is.
+        !self.credential_mapping.is_empty() && image.tags.iter().all(pulled) && image.digests.iter().all(in_repository)
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -161,6 +116,26 @@ struct PullIntent {
     kind: String,
     api_version: String,
     image: String,
+    /// The id of the image that had this name when the pull began, empty for none; not of kubelet's form. Absent in
+    /// intents of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    before: Option<String>,
+}
+
+/// A pull that has begun.
+#[derive(Debug, Clone, Default)]
+struct Pulling {
+    /// How many run; zero for one of an earlier process.
+    count: usize,
+    /// See [`PullIntent::before`].
+    before: Option<String>,
+}
+
+impl Pulling {
+    /// Whether what has the name now, with this id, may be what was pulled; else it was there before.
+    fn may_have_pulled(&self, id: &str) -> bool {
+        self.before.as_deref() != Some(id)
+    }
 }
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -209,8 +184,8 @@ struct State {
     records: BTreeMap<String, PulledRecord>,
     /// Names of files that cannot be parsed: their images were pulled with unknown credentials.
     unreadable: BTreeSet<String>,
-    /// Pulls in progress, by name of the image; zero for intents of an earlier process.
-    pulling: BTreeMap<String, usize>,
+    /// Pulls in progress, by name of the image.
+    pulling: BTreeMap<String, Pulling>,
 }
 
 /// The pull records of the node; clones share them.
@@ -237,7 +212,9 @@ impl PullRecords {
         }
         for (name, text) in read_files(&dir.join("pulling")) {
             match serde_json::from_str::<PullIntent>(&text) {
-                Ok(intent) => drop(state.pulling.insert(intent.image, 0)),
+                Ok(PullIntent { image, before, .. }) => {
+                    state.pulling.insert(image, Pulling { count: 0, before });
+                }
                 Err(error) => tracing::warn!(file = name, %error, "failed to parse image pull intent"),
             }
         }
@@ -264,26 +241,35 @@ impl PullRecords {
     }
 
     /// Records a pull before it starts, so that after a crash in the middle of it the image is not taken for a
-    /// preloaded one.
+    /// preloaded one. `before` is the id of the image that has the name now: one that has it still after the crash was
+    /// there already.
     ///
     /// # Errors
     /// When the intent cannot be written.
-    pub(crate) async fn record_intent(&self, image: &Reference) -> io::Result<()> {
+    pub(crate) async fn record_intent(&self, image: &Reference, before: Option<&str>) -> io::Result<()> {
         let mut state = self.state.lock().await;
         let image = image.to_string();
+        let before = Some(before.unwrap_or_default().to_owned());
         if !state.pulling.contains_key(&image) {
-            let intent =
-                PullIntent { kind: "ImagePullIntent".into(), api_version: API_VERSION.into(), image: image.clone() };
+            let (kind, api_version) = ("ImagePullIntent".into(), API_VERSION.into());
+            let intent = PullIntent { kind, api_version, image: image.clone(), before: before.clone() };
             self.write("pulling", &image, serde_json::to_vec(&intent)?).await?;
         }
-        *state.pulling.entry(image).or_default() += 1;
+        state.pulling.entry(image).or_insert(Pulling { count: 0, before }).count += 1;
         Ok(())
+    }
+
+    /// The ids of those images of the store that are the node's: it has pulled them, and they have no other names.
+    pub(super) async fn own(&self, stored: &[ImageSummary]) -> BTreeSet<String> {
+        let state = self.state.lock().await;
+        let is_own = |image: &&ImageSummary| state.records.get(&image.id).is_some_and(|record| record.is_own(image));
+        stored.iter().filter(is_own).map(|image| image.id.clone()).collect()
     }
 
     /// Records a successful pull and the credentials that the registry accepted, if it wanted any.
     pub(crate) async fn record_pulled(&self, image: &Reference, id: &str, with: Option<&Credentials>) {
         let mut state = self.state.lock().await;
-        if self.record_access(&mut state, image, id, Some(Access::from_pull(with))).await {
+        if self.record(&mut state, image, id, Some(Access::from_pull(with)), true).await {
             self.end_intent(&mut state, &image.to_string()).await;
         }
     }
@@ -298,15 +284,24 @@ impl PullRecords {
     /// adds records of images whose pull an earlier process did not see end.
     pub(super) async fn prune_unknown(&self, stored: &[ImageSummary], listed: Timestamp) {
         let mut state = self.state.lock().await;
-        let left: Vec<String> =
-            state.pulling.iter().filter(|(_, n)| **n == 0).map(|(image, _)| image.clone()).collect();
-        for name in left {
+        let left = state.pulling.iter().filter(|(_, pulling)| pulling.count == 0);
+        let left: Vec<(String, Pulling)> = left.map(|(name, pulling)| (name.clone(), pulling.clone())).collect();
+        for (name, pulling) in left {
             let Some(image) = Reference::parse(&name) else { continue };
             let called = familiar(&name);
             let there = stored.iter().find(|s| s.tags.iter().chain(&s.digests).any(|known| *known == called));
-            if let Some(there) = there
-                && self.record_access(&mut state, &image, &there.id, None).await
-            {
+            // Docker gives what it pulls a digest of the registry; what was loaded or built has none.
+            let of_registry = |s: &ImageSummary| {
+                s.digests.iter().filter_map(|d| Reference::parse(d)).any(|d| d.repository() == image.repository())
+            };
+            let over = match there {
+                None => false,
+                Some(there) if pulling.may_have_pulled(&there.id) && of_registry(there) => {
+                    self.record_access(&mut state, &image, &there.id, None).await
+                }
+                Some(_) => true,
+            };
+            if over {
                 self.end_intent(&mut state, &name).await;
             }
         }
@@ -322,6 +317,18 @@ impl PullRecords {
 
     /// Adds access to the record of an image. Returns whether it is on disk.
     async fn record_access(&self, state: &mut State, image: &Reference, id: &str, access: Option<Access>) -> bool {
+        self.record(state, image, id, access, false).await
+    }
+
+    /// The same; with `pulled` the image was pulled under this name.
+    async fn record(
+        &self,
+        state: &mut State,
+        image: &Reference,
+        id: &str,
+        access: Option<Access>,
+        pulled: bool,
+    ) -> bool {
         let known = state.records.get(id);
         let mut record = known.cloned().unwrap_or_else(|| PulledRecord {
             kind: "ImagePulledRecord".into(),
@@ -329,9 +336,13 @@ impl PullRecords {
             last_updated_time: Timestamp::now(),
             image_ref: id.to_owned(),
             credential_mapping: BTreeMap::new(),
+            pulled_as: BTreeSet::new(),
         });
         if let Some(access) = access {
             record.credential_mapping.entry(image.repository()).or_default().merge(access);
+        }
+        if pulled {
+            record.pulled_as.insert(image.familiar());
         }
         if known == Some(&record) {
             return true;
@@ -351,7 +362,7 @@ impl PullRecords {
 
     async fn end_intent(&self, state: &mut State, image: &str) {
         match state.pulling.get_mut(image) {
-            Some(count) if *count > 1 => *count -= 1,
+            Some(pulling) if pulling.count > 1 => pulling.count -= 1,
             Some(_) => {
                 self.remove("pulling", image).await;
                 state.pulling.remove(image);
@@ -399,7 +410,7 @@ impl State {
         };
         let pulled = record.is_some_and(by_this_name)
             || self.unreadable.contains(&file_name(&found.id))
-            || self.pulling.contains_key(&image.to_string());
+            || self.pulling.get(&image.to_string()).is_some_and(|pulling| pulling.may_have_pulled(&found.id));
         decide(policy, image, pulled, record, credentials)
     }
 }

@@ -21,6 +21,12 @@ fn stored(id: &str, tag: &str) -> ImageSummary {
     ImageSummary { id: id.to_owned(), tags: vec![tag.to_owned()], digests: Vec::new(), size: 1 }
 }
 
+/// An image as Docker lists it after a pull: with a digest of its repository.
+fn pulled_image(id: &str, tag: &str) -> ImageSummary {
+    let digests = vec![format!("{}@sha256:{}", image(tag).repository(), "0b".repeat(32))];
+    ImageSummary { digests, ..stored(id, tag) }
+}
+
 fn found(named: bool) -> Image {
     Image { id: ID.to_owned(), shown: String::new(), user: String::new(), size: 1, named }
 }
@@ -43,7 +49,7 @@ impl Node {
     }
 
     async fn pulled(&self, name: &str, with: Option<&Credentials>) {
-        self.records.record_intent(&image(name)).await.unwrap();
+        self.records.record_intent(&image(name), None).await.unwrap();
         self.records.record_pulled(&image(name), ID, with).await;
     }
 
@@ -92,10 +98,10 @@ async fn a_private_image_of_another_namespace_is_pulled_again() {
 #[tokio::test]
 async fn an_interrupted_pull_is_not_a_preloaded_image() {
     let node = Node::new(PullVerificationPolicy::default());
-    node.records.record_intent(&image("r.example/private:1")).await.unwrap();
+    node.records.record_intent(&image("r.example/private:1"), None).await.unwrap();
     let node = node.restarted();
     assert!(node.pulls("r.example/private:1", &[]).await);
-    node.records.prune_unknown(&[stored(ID, "r.example/private:1")], Timestamp::now()).await;
+    node.records.prune_unknown(&[pulled_image(ID, "r.example/private:1")], Timestamp::now()).await;
     assert_eq!((node.files("pulled"), node.files("pulling")), (1, 0));
     let node = node.restarted();
     assert!(node.pulls("r.example/private:1", &of("a", "x")).await, "nobody knows what with");
@@ -103,12 +109,70 @@ async fn an_interrupted_pull_is_not_a_preloaded_image() {
     assert!(!node.pulls("r.example/private:1", &of("a", "x")).await);
 }
 
+/// A crash in the middle of a pull of what was there already, or was loaded meanwhile: it is preloaded as before.
+#[tokio::test]
+async fn an_interrupted_pull_does_not_lock_a_loaded_image() {
+    let name = "windlass/busybox:1";
+    for (before, there) in [(None, stored(ID, name)), (Some(ID), stored(ID, name)), (Some(ID), pulled_image(ID, name))]
+    {
+        let node = Node::new(PullVerificationPolicy::default());
+        node.records.record_intent(&image(name), before).await.unwrap();
+        assert_eq!(node.pulls(name, &[]).await, before.is_none(), "while the pull runs");
+        let node = node.restarted();
+        node.records.prune_unknown(&[there], Timestamp::now()).await;
+        assert_eq!((node.files("pulled"), node.files("pulling")), (0, 0), "{before:?}");
+        assert!(!node.restarted().pulls(name, &[]).await, "{before:?}");
+    }
+    // Another image has the name now: it was pulled.
+    let node = Node::new(PullVerificationPolicy::default());
+    node.records.record_intent(&image(name), Some("sha256:0c")).await.unwrap();
+    node.records.prune_unknown(&[], Timestamp::now()).await;
+    let node = node.restarted();
+    node.records.prune_unknown(&[pulled_image(ID, name)], Timestamp::now()).await;
+    assert_eq!((node.files("pulled"), node.files("pulling")), (1, 0));
+    assert!(node.pulls(name, &[]).await);
+}
+
+/// An image is the node's when it has pulled it, under each name that it has.
+#[tokio::test]
+async fn what_the_node_did_not_pull_is_somebodys() {
+    let node = Node::new(PullVerificationPolicy::default());
+    node.pulled("nginx:1", None).await;
+    let named = |tags: &[&str], digests: &[&str]| ImageSummary {
+        id: ID.to_owned(),
+        tags: tags.iter().map(|t| (*t).to_owned()).collect(),
+        digests: digests.iter().map(|d| format!("{d}@sha256:{}", "0b".repeat(32))).collect(),
+        size: 1,
+    };
+    let node = node.restarted();
+    for (tags, digests, own) in [
+        (vec!["nginx:1"], vec!["nginx"], true),
+        // The tag has moved on.
+        (vec![], vec!["nginx"], true),
+        // Somebody has kept it under another name.
+        (vec!["nginx:1", "nginx:rollback"], vec!["nginx"], false),
+        (vec!["nginx:1", "backup/nginx:1"], vec!["nginx"], false),
+        (vec!["nginx:1"], vec!["nginx", "r.example/nginx"], false),
+    ] {
+        let image = named(&tags, &digests);
+        assert_eq!(node.records.own(&[image]).await.contains(ID), own, "{tags:?} {digests:?}");
+    }
+    let built = ImageSummary { id: "sha256:0d".to_owned(), ..named(&["app:release"], &[]) };
+    assert!(node.records.own(&[built]).await.is_empty());
+    // One whose pull was not seen to end.
+    let node = Node::new(PullVerificationPolicy::default());
+    node.records.record_intent(&image("nginx:1"), None).await.unwrap();
+    let node = node.restarted();
+    node.records.prune_unknown(&[pulled_image(ID, "nginx:1")], Timestamp::now()).await;
+    assert!(node.records.own(&[pulled_image(ID, "nginx:1")]).await.is_empty());
+}
+
 #[tokio::test]
 async fn a_failed_pull_removes_its_intent_unless_another_runs() {
     let node = Node::new(PullVerificationPolicy::default());
     let name = image("r.example/x:1");
     for _ in 0..2 {
-        node.records.record_intent(&name).await.unwrap();
+        node.records.record_intent(&name, None).await.unwrap();
     }
     node.records.record_failed(&name).await;
     assert_eq!(node.files("pulling"), 1);

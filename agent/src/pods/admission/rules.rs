@@ -1,7 +1,7 @@
 //! Which pods the node rejects, whatever was scheduled here: evaluated once per pod, before anything of it is created.
 //! Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint};
 use windlass_kit::{
@@ -17,7 +17,7 @@ use super::{pressure, rejected, reservations::Reservation, sysctls};
 use crate::{
     Pressure,
     pods::{
-        container::security::local_app_armor,
+        container::security::{has_unnamed_app_armor, needs_app_armor},
         lifecycle::{kill::KillReason, reasons, spec},
     },
 };
@@ -38,8 +38,8 @@ pub(crate) struct NodeView {
     pub(crate) pressure: Pressure,
     /// The machine is about to shut down.
     pub(crate) shutting_down: bool,
-    /// The AppArmor profiles that are loaded.
-    pub(crate) profiles: BTreeSet<String>,
+    /// The kernel confines processes by AppArmor.
+    pub(crate) app_armor: bool,
     /// `allowedUnsafeSysctls` of the configuration.
     pub(crate) unsafe_sysctls: Vec<String>,
 }
@@ -83,7 +83,7 @@ pub(crate) fn reject<'a>(
         .or_else(|| sysctls::reject(spec, &node.unsafe_sysctls))
         .or_else(|| predicates(pod, spec, node, others.clone()))
         .or_else(|| resources(pod, node, others))
-        .or_else(|| unsupported(spec, node))
+        .or_else(|| unsupported(pod, spec, node))
 }
 
 fn predicates<'a>(
@@ -137,7 +137,9 @@ fn resources<'a>(
     let mut used = Amounts::default();
     others.for_each(|reservation| used.add(&reservation.amounts));
     let (wanted, all) = (requests(pod), &node.allocatable);
-    let named = wanted.other.iter().map(|(name, amount)| {
+    // An extended resource that the node does not have is the cluster's: a scheduler extender accounts for it.
+    let known = |name: &str| all.other.contains_key(name) || !is_extended(name);
+    let named = wanted.other.iter().filter(|(name, _)| known(name)).map(|(name, amount)| {
         let of = |amounts: &Amounts| amounts.other.get(name).copied().unwrap_or(0);
         (name.as_str(), *amount, of(&used), of(all))
     });
@@ -151,10 +153,32 @@ fn resources<'a>(
     lacking.and_then(|(name, wanted, used, all)| short(name, wanted, used, all))
 }
 
-fn unsupported(spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
-    let mut profiles = spec::all_containers(spec).filter_map(|(c, _)| local_app_armor(spec, c));
-    if let Some(profile) = profiles.find(|profile| !node.profiles.contains(*profile)) {
-        return Some(rejected("AppArmor", format_args!("Cannot enforce AppArmor: profile {profile:?} is not loaded")));
+/// Whether a resource is none of Kubernetes' own; upstream's `IsExtendedResourceName`.
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
+/// Whether the node confines the pod's containers as they ask. Which profiles are loaded is not asked: a container
+/// whose profile is not fails to start, and is tried again until something on the node has loaded it.
+fn app_armor(pod: &Pod, spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    // What runs already is not asked again.
+    if phase.is_some_and(|phase| phase != "Pending") || !needs_app_armor(pod, spec) {
+        return None;
+    }
+    let why = if !node.app_armor {
+        "AppArmor is not enabled on the host"
+    } else if spec::all_containers(spec).any(|(c, _)| has_unnamed_app_armor(pod, spec, c)) {
+        "invalid empty AppArmor profile name"
+    } else {
+        return None;
+    };
+    Some(rejected("AppArmor", format_args!("Cannot enforce AppArmor: {why}")))
+}
+
+fn unsupported(pod: &Pod, spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
+    if let Some(reason) = app_armor(pod, spec, node) {
+        return Some(reason);
     }
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
         return Some(rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
@@ -182,9 +206,14 @@ mod tests {
             name: "n".into(),
             labels: Some(BTreeMap::from([("disk".to_owned(), "fast".to_owned())])),
             taints: Vec::new(),
-            allocatable: Amounts { milli_cpu: 2000, memory: 1 << 30, ephemeral: 1 << 30, ..Amounts::default() },
+            allocatable: Amounts {
+                milli_cpu: 2000,
+                memory: 1 << 30,
+                ephemeral: 1 << 30,
+                other: [("example.com/thing".to_owned(), 0)].into(),
+            },
             max_pods: 3,
-            profiles: BTreeSet::from(["loaded".to_owned()]),
+            app_armor: true,
             ..NodeView::default()
         }
     }
@@ -227,13 +256,38 @@ mod tests {
         ] {
             assert_eq!(reason(spec, &[]).as_deref(), wanted, "{spec}");
         }
-        let profile = |name: &str| {
-            let context = format!(r#"{{"appArmorProfile":{{"type":"Localhost","localhostProfile":"{name}"}}}}"#);
-            reason(&format!(r#"{{"containers":[{{"name":"c","securityContext":{context}}}]}}"#), &[])
-        };
-        assert_eq!((profile("loaded"), profile("none").as_deref()), (None, Some("AppArmor")));
         let unknown = NodeView { labels: None, ..node() };
         assert_eq!(reject(&pod(r#"{"containers":[],"nodeSelector":{"a":"b"}}"#), &unknown, [].iter()), None);
+    }
+
+    #[test]
+    fn nothing_runs_unconfined_that_asks_for_app_armor() {
+        let without = NodeView { app_armor: false, ..node() };
+        let confined = |profile: &str| format!(r#""securityContext":{{"appArmorProfile":{profile}}}"#);
+        let of_container = |profile: &str| pod(&format!(r#"{{"containers":[{{"name":"c",{}}}]}}"#, confined(profile)));
+        let of_pod = |profile: &str| pod(&format!(r#"{{"containers":[{{"name":"c"}}],{}}}"#, confined(profile)));
+        let local = r#"{"type":"Localhost","localhostProfile":"mine"}"#;
+        for (profile, refused) in
+            [(r#"{"type":"RuntimeDefault"}"#, true), (local, true), (r#"{"type":"Unconfined"}"#, false)]
+        {
+            for mut pod in [of_container(profile), of_pod(profile)] {
+                let said = reject(&pod, &without, [].iter()).map(|r| (r.reason, r.message));
+                let message = "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host";
+                assert_eq!(said, refused.then(|| ("AppArmor".to_owned(), message.to_owned())), "{profile}");
+                assert_eq!(reject(&pod, &node(), [].iter()), None, "{profile}: whichever profiles are loaded");
+                pod.status.get_or_insert_default().phase = Some("Running".to_owned());
+                assert_eq!(reject(&pod, &without, [].iter()), None, "{profile}: it runs already");
+            }
+        }
+        let unnamed = of_container(r#"{"type":"Localhost"}"#);
+        assert_eq!(reject(&unnamed, &node(), [].iter()).unwrap().reason, "AppArmor");
+        // Of a static pod, which nobody gave the fields that came after annotations.
+        for (value, refused) in [("localhost/mine", true), ("unconfined", false)] {
+            let mut pod = pod(r#"{"containers":[{"name":"c"}]}"#);
+            let key = "container.apparmor.security.beta.kubernetes.io/c".to_owned();
+            pod.metadata.annotations = Some(BTreeMap::from([(key, value.to_owned())]));
+            assert_eq!(reject(&pod, &without, [].iter()).is_some(), refused, "{value}");
+        }
     }
 
     #[test]
@@ -251,6 +305,8 @@ mod tests {
             (asks(r#""memory":"1Gi""#), Some("OutOfmemory")),
             (asks(r#""ephemeral-storage":"2Gi""#), Some("OutOfephemeral-storage")),
             (asks(r#""example.com/thing":"1""#), Some("OutOfexample.com/thing")),
+            (asks(r#""example.com/of-the-cluster":"1""#), None),
+            (asks(r#""hugepages-1Gi":"1Gi""#), Some("OutOfhugepages-1Gi")),
             (binds(r#""hostPort":80"#), Some("NodePorts")),
             (binds(r#""hostPort":80,"hostIP":"127.0.0.2""#), None),
             (binds(r#""hostPort":80,"protocol":"UDP""#), None),

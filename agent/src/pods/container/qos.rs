@@ -15,6 +15,7 @@ use windlass_kit::{
 };
 
 use crate::{
+    SwapBehavior,
     cgroup::limits::{HugePages, milli_cpu_to_quota, milli_cpu_to_shares},
     engine::inspect::Limits,
     pods::lifecycle::spec,
@@ -87,6 +88,39 @@ pub(crate) fn pod_limits(spec: &PodSpec) -> Limits {
         cpu_shares: milli_cpu_to_shares(requested.saturating_add(extra_cpu)),
         cpu_quota: cpu_limit.map_or(0, |m| milli_cpu_to_quota(m.saturating_add(extra_cpu))),
     }
+}
+
+/// What the node has for its pods' swap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct NodeSwap {
+    pub(crate) behavior: SwapBehavior,
+    /// Bytes of memory of the machine.
+    pub(crate) memory: i64,
+    /// Bytes of swap of the machine.
+    pub(crate) swap: i64,
+}
+
+/// Bytes of swap that a container may use beside its memory: none, or with LimitedSwap its memory request's share of
+/// the machine's. Upstream's `GetContainerSwapBehavior` and `calcSwapForBurstablePods`
+/// (pkg/kubelet/kuberuntime/kuberuntime_container_linux.go).
+pub(crate) fn swap_limit(pod: &Pod, container: &Container, node: NodeSwap) -> i64 {
+    let requested = request(container, "memory").map_or(0, Quantity::units);
+    let limited = limit(container, "memory").map_or(0, Quantity::units);
+    let without = node.behavior == SwapBehavior::NoSwap
+        || spec::is_critical(pod)
+        || class_of(pod) != Class::Burstable
+        || requested == limited
+        || requested > node.memory;
+    if without || node.memory <= 0 {
+        return 0;
+    }
+    let share = i128::from(requested) * i128::from(node.swap) / i128::from(node.memory);
+    i64::try_from(share).unwrap_or(0)
+}
+
+/// Bytes of swap of all of a pod.
+pub(crate) fn pod_swap_limit(pod: &Pod, spec: &PodSpec, node: NodeSwap) -> i64 {
+    spec::all_containers(spec).map(|(c, _)| swap_limit(pod, c, node)).fold(0, i64::saturating_add)
 }
 
 /// The priority class of pods that a node does not work without.
@@ -170,6 +204,35 @@ mod tests {
         let mut whole = spec(&["{}", burstable]);
         whole.resources = serde_json::from_str(r#"{"requests":{"memory":"2Gi"}}"#).ok();
         assert_eq!((score(&whole, "c0"), score(&whole, "c1")), (875, 625), "half a GiB more for each");
+    }
+
+    #[test]
+    fn only_burstable_containers_swap_and_only_where_the_node_lets_them() {
+        let pod = |resources: &[&str]| Pod { spec: Some(spec(resources)), ..Pod::default() };
+        let node = NodeSwap { behavior: SwapBehavior::LimitedSwap, memory: 8 << 30, swap: 4 << 30 };
+        let swaps = |pod: &Pod, node: NodeSwap| -> Vec<i64> {
+            let spec = pod.spec.as_ref().unwrap();
+            spec.containers.iter().map(|c| swap_limit(pod, c, node)).collect()
+        };
+        let burstable = pod(&[
+            r#"{"requests":{"memory":"1Gi"}}"#,
+            r#"{"requests":{"memory":"1Gi"},"limits":{"memory":"2Gi"}}"#,
+            r#"{"requests":{"memory":"1Gi"},"limits":{"memory":"1Gi"}}"#,
+            "{}",
+            r#"{"requests":{"memory":"9Gi"}}"#,
+        ]);
+        assert_eq!(swaps(&burstable, node), [512 << 20, 512 << 20, 0, 0, 0]);
+        assert_eq!(pod_swap_limit(&burstable, burstable.spec.as_ref().unwrap(), node), 1 << 30);
+        let none = NodeSwap { behavior: SwapBehavior::NoSwap, ..node };
+        assert_eq!(swaps(&burstable, none), [0; 5]);
+        assert_eq!(swaps(&pod(&["{}"]), node), [0]);
+        assert_eq!(
+            swaps(&pod(&[r#"{"limits":{"memory":"1Gi","cpu":"1"},"requests":{"memory":"1Gi","cpu":"1"}}"#]), node),
+            [0]
+        );
+        let mut critical = burstable.clone();
+        critical.spec.as_mut().unwrap().priority = Some(2_000_001_000);
+        assert_eq!(swaps(&critical, node), [0; 5]);
     }
 
     #[test]

@@ -1,16 +1,26 @@
 //! The user and the privileges of a container: from its two security contexts to Docker's options. Pure.
 
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, Container, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext,
+    AppArmorProfile, Container, Pod, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext,
 };
 
 use super::container_config::ContainerImage;
+use crate::pods::lifecycle::spec;
 
 /// Both security contexts that apply to a container; its own wins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SecurityContexts<'a> {
     pub(super) own: Option<&'a SecurityContext>,
     pub(super) pod: Option<&'a PodSecurityContext>,
+}
+
+/// Why a container gets no user.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum UserFault {
+    /// `runAsNonRoot` forbids it; upstream's message goes on with the pod and the container.
+    Root(String),
+    /// The image does not say what is needed of it.
+    Unknown(String),
 }
 
 impl<'a> SecurityContexts<'a> {
@@ -26,10 +36,10 @@ impl<'a> SecurityContexts<'a> {
         self.own.and_then(|c| c.seccomp_profile.as_ref()).or_else(|| self.pod.and_then(|c| c.seccomp_profile.as_ref()))
     }
 
-    fn app_armor(self) -> Option<&'a AppArmorProfile> {
-        self.own
-            .and_then(|c| c.app_armor_profile.as_ref())
-            .or_else(|| self.pod.and_then(|c| c.app_armor_profile.as_ref()))
+    /// The AppArmor profile: the container's own, that of its `annotation`, or the pod's, as upstream's `GetProfile`.
+    fn app_armor(self, annotation: Option<&str>) -> Option<AppArmorProfile> {
+        let own = self.own.and_then(|c| c.app_armor_profile.clone()).or_else(|| annotation.and_then(annotated_profile));
+        own.or_else(|| self.pod.and_then(|c| c.app_armor_profile.clone()))
     }
 
     fn selinux(self) -> Option<&'a SELinuxOptions> {
@@ -42,7 +52,7 @@ impl<'a> SecurityContexts<'a> {
     ///
     /// # Errors
     /// The message of CreateContainerConfigError.
-    pub(super) fn user(self, image: &ContainerImage<'_>) -> Result<Option<String>, String> {
+    pub(super) fn user(self, image: &ContainerImage<'_>) -> Result<Option<String>, UserFault> {
         let Self { own, pod } = self;
         let (uid, gid) = self.ids();
         let non_root =
@@ -50,14 +60,15 @@ impl<'a> SecurityContexts<'a> {
         let image_name = image.user.split(':').next().unwrap_or("");
         if non_root {
             match (uid, image_name) {
-                (Some(0), _) => return Err("container's runAsUser breaks non-root policy".to_owned()),
+                (Some(0), _) => return Err(UserFault::Root("container's runAsUser breaks non-root policy".to_owned())),
                 (None, "" | "0" | "root") => {
-                    return Err("container has runAsNonRoot and image will run as root".to_owned());
+                    let why = "container has runAsNonRoot and image will run as root";
+                    return Err(UserFault::Root(why.to_owned()));
                 }
                 (None, name) if name.parse::<i64>().is_err() => {
-                    return Err(format!(
+                    return Err(UserFault::Root(format!(
                         "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
-                    ));
+                    )));
                 }
                 _ => {}
             }
@@ -65,7 +76,7 @@ impl<'a> SecurityContexts<'a> {
         let name = if image_name.is_empty() { "0" } else { image_name };
         if self.needs_primary_group(image.user) {
             let user = uid.map_or_else(|| name.to_owned(), |uid| uid.to_string());
-            let group = primary_group(image.passwd.unwrap_or(""), &user)?;
+            let group = primary_group(image.passwd.unwrap_or(""), &user).map_err(UserFault::Unknown)?;
             return Ok(Some(format!("{user}:{group}")));
         }
         Ok(match (uid, gid) {
@@ -99,8 +110,9 @@ impl<'a> SecurityContexts<'a> {
         pod.supplemental_groups.iter().flatten().chain(pod.fs_group.iter()).map(i64::to_string).collect()
     }
 
-    /// Docker's `SecurityOpt`; `seccomp` is the content of a Localhost profile, where one is asked for.
-    pub(super) fn options(self, seccomp: Option<&str>) -> Vec<String> {
+    /// Docker's `SecurityOpt`; `seccomp` is the content of a Localhost profile, where one is asked for, `app_armor` the
+    /// container's annotation.
+    pub(super) fn options(self, seccomp: Option<&str>, app_armor: Option<&str>) -> Vec<String> {
         let mut options = Vec::new();
         if self.own.and_then(|c| c.allow_privilege_escalation) == Some(false) {
             options.push("no-new-privileges".to_owned());
@@ -111,13 +123,17 @@ impl<'a> SecurityContexts<'a> {
                 // Without a profile Docker's default filter applies: upstream's `seccompDefault`, which is off there.
                 None | Some("RuntimeDefault") => {}
                 Some("Localhost") => options.extend(seccomp.map(|profile| format!("seccomp={profile}"))),
-                Some(_) => options.push("seccomp=unconfined".to_owned()),
+                Some("Unconfined") => options.push("seccomp=unconfined".to_owned()),
+                // Only a manifest on the node may have another one, whose author did not ask for less than the default.
+                Some(_) => {}
             }
-            match self.app_armor() {
+            match self.app_armor(app_armor) {
                 Some(AppArmorProfile { type_, .. }) if type_ == "Unconfined" => {
                     options.push("apparmor=unconfined".to_owned());
                 }
-                Some(AppArmorProfile { localhost_profile: Some(name), .. }) => options.push(format!("apparmor={name}")),
+                Some(AppArmorProfile { localhost_profile: Some(name), type_ }) if type_ == "Localhost" => {
+                    options.push(format!("apparmor={name}"));
+                }
                 _ => {}
             }
         }
@@ -151,10 +167,46 @@ pub(crate) fn needs_passwd(spec: &PodSpec, container: &Container, image_user: &s
     SecurityContexts::of(spec, container).needs_primary_group(image_user)
 }
 
-/// The Localhost AppArmor profile that a container names.
-pub(crate) fn local_app_armor<'a>(spec: &'a PodSpec, container: &'a Container) -> Option<&'a str> {
-    let profile = SecurityContexts::of(spec, container).app_armor().filter(|p| p.type_ == "Localhost")?;
-    profile.localhost_profile.as_deref()
+/// Whether a container asks for a Localhost AppArmor profile and names none.
+pub(crate) fn has_unnamed_app_armor(pod: &Pod, spec: &PodSpec, container: &Container) -> bool {
+    let profile = SecurityContexts::of(spec, container).app_armor(app_armor_annotation(pod, container));
+    let local = profile.filter(|p| p.type_ == "Localhost");
+    local.is_some_and(|p| p.localhost_profile.as_deref().is_none_or(|name| name.trim().is_empty()))
+}
+
+/// The prefix of annotations that said a container's AppArmor profile before there were fields.
+const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// A container's AppArmor profile by its pod's annotations, which the API makes fields of; those of a static pod nobody
+/// did.
+pub(crate) fn app_armor_annotation<'a>(pod: &'a Pod, container: &Container) -> Option<&'a str> {
+    let key = format!("{APP_ARMOR_ANNOTATION}{}", container.name);
+    pod.metadata.annotations.as_ref()?.get(&key).map(String::as_str)
+}
+
+/// The profile that an annotation names; `None` for what it cannot say.
+fn annotated_profile(text: &str) -> Option<AppArmorProfile> {
+    let of = |type_: &str, name: Option<&str>| AppArmorProfile {
+        type_: type_.to_owned(),
+        localhost_profile: name.map(str::to_owned),
+    };
+    match text {
+        "runtime/default" => Some(of("RuntimeDefault", None)),
+        "unconfined" => Some(of("Unconfined", None)),
+        local => local.strip_prefix("localhost/").map(|name| of("Localhost", Some(name))),
+    }
+}
+
+/// Whether a pod or one of its containers is to be confined by AppArmor; upstream's `isRequired`
+/// (pkg/security/apparmor/helpers.go).
+pub(crate) fn needs_app_armor(pod: &Pod, spec: &PodSpec) -> bool {
+    let confines = |profile: Option<&AppArmorProfile>| profile.is_some_and(|p| p.type_ != "Unconfined");
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let mut annotated = annotations.filter(|(key, _)| key.starts_with(APP_ARMOR_ANNOTATION));
+    confines(spec.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref()))
+        || spec::all_containers(spec)
+            .any(|(c, _)| confines(c.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref())))
+        || annotated.any(|(_, profile)| profile != "unconfined")
 }
 
 /// The Localhost seccomp profile that a container names, by its path below the profiles' directory.

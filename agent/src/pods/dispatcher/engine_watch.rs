@@ -34,6 +34,8 @@ const INSPECT_CONCURRENCY: usize = 8;
 #[derive(Debug)]
 pub(super) enum EngineEvent {
     Changed(Changed),
+    /// Names of images may lead to others now.
+    ImagesChanged,
     /// All containers, with their details when this is the first list.
     Listed(Vec<Listed>, Vec<Instance>),
 }
@@ -82,12 +84,15 @@ impl EngineWatcher {
         self.heart.beat();
         // From before the list, so that no event falls between.
         let mut events = Box::pin(self.engine.events());
+        let mut image_events = Box::pin(self.engine.image_events());
         let listed = self.engine.list().await?;
         let details = if self.first { self.inspect_all(&listed).await? } else { Vec::new() };
         self.first = false;
         let version = info.version.clone();
         let _ = self.info.send(info);
-        if self.events.send(EngineEvent::Listed(listed, details)).await.is_err() {
+        // Events of images were lost while Docker was away.
+        let listed = [EngineEvent::ImagesChanged, EngineEvent::Listed(listed, details)];
+        if send_all(&self.events, listed).await.is_err() {
             return Ok(());
         }
         let up = Health::Up { version: version.clone() };
@@ -95,16 +100,17 @@ impl EngineWatcher {
             tracing::info!(version, "Docker answers");
         }
         let (mut relist, mut ping) = (later_interval(RELIST_INTERVAL).await, later_interval(PING_INTERVAL).await);
+        let mut listed_at = Instant::now();
         loop {
             self.heart.beat();
             let event = tokio::select! {
                 event = events.next() => match event {
                     Some(event) => EngineEvent::Changed(event?),
-                    None => return Err(EngineError {
-                        attempt: "failed to follow Docker's events".to_owned(),
-                        reason: "the stream ended; Docker may be restarting".to_owned(),
-                        cause: Cause::Unreachable,
-                    }),
+                    None => return Err(stream_ended()),
+                },
+                changed = image_events.next() => match changed {
+                    Some(changed) => changed.map(|()| EngineEvent::ImagesChanged)?,
+                    None => return Err(stream_ended()),
                 },
                 _ = ping.tick() => {
                     self.engine.ping().await?;
@@ -112,6 +118,8 @@ impl EngineWatcher {
                 }
                 _ = relist.tick() => {
                     let started = Instant::now();
+                    self.metrics.relist_interval.observe_duration([], started - listed_at);
+                    listed_at = started;
                     let listed = self.engine.list().await?;
                     self.metrics.relist.observe_duration([], started.elapsed());
                     EngineEvent::Listed(listed, Vec::new())
@@ -132,6 +140,21 @@ impl EngineWatcher {
             .inspect(|_| self.heart.beat());
         inspections.try_filter_map(|found| async { Ok(found) }).try_collect().await
     }
+}
+
+fn stream_ended() -> EngineError {
+    EngineError {
+        attempt: "failed to follow Docker's events".to_owned(),
+        reason: "the stream ended; Docker may be restarting".to_owned(),
+        cause: Cause::Unreachable,
+    }
+}
+
+async fn send_all<const N: usize>(to: &mpsc::Sender<EngineEvent>, all: [EngineEvent; N]) -> Result<(), ()> {
+    for event in all {
+        to.send(event).await.map_err(drop)?;
+    }
+    Ok(())
 }
 
 /// An interval whose first tick is a period away.

@@ -300,6 +300,7 @@ impl Dispatcher {
                     let _ = worker.events.try_send(RuntimeEvent::Changed(changed));
                 }
             }
+            EngineEvent::ImagesChanged => self.context.images_changed.send_modify(|count| *count += 1),
             EngineEvent::Listed(listed, details) => self.on_listed(listed, details),
         }
     }

@@ -2,17 +2,24 @@
 
 use jiff::Timestamp;
 
-use super::{probes::ProbeType, step_key::StepKey};
+use super::{probes::ProbeType, resize::ResizeStep, step_key::StepKey};
 
 /// One step that a worker starts. The steps of one plan do not depend on each other and run side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    PrepareVolumes,
-    /// Rewrite the files of volumes whose sources changed.
-    RefreshVolumes,
+    /// Set up a volume.
+    PrepareVolume {
+        volume: String,
+    },
+    /// Rewrite the files of a volume whose sources changed, or whose token is due for renewal.
+    RefreshVolume {
+        volume: String,
+    },
     /// Look the image up, and pull it if the pull policy says so.
     EnsureImage {
         container: String,
+        /// The container's turn has not come: failures are shown to nobody yet.
+        ahead: bool,
     },
     CreateSandbox {
         attempt: u32,
@@ -40,16 +47,30 @@ pub(crate) enum Action {
         id: String,
         probe: ProbeType,
     },
-    /// Apply the resources of the spec to a running container.
-    Resize {
-        container: String,
-        id: String,
-    },
+    /// Apply one resource of the spec to a running container.
+    Resize(ResizeStep),
     /// Cut the grace period of a container that is being stopped.
     ShortenGrace {
         id: String,
         grace: i64,
     },
+    /// Run the preStop hook of a container, which begins its grace period.
+    PreStop {
+        container: String,
+        id: String,
+        grace: i64,
+        message: String,
+    },
+    /// The container of a hook must exit sooner.
+    ShortenPreStop {
+        id: String,
+        grace: i64,
+    },
+    /// A hook has used up its container's grace period.
+    CutPreStop {
+        id: String,
+    },
+    /// Stop a container whose hook is over, or that has none.
     Stop {
         container: String,
         id: String,
@@ -76,14 +97,17 @@ impl Action {
     /// Two actions with the same key are never in flight together.
     pub(crate) fn key(&self) -> StepKey {
         match self {
-            Self::PrepareVolumes | Self::RefreshVolumes | Self::ReleaseVolumes => StepKey::Volumes,
-            Self::EnsureImage { container } => StepKey::Image(container.clone()),
+            Self::PrepareVolume { volume } | Self::RefreshVolume { volume } => StepKey::Volume(volume.clone()),
+            Self::ReleaseVolumes => StepKey::ReleaseVolumes,
+            Self::EnsureImage { container, .. } => StepKey::Image(container.clone()),
             Self::CreateSandbox { .. } => StepKey::Sandbox,
             Self::StartSandbox { id } | Self::RemoveSandbox { id } => StepKey::Container(id.clone()),
             Self::Create { container, .. } => StepKey::Create(container.clone()),
             Self::Start { id, .. } | Self::Stop { id, .. } | Self::Remove { id } => StepKey::Container(id.clone()),
+            Self::PreStop { id, .. } => StepKey::PreStop(id.clone()),
+            Self::ShortenPreStop { id, .. } | Self::CutPreStop { id } => StepKey::BoundPreStop(id.clone()),
             Self::PostStart { id, .. } => StepKey::PostStart(id.clone()),
-            Self::Resize { id, .. } => StepKey::Resize(id.clone()),
+            Self::Resize(_) => StepKey::Resize,
             Self::Probe { container, probe, .. } => StepKey::Probe(container.clone(), *probe),
             Self::ShortenGrace { id, .. } => StepKey::ShortenGrace(id.clone()),
             Self::CleanUp => StepKey::CleanUp,

@@ -17,8 +17,10 @@ pub(crate) mod restarts;
 pub(crate) mod spec;
 pub(crate) mod status;
 pub(crate) mod step_key;
+mod stopping;
 mod termination;
 #[cfg(test)]
 mod tests;
 pub(crate) mod time;
 pub(crate) mod view;
+pub(crate) mod volumes;

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey};
+use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey, volumes::VolumeState};
 use crate::engine::{
     inspect::{Instance, State},
     names::SANDBOX_NAME,
@@ -31,7 +31,8 @@ pub(crate) struct Failure {
 /// What is known of the image of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImageState {
-    /// In the engine's store.
+    /// In the engine's store. Good for one container: names of images move, and images are removed, so that each start
+    /// looks it up again; until then the engine's events of images invalidate it.
     Present {
         id: String,
         /// What `imageID` shows: the digest in its registry, or its id.
@@ -40,6 +41,9 @@ pub(crate) enum ImageState {
     },
     /// Lookup or pull failed; retried later.
     Failed(Failure),
+    /// The same before the container's turn had come: an init container may have to prepare what the pull needs. Nobody
+    /// is shown it, and it does not count when the turn comes.
+    FailedAhead(Failure),
 }
 
 /// Whether the node can give a pod the resources that its spec asks for now.
@@ -62,11 +66,8 @@ pub(crate) struct Observed {
     pub(crate) network_ready: BTreeSet<String>,
     /// The pod's IP addresses, the primary family first.
     pub(crate) addresses: Vec<IpAddr>,
-    /// The volumes of this pod's spec are set up.
-    pub(crate) volumes_ready: bool,
-    pub(crate) volumes_failure: Option<Failure>,
-    /// When the files of volumes are to be rewritten.
-    pub(crate) refresh_volumes_at: Option<Timestamp>,
+    /// How far each volume is, by its name; one that was not tried yet is absent.
+    pub(crate) volumes: BTreeMap<String, VolumeState>,
     pub(crate) sandbox_failure: Option<Failure>,
     /// By container name.
     pub(crate) images: BTreeMap<String, ImageState>,
@@ -82,6 +83,8 @@ pub(crate) struct Observed {
     pub(crate) cleaned_up: bool,
     /// The API has deleted the pod.
     pub(crate) deleted_from_api: bool,
+    /// Ids of instances whose preStop hook is over.
+    pub(crate) pre_stop_done: BTreeSet<String>,
     /// Containers that are being stopped, each with when its grace period ends.
     pub(crate) stopping: BTreeMap<String, Timestamp>,
     /// Of these, those whose processes have all exited; the engine reports that a moment later.
@@ -112,6 +115,11 @@ impl Observed {
     /// The containers that run, as the engine reports them, without the sandbox.
     pub(crate) fn running_containers(&self) -> impl Iterator<Item = &Instance> {
         self.instances.iter().filter(|i| !i.is_sandbox() && i.is_running())
+    }
+
+    /// Forgets which images are present: names may lead to others now.
+    pub(crate) fn forget_images(&mut self) {
+        self.images.retain(|_, state| !matches!(state, ImageState::Present { .. }));
     }
 
     /// Whether a container other than the sandbox runs.
@@ -174,6 +182,7 @@ impl Observed {
         self.stopping.remove(id);
         self.processes_exited.remove(id);
         self.post_start_done.remove(id);
+        self.pre_stop_done.remove(id);
         self.unhealthy.remove(id);
     }
 }

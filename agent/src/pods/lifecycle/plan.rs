@@ -11,9 +11,11 @@ use super::{
     resize::{self, ResizePath},
     restarts::shown_until,
     spec::{self, Role},
+    stopping::StopOrder,
     termination::{plan_terminal, plan_termination},
     time::saturating_add,
     view::{PodOutcome, PodView},
+    volumes::VolumeState,
 };
 use crate::engine::{
     inspect::{Exit, Instance, State},
@@ -60,11 +62,6 @@ struct Sandbox<'a> {
     ready: bool,
 }
 
-/// The action that stops an instance; `message` is the event's, the usual one where it is empty.
-pub(super) fn stop(instance: &Instance, grace: i64, message: String) -> Action {
-    Action::Stop { container: instance.identity.container.clone(), id: instance.id.clone(), grace, message }
-}
-
 impl PodView<'_> {
     /// A pod that is to run, until it is terminal.
     fn plan_run(&self) -> Plan {
@@ -91,14 +88,15 @@ impl PodView<'_> {
         }
         // Containers of an earlier sandbox have lost their network.
         for old in observed.running_containers().filter(|i| i.sandbox != sandbox.id) {
-            plan.push(stop(old, SANDBOX_CHANGED_GRACE, SANDBOX_CHANGED.to_owned()));
+            self.stop(StopOrder::new(old, SANDBOX_CHANGED_GRACE, SANDBOX_CHANGED), &mut plan);
         }
 
         // A container's rule restarts all: everything stops first.
         let old: Vec<&Instance> = observed.running_containers().filter(|i| self.predates_restart(i)).collect();
         if !old.is_empty() {
-            let stops = old.iter().map(|i| stop(i, 0, "Restarting all containers of the pod".to_owned()));
-            plan.actions.extend(stops);
+            for instance in old {
+                self.stop(StopOrder::new(instance, 0, "Restarting all containers of the pod"), &mut plan);
+            }
             return plan;
         }
         for container in spec::ephemeral_containers(self.spec) {
@@ -109,21 +107,26 @@ impl PodView<'_> {
         } else {
             // Images of later containers are pulled meanwhile.
             for container in &self.spec.containers {
-                self.ensure_image(container, &mut plan);
+                self.ensure_image(container, true, &mut plan);
             }
         }
         plan
     }
 
     fn sync_volumes(&self, plan: &mut Plan) {
-        let observed = self.observed;
-        if !observed.volumes_ready && self.is_retry_due(observed.volumes_failure.as_ref(), plan) {
-            plan.push(Action::PrepareVolumes);
-        }
-        match observed.refresh_volumes_at.filter(|_| observed.volumes_ready) {
-            Some(at) if at <= self.now => plan.push(Action::RefreshVolumes),
-            Some(at) => plan.wake(at),
-            None => {}
+        for volume in self.spec.volumes.iter().flatten().map(|v| v.name.clone()) {
+            match self.observed.volumes.get(&volume) {
+                None => plan.push(Action::PrepareVolume { volume }),
+                Some(VolumeState::Failed { failure, .. }) => {
+                    if self.is_retry_due(Some(failure), plan) {
+                        plan.push(Action::PrepareVolume { volume });
+                    }
+                }
+                Some(VolumeState::Ready { refresh_at: Some(at), .. }) if *at <= self.now => {
+                    plan.push(Action::RefreshVolume { volume });
+                }
+                Some(VolumeState::Ready { refresh_at, .. }) => refresh_at.iter().for_each(|at| plan.wake(*at)),
+            }
         }
     }
 
@@ -150,7 +153,7 @@ impl PodView<'_> {
             if hooks_done || newest.is_some_and(Instance::is_running) {
                 self.sync_container(container, Role::Main, sandbox, plan);
             } else {
-                self.ensure_image(container, plan);
+                self.ensure_image(container, true, plan);
             }
             let done = newest.is_some_and(|i| self.observed.post_start_done.contains(&i.id));
             hooks_done &= spec::post_start(container).is_none() || done;
@@ -159,13 +162,15 @@ impl PodView<'_> {
 
     fn plan_new_sandbox(&self, plan: &mut Plan) {
         let observed = self.observed;
-        for (container, _) in spec::all_containers(self.spec) {
-            self.ensure_image(container, plan);
+        // Its first container needs no other before it; without init containers all main ones do.
+        let inits = spec::init_containers(self.spec);
+        for (index, (container, _)) in spec::all_containers(self.spec).enumerate() {
+            self.ensure_image(container, index > 0 && !inits.is_empty(), plan);
         }
         let attempt = observed.sandbox().map_or(0, |s| s.identity.attempt + 1);
         // What ran in the old sandbox must have exited before the next one starts.
         for old in observed.running_containers() {
-            plan.push(stop(old, SANDBOX_CHANGED_GRACE, SANDBOX_CHANGED.to_owned()));
+            self.stop(StopOrder::new(old, SANDBOX_CHANGED_GRACE, SANDBOX_CHANGED), plan);
         }
         if !observed.has_running() && self.is_retry_due(observed.sandbox_failure.as_ref(), plan) {
             plan.push(Action::CreateSandbox { attempt });
@@ -225,15 +230,19 @@ impl PodView<'_> {
         let observed = self.observed;
         let grace = self.spec.termination_grace_period_seconds.unwrap_or(30);
         let name = &container.name;
-        if instance.hash != container_hash(name, spec::image_of(container)) {
-            plan.push(stop(instance, grace, format!("Container {name} definition changed, will be restarted")));
+        let mut stop = |grace: i64, message: String| self.stop(StopOrder::new(instance, grace, message), plan);
+        if observed.stopping.contains_key(&instance.id) {
+            // Once its hook has run there is no way back.
+            stop(grace, String::new());
+        } else if instance.hash != container_hash(name, spec::image_of(container)) {
+            stop(grace, format!("Container {name} definition changed, will be restarted"));
         } else if let Some(probe) = probes::failed_probe(container, instance, &observed.probes) {
             let never = spec::RestartPolicy::of(self.spec) == spec::RestartPolicy::Never;
             let again = if never { "" } else { ", will be restarted" };
             let message = format!("Container {name} failed {} probe{again}", probe.name().to_lowercase());
-            plan.push(stop(instance, probes::termination_grace(container, probe).unwrap_or(grace), message));
+            stop(probes::termination_grace(container, probe).unwrap_or(grace), message);
         } else if observed.unhealthy.contains(&instance.id) {
-            plan.push(stop(instance, grace, super::reasons::FAILED_POST_START_HOOK.to_owned()));
+            stop(grace, super::reasons::FAILED_POST_START_HOOK.to_owned());
         } else if self.is_hook_pending(container, instance) {
             plan.push(Action::PostStart { container: name.clone(), id: instance.id.clone() });
         } else {
@@ -245,17 +254,26 @@ impl PodView<'_> {
         self.has_started(container, instance)
     }
 
+    fn stop(&self, order: StopOrder<'_>, plan: &mut Plan) {
+        order.plan(Some(self.spec), self.observed, self.now, plan);
+    }
+
     /// Applies a granted resize to one container.
     fn actuate_resize(&self, container: &Container, instance: &Instance, grace: i64, plan: &mut Plan) {
         match resize::resize_path(container, instance) {
             Some(ResizePath::Restart) => {
                 let message = format!("Container {} resize requires restart", container.name);
-                plan.push(stop(instance, grace, message));
+                self.stop(StopOrder::new(instance, grace, message), plan);
             }
-            Some(ResizePath::InPlace) if self.is_retry_due(self.observed.resize_failure.as_ref(), plan) => {
-                plan.push(Action::Resize { container: container.name.clone(), id: instance.id.clone() });
+            Some(ResizePath::InPlace) => {
+                // Another container's may come first.
+                if let Some(step) = resize::next_step(self.spec, self.observed).filter(|step| step.id == instance.id)
+                    && self.is_retry_due(self.observed.resize_failure.as_ref(), plan)
+                {
+                    plan.push(Action::Resize(step));
+                }
             }
-            _ => {}
+            None => {}
         }
     }
 
@@ -312,9 +330,11 @@ impl PodView<'_> {
     }
 
     fn create(&self, container: &Container, attempt: u32, sandbox: Sandbox<'_>, plan: &mut Plan) {
-        let present = self.ensure_image(container, plan);
-        let failure = self.observed.start_failures.get(&container.name);
-        if present && self.observed.volumes_ready && self.is_retry_due(failure, plan) {
+        // The image is looked up when it is needed, and not before a back-off.
+        if !self.is_retry_due(self.observed.start_failures.get(&container.name), plan) {
+            return;
+        }
+        if self.ensure_image(container, false, plan) && self.observed.are_volumes_ready(self.spec) {
             let (container, sandbox) = (container.name.clone(), sandbox.id.to_owned());
             plan.push(Action::Create { container, attempt, sandbox });
         }
@@ -327,8 +347,9 @@ impl PodView<'_> {
         }
     }
 
-    /// Asks for the image where it is not known to be present; gives whether it is.
-    fn ensure_image(&self, container: &Container, plan: &mut Plan) -> bool {
+    /// Asks for the image where it is not known to be present, perhaps `ahead` of the container's turn; gives whether it
+    /// is.
+    fn ensure_image(&self, container: &Container, ahead: bool, plan: &mut Plan) -> bool {
         match self.observed.images.get(&container.name) {
             Some(ImageState::Present { .. }) => return true,
             Some(ImageState::Failed(failure)) if failure.retry_at > self.now => {
@@ -336,12 +357,16 @@ impl PodView<'_> {
                 plan.wake(if shown_until > self.now { shown_until } else { failure.retry_at });
                 return false;
             }
+            Some(ImageState::FailedAhead(failure)) if ahead && failure.retry_at > self.now => {
+                plan.wake(failure.retry_at);
+                return false;
+            }
             _ => {}
         }
         // The image of a container that runs need not be looked up.
         if self.observed.newest(&container.name).is_none_or(|i| !i.is_running()) {
-            let action = Action::EnsureImage { container: container.name.clone() };
-            if !plan.actions.contains(&action) {
+            let action = Action::EnsureImage { container: container.name.clone(), ahead };
+            if !plan.actions.iter().any(|planned| planned.key() == action.key()) {
                 plan.push(action);
             }
         }

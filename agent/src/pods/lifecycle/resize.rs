@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, ResourceRequirements},
+    api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 
@@ -15,7 +15,10 @@ use super::{
     view::PodView,
 };
 use crate::{
-    cgroup::limits::{CPU_PERIOD, container_limits},
+    cgroup::{
+        limits::{CPU_PERIOD, container_limits},
+        tree::Resource,
+    },
     engine::inspect::{Instance, Limits, State},
 };
 
@@ -46,6 +49,103 @@ pub(crate) fn resize_path(container: &Container, instance: &Instance) -> Option<
     // Docker cannot remove a memory limit while a container runs.
     let again = (cpu && restarts("cpu")) || (memory && (restarts("memory") || wanted.memory == 0));
     Some(if again { ResizePath::Restart } else { ResizePath::InPlace })
+}
+
+/// One resource of one running container that is to become what the spec says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ResizeStep {
+    pub(crate) container: String,
+    pub(crate) id: String,
+    pub(crate) resource: Resource,
+    /// No other container needs a step of this resource: the pod's cgroup may shrink after it.
+    pub(crate) last: bool,
+    /// The containers whose memory limit is to shrink, this one or others.
+    pub(crate) shrinking: Vec<ShrinkingMemory>,
+}
+
+/// A container whose memory limit is to shrink.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ShrinkingMemory {
+    pub(crate) container: String,
+    pub(crate) id: String,
+    /// Bytes that it is to have.
+    pub(crate) limit: i64,
+}
+
+/// The next step of a granted resize; `None` when no running container needs one. In upstream's order
+/// (`doPodResizeAction`, pkg/kubelet/kuberuntime/kuberuntime_manager.go): memory before CPU, and of each what shrinks
+/// before what grows.
+pub(crate) fn next_step(spec: &PodSpec, observed: &Observed) -> Option<ResizeStep> {
+    let all = spec::all_containers(spec).filter_map(|(c, _)| Some((c, observed.newest(&c.name)?)));
+    let in_place: Vec<(&Container, &Instance, Limits)> = all
+        .filter(|(container, instance)| resize_path(container, instance) == Some(ResizePath::InPlace))
+        .map(|(container, instance)| (container, instance, container_limits(container)))
+        .collect();
+    // No limit is the largest.
+    let shrinks = |is: i64, wanted: i64| wanted > 0 && (is == 0 || wanted < is);
+    let memory = |is: Limits, wanted: Limits| (is.memory != wanted.memory).then(|| shrinks(is.memory, wanted.memory));
+    let cpu = |is: Limits, wanted: Limits| {
+        if is.cpu_quota != wanted.cpu_quota {
+            return Some(shrinks(is.cpu_quota, wanted.cpu_quota));
+        }
+        (is.cpu_shares != wanted.cpu_shares).then_some(wanted.cpu_shares < is.cpu_shares)
+    };
+    let changing = |of: &dyn Fn(Limits, Limits) -> Option<bool>| {
+        let changes = in_place.iter().filter_map(|(c, i, wanted)| Some((*c, *i, of(i.limits, *wanted)?)));
+        let mut changes: Vec<(&Container, &Instance, bool)> = changes.collect();
+        changes.sort_by_key(|(.., shrinks)| !shrinks);
+        changes
+    };
+    let (memory, cpu) = (changing(&memory), changing(&cpu));
+    let (resource, changes) = if memory.is_empty() { (Resource::Cpu, cpu) } else { (Resource::Memory, memory) };
+    let (container, instance, _) = changes.first()?;
+    let shrinking = changes.iter().filter(|(.., shrinks)| *shrinks && resource == Resource::Memory);
+    Some(ResizeStep {
+        container: container.name.clone(),
+        id: instance.id.clone(),
+        resource,
+        last: changes.len() == 1,
+        shrinking: shrinking
+            .map(|(container, instance, _)| ShrinkingMemory {
+                container: container.name.clone(),
+                id: instance.id.clone(),
+                limit: container_limits(container).memory,
+            })
+            .collect(),
+    })
+}
+
+/// Why memory limits may not shrink now; `None` where they may. Below what is in use a limit would have the kernel kill
+/// processes. `pod` has the limit that the pod is to have, if its own shrinks, and what it uses; `containers` their
+/// names, limits and use. Upstream's words (`validateMemoryResizeAction`).
+pub(crate) fn refused_shrinking(
+    pod: Option<(i64, Option<u64>)>,
+    containers: &[(&str, i64, Option<u64>)],
+) -> Option<String> {
+    let below = |limit: i64, used: u64| u64::try_from(limit).is_ok_and(|limit| used >= limit);
+    let mut all = Vec::new();
+    match pod {
+        Some((_, None)) => all.push("missing pod memory usage".to_owned()),
+        Some((limit, Some(used))) if below(limit, used) => {
+            all.push(format!("attempting to set pod memory limit ({limit}) below current usage ({used})"));
+        }
+        _ => {}
+    }
+    for (name, limit, used) in containers {
+        match used {
+            None => all.push(format!("missing container {name:?} memory usage")),
+            Some(used) if below(*limit, *used) => all.push(format!(
+                "attempting to set container {name:?} memory limit ({limit}) below current usage ({used})"
+            )),
+            Some(_) => {}
+        }
+    }
+    let all = match all.as_slice() {
+        [] => return None,
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    };
+    Some(format!("cannot decrease memory limits: {all}"))
 }
 
 impl PodView<'_> {
@@ -176,6 +276,83 @@ mod tests {
             assert_eq!(is_due(&pod, &observed), wanted, "{code} {memory}");
             let actual = with_actual_resources(&pod, &observed).spec.unwrap();
             assert_eq!(container_limits(&actual.containers[0]).memory, memory);
+        }
+    }
+
+    #[test]
+    fn memory_before_cpu_and_what_shrinks_before_what_grows() {
+        let spec: PodSpec = serde_json::from_str(
+            r#"{"containers":[
+                {"name":"grows","resources":{"limits":{"memory":"64Mi","cpu":"2"}}},
+                {"name":"shrinks","resources":{"limits":{"memory":"16Mi","cpu":"1"}}},
+                {"name":"restarts","resizePolicy":[{"resourceName":"memory","restartPolicy":"RestartContainer"}],
+                    "resources":{"limits":{"memory":"16Mi"}}},
+                {"name":"same","resources":{"limits":{"memory":"32Mi"}}}]}"#,
+        )
+        .unwrap();
+        let mut observed = Observed::default();
+        let has = |name: &str, limits: Limits, observed: &mut Observed| {
+            let made: bollard::models::ContainerInspectResponse = serde_json::from_value(serde_json::json!({
+                "Id": name, "Name": format!("/k8s_{name}_p_n_u_0"),
+                "State": {"Status": "running", "Running": true, "StartedAt": "2026-01-01T00:00:00Z"},
+                "HostConfig": {"Memory": limits.memory, "CpuShares": limits.cpu_shares, "CpuQuota": limits.cpu_quota},
+                "Config": {"Labels": {"io.kubernetes.pod.uid": "u", "io.kubernetes.pod.name": "p",
+                    "io.kubernetes.pod.namespace": "n", "io.kubernetes.container.name": name,
+                    "io.kubernetes.docker.type": "container"}}}))
+            .unwrap();
+            observed.upsert(Instance::read(&made).unwrap());
+        };
+        let before = Limits { memory: 32 << 20, cpu_shares: 2, cpu_quota: 0 };
+        for name in ["grows", "shrinks", "restarts", "same"] {
+            has(name, before, &mut observed);
+        }
+        let mut steps = Vec::new();
+        while let Some(step) = next_step(&spec, &observed) {
+            let shrinking: Vec<_> = step.shrinking.iter().map(|s| (s.container.as_str(), s.limit)).collect();
+            steps.push(format!("{:?} {} {} {shrinking:?}", step.resource, step.container, step.last));
+            let container = spec.containers.iter().find(|c| c.name == step.container).unwrap();
+            let (is, wanted) = (observed.newest(&step.container).unwrap().limits, container_limits(container));
+            let next = match step.resource {
+                Resource::Memory => Limits { memory: wanted.memory, ..is },
+                Resource::Cpu => Limits { memory: is.memory, ..wanted },
+            };
+            has(&step.container, next, &mut observed);
+        }
+        assert_eq!(
+            steps,
+            [
+                r#"Memory shrinks false [("shrinks", 16777216)]"#,
+                "Memory grows true []",
+                "Cpu grows false []",
+                "Cpu shrinks true []",
+            ]
+        );
+    }
+
+    /// The texts are those of kubelet's `validateMemoryResizeAction`.
+    #[test]
+    fn a_limit_below_what_is_in_use_is_refused() {
+        let one = [("c", 256 << 20, Some(300 << 20))];
+        for (pod, containers, words) in [
+            (None, &[("c", 256 << 20, Some(255 << 20))][..], None),
+            (Some((256 << 20, Some(1))), &[], None),
+            (
+                None,
+                &one[..],
+                Some(
+                    r#"cannot decrease memory limits: attempting to set container "c" memory limit (268435456) below current usage (314572800)"#,
+                ),
+            ),
+            (
+                Some((10, Some(10))),
+                &[("c", 10, None)][..],
+                Some(
+                    r#"cannot decrease memory limits: [attempting to set pod memory limit (10) below current usage (10), missing container "c" memory usage]"#,
+                ),
+            ),
+            (Some((10, None)), &[], Some("cannot decrease memory limits: missing pod memory usage")),
+        ] {
+            assert_eq!(refused_shrinking(pod, containers).as_deref(), words);
         }
     }
 

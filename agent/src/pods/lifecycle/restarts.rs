@@ -30,14 +30,15 @@ pub(super) fn restart_all_since(spec: &PodSpec, observed: &Observed) -> Option<T
         .max()
 }
 
-/// How many times in a row a container has crashed; after a restart of the agent its attempt number stands in.
+/// How many times in a row a container has crashed, since the agent was started: its attempts say nothing of that, as
+/// they may be those of years.
 pub(crate) fn crash_count(observed: &Observed, container: &Container, instance: &Instance, exit: &Exit) -> u32 {
     let ran_long = exit.started_at.is_some_and(|at| saturating_add(at, CRASH_COUNT_RESET_AFTER) <= exit.finished_at);
     let changed = instance.hash != container_hash(&container.name, spec::image_of(container));
     if ran_long || changed {
         return 0;
     }
-    observed.crash_counts.get(&container.name).copied().unwrap_or(instance.identity.attempt)
+    observed.crash_counts.get(&container.name).copied().unwrap_or(0)
 }
 
 /// The back-off before the next run: none after the first crash, then 10 s doubling to 5 min.

@@ -5,8 +5,10 @@ use super::probes::ProbeType;
 /// A step in flight. Two steps with equal keys are never in flight together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepKey {
-    /// Volumes are set up, refreshed or torn down.
-    Volumes,
+    /// A volume is set up or refreshed, by its name.
+    Volume(String),
+    /// All volumes are torn down.
+    ReleaseVolumes,
     /// The image of a container is looked up or pulled, by the container's name.
     Image(String),
     /// A sandbox is created.
@@ -15,10 +17,14 @@ pub(crate) enum StepKey {
     Create(String),
     /// A container or a sandbox is started, stopped or removed, by its id.
     Container(String),
+    /// The preStop hook of a container runs, by the container's id.
+    PreStop(String),
+    /// The time of that hook is changed, at once.
+    BoundPreStop(String),
     /// The postStart hook of a container runs, by the container's id.
     PostStart(String),
-    /// A running container is resized, by its id.
-    Resize(String),
+    /// A running container is resized. One at a time, since their order matters to the pod's cgroup.
+    Resize,
     /// A container is probed, by its name.
     Probe(String, ProbeType),
     /// The grace period of a container that is being stopped is cut, by its id.
@@ -39,13 +45,19 @@ impl StepKey {
     /// Whether volumes, network and cgroup of the pod must stay while this step is in flight.
     pub(crate) fn blocks_cleanup(&self) -> bool {
         match self {
-            Self::Volumes | Self::Sandbox | Self::Create(_) | Self::Resize(_) | Self::CleanUp | Self::DeleteFromApi => {
-                true
-            }
+            Self::Volume(_)
+            | Self::ReleaseVolumes
+            | Self::Sandbox
+            | Self::Create(_)
+            | Self::Resize
+            | Self::CleanUp
+            | Self::DeleteFromApi => true,
             // Steps that start a container are done when all containers have exited, and the rest uses nothing of the
             // node.
             Self::Image(_)
             | Self::Container(_)
+            | Self::PreStop(_)
+            | Self::BoundPreStop(_)
             | Self::PostStart(_)
             | Self::Probe(..)
             | Self::ShortenGrace(_)
@@ -67,6 +79,6 @@ impl StepKey {
 
     /// Whether the step is cancelled when the pod terminates. A pull goes on for other pods that want the image.
     pub(crate) fn is_cancelled_on_termination(&self) -> bool {
-        matches!(self, Self::Image(_) | Self::PostStart(_) | Self::Volumes)
+        matches!(self, Self::Image(_) | Self::PostStart(_) | Self::Volume(_))
     }
 }

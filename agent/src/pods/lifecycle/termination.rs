@@ -7,16 +7,13 @@ use super::{
     action::{Action, Plan},
     kill::kill_grace,
     observed::Observed,
-    plan::stop,
     spec::{self, Role},
     step_key::StepKey,
+    stopping::{MIN_GRACE, StopOrder},
     time::after_grace,
     view::PodView,
 };
 use crate::engine::inspect::{Instance, State};
-
-/// What every container has left at least, in seconds, once its turn comes; upstream's.
-const MIN_GRACE: i64 = 2;
 
 /// Terminates a pod that was deleted: containers, then the sandbox, then everything else, at last the object itself
 /// where it is still `in_api`.
@@ -34,7 +31,7 @@ pub(super) fn plan_termination(
         // Exited containers are kept until the last one has exited: its status needs them.
         let deletion = pod.and_then(|p| p.metadata.deletion_timestamp.as_ref()).map(|at| at.0);
         let end = deletion.into_iter().chain(observed.kill_deadline).min();
-        let order = StopOrder { spec: view.as_ref().map(|view| view.spec), grace, end };
+        let order = Termination { spec: view.as_ref().map(|view| view.spec), grace, end };
         order.stop(&live, observed, now, &mut plan);
         if let Some(view) = &view {
             probe_readiness(view, &live, &mut plan);
@@ -74,7 +71,7 @@ pub(super) fn plan_terminal(view: &PodView<'_>) -> Plan {
     let own = view.spec.termination_grace_period_seconds.unwrap_or(30);
     let grace = kill_grace(own, observed.kill.as_ref());
     let live: Vec<&Instance> = observed.live_containers().collect();
-    let order = StopOrder { spec: Some(view.spec), grace, end: observed.kill_deadline };
+    let order = Termination { spec: Some(view.spec), grace, end: observed.kill_deadline };
     order.stop(&live, observed, view.now, &mut plan);
     probe_readiness(view, &live, &mut plan);
     // A container that is being started keeps its sandbox until it can be stopped.
@@ -84,7 +81,9 @@ pub(super) fn plan_terminal(view: &PodView<'_>) -> Plan {
         }
         // Its volumes are of no use once the API knows that it is terminal.
         let reported = spec::is_terminal(view.pod);
-        if reported && !observed.volumes_released && observed.instances.iter().all(|i| !i.is_sandbox()) {
+        let busy = observed.in_flight.iter().any(|key| matches!(key, StepKey::Volume(_)));
+        let unused = !busy && observed.instances.iter().all(|i| !i.is_sandbox());
+        if reported && !observed.volumes_released && unused {
             plan.push(Action::ReleaseVolumes);
         }
         if reported && observed.gc_exited {
@@ -105,7 +104,7 @@ fn probe_readiness(view: &PodView<'_>, live: &[&Instance], plan: &mut Plan) {
 }
 
 /// How the containers of a pod are stopped.
-struct StopOrder<'a> {
+struct Termination<'a> {
     spec: Option<&'a PodSpec>,
     /// In seconds.
     grace: i64,
@@ -113,7 +112,7 @@ struct StopOrder<'a> {
     end: Option<Timestamp>,
 }
 
-impl StopOrder<'_> {
+impl Termination<'_> {
     /// The index of a sidecar among the init containers.
     fn sidecar_index(&self, instance: &Instance) -> Option<usize> {
         let inits = self.spec.map_or(&[][..], spec::init_containers);
@@ -122,25 +121,27 @@ impl StopOrder<'_> {
     }
 
     /// Stops the containers that live: sidecars one after the other, the last one first, once no other container lives.
+    /// All preStop hooks run at once, at the start, those of sidecars too: a proxy drains while its application stops.
     /// The grace period of a container that is being stopped already is cut where less is left now than it was given.
     fn stop(&self, live: &[&Instance], observed: &Observed, now: Timestamp, plan: &mut Plan) {
-        let mut next: Vec<&Instance> = live.iter().copied().filter(|i| self.sidecar_index(i).is_none()).collect();
-        let mut grace = self.grace;
-        if next.is_empty() {
-            next.extend(live.iter().copied().max_by_key(|i| self.sidecar_index(i)));
-            // The others have used up part of the grace period; upstream leaves two seconds whatever they took.
-            if let Some(end) = self.end.filter(|_| grace > 0) {
-                let left = end.duration_since(now).as_secs();
-                grace = left.clamp(MIN_GRACE.min(grace), grace);
-            }
-        }
-        for instance in next {
-            plan.push(stop(instance, grace, String::new()));
-        }
-        let deadline = after_grace(now, grace.max(0).saturating_add(1));
+        let last_sidecar = live.iter().max_by_key(|i| self.sidecar_index(i)).map(|i| i.id.as_str());
+        let others_live = live.iter().any(|i| self.sidecar_index(i).is_none());
         for instance in live {
-            if observed.stopping.get(&instance.id).is_some_and(|given| *given > deadline) {
-                plan.push(Action::ShortenGrace { id: instance.id.clone(), grace });
+            let mut order = StopOrder::new(instance, self.grace, "");
+            if self.sidecar_index(instance).is_some() {
+                order.hook_only = others_live || last_sidecar != Some(instance.id.as_str());
+                // The others have used up part of the grace period; upstream leaves two seconds whatever they took.
+                if let Some(end) = self.end.filter(|_| self.grace > 0 && !order.hook_only) {
+                    let left = end.duration_since(now).as_secs();
+                    order.grace = left.clamp(MIN_GRACE.min(self.grace), self.grace);
+                }
+            }
+            let (grace, id) = (order.grace, &instance.id);
+            order.plan(self.spec, observed, now, plan);
+            let deadline = after_grace(now, grace.max(0).saturating_add(1));
+            let hook_runs = observed.in_flight.contains(&StepKey::PreStop(id.clone()));
+            if !hook_runs && observed.stopping.get(id).is_some_and(|given| *given > deadline) {
+                plan.push(Action::ShortenGrace { id: id.clone(), grace });
             }
         }
     }

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::observed::{Failure, ImageState, Observed};
+use super::{
+    observed::{Failure, ImageState, Observed},
+    volumes::VolumeState,
+};
 use crate::engine::inspect::{Instance, State};
 
 /// `at` plus a duration; the end of time instead of an overflow.
@@ -27,17 +30,24 @@ impl Observed {
     /// Shifts every remembered time.
     pub(crate) fn shift_times(&mut self, by: SignedDuration) {
         let images = self.images.values_mut().filter_map(|state| match state {
-            ImageState::Failed(failure) => Some(failure),
+            ImageState::Failed(failure) | ImageState::FailedAhead(failure) => Some(failure),
             ImageState::Present { .. } => None,
         });
-        let failures = [&mut self.volumes_failure, &mut self.sandbox_failure, &mut self.resize_failure];
-        let failures = failures.into_iter().flatten().chain(images).chain(self.start_failures.values_mut());
+        let mut refreshes = Vec::new();
+        let mut failures: Vec<&mut Failure> = Vec::new();
+        for volume in self.volumes.values_mut() {
+            match volume {
+                VolumeState::Ready { refresh_at, .. } => refreshes.extend(refresh_at),
+                VolumeState::Failed { failure, .. } => failures.push(failure),
+            }
+        }
+        failures.extend([&mut self.sandbox_failure, &mut self.resize_failure].into_iter().flatten());
+        failures.extend(images.chain(self.start_failures.values_mut()));
         for Failure { at, retry_at, .. } in failures {
             (*at, *retry_at) = (shift(*at, by), shift(*retry_at, by));
         }
-        let single =
-            [&mut self.refresh_volumes_at, &mut self.kill_deadline, &mut self.adopted_at].into_iter().flatten();
-        single.chain(self.stopping.values_mut()).for_each(|at| *at = shift(*at, by));
+        let single = [&mut self.kill_deadline, &mut self.adopted_at].into_iter().flatten();
+        single.chain(refreshes).chain(self.stopping.values_mut()).for_each(|at| *at = shift(*at, by));
         self.probes.values_mut().for_each(|record| record.shift_times(by));
         for instance in &mut self.instances {
             instance.created_at = shift(instance.created_at, by);
@@ -98,19 +108,18 @@ mod tests {
             retry_at: at(second + 10),
             count: 1,
         };
-        let mut observed = Observed {
-            refresh_volumes_at: Some(at(1)),
-            kill_deadline: Some(at(2)),
-            volumes_failure: Some(failure(3)),
-            ..Observed::default()
-        };
+        let mut observed = Observed { kill_deadline: Some(at(2)), ..Observed::default() };
+        let ready = VolumeState::Ready { refresh_at: Some(at(1)), failures: 0 };
+        let failed = VolumeState::Failed { failure: failure(3), pending: false };
+        observed.volumes.extend([("v".to_owned(), ready), ("w".to_owned(), failed)]);
         observed.images.insert("i".to_owned(), ImageState::Failed(failure(4)));
         observed.stopping.insert("c".to_owned(), at(5));
         let before = observed.clone();
         observed.shift_times(day);
-        assert_eq!(observed.refresh_volumes_at, Some(at(86_401)));
+        assert_eq!(observed.volumes["v"], VolumeState::Ready { refresh_at: Some(at(86_401)), failures: 0 });
         assert_eq!(observed.kill_deadline, Some(at(86_402)));
-        assert_eq!(observed.volumes_failure.as_ref().unwrap().retry_at, at(86_413));
+        let VolumeState::Failed { failure, .. } = &observed.volumes["w"] else { panic!("{observed:?}") };
+        assert_eq!(failure.retry_at, at(86_413));
         assert_eq!(observed.stopping["c"], at(86_405));
         observed.shift_times(-day);
         assert_eq!(format!("{observed:?}"), format!("{before:?}"));

@@ -1,32 +1,54 @@
 //! Limits of a pod's cgroup and of its containers' cgroups.
 
+use std::time::Instant;
+
 use k8s_openapi::api::core::v1::Pod;
-use windlass_kit::objects::resources::class_of;
+use windlass_kit::objects::{requests::requests, resources::class_of};
 
 use super::context::PodContext;
 use crate::{
-    cgroup::{self, limits::pod_cgroup},
-    engine::inspect::Limits,
+    cgroup::{
+        self, ContainerLimits,
+        limits::pod_cgroup,
+        tree::{PodCgroup, Values},
+    },
     pods::{container::qos, lifecycle::spec},
 };
 
-/// Applies the limits of a pod's spec to its cgroup; with `unlimited` none of CPU and memory, while its containers are
-/// being resized.
-pub(super) async fn apply_pod_cgroup(context: &PodContext, pod: &Pod, unlimited: bool) {
-    let Some(spec) = &pod.spec else { return };
-    let mut limits = qos::pod_limits(spec);
-    if unlimited {
-        limits = Limits { memory: 0, cpu_quota: 0, ..limits };
-    }
-    let pages = qos::pod_huge_pages(spec);
-    cgroup::apply_pod_limits(&cgroup_of(context, pod), &limits, &pages, context.node.config.pod_pids_limit).await;
+/// What a pod's spec makes of its cgroup; `None` without a spec.
+pub(super) fn wanted_cgroup(context: &PodContext, pod: &Pod) -> Option<PodCgroup> {
+    let spec = pod.spec.as_ref()?;
+    Some(PodCgroup {
+        name: cgroup_of(context, pod),
+        class: class_of(pod),
+        milli_cpu: requests(pod).milli_cpu,
+        values: Values {
+            swap: Some(qos::pod_swap_limit(pod, spec, context.node_swap)),
+            pids: Some(context.node.config.pod_pids_limit),
+            pages: Some(qos::pod_huge_pages(spec)),
+            ..Values::of(&qos::pod_limits(spec))
+        },
+    })
 }
 
-/// Applies to a container that has just started what Docker has no option for.
+/// Applies the limits of a pod's spec to its cgroup.
+pub(super) async fn apply_pod_cgroup(context: &PodContext, pod: &Pod) {
+    if let Some(wanted) = wanted_cgroup(context, pod) {
+        let began = Instant::now();
+        context.node.cgroups.set_pod(spec::uid(pod), wanted).await;
+        context.node.metrics.cgroup_seconds.observe_duration(["update"], began.elapsed());
+    }
+}
+
+/// Applies to a container that has just started, or was resized, what Docker has no option for.
 pub(super) fn apply_container_cgroup(context: &PodContext, pod: &Pod, name: &str, id: &str) {
     if let Some(container) = pod.spec.as_ref().and_then(|spec| spec::container(spec, name)) {
-        let oom_group = !context.node.config.single_process_oom_kill;
-        cgroup::apply_container_limits(&cgroup_of(context, pod), id, &qos::huge_pages(&container), oom_group);
+        let limits = ContainerLimits {
+            pages: qos::huge_pages(&container),
+            swap: qos::swap_limit(pod, &container, context.node_swap),
+            oom_group: !context.node.config.single_process_oom_kill,
+        };
+        cgroup::apply_container_limits(&cgroup_of(context, pod), id, &limits);
     }
 }
 

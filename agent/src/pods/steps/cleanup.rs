@@ -1,6 +1,6 @@
 //! The end of a pod: what it has left on the node is removed, and the pod from the API.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Preconditions};
@@ -11,7 +11,6 @@ use super::{
     outcome::{Outcome, StepError},
 };
 use crate::{
-    cgroup,
     pods::lifecycle::{reasons, spec},
     volumes::call_pool::Call,
 };
@@ -26,7 +25,9 @@ pub(crate) async fn clean_up(context: Arc<PodContext>, uid: String) -> Outcome {
         let remove = move |_: &Call| host_files::remove_pod_dir(&dir);
         context.volumes.on_thread(&format!("clean-up of {uid}"), "pod directory", remove).await.map_err(failed)?;
         host_files::remove_log_dirs(&context.node.config.pod_logs_dir, &uid);
-        cgroup::remove_pod(&uid);
+        let began = Instant::now();
+        context.node.cgroups.remove_pod(&uid);
+        context.node.metrics.cgroup_seconds.observe_duration(["destroy"], began.elapsed());
         Ok(())
     };
     Outcome::CleanedUp(result.await)

@@ -14,14 +14,18 @@ use windlass_kit::events::Severity;
 
 use super::{
     ContainerRef,
-    cgroups::{apply_container_cgroup, apply_pod_cgroup},
+    cgroups::{apply_container_cgroup, apply_pod_cgroup, wanted_cgroup},
     context::PodContext,
     host_files, mounts,
     outcome::{Outcome, StepError},
     runtime,
+    sandbox::ensure_pod_files,
 };
 use crate::{
-    cgroup::limits::{CPU_PERIOD, container_limits},
+    cgroup::{
+        limits::container_limits,
+        tree::{PodCgroup, Resource},
+    },
     engine::{
         EngineError,
         inspect::{Instance, State},
@@ -34,7 +38,11 @@ use crate::{
             mounts::devices,
             security::{local_seccomp, needs_passwd},
         },
-        lifecycle::{reasons, spec},
+        lifecycle::{
+            reasons,
+            resize::{self, ResizeStep},
+            spec,
+        },
     },
     volumes::{MountSource, call_pool::Call, object_watch::ObjectReader, subpath::read_subpath_file},
 };
@@ -81,6 +89,7 @@ fn failed_event(context: &PodContext, pod: &Pod, container: &str, error: &StepEr
 async fn create_container(context: &PodContext, pod: &Pod, request: CreateRequest) -> Result<Instance, StepError> {
     let pod_spec: &PodSpec = pod.spec.as_ref().ok_or_else(|| config_error("the pod has no spec".to_owned()))?;
     let (container, uid) = (&request.container, spec::uid(pod));
+    ensure_pod_files(context, pod, &request.addresses).map_err(config_error)?;
     let variables = environment(context, pod, pod_spec, &request).await?;
     let message_file = context.message_file(uid, &container.name, request.attempt);
     host_files::make_message_file(&message_file).map_err(config_error)?;
@@ -117,7 +126,7 @@ async fn create_container(context: &PodContext, pod: &Pod, request: CreateReques
     let log = host_files::log_path(&context.node.config, &identity(pod, &container.name, request.attempt));
     labels.insert(names::LOG_PATH.to_owned(), log.to_string_lossy().into_owned());
     // Its resources may differ from those of the attempt before it.
-    apply_pod_cgroup(context, pod, false).await;
+    apply_pod_cgroup(context, pod).await;
     let id = {
         let _permit = context.engine_calls.acquire().await;
         let created = context.node.engine.create(&name, body).await;
@@ -313,26 +322,58 @@ pub(crate) async fn start(context: Arc<PodContext>, pod: Arc<Pod>, container: St
     Outcome::Started { container, result }
 }
 
-/// Applies the resources of the spec to one running container, and their sum to the pod's cgroup.
-pub(crate) async fn resize(context: Arc<PodContext>, target: ContainerRef) -> Outcome {
-    let wanted = container_limits(&target.container);
-    let engine = &context.node.engine;
-    let result = async {
-        // More for the pod before more for the container, since a cgroup gets no more than its parent; less after.
-        apply_pod_cgroup(&context, &target.pod, true).await;
-        engine.update(&target.id, &wanted, CPU_PERIOD).await?;
-        apply_pod_cgroup(&context, &target.pod, false).await;
-        Ok(match engine.inspect(&target.id).await? {
-            Some(instance) => Some(host_files::with_message(&context, instance).await),
-            None => None,
-        })
-    };
-    let result: Result<_, EngineError> = result.await;
+/// Applies one resource of the spec to one running container, and their sum to the pod's cgroup.
+pub(crate) async fn resize(context: Arc<PodContext>, target: ContainerRef, step: ResizeStep) -> Outcome {
+    let result = resize_container(&context, &target, &step).await;
     if let Err(error) = &result {
-        let message = format!("Error resizing container {}: {error}", target.container.name);
+        let message = format!("Pod resize error: {}", error.message);
         context.event(&target.pod, Some(&target.container.name), Severity::Warning, "ResizeError", message);
     }
-    Outcome::Resized { id: target.id, result: result.map_err(|e| StepError::of(reasons::ERROR, &e)) }
+    Outcome::Resized { id: target.id, result }
+}
+
+async fn resize_container(
+    context: &PodContext,
+    target: &ContainerRef,
+    step: &ResizeStep,
+) -> Result<Option<Instance>, StepError> {
+    let failed = |error: EngineError| StepError::of(reasons::ERROR, &error);
+    let (engine, uid) = (&context.node.engine, spec::uid(&target.pod));
+    let wanted = wanted_cgroup(context, &target.pod);
+    if let Some(wanted) = &wanted {
+        if let Some(why) = refused(context, uid, wanted, step) {
+            return Err(StepError::new(reasons::ERROR, why));
+        }
+        // More for the pod before more for the container, since a cgroup gets no more than its parent; less after.
+        context.node.cgroups.set_resource(uid, wanted, step.resource, true).await;
+    }
+    engine.update(&target.id, &container_limits(&target.container), step.resource).await.map_err(failed)?;
+    if let Some(wanted) = wanted.filter(|_| step.last) {
+        context.node.cgroups.set_resource(uid, &wanted, step.resource, false).await;
+    }
+    // Docker has set the container's swap, too.
+    apply_container_cgroup(context, &target.pod, &target.container.name, &target.id);
+    Ok(match engine.inspect(&target.id).await.map_err(failed)? {
+        Some(instance) => Some(host_files::with_message(context, instance).await),
+        None => None,
+    })
+}
+
+/// Why the memory limits of a pod may not shrink now, if so.
+fn refused(context: &PodContext, uid: &str, wanted: &PodCgroup, step: &ResizeStep) -> Option<String> {
+    if step.resource != Resource::Memory {
+        return None;
+    }
+    let is = context.node.cgroups.pod(uid).and_then(|is| is.values.memory).unwrap_or(0);
+    let limit = wanted.values.memory.filter(|limit| *limit > 0 && (is == 0 || *limit < is));
+    if limit.is_none() && step.shrinking.is_empty() {
+        return None;
+    }
+    let ids: Vec<&str> = step.shrinking.iter().map(|s| s.id.as_str()).collect();
+    let (pod, each) = context.node.cgroups.memory_in_use(&wanted.name, &ids);
+    let containers: Vec<_> =
+        step.shrinking.iter().zip(each).map(|(s, used)| (s.container.as_str(), s.limit, used)).collect();
+    resize::refused_shrinking(limit.map(|limit| (limit, pod)), &containers)
 }
 
 #[cfg(test)]

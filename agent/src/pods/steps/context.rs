@@ -1,7 +1,6 @@
 //! What all workers and steps of a node share.
 
 use std::{
-    collections::BTreeSet,
     fmt,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
@@ -19,6 +18,7 @@ use windlass_kit::{
 use super::host_facts;
 use crate::{
     Config, ContainerRecord, Pressure,
+    cgroup::Cgroups,
     engine::{Engine, EngineError, Health, containers::Info},
     images::Images,
     metrics::Metrics,
@@ -29,7 +29,7 @@ use crate::{
             reservations::{Reservation, Reservations, ResizeRequest},
             rules::{self, NodeView},
         },
-        container::{env::ServiceList, hosts_and_dns::Dns},
+        container::{env::ServiceList, hosts_and_dns::Dns, qos::NodeSwap},
         lifecycle::{observed::ResizeDecision, reasons, spec},
     },
     probe_metrics::ProbeMetrics,
@@ -69,6 +69,8 @@ pub struct NodeHandles {
     pub probe_metrics: ProbeMetrics,
     /// Where volumes are mounted.
     pub volumes: VolumeRegistry,
+    /// The cgroups of pods.
+    pub(crate) cgroups: Arc<Cgroups>,
 }
 
 impl fmt::Debug for NodeHandles {
@@ -94,14 +96,17 @@ pub(crate) struct PodContext {
     pub(crate) services: watch::Receiver<ServiceList>,
     /// Bytes of memory of the machine.
     pub(crate) node_memory: i64,
+    pub(crate) node_swap: NodeSwap,
     /// Whether containers can be given a negative OOM score.
     pub(crate) negative_oom: AtomicBool,
     pub(crate) running: mpsc::Sender<RunningContainers>,
     pause_image: OnceCell<String>,
-    app_armor_profiles: BTreeSet<String>,
+    app_armor: bool,
     reservations: Mutex<Reservations>,
     /// Counts up whenever deferred resizes may fit: capacity was freed, or their turn came.
     pub(crate) capacity_freed: watch::Sender<u64>,
+    /// Counts up whenever an image of the engine's store was named, lost a name, or was removed.
+    pub(crate) images_changed: watch::Sender<u64>,
 }
 
 /// The other ends of the context's channels, for the tasks that feed and drain them.
@@ -126,6 +131,8 @@ impl PodContext {
             node.config.allocatable.clone(),
             Arc::clone(&node.metrics),
         );
+        let (node_memory, swap) = host_facts::total_memory_and_swap();
+        let node_swap = NodeSwap { behavior: node.config.swap_behavior, memory: node_memory, swap };
         let context = Self {
             recorder: node.metrics.recorder(node.client.clone(), &node.config.node_name),
             object_watches: ObjectWatches::new(node.client.clone()),
@@ -136,13 +143,15 @@ impl PodContext {
             engine_health,
             engine_info,
             services,
-            node_memory: host_facts::total_memory(),
+            node_memory,
+            node_swap,
             negative_oom: AtomicBool::new(host_facts::negative_oom_allowed()),
             running,
             pause_image: OnceCell::new(),
-            app_armor_profiles: host_facts::app_armor_profiles(),
+            app_armor: host_facts::app_armor_enabled(),
             reservations: Mutex::default(),
             capacity_freed: watch::Sender::new(0),
+            images_changed: watch::Sender::new(0),
         };
         let channels = ContextChannels {
             engine_health: health_tx,
@@ -158,7 +167,7 @@ impl PodContext {
         NodeView {
             pressure: *self.node.pressure.borrow(),
             shutting_down: *self.node.shutting_down.borrow(),
-            profiles: self.app_armor_profiles.clone(),
+            app_armor: self.app_armor,
             unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
             ..NodeView::of(&config.node_name, node.as_deref(), &config.allocatable, config.max_pods)
         }

@@ -5,10 +5,12 @@ use std::path::Path;
 /// The capability that a negative OOM score needs.
 const CAP_SYS_RESOURCE: u64 = 24;
 
-/// Bytes of memory of the machine.
-pub(crate) fn total_memory() -> i64 {
+/// Bytes of memory and of swap of the machine.
+pub(crate) fn total_memory_and_swap() -> (i64, i64) {
     use procfs::Current as _;
-    procfs::Meminfo::current().ok().and_then(|m| i64::try_from(m.mem_total).ok()).unwrap_or(0)
+    let Ok(all) = procfs::Meminfo::current() else { return (0, 0) };
+    let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(0);
+    (bytes(all.mem_total), bytes(all.swap_total))
 }
 
 /// The host's /etc/hosts as it is now.
@@ -16,11 +18,10 @@ pub(crate) fn hosts() -> String {
     std::fs::read_to_string("/etc/hosts").unwrap_or_default()
 }
 
-/// The AppArmor profiles that are loaded; none on a kernel without AppArmor.
-pub(crate) fn app_armor_profiles() -> std::collections::BTreeSet<String> {
-    let text = std::fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap_or_default();
-    // Each line is a name and its mode: `docker-default (enforce)`.
-    text.lines().filter_map(|line| Some(line.rsplit_once(" (")?.0.to_owned())).collect()
+/// Whether the kernel confines processes by AppArmor, as upstream finds out.
+pub(crate) fn app_armor_enabled() -> bool {
+    Path::new("/sys/kernel/security/apparmor").exists()
+        && std::fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.first() == Some(&b'Y'))
 }
 
 /// The Docker configuration files of the node: credentials that all its pods may use.

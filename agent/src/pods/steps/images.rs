@@ -1,12 +1,11 @@
 //! Images of containers: looked up, or pulled with the credentials of the pod and the node.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret, Volume};
 use kube::Api;
 use windlass_kit::{events::Severity, objects::image::Reference};
 
@@ -26,10 +25,33 @@ use crate::{
     pods::lifecycle::{observed::ImageState, reasons, spec},
 };
 
-pub(crate) async fn ensure_image(context: Arc<PodContext>, pod: Arc<Pod>, container: Container) -> Outcome {
+/// Looks up or pulls the image of a container, perhaps `ahead` of its turn.
+pub(crate) async fn ensure_image(
+    context: Arc<PodContext>,
+    pod: Arc<Pod>,
+    container: Container,
+    ahead: bool,
+) -> Outcome {
     let name = container.name.clone();
-    let result = image(&context, &pod, &container, Some(&name)).await;
-    Outcome::Image { container: name, result }
+    let result = image(&context, &pod, &container, About { container: Some(&name), ahead }).await;
+    Outcome::Image { container: name, ahead, result }
+}
+
+/// What events of an image are about.
+#[derive(Debug, Clone, Copy)]
+struct About<'a> {
+    /// `None` for the image of a volume: they are about the pod.
+    container: Option<&'a str>,
+    /// The container's turn has not come: only success is told.
+    ahead: bool,
+}
+
+impl About<'_> {
+    fn event(self, context: &PodContext, pod: &Pod, severity: Severity, reason: &str, message: impl Into<String>) {
+        if !self.ahead || reason == "Pulled" {
+            context.event(pod, self.container, severity, reason, message);
+        }
+    }
 }
 
 /// One image as a pod needs it.
@@ -39,13 +61,12 @@ struct ImageRequest<'a> {
     /// The image as the spec names it.
     image: &'a str,
     reference: &'a Reference,
-    /// The container that events are about; `None` for the image of a volume.
-    container: Option<&'a str>,
+    about: About<'a>,
 }
 
 impl ImageRequest<'_> {
     fn event(&self, severity: Severity, reason: &str, message: impl Into<String>) {
-        self.context.event(self.pod, self.container, severity, reason, message);
+        self.about.event(self.context, self.pod, severity, reason, message);
     }
 
     /// A failure that an event is recorded for.
@@ -66,13 +87,13 @@ impl ImageRequest<'_> {
         let mut given = None;
         let usable = records.is_accessible_to_all(self.reference, &found).await || {
             // It was pulled with a secret: a pod that asks for it now must have one, too.
-            let given = given.insert(credentials(context, self.pod, self.reference).await);
+            let given = given.insert(credentials(context, self.pod, self.reference, self.about).await);
             !records.must_pull(self.reference, &found, given).await
         };
         if !usable {
             return Ok((None, given));
         }
-        let message = format!("Container image {image:?} already present on machine");
+        let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
         self.event(Severity::Normal, "Pulled", message);
         Ok((Some(ImageState::Present { id: found.id, shown: found.shown, user: found.user }), given))
     }
@@ -81,7 +102,11 @@ impl ImageRequest<'_> {
     async fn pull(&self, given: Vec<Credentials>) -> Result<ImageState, StepError> {
         let (context, image) = (self.context, self.image);
         let records = context.node.images.records();
-        if let Err(error) = records.record_intent(self.reference).await {
+        let before = match context.node.engine.image(image).await {
+            Ok(found) => found.filter(|found| found.named).map(|found| found.id),
+            Err(error) => return Err(StepError::of(reasons::IMAGE_INSPECT_ERROR, &error)),
+        };
+        if let Err(error) = records.record_intent(self.reference, before.as_deref()).await {
             let message = format!("Failed to record image pull intent for container image {image:?}: {error}");
             return Err(self.failed(reasons::FAILED, reasons::ERR_IMAGE_PULL, message));
         }
@@ -131,13 +156,12 @@ impl ImageRequest<'_> {
     }
 }
 
-/// Looks an image up, or pulls it, as the container's pull policy says; events are about the container `about`, or
-/// about the pod.
+/// Looks an image up, or pulls it, as the container's pull policy says.
 async fn image(
     context: &PodContext,
     pod: &Pod,
     container: &Container,
-    about: Option<&str>,
+    about: About<'_>,
 ) -> Result<ImageState, StepError> {
     let image = spec::image_of(container);
     let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
@@ -145,10 +169,10 @@ async fn image(
         let message = format!(
             "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
         );
-        context.event(pod, about, Severity::Warning, "InspectFailed", message.clone());
+        about.event(context, pod, Severity::Warning, "InspectFailed", message.clone());
         return Err(StepError::new(reasons::INVALID_IMAGE_NAME, message));
     };
-    let request = ImageRequest { context, pod, image, reference: &reference, container: about };
+    let request = ImageRequest { context, pod, image, reference: &reference, about };
     let mut given = None;
     if policy != "Always" {
         let (present, looked_up) = request.find_present().await?;
@@ -164,7 +188,7 @@ async fn image(
     request.event(Severity::Normal, "Pulling", format!("Pulling image {image:?}"));
     let given = match given {
         Some(given) => given,
-        None => credentials(context, pod, &reference).await,
+        None => credentials(context, pod, &reference, about).await,
     };
     request.pull(given).await
 }
@@ -184,7 +208,7 @@ async fn with_progress<T>(work: impl Future<Output = T>, report: impl Fn()) -> T
 }
 
 /// The credentials for pulling an image: of the pod's pull secrets, then of the node's own files and plugins.
-async fn credentials(context: &PodContext, pod: &Pod, image: &Reference) -> Vec<Credentials> {
+async fn credentials(context: &PodContext, pod: &Pod, image: &Reference, about: About<'_>) -> Vec<Credentials> {
     let api: Api<Secret> = Api::namespaced(context.node.client.clone(), spec::namespace(pod));
     let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.as_str());
     let (mut configs, mut missing) = (Vec::new(), Vec::new());
@@ -201,7 +225,8 @@ async fn credentials(context: &PodContext, pod: &Pod, image: &Reference) -> Vec<
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
             missing.join(", ")
         );
-        context.event(pod, None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
+        let about = About { container: None, ..about };
+        about.event(context, pod, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
     }
     let own = host_facts::docker_configs(&context.node.config.data_dir).into_iter();
     let plugins = context.node.images.plugins().configs(image).await;
@@ -209,21 +234,18 @@ async fn credentials(context: &PodContext, pod: &Pod, image: &Reference) -> Vec<
     credentials::for_image(image, &configs)
 }
 
-/// The ids of image volumes' images, by the volumes' names.
-pub(super) async fn of_volumes(context: &PodContext, pod: &Pod) -> Result<BTreeMap<String, String>, StepError> {
-    let mut ids = BTreeMap::new();
-    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let Some(source) = &volume.image else { continue };
-        // Looked up and pulled like the image of a container.
-        let container = Container {
-            name: volume.name.clone(),
-            image: source.reference.clone(),
-            image_pull_policy: source.pull_policy.clone(),
-            ..Container::default()
-        };
-        if let ImageState::Present { id, .. } = image(context, pod, &container, None).await? {
-            ids.insert(volume.name.clone(), id);
-        }
-    }
-    Ok(ids)
+/// The id of an image volume's image; `None` for other volumes.
+pub(super) async fn of_volume(context: &PodContext, pod: &Pod, volume: &Volume) -> Result<Option<String>, StepError> {
+    let Some(source) = &volume.image else { return Ok(None) };
+    // Looked up and pulled like the image of a container.
+    let container = Container {
+        name: volume.name.clone(),
+        image: source.reference.clone(),
+        image_pull_policy: source.pull_policy.clone(),
+        ..Container::default()
+    };
+    Ok(match image(context, pod, &container, About { container: None, ahead: false }).await? {
+        ImageState::Present { id, .. } => Some(id),
+        ImageState::Failed(_) | ImageState::FailedAhead(_) => None,
+    })
 }

@@ -33,11 +33,12 @@ use kube::Api;
 
 pub(crate) use cleanup::{clean_up, delete_from_api};
 pub(crate) use containers::{CreateRequest, create, resize, start};
+pub(crate) use hooks::HookResult;
 pub(crate) use images::ensure_image;
 pub(crate) use probe::{post_start, probe};
 pub(crate) use sandbox::{create_sandbox, reattach_sandbox, remove_sandbox, start_sandbox};
-pub(crate) use stop::{remove, shorten_grace, stop};
-pub(crate) use volumes::{prepare_volumes, refresh_volumes, release_volumes};
+pub(crate) use stop::{pre_stop, remove, stop};
+pub(crate) use volumes::{prepare_volume, release_volumes};
 
 use self::{
     context::PodContext,
@@ -45,6 +46,7 @@ use self::{
     prober::ProbeTarget,
 };
 use super::lifecycle::reasons;
+use crate::node_authorizer::retry_forbidden;
 
 /// One container of a pod whose hooks or probes are to be run, or that is resized.
 #[derive(Debug, Clone)]
@@ -75,7 +77,8 @@ async fn runtime(context: &PodContext, spec: &PodSpec) -> Result<Option<String>,
     let Some(class) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
     let failed = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);
     let api: Api<RuntimeClass> = Api::all(context.node.client.clone());
-    let found = api.get_opt(class).await.map_err(|e| failed(format!("failed to get RuntimeClass {class:?}: {e}")))?;
+    let found = retry_forbidden(|| api.get_opt(class)).await;
+    let found = found.map_err(|e| failed(format!("failed to get RuntimeClass {class:?}: {e}")))?;
     let found = found.ok_or_else(|| failed(format!("RuntimeClass {class:?} not found")))?;
     Ok(Some(found.handler).filter(|handler| !handler.is_empty()))
 }

@@ -1,13 +1,12 @@
 //! What a step results in, for the worker that started it.
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::prober::ProbeResult;
+use super::{hooks::HookResult, prober::ProbeResult};
 use crate::{
     engine::{EngineError, inspect::Instance},
     pods::lifecycle::{observed::ImageState, probes::ProbeType},
-    volumes::PreparedVolumes,
+    volumes::PreparedVolume,
 };
 
 /// Why a step failed, in the words that statuses and events show.
@@ -34,11 +33,15 @@ impl StepError {
 pub(crate) enum Outcome {
     Image {
         container: String,
+        /// Before the container's turn has come.
+        ahead: bool,
         result: Result<ImageState, StepError>,
     },
-    VolumesPrepared(Result<PreparedVolumes, StepError>),
-    /// When the volumes' files are due for another refresh.
-    VolumesRefreshed(Result<Option<Timestamp>, StepError>),
+    /// A volume was set up or refreshed; an error comes with whether what it is made of is not there yet.
+    VolumePrepared {
+        volume: String,
+        result: Result<PreparedVolume, (StepError, bool)>,
+    },
     SandboxCreated(Result<Instance, StepError>),
     SandboxStarted(Result<Instance, StepError>),
     Created {
@@ -60,10 +63,14 @@ pub(crate) enum Outcome {
     ProcessesExited {
         id: String,
     },
+    /// A preStop hook has returned, or was cut.
+    PreStopDone {
+        id: String,
+    },
     /// A postStart hook has returned, perhaps with an error.
     PostStartDone {
         id: String,
-        result: Result<(), String>,
+        result: HookResult,
     },
     Probed {
         container: String,

@@ -37,9 +37,8 @@ pub(crate) async fn post_start(context: Arc<PodContext>, target: ContainerRef) -
         Some(handler) => hooks::run(&context, &target.pod, handler, target.probe_target()).await,
         None => Ok(()),
     };
-    if let Err(why) = &result {
-        let (reason, message) = (reasons::FAILED_POST_START_HOOK, format!("PostStartHook failed: {why}"));
-        context.event(&target.pod, Some(&target.container.name), Severity::Warning, reason, message);
+    if let Err(error) = &result {
+        error.report(&context, &target, "PostStartHook", reasons::FAILED_POST_START_HOOK);
     }
     Outcome::PostStartDone { id: target.id, result }
 }
@@ -91,7 +90,8 @@ async fn run_probe(context: &PodContext, target: &ContainerRef, probe: &Probe) -
         let action = ExecAction { command };
         // Starting a command is expensive for Docker; the wait for a permit does not count against the timeout.
         let permit = context.exec_probe_starts.acquire().await;
-        let result = prober::with_timeout(timeout, prober::exec(&context.node.engine, container, &action));
+        let late = || prober::late(container, probe, timeout);
+        let result = prober::with_timeout(timeout, late, prober::exec(&context.node.engine, container, &action));
         let mut result = std::pin::pin!(result);
         let early = tokio::time::timeout(EXEC_START, result.as_mut()).await;
         drop(permit);
@@ -111,5 +111,5 @@ async fn run_probe(context: &PodContext, target: &ContainerRef, probe: &Probe) -
             ProbeResult::Unknown("missing probe handler".to_owned())
         }
     };
-    prober::with_timeout(timeout, result).await
+    prober::with_timeout(timeout, || prober::late(container, probe, timeout), result).await
 }

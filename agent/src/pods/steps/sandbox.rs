@@ -2,8 +2,8 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
-use windlass_kit::events::Severity;
+use k8s_openapi::api::core::v1::{ContainerPort, Pod};
+use windlass_kit::{events::Severity, objects::requests::lasting_ports};
 
 use super::{
     cgroups::apply_pod_cgroup,
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Writes `etc-hosts` and `resolv.conf` in the pod's directory.
-pub(super) fn write_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
+fn write_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
     let dir = context.pod_dir(spec::uid(pod));
     let host_network = pod.spec.as_ref().is_some_and(spec::host_network);
     let hosts = if host_network {
@@ -51,6 +51,15 @@ pub(super) fn write_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAd
     write("resolv.conf", &hosts_and_dns::resolv_conf(pod, &context.dns()?).0)
 }
 
+/// Writes them again where one is gone: containers mount them.
+pub(super) fn ensure_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
+    let dir = context.pod_dir(spec::uid(pod));
+    match ["etc-hosts", "resolv.conf"].iter().all(|name| dir.join(name).exists()) {
+        true => Ok(()),
+        false => write_pod_files(context, pod, addresses),
+    }
+}
+
 pub(crate) async fn create_sandbox(context: Arc<PodContext>, pod: Arc<Pod>, attempt: u32) -> Outcome {
     Outcome::SandboxCreated(create_and_describe(&context, &pod, attempt).await)
 }
@@ -61,6 +70,7 @@ async fn create_and_describe(context: &PodContext, pod: &Pod, attempt: u32) -> R
     };
     let failed = |message: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, message);
     let addresses = if spec::host_network(pod_spec) {
+        write_pod_files(context, pod, &[]).map_err(failed)?;
         Vec::new()
     } else {
         if let Some(why) = context.node.network.readiness().borrow().problem() {
@@ -162,26 +172,36 @@ async fn start_and_attach(
             write_pod_files(context, pod, &running.addresses).map_err(refused)?;
         }
     }
-    apply_pod_cgroup(context, pod, false).await;
+    apply_pod_cgroup(context, pod).await;
     Ok(running)
 }
 
+/// The host ports that a pod is given: what the scheduler and admission reserved, each once. A `hostIP` that cannot be
+/// read opens nothing, rather than all addresses.
 fn host_ports(pod: &Pod) -> Vec<HostPort> {
-    let ports = pod.spec.iter().flat_map(spec::all_containers).flat_map(|(c, _)| c.ports.iter().flatten());
-    ports
-        .filter_map(|port| {
-            Some(HostPort {
-                host_ip: port.host_ip.as_deref().filter(|ip| !ip.is_empty()).and_then(|ip| ip.parse().ok()),
-                host_port: u16::try_from(port.host_port?).ok().filter(|p| *p != 0)?,
-                container_port: u16::try_from(port.container_port).ok()?,
-                protocol: match port.protocol.as_deref() {
-                    Some("UDP") => Protocol::Udp,
-                    Some("SCTP") => Protocol::Sctp,
-                    _ => Protocol::Tcp,
-                },
-            })
+    let read = |port: &ContainerPort| {
+        let host_ip = match port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+            Some(ip) => Some(ip.parse().ok()?),
+            None => None,
+        };
+        Some(HostPort {
+            host_ip,
+            host_port: u16::try_from(port.host_port?).ok().filter(|p| *p != 0)?,
+            container_port: u16::try_from(port.container_port).ok()?,
+            protocol: match port.protocol.as_deref() {
+                Some("UDP") => Protocol::Udp,
+                Some("SCTP") => Protocol::Sctp,
+                _ => Protocol::Tcp,
+            },
         })
-        .collect()
+    };
+    let mut ports: Vec<HostPort> = Vec::new();
+    for port in pod.spec.iter().flat_map(lasting_ports).filter_map(read) {
+        if !ports.contains(&port) {
+            ports.push(port);
+        }
+    }
+    ports
 }
 
 /// Removes a sandbox without grace, for its process has nothing to save, and detaches its network meanwhile.
@@ -189,6 +209,7 @@ pub(crate) async fn remove_sandbox(context: Arc<PodContext>, id: String, detach:
     let failed = |message: String| StepError::new(reasons::KILL_POD_SANDBOX_ERROR, message);
     let detached = async {
         let Some(uid) = detach else { return Ok(()) };
+        context.node.cgroups.forget_pod(&uid);
         context.node.network.detach(&uid).await.map_err(|e| failed(e.to_string()))
     };
     let removed = async {
@@ -197,4 +218,40 @@ pub(crate) async fn remove_sandbox(context: Arc<PodContext>, id: String, detach:
     };
     let (detached, removed) = tokio::join!(detached, removed);
     Outcome::Removed { id, result: detached.and(removed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_ports_are_those_that_were_reserved_each_once() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"spec":{
+                "initContainers":[
+                    {"name":"init","ports":[{"containerPort":80,"hostPort":8080}]},
+                    {"name":"sidecar","restartPolicy":"Always","ports":[{"containerPort":90,"hostPort":8090}]}],
+                "containers":[{"name":"c","ports":[
+                    {"containerPort":53,"hostPort":53,"protocol":"UDP"},
+                    {"name":"again","containerPort":53,"hostPort":53,"protocol":"UDP"},
+                    {"containerPort":53,"hostPort":53,"protocol":"TCP"},
+                    {"containerPort":54,"hostPort":54,"hostIP":"2001:db8::1"},
+                    {"containerPort":55,"hostPort":55,"hostIP":"all"},
+                    {"containerPort":56}]}]}}"#,
+        )
+        .unwrap();
+        let said: Vec<String> = host_ports(&pod)
+            .iter()
+            .map(|p| {
+                format!(
+                    "{:?} {:?} {} {}",
+                    p.protocol,
+                    p.host_ip.map(|ip| ip.to_string()),
+                    p.host_port,
+                    p.container_port
+                )
+            })
+            .collect();
+        assert_eq!(said, ["Udp None 53 53", "Tcp None 53 53", "Tcp Some(\"2001:db8::1\") 54 54", "Tcp None 8090 90"]);
+    }
 }

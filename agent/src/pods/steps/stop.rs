@@ -1,12 +1,8 @@
-//! Containers of a pod: stopped and removed.
+//! Containers of a pod: their preStop hooks, stopped, removed.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
-use windlass_kit::events::Severity;
 
 use super::{
     ContainerRef,
@@ -19,48 +15,24 @@ use crate::{
     pods::lifecycle::{reasons, spec},
 };
 
-/// What a container has left after its preStop hook, however long that took; upstream's.
-const MIN_GRACE: Duration = Duration::from_secs(2);
-
-fn grace_period(seconds: i64) -> Duration {
-    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-}
-
-/// Runs the preStop hook of a container, if it has one, and then stops it. The hook uses up part of the grace period;
-/// it is cut short when the container has exited, or must exit sooner.
-pub(crate) async fn stop(
-    context: Arc<PodContext>,
-    id: String,
-    grace: i64,
-    target: Option<ContainerRef>,
-    cut_hook: CancellationToken,
-) -> Outcome {
-    let mut grace = grace_period(grace);
-    let hook = target.as_ref().and_then(|target| Some((target, spec::pre_stop(&target.container)?)));
-    if let Some((target, handler)) = hook.filter(|_| !grace.is_zero()) {
-        let started = Instant::now();
+/// Runs the preStop hook of a container until it returns, or is cut: the container has exited, or must.
+pub(crate) async fn pre_stop(context: Arc<PodContext>, target: ContainerRef, cut: CancellationToken) -> Outcome {
+    if let Some(handler) = spec::pre_stop(&target.container) {
         let run = hooks::run(&context, &target.pod, handler, target.probe_target());
         let result = tokio::select! {
-            result = tokio::time::timeout(grace, run) => {
-                result.unwrap_or_else(|_| Err("it took the whole grace".to_owned()))
-            }
-            () = cut_hook.cancelled() => Ok(()),
+            result = run => result,
+            () = cut.cancelled() => Ok(()),
         };
-        if let Err(why) = result {
-            let (reason, message) = (reasons::FAILED_PRE_STOP_HOOK, format!("PreStopHook failed: {why}"));
-            context.event(&target.pod, Some(&target.container.name), Severity::Warning, reason, message);
+        if let Err(error) = result {
+            error.report(&context, &target, "PreStopHook", reasons::FAILED_PRE_STOP_HOOK);
         }
-        grace = grace.saturating_sub(started.elapsed()).max(MIN_GRACE.min(grace));
     }
-    stop_or_kill(context, id, grace).await
+    Outcome::PreStopDone { id: target.id }
 }
 
-/// Cuts the grace period of a container that is being stopped already.
-pub(crate) async fn shorten_grace(context: Arc<PodContext>, id: String, grace: i64) -> Outcome {
-    stop_or_kill(context, id, grace_period(grace)).await
-}
-
-async fn stop_or_kill(context: Arc<PodContext>, id: String, grace: Duration) -> Outcome {
+/// Stops a container, or cuts the grace period of one that is being stopped; `grace` is in seconds.
+pub(crate) async fn stop(context: Arc<PodContext>, id: String, grace: i64) -> Outcome {
+    let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
     let engine = &context.node.engine;
     let stopped = if grace.is_zero() { engine.kill(&id).await } else { engine.stop(&id, grace).await };
     if let Err(error) = stopped {

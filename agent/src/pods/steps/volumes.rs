@@ -1,49 +1,44 @@
-//! The volumes of a pod: set up, refreshed, torn down.
+//! The volumes of a pod: each set up and refreshed on its own, all torn down together.
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     context::PodContext,
     images,
     outcome::{Outcome, StepError},
-    sandbox::write_pod_files,
 };
 use crate::{
     pods::lifecycle::reasons,
-    volumes::{VolumeImages, object_watch::ObjectReader},
+    volumes::{VolumeImage, object_watch::ObjectReader},
 };
 
-/// Pulls of images for volumes are cancelled when the pod terminates; setting volumes up is not, since tearing them
-/// down must find everything that was mounted.
-pub(crate) async fn prepare_volumes(
+/// Sets up one volume, or rewrites its files. The pull of an image for it is cancelled when the pod terminates; setting
+/// it up is not, since tearing it down must find everything that was mounted.
+pub(crate) async fn prepare_volume(
     context: Arc<PodContext>,
     pod: Arc<Pod>,
+    volume: Volume,
     contents: ObjectReader,
     cancelled: CancellationToken,
 ) -> Outcome {
-    if let Err(why) = write_pod_files(&context, &pod, &[]) {
-        return Outcome::VolumesPrepared(Err(StepError::new(reasons::FAILED_MOUNT, why)));
-    }
-    let images = tokio::select! {
+    let image = tokio::select! {
         biased;
-        images = images::of_volumes(&context, &pod) => images,
+        image = images::of_volume(&context, &pod, &volume) => image,
         () = cancelled.cancelled() => return Outcome::Cancelled,
     };
-    let result = async {
-        let images = VolumeImages { ids: images?, mounted_by_engine: context.engine_health.borrow().mounts_images() };
-        let prepared = context.volumes.prepare(&pod, &images, &contents).await;
-        prepared.map_err(|e| StepError::new(reasons::FAILED_MOUNT, e.to_string()))
+    let mounted_by_engine = context.engine_health.borrow().mounts_images();
+    let result = match image {
+        Ok(id) => {
+            let image = id.map(|id| VolumeImage { id, mounted_by_engine });
+            let prepared = context.volumes.prepare(&pod, &volume, image, &contents).await;
+            prepared.map_err(|e| (StepError::new(reasons::FAILED_MOUNT, e.to_string()), e.pending))
+        }
+        Err(error) => Err((error, false)),
     };
-    Outcome::VolumesPrepared(result.await)
-}
-
-/// Rewrites the files of volumes whose sources changed.
-pub(crate) async fn refresh_volumes(context: Arc<PodContext>, pod: Arc<Pod>, contents: ObjectReader) -> Outcome {
-    let result = context.volumes.refresh(&pod, &contents).await;
-    Outcome::VolumesRefreshed(result.map_err(|e| StepError::new(reasons::FAILED_MOUNT, e.to_string())))
+    Outcome::VolumePrepared { volume: volume.name, result }
 }
 
 /// Tears down the volumes of a terminal pod that stays in the API.

@@ -11,7 +11,9 @@ use super::{Worker, metrics::StartTimes};
 use crate::{
     engine::inspect::Instance,
     pods::{
-        lifecycle::{action::Action, observed::ImageState, spec, step_key::StepKey, time::after_grace},
+        lifecycle::{
+            action::Action, observed::ImageState, spec, step_key::StepKey, time::after_grace, volumes::VolumeState,
+        },
         steps::{self, ContainerRef, outcome::Outcome, pidfd::InitProcess},
     },
     volumes::object_watch::{Freshness, ObjectReader},
@@ -21,7 +23,13 @@ impl Worker {
     /// Starts a step.
     pub(super) fn push(&mut self, key: StepKey, step: impl Future<Output = Outcome> + Send + 'static) {
         self.observed.in_flight.insert(key.clone());
-        self.steps.push(step.map(move |outcome| (key, outcome)).boxed());
+        let timed = self.timed(&key);
+        let step = async move {
+            let outcome = step.await;
+            drop(timed);
+            (key, outcome)
+        };
+        self.steps.push(step.boxed());
     }
 
     /// The token that cancels a step.
@@ -45,11 +53,8 @@ impl Worker {
 
     /// Cancels the hooks of a container that has exited.
     pub(super) fn cancel_hooks(&mut self, id: &str) {
-        for key in [StepKey::PostStart(id.to_owned()), StepKey::Container(id.to_owned())] {
-            if let Some(token) = self.cancellations.get(&key) {
-                token.cancel();
-            }
-        }
+        self.cancel(&StepKey::PostStart(id.to_owned()));
+        self.cancel(&StepKey::PreStop(id.to_owned()));
         if self.observed.in_flight.contains(&StepKey::PostStart(id.to_owned())) {
             // Later containers do not wait for a hook that can no longer run.
             self.observed.post_start_done.insert(id.to_owned());
@@ -87,6 +92,9 @@ impl Worker {
             // Steps that terminate a pod need no object; those that run one have it.
             (
                 action @ (Action::ShortenGrace { .. }
+                | Action::PreStop { .. }
+                | Action::ShortenPreStop { .. }
+                | Action::CutPreStop { .. }
                 | Action::Stop { .. }
                 | Action::Remove { .. }
                 | Action::RemoveSandbox { .. }
@@ -95,18 +103,17 @@ impl Worker {
                 _,
             ) => self.start_termination(key, action),
             (_, None) => {}
-            (Action::PrepareVolumes, Some(pod)) => {
-                let cancelled = self.cancellation(&key);
-                self.push(key, steps::prepare_volumes(context, pod, self.contents(Freshness::Live), cancelled));
+            (Action::PrepareVolume { volume }, Some(pod)) => self.prepare_volume(key, pod, &volume, Freshness::Live),
+            (Action::RefreshVolume { volume }, Some(pod)) => {
+                if let Some(VolumeState::Ready { refresh_at, .. }) = self.observed.volumes.get_mut(&volume) {
+                    *refresh_at = None;
+                }
+                self.prepare_volume(key, pod, &volume, Freshness::Watched);
             }
-            (Action::RefreshVolumes, Some(pod)) => {
-                self.observed.refresh_volumes_at = None;
-                self.push(key, steps::refresh_volumes(context, pod, self.contents(Freshness::Watched)));
-            }
-            (Action::EnsureImage { container }, Some(pod)) => {
+            (Action::EnsureImage { container, ahead }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
                     self.start.iter_mut().for_each(StartTimes::image_requested);
-                    self.push_cancellable(key, steps::ensure_image(context, pod, container));
+                    self.push_cancellable(key, steps::ensure_image(context, pod, container, ahead));
                 }
             }
             (Action::CreateSandbox { attempt }, Some(pod)) => {
@@ -135,9 +142,9 @@ impl Worker {
                     self.push(key, steps::probe(context, target, probe));
                 }
             }
-            (Action::Resize { container, id }, Some(_)) => {
-                if let Some(target) = self.container_ref(&container, id) {
-                    self.push(key, steps::resize(context, target));
+            (Action::Resize(step), Some(_)) => {
+                if let Some(target) = self.container_ref(&step.container, step.id.clone()) {
+                    self.push(key, steps::resize(context, target, step));
                 }
             }
             (Action::DeleteFromApi, Some(pod)) => {
@@ -147,6 +154,13 @@ impl Worker {
         }
     }
 
+    fn prepare_volume(&mut self, key: StepKey, pod: Arc<Pod>, name: &str, freshness: Freshness) {
+        let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+        let Some(volume) = volumes.find(|v| v.name == name).cloned() else { return };
+        let (cancelled, contents) = (self.cancellation(&key), self.contents(freshness));
+        self.push(key, steps::prepare_volume(Arc::clone(&self.context), pod, volume, contents, cancelled));
+    }
+
     /// Starts the step of an action that terminates a pod.
     fn start_termination(&mut self, key: StepKey, action: Action) {
         let (context, uid) = (Arc::clone(&self.context), self.uid.clone());
@@ -154,13 +168,27 @@ impl Worker {
             Action::ShortenGrace { id, grace } => {
                 let deadline = after_grace(self.now(), grace);
                 self.observed.stopping.insert(id.clone(), deadline);
-                // Its preStop hook has used up its time.
-                if let Some(token) = self.cancellations.get(&StepKey::Container(id.clone())) {
-                    token.cancel();
-                }
-                self.push(key, steps::shorten_grace(context, id, grace));
+                self.push(key, steps::stop(context, id, grace));
             }
-            Action::Stop { container, id, grace, message } => self.stop(key, &container, id, grace, message),
+            Action::PreStop { container, id, grace, message } => {
+                self.begin_stop(&container, &id, grace, message);
+                match self.container_ref(&container, id.clone()) {
+                    Some(target) => {
+                        let cut = self.cancellation(&key);
+                        self.push(key, steps::pre_stop(context, target, cut));
+                    }
+                    None => self.push(key, async { Outcome::PreStopDone { id } }),
+                }
+            }
+            Action::ShortenPreStop { id, grace } => {
+                let deadline = after_grace(self.now(), grace);
+                self.observed.stopping.insert(id, deadline);
+            }
+            Action::CutPreStop { id } => self.cancel(&StepKey::PreStop(id)),
+            Action::Stop { container, id, grace, message } => {
+                self.begin_stop(&container, &id, grace, message);
+                self.push(key, steps::stop(context, id, grace));
+            }
             Action::Remove { id } => {
                 if let Some(instance) = self.observed.instance(&id).cloned() {
                     self.push(key, steps::remove(context, instance));
@@ -177,17 +205,21 @@ impl Worker {
         }
     }
 
-    fn stop(&mut self, key: StepKey, container: &str, id: String, grace: i64, message: String) {
+    /// The grace period of a container begins, with its preStop hook or without one.
+    fn begin_stop(&mut self, container: &str, id: &str, grace: i64, message: String) {
         let deadline = after_grace(self.now(), grace);
-        let first = self.observed.stopping.insert(id.clone(), deadline).is_none();
+        let first = self.observed.stopping.insert(id.to_owned(), deadline).is_none();
         if let Some(pod) = self.pod.as_ref().filter(|_| first) {
             let message = if message.is_empty() { format!("Stopping container {container}") } else { message };
             self.context.event(pod, Some(container), Severity::Normal, "Killing", message);
         }
-        let target = self.container_ref(container, id.clone());
-        self.watch_exit(&id);
-        let cut_hook = self.cancellation(&key);
-        self.push(key, steps::stop(Arc::clone(&self.context), id, grace, target, cut_hook));
+        self.watch_exit(id);
+    }
+
+    fn cancel(&self, key: &StepKey) {
+        if let Some(token) = self.cancellations.get(key) {
+            token.cancel();
+        }
     }
 
     /// Waits for the kernel's report that the processes of a container have exited: the engine's comes a moment later,

@@ -7,9 +7,12 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use tokio::time::Instant;
 
 use super::Worker;
-use crate::pods::{
-    lifecycle::{reasons, spec, status::exit_reason},
-    steps::outcome::Outcome,
+use crate::{
+    metrics::Metrics,
+    pods::{
+        lifecycle::{reasons, spec, status::exit_reason, step_key::StepKey},
+        steps::outcome::Outcome,
+    },
 };
 
 /// The times of a pod's start, until it has started.
@@ -32,7 +35,31 @@ impl StartTimes {
     }
 }
 
+/// A step that is timed until this is dropped.
+pub(super) struct Timed {
+    metrics: Arc<Metrics>,
+    operation: &'static str,
+    began: Instant,
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.metrics.worker_seconds.observe_duration([self.operation], self.began.elapsed());
+    }
+}
+
 impl Worker {
+    /// Times a step that begins, unless it waits for the pod itself.
+    pub(super) fn timed(&self, key: &StepKey) -> Option<Timed> {
+        let operation = match key {
+            StepKey::WaitForExit(_) | StepKey::Probe(..) | StepKey::Inspect(_) | StepKey::Status => return None,
+            _ if self.is_terminating() => "terminate",
+            _ if self.start.is_some() => "create",
+            _ => "sync",
+        };
+        Some(Timed { metrics: Arc::clone(&self.context.node.metrics), operation, began: Instant::now() })
+    }
+
     /// Observes a step's outcome, before the worker applies it.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         let metrics = Arc::clone(&self.context.node.metrics);

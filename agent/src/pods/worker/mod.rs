@@ -32,7 +32,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{backoff::Backoff, liveness::STUCK_AFTER};
+use windlass_kit::{backoff::Backoff, events::Severity, liveness::STUCK_AFTER};
 
 use self::{
     clock::Clock,
@@ -48,7 +48,8 @@ use super::{
         plan::{Desired, plan},
         reasons, spec,
         step_key::StepKey,
-        time::{normalize_times, shift},
+        time::{normalize_times, saturating_add, shift},
+        volumes::MOUNT_TIMEOUT,
     },
     steps::{self, context::PodContext, host_files, outcome::Outcome},
 };
@@ -127,6 +128,8 @@ pub(crate) struct Worker {
     refused_patches: Backoff,
     /// Why the API rejected the status as invalid, as it was last logged.
     logged_invalid: Option<String>,
+    /// Since when the pod waits for its volumes; counted anew with each event about that.
+    volumes_awaited_since: Option<Timestamp>,
     /// When a deferred resize is evaluated again.
     resize_retry_at: Option<Timestamp>,
     /// When the resize was first deferred.
@@ -190,6 +193,7 @@ impl Worker {
             batched_since: None,
             refused_patches: Backoff::new(API_RETRY, UNCHANGED_STATUS_RETRY),
             logged_invalid: None,
+            volumes_awaited_since: None,
             resize_retry_at: None,
             resize_deferred_at: None,
             reservation_released: false,
@@ -213,6 +217,7 @@ impl Worker {
         self.reattach();
         let mut engine_health = self.context.engine_health.clone();
         let mut capacity_freed = self.context.capacity_freed.subscribe();
+        let mut images_changed = self.context.images_changed.subscribe();
         let mut network = self.context.node.network.readiness();
         let heart = self.context.node.heartbeats.begin("pod worker", self.uid.clone(), STUCK_AFTER);
         loop {
@@ -244,6 +249,7 @@ impl Worker {
                 changed = network.changed(), if self.waits_for_network() => {
                     if changed.is_ok() && *network.borrow_and_update() == Readiness::Ready { self.retry_sandbox(); }
                 }
+                Ok(()) = images_changed.changed() => self.observed.forget_images(),
                 _ = capacity_freed.changed(), if matches!(self.observed.resize, Some(ResizeDecision::Deferred(_))) => {
                     self.resize_retry_at = None;
                 }
@@ -305,6 +311,7 @@ impl Worker {
             let own = [
                 &mut self.patch_after,
                 &mut self.batched_since,
+                &mut self.volumes_awaited_since,
                 &mut self.resize_retry_at,
                 &mut self.resize_deferred_at,
                 &mut self.pause_until,
@@ -333,6 +340,7 @@ impl Worker {
             return None;
         }
         let resize_at = self.sync_resize(now);
+        let mount_timeout = self.report_unmounted(now);
         let Plan { actions, wake_at, terminates } = plan(self.desired()?, &self.observed, now);
         if terminates {
             let cancelled = self.cancellations.iter().filter(|(key, _)| key.is_cancelled_on_termination());
@@ -341,7 +349,25 @@ impl Worker {
         for action in actions {
             self.start(action);
         }
-        wake_at.into_iter().chain(resize_at).min()
+        wake_at.into_iter().chain(resize_at).chain(mount_timeout).min()
+    }
+
+    /// Records an event of a pod that waits too long for its volumes; gives when the next one is due.
+    fn report_unmounted(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let pod = self.pod.clone().filter(|pod| !self.is_terminating() && !spec::is_terminal(pod))?;
+        let waited_for = pod.spec.as_ref().filter(|spec| !self.observed.are_volumes_ready(spec));
+        let Some(spec) = waited_for.filter(|_| self.observed.kill.is_none()) else {
+            self.volumes_awaited_since = None;
+            return None;
+        };
+        let due = saturating_add(*self.volumes_awaited_since.get_or_insert(now), MOUNT_TIMEOUT);
+        if due > now {
+            return Some(due);
+        }
+        let message = self.observed.unmounted_message(spec);
+        self.context.event(&pod, None, Severity::Warning, reasons::FAILED_MOUNT, message);
+        self.volumes_awaited_since = Some(now);
+        Some(saturating_add(now, MOUNT_TIMEOUT))
     }
 
     /// After a restart of the agent: makes sure of the network of an adopted sandbox, and of termination messages.

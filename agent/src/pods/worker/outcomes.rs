@@ -24,19 +24,18 @@ use crate::{
             time::saturating_add,
         },
         steps::{
+            HookResult,
             outcome::{Outcome, StepError},
             prober::ProbeResult,
         },
     },
-    volumes::PreparedVolumes,
+    volumes::PreparedVolume,
 };
 
 /// The retry after the engine did not answer: nothing is wrong with the pod, so it comes soon.
 const UNREACHABLE_RETRY: Duration = Duration::from_secs(1);
 /// The first and the longest delay before a step is retried whose failure is not the container's.
 const POD_STEP_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The retry of writing the files of volumes.
-const REFRESH_RETRY: Duration = Duration::from_secs(60);
 /// The retry of a request to the API.
 pub(super) const API_RETRY: Duration = Duration::from_secs(1);
 /// The retry of a status that the API accepts and does not store, and the longest delay after refusals.
@@ -47,14 +46,8 @@ impl Worker {
         let now = self.now();
         match outcome {
             Outcome::Cancelled => {}
-            Outcome::Image { container, result } => self.apply_image(container, result, now),
-            Outcome::VolumesPrepared(result) => self.apply_volumes(result, now),
-            Outcome::VolumesRefreshed(Ok(at)) => self.refresh_volumes_by(at),
-            Outcome::VolumesRefreshed(Err(error)) => {
-                // The files stay as they are until they can be written.
-                self.warn(reasons::FAILED_MOUNT, &error);
-                self.observed.refresh_volumes_at.get_or_insert(saturating_add(now, REFRESH_RETRY));
-            }
+            Outcome::Image { container, ahead, result } => self.apply_image(container, ahead, result, now),
+            Outcome::VolumePrepared { volume, result } => self.apply_volume(volume, result, now),
             Outcome::SandboxCreated(Ok(instance)) => {
                 self.learn_addresses(&instance);
                 self.upsert(instance);
@@ -69,7 +62,11 @@ impl Worker {
                 self.sandbox_failed(error, now);
             }
             Outcome::Created { container, result: Ok(instance) } => self.apply_created(&container, instance),
-            Outcome::Created { container, result: Err(error) } => self.start_failed(container, error, now),
+            Outcome::Created { container, result: Err(error) } => {
+                // It may be gone, or another one by the next try.
+                self.observed.images.remove(&container);
+                self.start_failed(container, error, now);
+            }
             Outcome::Started { result: Ok(instance), .. } => {
                 if let Some(instance) = instance {
                     self.upsert(instance);
@@ -84,6 +81,7 @@ impl Worker {
                 _ => self.start_failed(container, error, now),
             },
             Outcome::ProcessesExited { id } => drop(self.observed.processes_exited.insert(id)),
+            Outcome::PreStopDone { id } => drop(self.observed.pre_stop_done.insert(id)),
             Outcome::Inspected { id, result } => self.apply_inspected(&id, result, now),
             Outcome::PostStartDone { id, result } => self.apply_post_start(id, result, now),
             Outcome::Resized { id, result: Ok(instance) } => {
@@ -103,7 +101,7 @@ impl Worker {
             Outcome::Removed { id, result: Ok(()) } => self.observed.remove(&id),
             Outcome::VolumesReleased(Ok(())) => {
                 self.observed.volumes_released = true;
-                self.observed.volumes_ready = false;
+                self.observed.volumes.clear();
             }
             Outcome::CleanedUp(Ok(())) => self.observed.cleaned_up = true,
             Outcome::DeletedFromApi(Ok(())) => self.observed.deleted_from_api = true,
@@ -118,35 +116,40 @@ impl Worker {
         }
     }
 
-    fn apply_image(&mut self, container: String, result: Result<ImageState, StepError>, now: Timestamp) {
+    fn apply_image(&mut self, container: String, ahead: bool, result: Result<ImageState, StepError>, now: Timestamp) {
         let error = match result {
             Ok(state) => return drop(self.observed.images.insert(container, state)),
             Err(error) => error,
         };
         let count = match self.observed.images.get(&container) {
             Some(ImageState::Failed(earlier)) => earlier.count + 1,
+            Some(ImageState::FailedAhead(earlier)) if ahead => earlier.count + 1,
             _ => 1,
         };
         if let Some(failure) = self.failure(error, count, now) {
-            self.observed.images.insert(container, ImageState::Failed(failure));
+            let failed = if ahead { ImageState::FailedAhead(failure) } else { ImageState::Failed(failure) };
+            self.observed.images.insert(container, failed);
         }
     }
 
-    fn apply_volumes(&mut self, result: Result<PreparedVolumes, StepError>, now: Timestamp) {
+    /// What became of one volume, which was set up or refreshed.
+    fn apply_volume(&mut self, volume: String, result: Result<PreparedVolume, (StepError, bool)>, now: Timestamp) {
         match result {
-            Ok(prepared) => {
-                if let Some(pod) = &self.pod {
-                    self.context.node.volumes.update(pod, &prepared.places);
+            Ok(PreparedVolume { place, renew_at }) => {
+                if self.volumes.get(&volume) != Some(&place) {
+                    Arc::make_mut(&mut self.volumes).insert(volume.clone(), place);
+                    if let Some(pod) = &self.pod {
+                        self.context.node.volumes.update(pod, &self.volumes);
+                    }
                 }
-                self.volumes = Arc::new(prepared.places);
-                self.refresh_volumes_by(prepared.renew_at);
-                self.observed.volumes_ready = true;
-                self.observed.volumes_failure = None;
+                self.observed.volume_prepared(volume, renew_at);
             }
-            Err(error) => {
-                self.warn(reasons::FAILED_MOUNT, &error);
-                let count = self.observed.volumes_failure.as_ref().map_or(1, |f| f.count + 1);
-                self.observed.volumes_failure = self.pod_step_failure(error, count, now);
+            Err((error, _)) if error.unreachable => self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY)),
+            Err((error, pending)) => {
+                let (reason, message) = (error.reason, error.message.clone());
+                if self.observed.volume_failed(volume, (reason, message), pending, now) {
+                    self.warn(reasons::FAILED_MOUNT, &error);
+                }
             }
         }
     }
@@ -156,7 +159,9 @@ impl Worker {
             reasons::NETWORK_NOT_READY => reasons::NETWORK_NOT_READY,
             _ => reasons::FAILED_CREATE_POD_SANDBOX,
         };
-        self.warn(reason, &error);
+        // Upstream's prefix of the event alone.
+        let prefix = if reason == reasons::NETWORK_NOT_READY { "" } else { "Failed to create pod sandbox: " };
+        self.warn(reason, &StepError { message: format!("{prefix}{}", error.message), ..error.clone() });
         let count = self.observed.sandbox_failure.as_ref().map_or(1, |f| f.count + 1);
         self.observed.sandbox_failure = self.pod_step_failure(error, count, now);
         if let Some(id) = self.observed.sandbox().map(|s| s.id.clone()) {
@@ -166,14 +171,11 @@ impl Worker {
 
     fn apply_created(&mut self, container: &str, instance: Instance) {
         self.observed.start_failures.remove(container);
-        let attempt = instance.identity.attempt;
-        if attempt > 0 {
-            self.count_crash(container, attempt);
+        if instance.identity.attempt > 0 {
+            self.count_crash(container);
         }
-        // The policy Always pulls before every start.
-        if self.container(container).is_some_and(|c| c.image_pull_policy.as_deref() == Some("Always")) {
-            self.observed.images.remove(container);
-        }
+        // Its name may lead to another one by the next start.
+        self.observed.images.remove(container);
         self.upsert(instance);
     }
 
@@ -199,12 +201,12 @@ impl Worker {
         }
     }
 
-    fn apply_post_start(&mut self, id: String, result: Result<(), String>, now: Timestamp) {
-        if let Err(why) = result {
+    fn apply_post_start(&mut self, id: String, result: HookResult, now: Timestamp) {
+        if let Err(error) = result {
             self.observed.unhealthy.insert(id.clone());
             let container = self.observed.instance(&id).map(|i| i.identity.container.clone());
             if let Some(container) = container {
-                self.run_failed(container, StepError::new(reasons::POST_START_HOOK_ERROR, why), now);
+                self.run_failed(container, StepError::new(reasons::POST_START_HOOK_ERROR, error.to_string()), now);
             }
         }
         self.observed.post_start_done.insert(id);
@@ -271,17 +273,13 @@ impl Worker {
         }
     }
 
-    /// Sets when the files of volumes are refreshed at the latest.
-    fn refresh_volumes_by(&mut self, at: Option<Timestamp>) {
-        self.observed.refresh_volumes_at = self.observed.refresh_volumes_at.into_iter().chain(at).min();
-    }
-
     /// Counts a restart, so that the next back-off is longer.
-    fn count_crash(&mut self, name: &str, attempt: u32) {
+    fn count_crash(&mut self, name: &str) {
         let Some(container) = self.container(name) else { return };
         let exited = self.observed.newest(name).and_then(|i| Some((i, i.exit()?)));
         let before = exited.map(|(instance, exit)| crash_count(&self.observed, &container, instance, exit));
-        let crashes = before.unwrap_or(attempt.saturating_sub(1)).saturating_add(1);
+        let known = before.or_else(|| self.observed.crash_counts.get(name).copied());
+        let crashes = known.unwrap_or(0).saturating_add(1);
         self.observed.crash_counts.insert(name.to_owned(), crashes);
     }
 

@@ -9,11 +9,11 @@ use super::{PodUpdate, Worker};
 use crate::{
     pods::{
         container::env,
-        lifecycle::{patch::version, reasons, spec},
+        lifecycle::{patch::version, reasons, spec, volumes::VolumeState},
         steps::host_files,
     },
     volumes::{
-        Volumes,
+        Volumes, is_refreshed,
         object_watch::{Kind as ObjectKind, ObjectRef},
     },
 };
@@ -90,10 +90,17 @@ impl Worker {
     /// once.
     pub(super) fn objects_changed(&mut self) {
         let now = self.now();
-        self.observed.refresh_volumes_at = Some(now);
         let failures = self.observed.start_failures.values_mut();
         let failures = failures.filter(|f| f.reason == reasons::CREATE_CONTAINER_CONFIG_ERROR);
-        failures.chain(self.observed.volumes_failure.as_mut()).for_each(|failure| failure.retry_at = now);
+        failures.for_each(|failure| failure.retry_at = now);
+        let volumes = self.pod.iter().flat_map(|p| &p.spec).flat_map(|s| s.volumes.iter().flatten());
+        for volume in volumes {
+            match self.observed.volumes.get_mut(&volume.name) {
+                Some(VolumeState::Ready { refresh_at, .. }) if is_refreshed(volume) => *refresh_at = Some(now),
+                Some(VolumeState::Failed { failure, .. }) => failure.retry_at = now,
+                _ => {}
+            }
+        }
     }
 }
 

@@ -32,6 +32,9 @@ pub(super) async fn run(engine: Engine, process: Process, streams: Streams, sess
         Ok(attached) => attached,
         Err(error) => return send_status(&output, ExitStatus::Failed(error.to_string())).await,
     };
+    if has_exited(&engine, &process).await {
+        return send_status(&output, ExitStatus::Done).await;
+    }
     let input = tokio::spawn(copy_stdin(stdin, attached.input));
     let resizing = streams.tty.then(|| tokio::spawn(resize_terminal(engine.clone(), process.clone(), sizes)));
     if let Some(ended) = copy_output(&mut attached.output, &output, &client_gone).await {
@@ -56,6 +59,18 @@ pub(super) async fn run(engine: Engine, process: Process, streams: Streams, sess
     input.abort();
     if let Some(task) = resizing {
         task.abort();
+    }
+}
+
+/// Whether a container that was just attached to does not run any more. Docker attaches to an exited one, too, and then
+/// waits for a next start that never comes. After attaching, an exit ends the streams, so that this is not too early;
+/// the client takes the output from the log.
+async fn has_exited(engine: &Engine, process: &Process) -> bool {
+    let Process::Main { container } = process else { return false };
+    match engine.inspect(container).await {
+        Ok(found) => !found.is_some_and(|instance| instance.is_running()),
+        // The streams say so when Docker is gone.
+        Err(_) => false,
     }
 }
 
@@ -143,5 +158,38 @@ async fn resize_terminal(engine: Engine, process: Process, mut sizes: watch::Rec
         if sizes.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::engine::fake;
+
+    /// Docker's answers when a container exits before it is attached to: it attaches all the same, and says nothing.
+    #[tokio::test]
+    async fn attaching_to_what_has_exited_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake::scripted(dir.path(), |line| {
+            if line.contains("/attach") {
+                return "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n".to_owned();
+            }
+            let labels = r#"{"io.kubernetes.pod.uid":"u","io.kubernetes.pod.name":"p","io.kubernetes.pod.namespace":"n","io.kubernetes.container.name":"c","io.kubernetes.docker.type":"container"}"#;
+            let state = r#"{"Status":"exited","Running":false,"ExitCode":0,"StartedAt":"2026-01-01T00:00:00Z","FinishedAt":"2026-01-01T00:00:01Z"}"#;
+            let body = format!(
+                r#"{{"Id":"0a","Created":"2026-01-01T00:00:00Z","Name":"/c","Image":"sha256:i","State":{state},"Config":{{"Labels":{labels}}}}}"#
+            );
+            format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        });
+        let (output, mut received) = mpsc::channel(4);
+        let (_, sizes) = watch::channel(None);
+        let session = Session { stdin: None, sizes, output, client_gone: CancellationToken::new() };
+        let streams = Streams { stdin: false, stdout: true, stderr: true, tty: false };
+        let process = Process::Main { container: "0a".to_owned() };
+        let ended = tokio::time::timeout(Duration::from_secs(20), run(engine, process, streams, session)).await;
+        assert!(ended.is_ok(), "it waits for output that never comes");
+        assert!(matches!(received.recv().await, Some(Output::End(ExitStatus::Done))));
     }
 }

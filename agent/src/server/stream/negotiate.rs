@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use windlass_kit::serve::headers::items;
 
 const SPDY: &str = "SPDY/3.1";
 const SPDY_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
@@ -33,15 +34,9 @@ pub(super) fn refuse(code: StatusCode, why: impl Into<String>) -> UpgradeError {
     UpgradeError { code, why: why.into(), headers: Vec::new() }
 }
 
-/// The items of a header that may be repeated and comma-separated.
-fn items(headers: &HeaderMap, name: HeaderName) -> Vec<String> {
-    let values = headers.get_all(name).into_iter().filter_map(|v| v.to_str().ok());
-    values.flat_map(|v| v.split(',')).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty()).collect()
-}
-
 impl Upgrade {
     pub(super) fn read(headers: &HeaderMap) -> Result<Self, UpgradeError> {
-        let has = |name, word: &str| items(headers, name).iter().any(|v| v.eq_ignore_ascii_case(word));
+        let has = |name: HeaderName, word: &str| items(headers, name.as_str()).any(|v| v.eq_ignore_ascii_case(word));
         if !has(header::CONNECTION, "upgrade") {
             return Err(refuse(StatusCode::BAD_REQUEST, "unable to upgrade: missing upgrade headers in request"));
         }
@@ -52,13 +47,13 @@ impl Upgrade {
                 let why = "unable to upgrade: a WebSocket needs Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key";
                 return Err(refuse(StatusCode::BAD_REQUEST, why));
             };
-            let offered = items(headers, header::SEC_WEBSOCKET_PROTOCOL);
+            let offered = items(headers, header::SEC_WEBSOCKET_PROTOCOL.as_str()).collect();
             return Ok(Self::WebSocket { accept: derive_accept_key(key.as_bytes()), offered });
         }
         if has(header::UPGRADE, SPDY) {
-            return Ok(Self::Spdy { offered: items(headers, SPDY_VERSION) });
+            return Ok(Self::Spdy { offered: items(headers, SPDY_VERSION.as_str()).collect() });
         }
-        let wanted = items(headers, header::UPGRADE).join(", ");
+        let wanted = items(headers, header::UPGRADE.as_str()).collect::<Vec<_>>().join(", ");
         Err(refuse(
             StatusCode::BAD_REQUEST,
             format!("unable to upgrade: {wanted:?} is not spoken here; websocket and {SPDY} are"),

@@ -135,6 +135,18 @@ pub(super) enum SetUp {
 }
 
 impl Mounter {
+    /// Upstream's name of its plugin, without the domain.
+    pub(super) fn plugin(&self) -> &'static str {
+        match self {
+            Self::HostPath { .. } | Self::BlockDevice { .. } => "host-path",
+            Self::EmptyDir { volume_dir, .. }
+            | Self::Local { volume_dir, .. }
+            | Self::Nfs { volume_dir, .. }
+            | Self::Image { volume_dir, .. }
+            | Self::Files { volume_dir, .. } => volume_dir.plugin,
+        }
+    }
+
     /// Sets up the volume unless it is, and updates its files.
     ///
     /// # Errors

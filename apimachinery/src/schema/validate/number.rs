@@ -94,7 +94,7 @@ fn below(number: &Number, n: f64, limit: f64) -> bool {
 fn is_multiple(number: &Number, n: f64, factor: f64) -> bool {
     match number.as_i64() {
         #[expect(clippy::cast_possible_truncation, reason = "checked to be in range")]
-        Some(exact) if factor < 9.2e18 => exact % (factor as i64) == 0,
+        Some(exact) if factor.fract() == 0.0 && (1.0..9.2e18).contains(&factor) => exact % (factor as i64) == 0,
         _ => (n / factor).fract() == 0.0,
     }
 }
@@ -112,5 +112,34 @@ fn check_format(validations: &Validations, number: &Number, n: f64, path: &Path,
         }
         Some("float") => fits("number with format float", n.abs() <= f64::from(f32::MAX), found),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use crate::{
+        schema::{structural, validate},
+        testing::schema,
+    };
+
+    /// A factor below one is none of an integer's type, which is told; it must not be divided by as the integer that is in it.
+    #[test]
+    fn a_fractional_factor_is_told_and_divides_nothing() {
+        let meta = Arc::new(schema("meta/v1.ObjectMeta"));
+        for factor in [0.1_f64, 0.5, 0.999, 1.5, 1e-300, 2.0, 9.3e18] {
+            for kind in ["integer", "number"] {
+                let a = json!({"type": kind, "multipleOf": factor});
+                let of = structural::read(&json!({"type": "object", "properties": {"a": a}}), &meta);
+                for value in [json!(0), json!(1), json!(-3), json!(i64::MIN), json!(u64::MAX), json!(1.5)] {
+                    let errors = validate(&of, &json!({"a": value}), None);
+                    let is_wrong = kind == "integer" && factor.fract() != 0.0 && value.is_i64();
+                    assert!(!is_wrong || !errors.is_empty(), "{value} of {a}");
+                }
+            }
+        }
     }
 }

@@ -250,7 +250,7 @@ fn collection() -> anyhow::Result<()> {
         &config,
         windlass_tests::configuration(
             "imageGCHighThresholdPercent: 1\nimageGCLowThresholdPercent: 0\nimageMinimumGCAge: 1s\n\
-             evictionHard: {memory.available: 100Mi}\n",
+             imageGCForeignImages: true\n             evictionHard: {memory.available: 100Mi}\n",
         ),
     )?;
     let mut windlass = testbed.windlass().with(&["--config", &config.to_string_lossy()]);

@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::Context as _;
 use windlass_control::{copy_store, restore_store};
+use windlass_kit::atomic_file;
 
 use super::{require_root, say};
 use crate::config::Settings;
@@ -86,38 +87,79 @@ fn write_archive(data_dir: &Path, file: &Path) -> anyhow::Result<u64> {
         archive.append_path_with_name(&copy.0, STORE)?;
         archive.append_dir_all(PKI, data_dir.join(PKI))?;
         archive.into_inner()?.sync_all()?;
-        fs::rename(&new.0, file)
+        fs::rename(&new.0, file)?;
+        // What is said to be done must outlive a cut of the power.
+        atomic_file::sync_parent(file)
     };
     written().with_context(|| format!("failed to write {}", file.display()))?;
     Ok(revision)
 }
 
-/// Restores an archive into a data directory without a cluster.
+/// Where an archive is unpacked in the data directory, before anything of it takes its place.
+const UNPACKED: &str = ".restore";
+
+/// Restores an archive into a data directory without a cluster, as a whole or not at all: after an attempt that failed the next
+/// one begins anew.
 fn read_archive(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
-    let open = || File::open(file).with_context(|| format!("failed to read {}", file.display()));
-    let pki = data_dir.join(PKI);
+    let (pki, unpacked) = (data_dir.join(PKI), data_dir.join(UNPACKED));
+    if unpacked.is_dir() && !windlass_control::is_data_dir(data_dir) {
+        // The process has ended within a restore. What that has put in place has no cluster yet.
+        if !unpacked.join(PKI).exists() {
+            remove_all(&pki)?;
+        }
+        remove_all(&unpacked)?;
+    }
     anyhow::ensure!(
         !pki.exists() && !windlass_control::is_data_dir(data_dir),
         "{} has a cluster already: stop it (windlass down) and move the directory away first, and its storage, the data of volumes, back afterwards; nothing was changed",
         data_dir.display()
     );
     fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
-    let copy = Temporary(data_dir.join("store.new"));
+    let restored = unpack(file, &unpacked).and_then(|()| {
+        let failed = || format!("failed to put {} in its place", pki.display());
+        let has_keys = unpacked.join(PKI).is_dir();
+        if has_keys {
+            fs::rename(unpacked.join(PKI), &pki).with_context(failed)?;
+            atomic_file::sync_parent(&pki).with_context(failed)?;
+        }
+        // Its last step makes a cluster of the directory.
+        restore_store(data_dir, &unpacked.join(STORE)).inspect_err(|_| {
+            let _ = has_keys.then(|| fs::remove_dir_all(&pki));
+        })?;
+        atomic_file::sync_parent(&unpacked).with_context(failed)
+    });
+    let removed = remove_all(&unpacked);
+    restored.and(removed)
+}
+
+fn remove_all(dir: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("failed to remove {}, which a restore has left", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Unpacks an archive into a new directory, of whose content nothing is used unless all of it is there.
+fn unpack(file: &Path, into: &Path) -> anyhow::Result<()> {
+    let archive = File::open(file).with_context(|| format!("failed to read {}", file.display()))?;
+    fs::DirBuilder::new().mode(0o700).create(into)?;
     let mut has_store = false;
-    for entry in tar::Archive::new(open()?).entries()? {
+    for entry in tar::Archive::new(archive).entries()? {
         let mut entry = entry.with_context(|| format!("{} is no whole archive", file.display()))?;
         let path = entry.path()?.into_owned();
         if path == Path::new(STORE) {
-            let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&copy.0)?;
+            let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(into.join(STORE))?;
             io::copy(&mut entry, &mut out).with_context(|| format!("{} is no whole archive", file.display()))?;
             has_store = true;
         } else {
             anyhow::ensure!(path.starts_with(PKI), "{} has {path:?} and is no backup of windlass", file.display());
             // Refuses paths that lead out of the directory.
             entry.set_preserve_permissions(true);
-            anyhow::ensure!(entry.unpack_in(data_dir)?, "{} has {path:?}, which leads out of it", file.display());
+            anyhow::ensure!(entry.unpack_in(into)?, "{} has {path:?}, which leads out of it", file.display());
         }
     }
     anyhow::ensure!(has_store, "{} is no backup of windlass", file.display());
-    Ok(restore_store(data_dir, &copy.0)?)
+    Ok(())
 }

@@ -45,6 +45,10 @@ fn what_is_no_backup_is_refused() {
         fs::write(&file, bytes).unwrap();
         assert!(read_archive(&file, &target).is_err(), "{name}");
         assert!(!is_data_dir(&target), "{name}");
+        let left: Vec<_> = fs::read_dir(&target).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.is_empty(), "{name}: {left:?}");
+        read_archive(&dir.path().join("backup.tar"), &target).unwrap();
+        assert!(is_data_dir(&target) && target.join(PKI).is_dir(), "{name}");
     };
     refused("short", &bytes[..700]);
     refused("nothing", b"");
@@ -56,4 +60,42 @@ fn what_is_no_backup_is_refused() {
     header.set_size(1);
     foreign.append_data(&mut header, "letter", &b"x"[..]).unwrap();
     refused("foreign", &foreign.into_inner().unwrap());
+}
+
+/// Its keys came first in the archive, and the copy of the store is damaged.
+#[test]
+fn a_restore_that_fails_leaves_nothing_in_its_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, file, target) = (data_dir(dir.path()), dir.path().join("backup.tar"), dir.path().join("target"));
+    write_archive(&data, &file).unwrap();
+    let damaged = dir.path().join("damaged.tar");
+    let mut archive = tar::Builder::new(File::create(&damaged).unwrap());
+    archive.append_dir_all(PKI, data.join(PKI)).unwrap();
+    let mut header = tar::Header::new_gnu();
+    header.set_size(3);
+    header.set_mode(0o600);
+    archive.append_data(&mut header, STORE, &b"bad"[..]).unwrap();
+    archive.into_inner().unwrap();
+    assert!(read_archive(&damaged, &target).is_err());
+    assert!(!target.join(PKI).exists() && !target.join(UNPACKED).exists());
+    read_archive(&file, &target).unwrap();
+    assert!(is_data_dir(&target));
+}
+
+/// A process that was killed between its steps leaves what they have done.
+#[test]
+fn a_restore_that_was_cut_off_is_begun_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, file) = (data_dir(dir.path()), dir.path().join("backup.tar"));
+    write_archive(&data, &file).unwrap();
+    for has_moved_keys in [false, true] {
+        let target = dir.path().join(format!("target-{has_moved_keys}"));
+        fs::create_dir_all(&target).unwrap();
+        unpack(&file, &target.join(UNPACKED)).unwrap();
+        if has_moved_keys {
+            fs::rename(target.join(UNPACKED).join(PKI), target.join(PKI)).unwrap();
+        }
+        read_archive(&file, &target).unwrap();
+        assert!(is_data_dir(&target) && target.join("pki/ca.key").exists() && !target.join(UNPACKED).exists());
+    }
 }

@@ -1,5 +1,6 @@
 //! Custom resources over the router, with the task that serves them.
 
+mod metadata;
 mod versions;
 
 use std::time::Duration;
@@ -124,6 +125,25 @@ async fn a_definition_is_established_and_served() {
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
     let table = send(&api, &User::internal("t"), "GET", WIDGETS, "", table, "").await.body;
     assert_eq!(table["rows"][0]["cells"], json!(["a", 2]), "{table}");
+}
+
+#[tokio::test]
+async fn each_version_of_a_group_has_its_api_service_while_it_is_served() {
+    let api = with_namespace().await;
+    let _stop = serve(&api);
+    establish(&api, definition("widgets", "Widget")).await;
+    establish(&api, definition("gadgets", "Gadget")).await;
+    let path = |version: &str| format!("/apis/apiregistration.k8s.io/v1/apiservices/{version}.test.example");
+    for version in ["v1", "v1beta1"] {
+        let service = until(&api, &path(version), |reply| reply.code == 200).await.body;
+        assert_eq!(condition(&service, "Available"), ("True", "Local"));
+        assert_eq!(service["spec"]["groupPriorityMinimum"], 1000, "{service}");
+    }
+    call(&api, "DELETE", &format!("{DEFINITIONS}/widgets.test.example"), Value::Null).await;
+    until(&api, WIDGETS, |reply| reply.code == 404).await;
+    assert_eq!(call(&api, "GET", &path("v1"), Value::Null).await.code, 200, "the other kind is there");
+    call(&api, "DELETE", &format!("{DEFINITIONS}/gadgets.test.example"), Value::Null).await;
+    until(&api, &path("v1"), |reply| reply.code == 404).await;
 }
 
 #[tokio::test]

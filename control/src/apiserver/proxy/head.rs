@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
-use windlass_kit::percent;
+use windlass_kit::{percent, serve::headers as texts};
 
-use crate::apiserver::{TOKEN_PROTOCOL, error::ApiError, protocols};
+use crate::apiserver::{error::ApiError, protocols_without_token};
 
 pub(super) const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -77,18 +77,12 @@ pub(super) fn path_prefix(request_path: &str, path: &str) -> String {
 
 /// Whether a response is a page with links.
 pub(super) fn is_page(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
+    let kind = texts::shown(headers, "content-type");
     kind.split(';').next().is_some_and(|kind| kind.trim() == "text/html")
 }
 
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .into_iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
+    let named: Vec<HeaderName> = texts::items(headers, "connection").filter_map(|name| name.parse().ok()).collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
@@ -127,13 +121,10 @@ fn without_credentials(headers: &HeaderMap) -> HeaderMap {
     };
     let kept = headers.iter().filter(|(name, _)| !is_credential(name));
     let mut headers: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-    if protocols(&headers).any(|protocol| protocol.starts_with(TOKEN_PROTOCOL)) {
-        let others: Vec<&str> = protocols(&headers).filter(|p| !p.starts_with(TOKEN_PROTOCOL)).collect();
-        let value = HeaderValue::from_str(&others.join(", ")).ok().filter(|_| !others.is_empty());
-        match value {
-            Some(value) => drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value)),
-            None => drop(headers.remove(header::SEC_WEBSOCKET_PROTOCOL)),
-        }
+    let others = protocols_without_token(&headers).join(", ");
+    match HeaderValue::from_bytes(others.as_bytes()).ok().filter(|_| !others.is_empty()) {
+        Some(value) => drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value)),
+        None => drop(headers.remove(header::SEC_WEBSOCKET_PROTOCOL)),
     }
     headers
 }
@@ -141,9 +132,8 @@ fn without_credentials(headers: &HeaderMap) -> HeaderMap {
 /// Appends the client to those that the request has come by.
 fn add_client(headers: &mut HeaderMap, client: Option<IpAddr>) {
     let Some(client) = client else { return };
-    let before = headers.get_all(FORWARDED_FOR).into_iter().filter_map(|value| value.to_str().ok());
-    let all: Vec<String> = before.map(str::to_owned).chain([client.to_string()]).collect();
-    if let Ok(value) = HeaderValue::from_str(&all.join(", ")) {
+    let all: Vec<String> = texts::items(headers, FORWARDED_FOR.as_str()).chain([client.to_string()]).collect();
+    if let Ok(value) = HeaderValue::from_bytes(all.join(", ").as_bytes()) {
         headers.insert(FORWARDED_FOR, value);
     }
 }

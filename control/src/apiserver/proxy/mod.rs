@@ -10,7 +10,7 @@ mod head;
 mod html;
 mod rewrite;
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{borrow::Cow, fmt, net::SocketAddr, time::Duration};
 
 use axum::{
     body::Body,
@@ -19,6 +19,7 @@ use axum::{
 };
 use hyper::body::Incoming;
 use serde_json::Value;
+use windlass_kit::serve::headers;
 
 use super::{
     admission::Operation,
@@ -160,7 +161,7 @@ impl ApiRequest {
         let rewrite = Rewrite {
             prefix: head::path_prefix(self.uri.path(), &path),
             backend_host: backend.host(),
-            request_host: self.host().to_owned(),
+            request_host: self.host().into_owned(),
         };
         let mut request = self.backend_request(head::uri(&path, self.uri.query())?, body);
         *request.headers_mut() = head::request_headers(&self.headers, self.client);
@@ -168,7 +169,7 @@ impl ApiRequest {
         if let Ok(forwarded) = HeaderValue::from_str(&forwarded) {
             request.headers_mut().insert(head::FORWARDED_URI, forwarded);
         }
-        if let Ok(host) = HeaderValue::from_str(self.host()) {
+        if let Ok(host) = HeaderValue::from_bytes(self.host().as_bytes()) {
             request.headers_mut().insert(header::HOST, host);
         }
         let answer = exchange(&backend, request).await;
@@ -184,9 +185,11 @@ impl ApiRequest {
     }
 
     /// The host that the client has asked for.
-    fn host(&self) -> &str {
-        let header = self.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        header.or_else(|| self.uri.authority().map(axum::http::uri::Authority::as_str)).unwrap_or("")
+    fn host(&self) -> Cow<'_, str> {
+        if self.headers.contains_key(header::HOST) {
+            return headers::shown(&self.headers, "host");
+        }
+        self.uri.authority().map(|authority| authority.as_str().into()).unwrap_or_default()
     }
 
     /// Relative links of a page work only below a path that ends with a slash.
@@ -209,8 +212,9 @@ fn rewritten(answer: Response<Incoming>, rewrite: Rewrite) -> ApiResult {
     let (mut parts, body) = answer.into_parts();
     head::remove_hop_by_hop(&mut parts.headers);
     head::remove_cors(&mut parts.headers);
-    if let Some(location) = parts.headers.get(header::LOCATION).filter(|location| !location.is_empty()) {
-        let location = location.to_str().map_err(|error| error.to_string()).and_then(|text| rewrite.url(text));
+    if parts.headers.get(header::LOCATION).is_some_and(|location| !location.is_empty()) {
+        let location = headers::text(&parts.headers, "location").map_err(|error| error.to_string());
+        let location = location.and_then(|text| rewrite.url(text.unwrap_or_default()));
         let location = location.and_then(|text| HeaderValue::from_str(&text).map_err(|error| error.to_string()));
         let unreadable = |why| ApiError::internal(format!("error trying to parse Location header: {why}"));
         parts.headers.insert(header::LOCATION, location.map_err(unreadable)?);

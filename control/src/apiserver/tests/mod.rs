@@ -7,6 +7,7 @@ mod certificates;
 mod deletion;
 mod evictions;
 mod field_validation;
+mod go_client;
 mod impersonation;
 mod limits;
 mod lists;
@@ -18,6 +19,8 @@ mod quotas;
 pub(crate) mod rbac;
 mod replay;
 mod representations;
+mod rights;
+mod scopes;
 mod services;
 mod stored_types;
 pub(crate) mod templates;
@@ -42,7 +45,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{
-    limits::{MAX_MUTATING_REQUESTS_IN_FLIGHT, MAX_REVIEWS_IN_FLIGHT},
+    limits::{MAX_MUTATING_REQUESTS_IN_FLIGHT, MAX_REVIEWS_OF_USER},
     request_info::{RequestInfo, RequestOptions},
     types::Version,
     user::NODES_GROUP,
@@ -88,7 +91,7 @@ pub(crate) fn version(kind: &str) -> Arc<Version> {
 /// The target of a path.
 pub(crate) fn target(path: &str) -> Target {
     let uri = path.parse().unwrap();
-    let (segments, _) = request_info::segments(path).unwrap();
+    let segments = request_info::segments(path).unwrap();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let options = RequestOptions::parse(&axum::http::Method::GET, &uri).unwrap();
     let info = RequestInfo::parse(&segments, &axum::http::Method::GET, &options);

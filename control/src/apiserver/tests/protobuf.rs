@@ -98,6 +98,37 @@ async fn an_object_lives_its_life_in_protobuf() {
     );
 }
 
+/// The bytes of client-go, which sends the options of a deletion in the version of what it deletes.
+#[tokio::test]
+async fn options_of_a_deletion_are_read_in_every_version_and_media_type() {
+    let api = with_namespace().await;
+    let go = |api_version: &str| {
+        let length = u8::try_from(api_version.len()).unwrap();
+        [b"k8s\x00\n", &[length + 17][..], b"\n", &[length], api_version.as_bytes(), b"\x12\rDeleteOptions"].concat()
+    };
+    let options = b"\x12\x19\x08\x00\x12\x09\n\x07another\"\nBackground\x1a\x00\"\x00";
+    let deployments = "/apis/apps/v1/namespaces/n/deployments";
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    assert_eq!(call(&api, "POST", deployments, deployment).await.code, 201);
+    let path = format!("{deployments}/d");
+    for api_version in ["v1", "apps/v1", "autoscaling/v2", "example.com/v1", "meta.k8s.io/v1", "v2"] {
+        let body = [&go(api_version)[..], options].concat();
+        for path in [&path, deployments] {
+            let refused = ask(&api, "DELETE", path, PROTOBUF, PROTOBUF, body.clone()).await;
+            assert_eq!(refused.code, 409, "{api_version}: {}", refused.bytes.escape_ascii());
+        }
+    }
+    let yaml = "# options\npreconditions: {uid: another}\n---\n";
+    let refused = send(&api, &User::internal("t"), "DELETE", &path, "application/yaml", "*/*", yaml).await;
+    assert_eq!(refused.code, 409, "{}", refused.body);
+    let unknown = send(&api, &User::internal("t"), "DELETE", &path, "text/plain", "*/*", "{}").await;
+    assert_eq!(unknown.code, 415, "{}", unknown.body);
+    let body = [&go("apps/v1")[..], b"\x12\x0c\"\nBackground\x1a\x00\"\x00"].concat();
+    let gone = ask(&api, "DELETE", &path, PROTOBUF, PROTOBUF, body).await;
+    assert_eq!(gone.code, 200, "{}", gone.bytes.escape_ascii());
+}
+
 #[tokio::test]
 async fn every_kind_is_written_in_protobuf_and_read_back() {
     let api = with_namespace().await;

@@ -82,14 +82,14 @@ async fn nobody_grants_what_it_does_not_hold() {
         refused.body["message"],
         "roles.rbac.authorization.k8s.io \"more\" is forbidden: user \"eve\" (groups=[\"g\" \"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"configmaps\"], Verbs:[\"delete\"]}\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"delete\"]}"
     );
-    // By a change as well, but what is not about rights is free.
+    // By a change as well.
     let patch = |body: Value| body.to_string();
     let path = format!("{roles}/held");
     let more = patch(json!({"rules": [{"verbs": ["*"], "apiGroups": [""], "resources": ["secrets"]}]}));
     let merge = "application/merge-patch+json";
     assert_eq!(send(&api, &eve, "PATCH", &path, merge, "application/json", &more).await.code, 403);
     let label = patch(json!({"metadata": {"labels": {"a": "b"}}}));
-    assert_eq!(send(&api, &eve, "PATCH", &path, merge, "application/json", &label).await.code, 200);
+    assert_eq!(send(&api, &eve, "PATCH", &path, merge, "application/json", &label).await.code, 200, "she holds it");
 
     // Bindings: to a role whose rights she holds, to one with more, to one that is missing.
     let admin = User::internal("t");
@@ -114,4 +114,66 @@ async fn nobody_grants_what_it_does_not_hold() {
     assert_eq!(bound.code, 201, "{}", bound.body);
     let now = post(&api, &eve, &bindings, &binding("strong", "ClusterRole", "strong", "bob")).await;
     assert_eq!(now.code, 201, "{}", now.body);
+}
+
+#[tokio::test]
+async fn every_change_of_a_role_is_one_of_its_rights() {
+    let (api, eve) = with_eve().await;
+    let (admin, merge) = (User::internal("t"), "application/merge-patch+json");
+    let (roles, bindings) = (format!("{RBAC}/clusterroles"), format!("{RBAC}/clusterrolebindings"));
+    let mut aggregated = role("gathers", &["get"], "", &["configmaps"]);
+    aggregated["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"to": "gathers"}}]});
+    aggregated.as_object_mut().unwrap().remove("rules");
+    for object in [
+        role("editor", &["patch", "create"], "rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings"]),
+        role("admin", &["*"], "*", &["*"]),
+        role("weak", &["get"], "", &["configmaps"]),
+        role("reads", &["get", "list"], "", &["configmaps"]),
+        aggregated,
+    ] {
+        assert_eq!(post(&api, &admin, &roles, &object).await.code, 201, "{object}");
+    }
+    for (name, of) in [("eves-editor", "editor"), ("eves-reads", "reads")] {
+        assert_eq!(post(&api, &admin, &bindings, &binding(name, "ClusterRole", of, "eve")).await.code, 201);
+    }
+    assert_eq!(post(&api, &admin, &bindings, &binding("strong", "ClusterRole", "admin", "bob")).await.code, 201);
+    let label = json!({"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}}});
+    let no_rule = json!({"aggregationRule": null, "metadata": {"labels": {"a": "b"}}});
+    for (path, change, code, words) in [
+        // By its labels others gather it.
+        ("clusterroles/admin", label.clone(), 403, "is attempting to grant RBAC permissions not currently held"),
+        ("clusterroles/weak", label.clone(), 200, ""),
+        (
+            "clusterrolebindings/strong",
+            label.clone(),
+            403,
+            "is attempting to grant RBAC permissions not currently held",
+        ),
+        // What the garbage collector changes.
+        ("clusterroles/admin", json!({"metadata": {"finalizers": ["a/b"]}}), 200, ""),
+        ("clusterroles/admin", json!({"metadata": {"finalizers": null}}), 200, ""),
+        ("clusterroles/gathers", label, 403, "must have cluster-admin privileges to use the aggregationRule"),
+        ("clusterroles/gathers", no_rule, 403, "must have cluster-admin privileges to use the aggregationRule"),
+        (
+            "clusterroles/weak",
+            json!({"aggregationRule": {"clusterRoleSelectors": [{}]}}),
+            403,
+            "must have cluster-admin privileges to use the aggregationRule",
+        ),
+    ] {
+        let (path, change) = (format!("{RBAC}/{path}"), change.to_string());
+        let answer = send(&api, &eve, "PATCH", &path, merge, "application/json", &change).await;
+        assert_eq!(answer.code, code, "{path} {change}: {}", answer.body);
+        assert!(code == 200 || answer.body["message"].as_str().unwrap().contains(words), "{}", answer.body);
+    }
+    // A right to escalate one role by its name is none to create one of that name.
+    let mut escalates = role("escalates", &["escalate"], "rbac.authorization.k8s.io", &["clusterroles"]);
+    escalates["rules"][0]["resourceNames"] = json!(["mine"]);
+    assert_eq!(post(&api, &admin, &roles, &escalates).await.code, 201);
+    assert_eq!(post(&api, &admin, &bindings, &binding("e", "ClusterRole", "escalates", "eve")).await.code, 201);
+    assert_eq!(post(&api, &eve, &roles, &role("mine", &["*"], "*", &["*"])).await.code, 403);
+    assert_eq!(post(&api, &eve, &roles, &role("mine", &["get"], "", &["configmaps"])).await.code, 201);
+    let more = json!({"rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}).to_string();
+    let answer = send(&api, &eve, "PATCH", &format!("{roles}/mine"), merge, "application/json", &more).await;
+    assert_eq!(answer.code, 200, "{}", answer.body);
 }

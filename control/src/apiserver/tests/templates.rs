@@ -11,21 +11,6 @@ pub(crate) fn collection(resource: &Version) -> String {
     format!("{base}/{}{namespace}/{}", resource.gvk.version, resource.plural)
 }
 
-fn pod_spec() -> Value {
-    json!({
-        "containers": [{
-            "name": "c", "image": "i:1", "command": ["a"], "env": [{"name": "A", "value": "b"}, {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-            "ports": [{"containerPort": 80, "name": "http"}], "resources": {"requests": {"cpu": "0.5", "memory": "1024Mi"}},
-            "volumeMounts": [{"name": "v", "mountPath": "/v"}], "securityContext": {"runAsNonRoot": false},
-            "readinessProbe": {"httpGet": {"port": "http"}}, "lifecycle": {"preStop": {"exec": {"command": ["x"]}}},
-        }],
-        "initContainers": [{"name": "i", "image": "i:1"}],
-        "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "2048Mi"}}, {"name": "c", "configMap": {"name": "m"}}],
-        "tolerations": [{"key": "k", "operator": "Exists"}], "nodeSelector": {"a": "b"}, "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["h"]}],
-        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {"matchExpressions": [{"key": "k", "operator": "Exists"}]}}]}},
-    })
-}
-
 /// The name of an object: some are named after what they define.
 pub(crate) fn name_of(resource: &Version, name: &str) -> String {
     match &*resource.gvk.kind {
@@ -42,45 +27,16 @@ pub(crate) fn name_of(resource: &Version, name: &str) -> String {
 /// An object of a type, under a name.
 pub(crate) fn object(resource: &Version, name: &str) -> Value {
     let mut object = match &*resource.gvk.kind {
-        "ConfigMap" => json!({"data": {"a": "b"}, "binaryData": {"c": "eA=="}}),
-        "Endpoints" => json!({"subsets": [{"addresses": [{"ip": "10.1.0.1"}], "ports": [{"port": 80}]}]}),
-        "Event" if resource.gvk.group == "events.k8s.io" => {
-            json!({"regarding": {"kind": "Pod", "name": "p", "namespace": "n"}, "reason": "R", "type": "Normal", "action": "A",
-            "eventTime": "2020-01-01T00:00:00.000001Z", "reportingController": "x.y/c", "reportingInstance": "c-1"})
+        // A custom resource of the tests.
+        "Widget" => {
+            let template = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}});
+            json!({"spec": {"size": 1}, "template": template})
         }
-        "Event" => {
-            json!({"involvedObject": {"kind": "Pod", "name": "p", "namespace": "n"}, "reason": "R", "type": "Normal", "count": 1,
-            "firstTimestamp": "2020-01-01T00:00:00Z", "source": {"component": "c"}})
-        }
-        "Namespace" => json!({"spec": {}}),
-        "Node" => {
-            json!({"spec": {"podCIDR": "10.2.0.0/24", "podCIDRs": ["10.2.0.0/24"]}, "status": {"capacity": {"cpu": "4000m", "memory": "1024Ki"},
-            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}], "conditions": [{"type": "Ready", "status": "True"}]}})
-        }
-        "Pod" => json!({"spec": pod_spec()}),
-        "ReplicationController" => {
-            json!({"spec": {"replicas": 0, "selector": {"a": "b"}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()}}})
-        }
-        "Secret" => json!({"data": {"a": "eA=="}}),
-        "ServiceAccount" => json!({"imagePullSecrets": [{"name": "s"}]}),
-        "Service" => json!({"spec": {"selector": {"a": "b"}, "ports": [{"port": 80, "name": "http"}]}}),
-        "Lease" => {
-            json!({"spec": {"holderIdentity": "me", "leaseDurationSeconds": 10, "renewTime": "2020-01-01T00:00:00.000001Z"}})
-        }
-        "EndpointSlice" => {
-            json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": true}}], "ports": [{"port": 80}]})
-        }
-        "RuntimeClass" => {
-            json!({"handler": "runc", "overhead": {"podFixed": {"memory": "1024Ki"}}, "scheduling": {"nodeSelector": {"a": "b"}}})
-        }
-        "CustomResourceDefinition" => {
-            let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object"}}}});
-            json!({"spec": {"group": "test.example", "scope": "Namespaced", "names": {"plural": name, "kind": "Thing"},
-                "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}})
-        }
-        "StorageClass" => json!({"provisioner": "p.q/r", "parameters": {"a": "b"}, "mountOptions": ["ro"]}),
-        _ => sample(&resource.gvk.api_version(), &resource.gvk.kind),
+        kind => sample(&resource.gvk.api_version(), kind),
     };
+    if resource.gvk.kind == "CustomResourceDefinition" {
+        object["spec"]["names"]["plural"] = json!(name);
+    }
     if resource.gvk.kind == "APIService" {
         object["spec"]["group"] = json!(format!("{name}.example"));
     }
@@ -105,7 +61,8 @@ async fn every_type_can_be_created_and_read() {
             "{:?}",
             made.warnings
         );
-        assert_eq!(made.warnings.len(), deprecated.len(), "{}: {:?}", resource.gvk.kind, made.warnings);
+        let told = made.warnings.iter().filter(|warning| !warning.contains("is stored, but")).count();
+        assert_eq!(told, deprecated.len(), "{}: {:?}", resource.gvk.kind, made.warnings);
         let path = format!("{}/{}", collection(resource), made.body["metadata"]["name"].as_str().unwrap());
         let got = call(&api, "GET", &path, Value::Null).await;
         assert_eq!(got.body, made.body);

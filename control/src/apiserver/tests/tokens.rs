@@ -1,6 +1,7 @@
 //! Tokens that are asked for: how long they live, and what they may be bound to.
 
 use super::*;
+use crate::plugin::authenticator::ServiceAccountTokens;
 
 /// An API that signs tokens, with one account and a pod of another one.
 async fn signing(max_token_seconds: Option<i64>) -> Api {
@@ -169,4 +170,40 @@ async fn a_token_of_a_pod_tells_where_the_pod_is() {
     assert!(known().await);
     call(&api, "DELETE", "/api/v1/nodes/n1", json!({})).await;
     assert!(!known().await);
+}
+
+#[tokio::test]
+async fn a_token_of_what_is_deleted_is_good_for_a_minute() {
+    let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    let issuer = || TokenIssuer::from_pem(&pem).unwrap();
+    let api = api_with(Some(issuer()), None);
+    let held = |name: &str| json!({"metadata": {"name": name, "finalizers": ["x/y"]}});
+    let mut own = pod("own");
+    own["metadata"] = held("own")["metadata"].clone();
+    (own["spec"]["nodeName"], own["spec"]["serviceAccountName"]) = (json!("n1"), json!("a"));
+    let accounts = "/api/v1/namespaces/n/serviceaccounts";
+    let secrets = "/api/v1/namespaces/n/secrets";
+    let nodes = "/api/v1/nodes";
+    call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    for (path, body) in [(accounts, held("a")), (PODS, own), (secrets, held("s")), (nodes, held("n1"))] {
+        let made = call(&api, "POST", path, body).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
+    let authenticator = ServiceAccountTokens { store: api.store().clone(), tokens: Arc::new(issuer()) };
+    let is_good = |token: &str, seconds: i64| {
+        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        authenticator.authenticate_at(token, &[], at).is_ok()
+    };
+    // The account last: all tokens are of it.
+    let kinds = [("Pod", PODS, "own"), ("Secret", secrets, "s"), ("Node", nodes, "n1"), ("", accounts, "a")];
+    for (kind, path, name) in kinds {
+        let bound = json!({"boundObjectRef": {"apiVersion": "v1", "kind": kind, "name": name}});
+        let given = token(&api, if kind.is_empty() { json!({}) } else { bound }).await;
+        assert_eq!(given.code, 201, "{}", given.body);
+        let given = given.body["status"]["token"].as_str().unwrap();
+        assert!(is_good(given, 300), "{name}");
+        let deleted = call(&api, "DELETE", &format!("{path}/{name}"), json!({"gracePeriodSeconds": 1})).await;
+        assert_eq!(deleted.code, 200, "{}", deleted.body);
+        assert!(is_good(given, 30) && !is_good(given, 300), "{name}, held by its finalizer");
+    }
 }

@@ -15,7 +15,7 @@ mod version;
 pub use catalog::{Catalog, Catalogs, Group, GroupVersion, compare_versions};
 pub use conversion::{Conversion, ConversionError};
 pub use gvk::{Gvk, Name};
-pub use resource::{Definition, GcPolicy, Generation, Resource, Storage};
+pub use resource::{Definition, Effect, GcPolicy, Generation, Inert, Resource, Storage};
 pub use schema::TypeSchema;
 pub use table::{AGE, Column, NAME, Row, Table, age, duration};
 pub use version::{Version, VersionSpec};

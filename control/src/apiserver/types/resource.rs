@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use serde_json::Value;
+
 use super::{Conversion, Gvk, Name, TypeSchema, Version, VersionSpec, gvk};
 use crate::{
     apiserver::{Strategy, virtual_resource::VirtualResource},
@@ -44,6 +46,27 @@ pub enum Storage {
     },
     /// They are computed on request, or only answered to.
     Virtual(Arc<dyn VirtualResource>),
+}
+
+/// Who acts on the objects of a resource. What is accepted and has no effect is told to who writes it: a guard that is
+/// stored and does not guard is worse than none.
+#[derive(Debug, Clone, Copy)]
+pub enum Effect {
+    /// All that they say is done, by whom.
+    Full(&'static str),
+    /// Some of what they say is done by nobody.
+    Stored(Inert),
+}
+
+/// What nobody does.
+#[derive(Debug, Clone, Copy)]
+pub struct Inert {
+    /// Of which objects; empty for all.
+    pub of: &'static str,
+    /// What is not done, as what follows "it is stored, but ".
+    pub undone: &'static str,
+    /// Whether this is said of an object.
+    pub holds: fn(&Value) -> bool,
 }
 
 /// A resource in a group.
@@ -89,6 +112,8 @@ pub struct Resource {
     pub schemas: Vec<(String, TypeSchema)>,
     /// What the resource does at create, update and delete.
     pub strategy: Arc<dyn Strategy>,
+    /// Who acts on its objects.
+    pub effect: Effect,
 }
 
 impl fmt::Debug for Resource {
@@ -129,6 +154,7 @@ impl Resource {
             terminating: false,
             schemas: Vec::new(),
             strategy: Arc::new(strategy),
+            effect: Effect::Full("whoever has defined it"),
         }
     }
 
@@ -161,6 +187,14 @@ impl Resource {
     #[must_use]
     pub fn id(&self) -> Option<ResourceId> {
         self.id
+    }
+
+    /// The warning of a write of an object on which nobody acts.
+    #[must_use]
+    pub fn warning_of_no_effect(&self, object: &Value) -> Option<String> {
+        let Effect::Stored(inert) = self.effect else { return None };
+        let name = object["metadata"]["name"].as_str().unwrap_or("");
+        (inert.holds)(object).then(|| format!("{} {name:?} is stored, but {}", self.kind, inert.undone))
     }
 
     /// The handler of a virtual resource.

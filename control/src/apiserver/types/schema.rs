@@ -63,15 +63,11 @@ impl TypeSchema {
         matches!(self.origin, Origin::BuiltIn)
     }
 
-    /// Fields that the type does not have, and values of the wrong type.
+    /// Fields that the type does not have, and values of the wrong type. Of custom objects only the metadata has a type that
+    /// clients decode; other values are checked by [`Self::validate`].
     #[must_use]
     pub fn check(&self, value: &Value) -> FieldProblems {
-        let mut problems = schema::check(&self.node, value, &self.kind);
-        // Upstream decodes custom objects without types: they are refused by validation.
-        if !self.is_built_in() {
-            problems.wrong.clear();
-        }
-        problems
+        schema::check(&self.node, value, &self.kind)
     }
 
     /// Brings an object to its stored form. Of built-in types unknown fields and omitted empty values are removed,
@@ -80,8 +76,17 @@ impl TypeSchema {
         if self.is_built_in() {
             schema::canonicalize(&self.node, value);
         } else {
+            self.make_types_fit(value);
             schema::prune(&self.node, value);
             schema::default(&self.node, value);
+        }
+    }
+
+    /// Brings the metadata of a custom object to a form that all clients can decode; most have it.
+    fn make_types_fit(&self, value: &mut Value) {
+        if !schema::types_fit(&self.node, value) {
+            schema::drop_invalid_fields(&self.node, value);
+            schema::canonicalize_types(&self.node, value);
         }
     }
 
@@ -110,7 +115,7 @@ impl TypeSchema {
 
     /// Removes fields that the type cannot decode and returns their paths.
     pub fn drop_invalid_fields(&self, value: &mut Value) -> Vec<String> {
-        if self.is_built_in() { schema::drop_invalid_fields(&self.node, value) } else { Vec::new() }
+        schema::drop_invalid_fields(&self.node, value)
     }
 
     /// Validates an object by the rules of the schema; built-in types have none.
@@ -119,12 +124,12 @@ impl TypeSchema {
         if self.is_built_in() { Vec::new() } else { schema::validate(&self.node, object, old) }
     }
 
-    /// Whether clients of the type can decode an object.
+    /// Whether clients of the type can decode an object: of a custom one its metadata, which all clients decode.
     ///
     /// # Errors
     /// Why they could not: the first value that its field cannot hold.
     pub fn check_decodable(&self, value: &Value) -> Result<(), String> {
-        if !self.is_built_in() {
+        if schema::types_fit(&self.node, value) {
             return Ok(());
         }
         schema::check(&self.node, value, &self.kind).wrong.into_iter().next().map_or(Ok(()), Err)
@@ -137,7 +142,9 @@ impl TypeSchema {
         }
     }
 
-    /// Prunes a stored object and fills in defaults, where the schema may have changed since it was written.
+    /// Prunes a stored object and fills in defaults, where the schema may have changed since it was written. Metadata that
+    /// clients could not decode is left out, as upstream does with what it reads from etcd: one object must not cost the
+    /// list of all.
     pub fn complete_stored(&self, value: &mut Value) {
         if !self.is_built_in() {
             self.prune(value);

@@ -91,6 +91,15 @@ impl Version {
         self.stores(self.spec.conversion) && self.spec.schema.is_built_in()
     }
 
+    /// Whether objects of the resource are stored in this version, in the form that clients get or, of custom resources, one
+    /// that is completed for them.
+    #[must_use]
+    pub fn is_stored_form(&self) -> bool {
+        let own = self.gvk.api_version();
+        let is_stored = matches!(&self.storage, Storage::Store { api_version, .. } if *api_version == own);
+        self.is_served_as_stored() || (!self.spec.schema.is_built_in() && is_stored)
+    }
+
     /// A stored object in this version.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    errors::{self, Errors, text},
+    errors::{self, Cause, Errors, text},
     names,
 };
 use crate::apiserver::{field_manager, types::Version};
@@ -15,6 +15,10 @@ const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 /// Validates the metadata of a new object.
 pub(super) fn validate(version: &Version, metadata: &Value, errors: &mut Errors) {
+    validate_whole(version, metadata, None, errors);
+}
+
+fn validate_whole(version: &Version, metadata: &Value, old: Option<&Value>, errors: &mut Errors) {
     match text(metadata, "name") {
         "" => errors.required("metadata.name", "name or generateName is required"),
         name => errors.unless("metadata.name", name, version.strategy.validate_name(name)),
@@ -31,34 +35,73 @@ pub(super) fn validate(version: &Version, metadata: &Value, errors: &mut Errors)
     if total > MAX_ANNOTATIONS_BYTES {
         errors.too_long("metadata.annotations", MAX_ANNOTATIONS_BYTES);
     }
+    owners(metadata, errors);
+    finalizers(version, metadata, old, errors);
+    field_manager::validate_managed_fields(metadata, errors);
+}
+
+/// A reference as upstream writes it: in the order of its type's fields.
+fn shown(owner: &Value) -> String {
+    const FIELDS: [&str; 6] = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+    let fields = FIELDS.iter().filter_map(|field| Some(format!("{field:?}:{}", owner.get(*field)?)));
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+}
+
+fn owners(metadata: &Value, errors: &mut Errors) {
+    const FIELD: &str = "metadata.ownerReferences";
     let mut controller = None;
-    for (at, owner) in errors::list(metadata, "ownerReferences") {
+    for (_, owner) in errors::list(metadata, "ownerReferences") {
+        let (api_version, kind) = (text(owner, "apiVersion"), text(owner, "kind"));
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        if version.is_empty() || version.contains('/') {
+            errors.invalid_text(format!("{FIELD}.apiVersion"), api_version, "version must not be empty");
+        }
+        for field in ["kind", "name", "uid"] {
+            if text(owner, field).is_empty() {
+                errors.invalid_text(format!("{FIELD}.{field}"), "", "must not be empty");
+            }
+        }
+        // Their own objects go after an hour, whatever they own.
+        if (group, version, kind) == ("", "v1", "Event") {
+            let why = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FIELD, Cause::Invalid, format!("Invalid value: {}: {why}", shown(owner)));
+        }
         if owner["controller"] == true {
-            let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
+            let this = format!("{kind}/{}", text(owner, "name"));
             match &controller {
                 None => controller = Some(this),
-                Some(first) => errors.invalid(
-                    "metadata.ownerReferences",
-                    &metadata["ownerReferences"],
-                    &format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"),
-                ),
-            }
-        }
-        for (key, word) in [("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")] {
-            if text(owner, key).is_empty() {
-                errors.invalid_text(
-                    format!("metadata.ownerReferences[{at}].{key}"),
-                    "",
-                    &format!("{word} must not be empty"),
-                );
+                Some(first) => {
+                    let why = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+                    );
+                    let all: Vec<String> =
+                        errors::list(metadata, "ownerReferences").map(|(_, owner)| shown(owner)).collect();
+                    errors.push(FIELD, Cause::Invalid, format!("Invalid value: [{}]: {why}", all.join(",")));
+                }
             }
         }
     }
-    for (at, finalizer) in errors::list(metadata, "finalizers") {
-        let finalizer = finalizer.as_str().unwrap_or_default();
-        errors.unless(format!("metadata.finalizers[{at}]"), finalizer, names::qualified(finalizer));
+}
+
+/// A finalizer without a domain may be another controller's. What stood there already may stay.
+fn finalizers(version: &Version, metadata: &Value, old: Option<&Value>, errors: &mut Errors) {
+    const FIELD: &str = "metadata.finalizers";
+    let listed: Vec<&str> =
+        errors::list(metadata, "finalizers").map(|(_, name)| name.as_str().unwrap_or_default()).collect();
+    for name in &listed {
+        names::qualified_problems(name).iter().for_each(|why| errors.invalid_text(FIELD, name, why));
     }
-    field_manager::validate_managed_fields(metadata, errors);
+    if old.is_none() && ["orphan", "foregroundDeletion"].iter().all(|name| listed.contains(name)) {
+        let why = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.invalid(FIELD, &metadata["finalizers"], why);
+    }
+    let before: Vec<&str> =
+        old.into_iter().flat_map(|old| errors::list(old, "finalizers")).filter_map(|(_, name)| name.as_str()).collect();
+    for (at, name) in listed.iter().enumerate().filter(|(_, name)| !before.contains(name)) {
+        if version.spec.schema.is_built_in() {
+            errors.unless(format!("{FIELD}[{at}]"), name, names::kube_finalizer(name));
+        }
+    }
 }
 
 /// New finalizers may not be added once an object is being deleted.
@@ -81,11 +124,11 @@ fn validate_no_new_finalizers(new: &Value, old: &Value, errors: &mut Errors) {
 
 /// Validates the metadata of a changed object.
 pub(super) fn validate_update(version: &Version, new: &Value, old: &Value, errors: &mut Errors) {
-    for field in ["name", "namespace", "uid", "creationTimestamp"] {
+    for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if new["metadata"][field] != old["metadata"][field] {
             errors.invalid(format!("metadata.{field}"), &new["metadata"][field], "field is immutable");
         }
     }
-    validate(version, &new["metadata"], errors);
+    validate_whole(version, &new["metadata"], Some(&old["metadata"]), errors);
     validate_no_new_finalizers(&new["metadata"], &old["metadata"], errors);
 }

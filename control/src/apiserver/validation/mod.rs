@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub use errors::{Cause, Errors, FieldError};
 
-use super::{subresource::Part, types::Version};
+use super::{subresource::Part, types::Version, user::User};
 
 /// Validates a new object.
 pub(crate) fn validate_create(version: &Version, object: &Value) -> Vec<FieldError> {
@@ -33,6 +33,13 @@ pub(crate) fn validate_update(version: &Version, new: &Value, old: &Value) -> Ve
     errors.0
 }
 
+/// Validates what not everybody may write.
+pub(crate) fn validate_writer(version: &Version, new: &Value, old: Option<&Value>, writer: &User) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    version.strategy.validate_writer(new, old, writer, &mut errors);
+    errors.0
+}
+
 /// Validates a change through `/status`: the rest is as it was.
 pub(crate) fn validate_status(version: &Version, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
@@ -47,7 +54,8 @@ pub(crate) fn validate_status(version: &Version, new: &Value, old: &Value) -> Ve
 pub(crate) fn validate_part(version: &Version, part: &dyn Part, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::validate_update(version, new, old, &mut errors);
-    if !part.validate(new, old, &mut errors) {
+    let schema = &version.spec.schema;
+    if !part.validate(&schema.canonical(new), &schema.canonical(old), &mut errors) {
         errors.0.extend(version.spec.schema.validate(new, Some(old)));
         version.strategy.validate(new, &mut errors);
     }

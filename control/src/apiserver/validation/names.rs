@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use serde_json::Value;
+use windlass_kit::net::{Cidr, parse_ip};
 
 use super::errors::Errors;
 pub(crate) use windlass_apimachinery::names::{
@@ -12,6 +13,8 @@ pub(crate) use windlass_apimachinery::names::{
 const KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 const ENV: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
+const SEARCH: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
 
 fn no_more_than(bytes: usize) -> String {
     format!("must be no more than {bytes} characters")
@@ -38,25 +41,103 @@ pub(crate) fn variable(text: &str) -> Option<String> {
 
 /// The name of a port, as IANA has them.
 pub(crate) fn port_name(text: &str) -> Option<String> {
-    let why = if text.len() > 15 {
-        "must be no more than 15 characters"
-    } else if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-        "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-    } else if !text.bytes().any(|b| b.is_ascii_lowercase()) {
-        "must contain at least one letter (a-z)"
-    } else if text.contains("--") {
-        "must not contain consecutive hyphens"
-    } else if text.starts_with('-') || text.ends_with('-') {
-        "must not begin or end with a hyphen"
-    } else {
-        return None;
+    port_name_problems(text).first().map(|why| (*why).to_owned())
+}
+
+/// All that is wrong with the name of a port.
+pub(crate) fn port_name_problems(text: &str) -> Vec<&'static str> {
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let checks = [
+        (text.len() > 15, "must be no more than 15 characters"),
+        (
+            text.is_empty() || !text.bytes().all(fine),
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+        ),
+        (!text.bytes().any(|b| b.is_ascii_lowercase()), "must contain at least one letter (a-z)"),
+        (text.contains("--"), "must not contain consecutive hyphens"),
+        (text.starts_with('-') || text.ends_with('-'), "must not begin or end with a hyphen"),
+    ];
+    checks.into_iter().filter(|(is, _)| *is).map(|(_, why)| why).collect()
+}
+
+/// A domain that names are looked up in: underscores are allowed.
+pub(crate) fn search_domain(text: &str) -> Option<String> {
+    if text.len() > 253 {
+        return Some(no_more_than(253));
+    }
+    let end = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let fine = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    let is_label = |label: &str| {
+        let bytes = label.strip_prefix('_').unwrap_or(label).as_bytes();
+        bytes.iter().all(fine) && end(bytes.first()) && end(bytes.last())
+    };
+    (!text.split('.').all(is_label)).then(|| SEARCH.to_owned())
+}
+
+/// An IP address, in no form that others read as another one.
+pub(crate) fn ip(text: &str) -> Option<String> {
+    let why = match text.parse::<IpAddr>() {
+        Err(_) if parse_ip(text).is_some() => "must not have leading 0s",
+        Err(_) => IP,
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
+        Ok(_) => return None,
     };
     Some(why.to_owned())
 }
 
-/// An IP address.
-pub(crate) fn ip(text: &str) -> Option<String> {
-    text.parse::<IpAddr>().is_err().then(|| IP.to_owned())
+/// An IP address in its canonical form.
+pub(crate) fn canonical_ip(text: &str) -> Option<String> {
+    ip(text).or_else(|| {
+        let canonical = parse_ip(text)?.to_string();
+        (canonical != text).then(|| format!("must be in canonical form ({canonical:?})"))
+    })
+}
+
+/// What clients are told of an address that is written in an unusual form (upstream: `GetWarningsForIP`).
+pub(crate) fn ip_warning(field: &str, text: &str) -> Option<String> {
+    let read = parse_ip(text)?;
+    match text.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => None,
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_none() => (read.to_string() != text).then(|| {
+            format!("{field}: IPv6 address {text:?} should be in RFC 5952 canonical format ({:?})", read.to_string())
+        }),
+        _ => Some(format!("{field}: non-standard IP address {text:?} is invalid: use {:?}", read.to_string())),
+    }
+}
+
+/// What clients are told of a range that is written in an unusual form (upstream: `GetWarningsForCIDR`).
+pub(crate) fn cidr_warning(field: &str, text: &str) -> Vec<String> {
+    let Some(range) = Cidr::parse(text).filter(|_| text == text.trim()) else { return Vec::new() };
+    let address = text.split('/').next().and_then(parse_ip).unwrap_or_else(|| range.base());
+    let mut told = Vec::new();
+    if address != range.base() {
+        let one = Cidr::host(address).to_string();
+        let range = range.to_string();
+        told.push(format!(
+            "{field}: CIDR value {text:?} is ambiguous in this context (should be {range:?} or {one:?}?)"
+        ));
+    }
+    let strict = parse_cidr(text);
+    if strict.is_none() {
+        told.push(format!("{field}: non-standard CIDR value {text:?} is invalid: use {:?}", range.to_string()));
+    }
+    let canonical = strict.map(|(address, length)| format!("{address}/{length}"));
+    if told.is_empty() && address.is_ipv6() && canonical.as_deref().is_some_and(|canonical| canonical != text) {
+        let canonical = canonical.unwrap_or_default();
+        told.push(format!("{field}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format ({canonical:?})"));
+    }
+    told
+}
+
+/// Whether a finalizer is one of upstream's own, which need no domain.
+pub(crate) fn is_standard_finalizer(name: &str) -> bool {
+    matches!(name, "kubernetes" | "orphan" | "foregroundDeletion")
+}
+
+/// A finalizer of a built-in type.
+pub(crate) fn kube_finalizer(name: &str) -> Option<String> {
+    let why = "name is neither a standard finalizer name nor is it fully qualified";
+    (!is_standard_finalizer(name) && !name.contains('/')).then(|| why.to_owned())
 }
 
 /// A port from 1 to 65535.
@@ -96,11 +177,6 @@ pub(crate) fn annotations(map: &Value, field: &str, errors: &mut Errors) {
     if total > MAX_ANNOTATIONS_BYTES {
         errors.too_long(field, MAX_ANNOTATIONS_BYTES);
     }
-}
-
-/// A label of a DNS name; names with dots are told so.
-pub(crate) fn dotless_label(text: &str) -> Option<String> {
-    if text.contains('.') { Some("must not contain dots".to_owned()) } else { label(text) }
 }
 
 /// What stands between the slashes of a path: names of roles, and of objects that others refer to.
@@ -176,9 +252,7 @@ const LEADING_ZEROS: &str = "must not have leading 0s in IP or prefix length";
 /// A range of addresses in its canonical form.
 pub(crate) fn cidr(text: &str) -> Option<String> {
     let Some((address, length)) = parse_cidr(text) else {
-        let (address, length) = text.split_once('/').unwrap_or((text, ""));
-        let digits = |part: &str| part.parse::<u8>().is_ok();
-        let zeros = address.split('.').chain([length]).all(digits) && address.split('.').count() == 4;
+        let zeros = text == text.trim() && Cidr::parse(text).is_some();
         let why = if zeros { LEADING_ZEROS } else { "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)" };
         return Some(why.to_owned());
     };

@@ -7,6 +7,7 @@ mod disruption;
 mod endpoints;
 mod horizontal_pod_autoscalers;
 mod jobs;
+mod metrics;
 mod stateful_and_daemon_sets;
 mod volumes;
 

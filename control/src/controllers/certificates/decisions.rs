@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
-use crate::pki::{CLIENT_SIGNER, CertificateRequest};
+use crate::pki::{CLIENT_SIGNER, CertificateRequest, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER};
 
-const KUBELET_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-const KUBELET_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 
 const DIGITAL_SIGNATURE: &str = "digital signature";
@@ -43,7 +41,7 @@ pub(super) fn recognized_by_nodes(
         return Vec::new();
     }
     let mut found = Vec::new();
-    if request.spec.username.as_deref() == Some(&parsed.common_name) {
+    if request.spec.username.as_deref() == Some(parsed.subject.common_name()) {
         found.push(("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."));
     }
     found.push(("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."));
@@ -109,12 +107,12 @@ fn validate_kubelet_serving(request: &CertificateRequest, usages: &[String]) -> 
 }
 
 fn validate_organization(request: &CertificateRequest) -> Result<(), String> {
-    let good = request.organizations == ["system:nodes"];
+    let good = request.subject.organizations().eq(["system:nodes"]);
     if good { Ok(()) } else { Err("subject organization is not system:nodes".to_owned()) }
 }
 
 fn validate_common_name(request: &CertificateRequest) -> Result<(), String> {
-    let good = request.common_name.starts_with("system:node:");
+    let good = request.subject.common_name().starts_with("system:node:");
     if good { Ok(()) } else { Err("subject common name does not begin with system:node: ".to_owned()) }
 }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use serde_json::{Value, json};
+use windlass_kit::subject::Subject;
 
 use super::{
     cleaner::end_of,
@@ -12,8 +13,7 @@ use crate::pki::CertificateRequest;
 
 fn node_request() -> CertificateRequest {
     CertificateRequest {
-        common_name: "system:node:n1".to_owned(),
-        organizations: vec!["system:nodes".to_owned()],
+        subject: Subject::of_user("system:node:n1", &["system:nodes"]),
         ..CertificateRequest::default()
     }
 }
@@ -34,7 +34,7 @@ const SERVING: [&str; 2] = ["digital signature", "server auth"];
 #[test]
 fn requests_are_good_for_their_signers() {
     let node = node_request;
-    let ann = CertificateRequest { common_name: "ann".to_owned(), ..CertificateRequest::default() };
+    let ann = CertificateRequest { subject: Subject::of_user("ann", &[]), ..CertificateRequest::default() };
     for (signer, request, usages, expected) in [
         ("kubernetes.io/kube-apiserver-client", ann.clone(), &CLIENT[..], Some(Ok(()))),
         (
@@ -70,7 +70,7 @@ fn requests_are_good_for_their_signers() {
         ),
         (
             "kubernetes.io/kube-apiserver-client-kubelet",
-            CertificateRequest { common_name: "x".to_owned(), ..node() },
+            CertificateRequest { subject: Subject::of_user("x", &["system:nodes"]), ..node() },
             &CLIENT,
             Some(Err("subject common name does not begin with system:node: ")),
         ),

@@ -5,7 +5,7 @@ use http::header::CONTENT_TYPE;
 use k8s_openapi::{api::autoscaling::v2::CrossVersionObjectReference, apimachinery::pkg::apis::meta::v1::APIGroup};
 use kube::Client;
 use serde::de::DeserializeOwned;
-use windlass_kit::percent::encoded;
+use windlass_kit::{percent::encoded, serve::headers};
 
 use super::{
     metric_lists::{CustomMetric, ExternalMetric, MetricsApi, PodUsage, items, of_containers, of_custom, of_pods},
@@ -185,8 +185,8 @@ impl MetricsClient {
     async fn get(&self, uri: &str) -> Result<Answer, kube::Error> {
         let request = http::Request::get(uri).body(Vec::new().into()).map_err(kube::Error::HttpError)?;
         let answer = self.client.send(request).await?;
-        let content_type = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let (code, content_type) = (answer.status().as_u16(), content_type.to_owned());
+        let content_type = headers::shown(answer.headers(), CONTENT_TYPE.as_str()).into_owned();
+        let code = answer.status().as_u16();
         Ok(Answer { code, content_type, body: answer.into_body().collect_bytes().await?.to_vec() })
     }
 }

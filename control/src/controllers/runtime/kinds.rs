@@ -9,6 +9,7 @@ use kube::{
 };
 
 use super::error;
+use crate::storage_version;
 
 /// One resource type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +67,8 @@ pub(crate) async fn document(client: &Client, group_version: &str) -> Result<API
     }
 }
 
-/// All kinds, each in the preferred version of its group, and the group versions that could not be discovered.
+/// All kinds, each in the version in which it is stored, which needs no conversion that could fail, or in the preferred version
+/// of its group where that is not told, and the group versions that could not be discovered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kinds {
     pub(crate) all: Vec<Arc<Kind>>,
@@ -112,11 +114,16 @@ impl Kinds {
     fn add(&mut self, group_version: &str, list: &APIResourceList) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
         for found in &list.resources {
-            let known = |k: &&Arc<Kind>| k.resource.group == group && k.resource.plural == found.name;
-            if found.name.contains('/') || self.all.iter().any(|k| known(&k)) {
+            let known = |k: &Arc<Kind>| k.resource.group == group && k.resource.plural == found.name;
+            let known = self.all.iter().position(known);
+            let is_stored = found
+                .storage_version_hash
+                .as_ref()
+                .is_some_and(|hash| *hash == storage_version::hash(group_version, &found.kind));
+            if found.name.contains('/') || (known.is_some() && !is_stored) {
                 continue;
             }
-            self.all.push(Arc::new(Kind {
+            let kind = Arc::new(Kind {
                 resource: ApiResource {
                     group: group.to_owned(),
                     version: version.to_owned(),
@@ -126,7 +133,11 @@ impl Kinds {
                 },
                 namespaced: found.namespaced,
                 verbs: found.verbs.clone(),
-            }));
+            });
+            match known {
+                Some(at) => self.all[at] = kind,
+                None => self.all.push(kind),
+            }
         }
     }
 
@@ -142,4 +153,29 @@ impl Kinds {
 /// Kinds by group and plural, for comparing two discoveries.
 pub(crate) fn by_name(kinds: &Kinds) -> BTreeMap<String, Arc<Kind>> {
     kinds.all.iter().map(|k| (k.group_resource(), Arc::clone(k))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Objects of a definition with a conversion webhook can be read in the version in which they are stored, and in no other.
+    #[test]
+    fn a_kind_is_used_in_the_version_in_which_it_is_stored() {
+        let document = |stored: Option<&str>| {
+            let hash = stored.map(|version| storage_version::hash(version, "Widget"));
+            let found = serde_json::json!({"name": "widgets", "kind": "Widget", "singularName": "widget", "namespaced": true,
+                "verbs": ["list"], "storageVersionHash": hash});
+            serde_json::from_value(serde_json::json!({"groupVersion": "", "resources": [found]})).unwrap()
+        };
+        for (stored, used) in
+            [(None, "a/v1"), (Some("a/v1"), "a/v1"), (Some("a/v1beta1"), "a/v1beta1"), (Some("a/v9"), "a/v1")]
+        {
+            let mut kinds = Kinds::default();
+            kinds.add("a/v1", &document(stored));
+            kinds.add("a/v1beta1", &document(stored));
+            let all: Vec<&str> = kinds.all.iter().map(|kind| kind.resource.api_version.as_str()).collect();
+            assert_eq!(all, [used], "{stored:?}");
+        }
+    }
 }

@@ -1,21 +1,13 @@
-//! Which name servers are asked, and in which order: those of the host's resolv.conf as they stand there, but the ones
-//! that have just failed last. Pure.
+//! Which name servers there are: those of the host's resolv.conf as they stand there. Pure.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr, SocketAddrV6},
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-use tokio::time::Instant;
 use windlass_kit::resolv_conf::ResolvConf;
 
 /// The port of name servers.
 const DNS_PORT: u16 = 53;
 /// The most that are used, CoreDNS's limit.
 const MAX_UPSTREAMS: usize = 15;
-/// For how long a server that did not answer comes after the others.
-const AVOIDED_FOR: Duration = Duration::from_secs(10);
 
 /// The name servers of a resolv.conf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,30 +48,4 @@ fn server(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Option<SocketAd
         (ip, None) => SocketAddr::new(ip, DNS_PORT),
         (IpAddr::V4(_), Some(_)) => return None,
     })
-}
-
-/// When servers failed last.
-#[derive(Debug, Default)]
-pub(super) struct Failures {
-    at: HashMap<SocketAddr, Instant>,
-}
-
-impl Failures {
-    pub(super) fn failed(&mut self, server: SocketAddr, now: Instant) {
-        self.at.retain(|_, at| now.saturating_duration_since(*at) < AVOIDED_FOR);
-        self.at.insert(server, now);
-    }
-
-    pub(super) fn answered(&mut self, server: SocketAddr) {
-        self.at.remove(&server);
-    }
-
-    /// The servers in the order in which they are asked.
-    pub(super) fn order(&self, servers: &[SocketAddr], now: Instant) -> Vec<SocketAddr> {
-        let avoided = |server: &SocketAddr| {
-            self.at.get(server).is_some_and(|at| now.saturating_duration_since(*at) < AVOIDED_FOR)
-        };
-        let (last, first): (Vec<SocketAddr>, Vec<SocketAddr>) = servers.iter().copied().partition(avoided);
-        first.into_iter().chain(last).collect()
-    }
 }

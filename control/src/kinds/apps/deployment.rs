@@ -110,7 +110,7 @@ impl Strategy for Deployment {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(new, old, "spec.template")
+        workload::warnings(new, old, "spec.template")
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {

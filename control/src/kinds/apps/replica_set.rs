@@ -86,7 +86,7 @@ impl Strategy for ReplicaSet {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(new, old, "spec.template")
+        workload::warnings(new, old, "spec.template")
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {

@@ -99,7 +99,7 @@ impl Strategy for StatefulSet {
     }
 
     fn validate_name(&self, name: &str) -> Option<String> {
-        names::dotless_label(name)
+        names::label(name)
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
@@ -143,6 +143,10 @@ impl Strategy for StatefulSet {
         // The path is upstream's.
         let specs = templates.items().map(|claim| Field { value: &claim.value["spec"], path: claim.path });
         found.extend(specs.flat_map(|spec| volume_claims::fractions(&spec)));
+        if new["spec"]["revisionHistoryLimit"].as_i64().is_some_and(|limit| limit < 0) {
+            let why = "a negative value retains all historical revisions; a value >= 0 is recommended";
+            found.push(format!("spec.revisionHistoryLimit: {why}"));
+        }
         found
     }
 

@@ -120,7 +120,8 @@ impl Strategy for CronJob {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(new, old, "spec.jobTemplate.spec.template")
+        let name = workload::name_warning(new, old, workload::POD_NAMES);
+        name.into_iter().chain(job::spec_warnings(new, old, "spec.jobTemplate.spec")).collect()
     }
 }
 
@@ -146,9 +147,11 @@ fn time_zone(zone: &Field<'_>, errors: &mut Errors) {
     if name.split('/').any(|part| matches!(part, "." | ".." | "") || part.starts_with('-') || !part.chars().all(fine)) {
         return zone.invalid(&format!("unknown time zone {name}"), errors);
     }
+    // Names of zones have upper and lower case, as files have.
+    let is_known = TimeZone::get(name).is_ok_and(|found| found.iana_name() == Some(name));
     if name.eq_ignore_ascii_case("local") {
         zone.invalid(ZONES, errors);
-    } else if TimeZone::get(name).is_err() {
+    } else if !is_known {
         zone.invalid(&format!("unknown time zone {name}"), errors);
     }
 }

@@ -36,6 +36,17 @@ pub(crate) fn definition() -> Definition {
 struct Lease;
 
 impl Strategy for Lease {
+    /// Coordinated leader election is off, as upstream's is by default: nobody would follow the strategy.
+    fn prepare_for_create(&self, object: &mut Value) {
+        for field in ["strategy", "preferredHolder"] {
+            object["spec"].as_object_mut().map(|spec| spec.remove(field));
+        }
+    }
+
+    fn prepare_for_update(&self, object: &mut Value, _old: &Value) {
+        self.prepare_for_create(object);
+    }
+
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let spec = &object["spec"];
         if spec["leaseDurationSeconds"].as_i64().is_some_and(|n| n <= 0) {

@@ -33,10 +33,10 @@ struct ConfigMap;
 
 impl Strategy for ConfigMap {
     fn validate(&self, object: &Value, errors: &mut Errors) {
-        data::validate_keys(object, &["data", "binaryData"], errors);
-        for (key, _) in object["binaryData"].as_object().into_iter().flatten() {
-            if object["data"].get(key).is_some() {
-                errors.invalid_text(format!("binaryData[{key}]"), key, "duplicate of key present in data");
+        data::validate_keys(object, &["data", "binaryData"], Some("data"), errors);
+        for (key, _) in object["data"].as_object().into_iter().flatten() {
+            if object["binaryData"].get(key).is_some() {
+                errors.invalid_text(format!("data[{key}]"), key, "duplicate of key present in binaryData");
             }
         }
     }

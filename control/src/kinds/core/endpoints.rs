@@ -8,14 +8,15 @@ use crate::{
         Strategy,
         types::{Definition, Resource, VersionSpec},
         validation::{
-            errors::{Errors, PORT, list, text},
-            names,
+            errors::{Errors, PORT},
+            names::{self, ip_warning},
         },
     },
     kinds::{
         shared::{
             cells::{self, first_three},
-            endpoints::{PROTOCOLS, validate_address},
+            endpoints::{PROTOCOLS, validate_special},
+            field::Field,
             tables::{AGE, column, named},
         },
         types,
@@ -63,25 +64,53 @@ impl Strategy for Endpoints {
         }
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        for (at, subset) in list(object, "subsets") {
-            for key in ["addresses", "notReadyAddresses"] {
-                for (place, address) in list(subset, key) {
-                    validate_address(&format!("subsets[{at}].{key}[{place}].ip"), text(address, "ip"), errors);
-                }
+    fn validate_create(&self, object: &Value, errors: &mut Errors) {
+        validate_subsets(object, errors);
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        // Older servers took what is refused today.
+        if new["subsets"] != old["subsets"] {
+            validate_subsets(new, errors);
+        }
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let subsets = Field::root(new).at("subsets");
+        let lists = subsets.items().flat_map(|subset| ["addresses", "notReadyAddresses"].map(|key| subset.at(key)));
+        let addresses = lists.flat_map(|list| list.items().collect::<Vec<_>>());
+        addresses.filter_map(|address| ip_warning(&address.at("ip").path, address.at("ip").text())).collect()
+    }
+}
+
+fn validate_subsets(object: &Value, errors: &mut Errors) {
+    for subset in Field::root(object).at("subsets").items() {
+        let (ready, not_ready, ports) = (subset.at("addresses"), subset.at("notReadyAddresses"), subset.at("ports"));
+        if ready.is_empty() && not_ready.is_empty() {
+            subset.required("must specify `addresses` or `notReadyAddresses`", errors);
+        }
+        for address in ready.items().chain(not_ready.items()) {
+            let ip = address.at("ip");
+            ip.fits(names::ip, errors);
+            address.at("hostname").optionally_fits(names::label, errors);
+            if address.at("nodeName").is_set() {
+                address.at("nodeName").fits(names::subdomain, errors);
             }
-            let count = list(subset, "ports").count();
-            for (place, port) in list(subset, "ports") {
-                let here = format!("subsets[{at}].ports[{place}]");
-                match text(port, "name") {
-                    "" if count > 1 => errors.required(format!("{here}.name"), ""),
-                    "" => {}
-                    name => errors.unless(format!("{here}.name"), name, names::label(name)),
-                }
-                if !names::is_port(&port["port"]) {
-                    errors.invalid(format!("{here}.port"), &port["port"], PORT);
-                }
-                errors.one_of(format!("{here}.protocol"), &port["protocol"], PROTOCOLS);
+            validate_special(&ip.path, ip.text(), false, errors);
+        }
+        for port in ports.items() {
+            let name = port.at("name");
+            if name.is_empty() && ports.len() > 1 {
+                name.required("", errors);
+            }
+            name.optionally_fits(names::label, errors);
+            let number = port.at("port");
+            if !names::is_port(number.value) {
+                errors.invalid(number.path, &json!(number.value.as_i64().unwrap_or(0)), PORT);
+            }
+            port.at("protocol").required_one_of(PROTOCOLS, errors);
+            if port.at("appProtocol").is_set() {
+                port.at("appProtocol").label_key(errors);
             }
         }
     }

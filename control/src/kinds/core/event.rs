@@ -11,11 +11,12 @@ use crate::{
     apiserver::{
         Strategy,
         types::{Column, Definition, GcPolicy, Resource, Table, VersionSpec},
-        validation::errors::{self, Errors},
+        validation::{errors::Errors, names},
     },
     kinds::{
         shared::{
             cells::{age, text},
+            field::Field,
             tables::{NAME, column, wide},
         },
         types,
@@ -108,14 +109,61 @@ pub(crate) struct Event;
 impl Strategy for Event {
     /// Names of events are made by programs; they only must fit into a path.
     fn validate_name(&self, name: &str) -> Option<String> {
-        let wrong = name.contains(['/', '%']) || name == "." || name == "..";
-        wrong.then(|| "may not contain '/' or '%', nor be '.' or '..'".to_owned())
+        names::path_segment(name)
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
-        let about = errors::text(&object["involvedObject"], "namespace");
-        if !about.is_empty() && about != errors::text(&object["metadata"], "namespace") {
-            errors.invalid_text("involvedObject.namespace", about, "does not match event.namespace");
+        validate(object, "reportingComponent", errors);
+    }
+}
+
+/// Upstream's limits.
+const MAX_NAME_BYTES: usize = 128;
+const MAX_NOTE_BYTES: usize = 1024;
+
+/// Validates an event in its stored form (upstream: `legacyValidateEvent`). The field of the controller is told by its name
+/// in the version of the request; all others by their stored ones.
+pub(crate) fn validate(object: &Value, controller: &str, errors: &mut Errors) {
+    let event = Field::root(object);
+    let about = event.below("involvedObject.namespace");
+    let own = event.below("metadata.namespace").text();
+    let is_new = has_time(&event.at("eventTime"));
+    // Events about objects of the cluster are in the namespace of old clients.
+    let fits = match (about.text(), is_new) {
+        ("", false) => matches!(own, "" | "default"),
+        ("", true) => matches!(own, "default" | "kube-system"),
+        (named, false) => named == own,
+        (_, true) => true,
+    };
+    if !fits {
+        errors.invalid_text(about.path.as_str(), about.text(), "does not match event.namespace");
+    }
+    if !is_new {
+        return;
+    }
+    let reporter = event.at("reportingComponent").text();
+    if reporter.is_empty() {
+        errors.required(controller, "");
+    }
+    names::qualified_problems(reporter).iter().for_each(|why| errors.invalid_text(controller, reporter, why));
+    for field in ["reportingInstance", "action", "reason"] {
+        let field = event.at(field);
+        if field.is_empty() {
+            field.required("", errors);
         }
+        at_most(&field, MAX_NAME_BYTES, errors);
+    }
+    at_most(&event.at("message"), MAX_NOTE_BYTES, errors);
+}
+
+/// Whether a time is there, which is not upstream's zero.
+pub(crate) fn has_time(field: &Field<'_>) -> bool {
+    !field.is_empty() && !field.text().starts_with("0001-01-01T00:00:00")
+}
+
+/// Upstream does not repeat the text.
+fn at_most(field: &Field<'_>, max: usize, errors: &mut Errors) {
+    if field.len() > max {
+        errors.invalid_text(field.path.as_str(), "", &format!("can have at most {max} characters"));
     }
 }

@@ -115,12 +115,8 @@ impl Part for Finalize {
 /// A finalizer may be one of upstream's own or a name with a domain.
 fn validate_finalizer(field: &str, finalizer: &Value, errors: &mut Errors) {
     let name = finalizer.as_str().unwrap_or_default();
-    let own = matches!(name, "kubernetes" | "orphan" | "foregroundDeletion");
-    let wrong = names::qualified(name).or_else(|| {
-        let why = "name is neither a standard finalizer name nor is it fully qualified";
-        (!own && !name.contains('/')).then(|| why.to_owned())
-    });
-    errors.unless(field, name, wrong);
+    names::qualified_problems(name).iter().for_each(|why| errors.invalid_text(field, name, why));
+    errors.unless(field, name, names::kube_finalizer(name));
 }
 
 fn validate_phase(object: &Value, errors: &mut Errors) {

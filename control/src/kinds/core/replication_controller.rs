@@ -1,7 +1,7 @@
 //! ReplicationController. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, pod_spec, set};
+use windlass_kit::objects::pod_defaults::{child, set};
 
 use windlass_apimachinery::selectors::SelectableField;
 
@@ -76,8 +76,7 @@ impl Strategy for ReplicationController {
             spec.insert("selector".to_owned(), labels.clone());
         }
         if let Some(template) = spec.get_mut("template").and_then(Value::as_object_mut) {
-            set(template, "metadata", json!({}));
-            pod_spec(child(template, "spec"));
+            workload::default_pod_template(template);
         }
         let metadata = child(object, "metadata");
         if metadata.get("labels").is_none_or(|l| l.as_object().is_none_or(Map::is_empty)) && labels.is_object() {
@@ -103,8 +102,8 @@ impl Strategy for ReplicationController {
         }
         let labels = &template["metadata"]["labels"];
         if selector.as_object().into_iter().flatten().any(|(key, value)| labels.get(key) != Some(value)) {
-            let carried = if labels.is_null() { Value::Object(Map::new()) } else { labels.clone() };
-            errors.invalid("spec.template.metadata.labels", &carried, "`selector` does not match template `labels`");
+            let carried = Field::root(object).below("spec.template.metadata.labels");
+            carried.invalid("`selector` does not match template `labels`", errors);
         }
         workload::validate_pod_template(&Field::root(object).below("spec.template"), errors);
         errors.one_of("spec.template.spec.restartPolicy", &template["spec"]["restartPolicy"], &["Always"]);
@@ -117,7 +116,7 @@ impl Strategy for ReplicationController {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(new, old, "spec.template")
+        workload::warnings(new, old, "spec.template")
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
@@ -128,12 +127,16 @@ impl Strategy for ReplicationController {
         }
         for field in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
             if count(field) > count("replicas") {
-                errors.invalid(format!("status.{field}"), &status[field], "cannot be greater than status.replicas");
+                errors.invalid(
+                    format!("status.{field}"),
+                    &json!(count(field)),
+                    "cannot be greater than status.replicas",
+                );
             }
         }
         if count("availableReplicas") > count("readyReplicas") {
             let field = "availableReplicas";
-            errors.invalid(format!("status.{field}"), &status[field], "cannot be greater than readyReplicas");
+            errors.invalid(format!("status.{field}"), &json!(count(field)), "cannot be greater than readyReplicas");
         }
     }
 }

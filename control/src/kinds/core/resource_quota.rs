@@ -75,6 +75,22 @@ fn amounts(status: &Value) -> [String; 2] {
 struct ResourceQuota;
 
 impl Strategy for ResourceQuota {
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        if old.is_some() {
+            return Vec::new();
+        }
+        let hard = Field::root(new).below("spec.hard");
+        let told = ["cpu", "memory", "storage", "ephemeral-storage"].into_iter().filter_map(|resource| {
+            let long = format!("requests.{resource}");
+            let is_bare = !hard.at(&long).is_set() && matches!(resource, "cpu" | "memory");
+            let (request, limit) = (if is_bare { resource.to_owned() } else { long }, format!("limits.{resource}"));
+            let (least, most) = (hard.at(&request).quantity()?, hard.at(&limit).quantity()?);
+            let why = || format!("ResourceQuota {request} ({least}) should be less than {limit} ({most})");
+            (least > most).then(why)
+        });
+        told.collect()
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         object["status"] = json!({});
     }

@@ -7,12 +7,13 @@ use crate::{
     apiserver::{
         Strategy,
         types::{Conversion, Definition, GcPolicy, Resource, Storage, Table, VersionSpec},
-        validation::{
-            errors::{Errors, text},
-            names,
-        },
+        validation::errors::Errors,
     },
-    kinds::{core::event, types},
+    kinds::{
+        core::event,
+        shared::field::{Field, IMMUTABLE, immutable},
+        types,
+    },
 };
 
 /// Fields of this group and of the stored form.
@@ -84,47 +85,79 @@ fn to_storage(object: &mut Value) {
     }
 }
 
-/// Upstream's limits.
-const MAX_NAME_BYTES: usize = 128;
-const MAX_NOTE_BYTES: usize = 1024;
+/// Fields of older events, by their stored names.
+const OLD: [&str; 3] = ["firstTimestamp", "lastTimestamp", "count"];
 
 #[derive(Debug)]
 struct Event;
 
 impl Strategy for Event {
-    fn validate_name(&self, name: &str) -> Option<String> {
-        event::Event.validate_name(name)
+    fn validate_create(&self, object: &Value, errors: &mut Errors) {
+        let mut stored = object.clone();
+        to_storage(&mut stored);
+        event::validate(&stored, "reportingController", errors);
+        let own = Field::root(&stored);
+        series(&own.at("series"), errors);
+        if !event::has_time(&own.at("eventTime")) {
+            own.at("eventTime").required("", errors);
+        }
+        if !matches!(own.at("type").text(), "Normal" | "Warning") {
+            errors.invalid_text("type", "", &format!("has invalid value: {}", own.at("type").text()));
+        }
+        let source = own.at("source");
+        let has_source = ["component", "host"].iter().any(|field| !source.at(field).is_empty());
+        let old = OLD.iter().filter(|field| own.at(field).is_set() && own.at(field).value != &json!(0));
+        for field in old.copied().chain(has_source.then_some("source")) {
+            errors.invalid_text(field, "", "needs to be unset");
+        }
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        let about = text(&object["regarding"], "namespace");
-        if !about.is_empty() && about != text(&object["metadata"], "namespace") {
-            errors.invalid_text("involvedObject.namespace", about, "does not match event.namespace");
+    /// Only the series of an event changes.
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let (mut new, mut old) = (new.clone(), old.clone());
+        to_storage(&mut new);
+        to_storage(&mut old);
+        event::validate(&new, "reportingController", errors);
+        if new["series"] != old["series"] {
+            series(&Field::root(&new).at("series"), errors);
         }
-        if object["eventTime"].is_null() {
-            errors.required("eventTime", "");
+        const FIXED: [&str; 6] = ["reason", "message", "source", "firstTimestamp", "lastTimestamp", "count"];
+        let about = Field::root(&new).at("involvedObject");
+        if *about.value != old["involvedObject"] {
+            about.invalid_as(&reference(&about), IMMUTABLE, errors);
         }
-        let controller = text(object, "reportingController");
-        if controller.is_empty() {
-            errors.required("reportingController", "");
-        } else {
-            errors.unless("reportingController", controller, names::qualified(controller));
-        }
-        for field in ["reportingInstance", "action", "reason"] {
-            match text(object, field).len() {
-                0 => errors.required(field, ""),
-                length if length > MAX_NAME_BYTES => {
-                    let why = format!("can have at most {MAX_NAME_BYTES} characters");
-                    errors.invalid_text(field, "", &why);
-                }
-                _ => {}
-            }
-        }
-        if text(object, "note").len() > MAX_NOTE_BYTES {
-            errors.invalid_text("note", "", &format!("can have at most {MAX_NOTE_BYTES} characters"));
-        }
-        if !matches!(text(object, "type"), "Normal" | "Warning") {
-            errors.invalid_text("type", "", &format!("has invalid value: {}", text(object, "type")));
-        }
+        immutable(&new, &old, &FIXED, errors);
+        immutable(&new, &old, &["reason", "type", "eventTime", "action", "related"], errors);
+        let controller = Field { path: "reportingController".to_owned(), ..Field::root(&new).at("reportingComponent") };
+        controller.unchanged(&Field::root(&old).at("reportingComponent"), errors);
+        immutable(&new, &old, &["reportingInstance"], errors);
+    }
+}
+
+/// A reference as upstream's internal type writes it.
+fn reference(to: &Field<'_>) -> String {
+    let fields = [
+        ("Kind", "kind"),
+        ("Namespace", "namespace"),
+        ("Name", "name"),
+        ("UID", "uid"),
+        ("APIVersion", "apiVersion"),
+        ("ResourceVersion", "resourceVersion"),
+        ("FieldPath", "fieldPath"),
+    ];
+    let fields: Vec<String> =
+        fields.iter().map(|(internal, name)| format!("\"{internal}\":{}", json!(to.at(name).text()))).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+fn series(series: &Field<'_>, errors: &mut Errors) {
+    if !series.is_set() {
+        return;
+    }
+    if series.at("count").number().unwrap_or(0) < 2 {
+        errors.invalid_text("series.count", "", "should be at least 2");
+    }
+    if !event::has_time(&series.at("lastObservedTime")) {
+        errors.required("series.lastObservedTime", "");
     }
 }

@@ -87,6 +87,13 @@ fn hosts(rules: &Value) -> String {
 struct Ingress;
 
 impl Strategy for Ingress {
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        const CLASS: &str = "kubernetes.io/ingress.class";
+        let has_class = new["metadata"]["annotations"][CLASS].is_string() && new["spec"]["ingressClassName"].is_null();
+        let why = || format!("annotation {CLASS:?} is deprecated, please use 'spec.ingressClassName' instead");
+        (old.is_none() && has_class).then(why).into_iter().collect()
+    }
+
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         let (backend, rules) = (spec.at("defaultBackend"), spec.at("rules"));

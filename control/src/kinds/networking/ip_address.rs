@@ -1,6 +1,6 @@
 //! IPAddress.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -55,11 +55,7 @@ impl Strategy for IpAddressStrategy {
     }
 
     fn validate_name(&self, name: &str) -> Option<String> {
-        match name.parse::<IpAddr>() {
-            Err(_) => names::ip(name),
-            Ok(ip) if ip.to_string() != name => Some(format!("must be in canonical form ({:?})", ip.to_string())),
-            Ok(_) => None,
-        }
+        names::canonical_ip(name)
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {

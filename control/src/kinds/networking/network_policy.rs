@@ -35,6 +35,20 @@ pub(crate) fn definition() -> Definition {
 struct NetworkPolicy;
 
 impl Strategy for NetworkPolicy {
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let spec = Field::root(new).at("spec");
+        let mut told = Vec::new();
+        for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+            for peer in spec.at(direction).items().flat_map(|rule| rule.at(peers).items()) {
+                let block = peer.at("ipBlock");
+                for range in std::iter::once(block.at("cidr")).chain(block.at("except").items()) {
+                    told.extend(names::cidr_warning(&range.path, range.text()));
+                }
+            }
+        }
+        told
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
         for direction in ["ingress", "egress"] {

@@ -1,14 +1,19 @@
 //! RuntimeClass. Pure.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
         Strategy,
         types::{Definition, Resource, VersionSpec},
+        validation::{errors::Errors, names},
     },
     kinds::{
-        shared::tables::{AGE, column, named},
+        shared::{
+            field::{Field, immutable},
+            node_selector, pod_template,
+            tables::{AGE, column, named},
+        },
         types,
     },
 };
@@ -30,4 +35,25 @@ pub(crate) fn definition() -> Definition {
 #[derive(Debug)]
 struct RuntimeClass;
 
-impl Strategy for RuntimeClass {}
+impl Strategy for RuntimeClass {
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let class = Field::root(object);
+        class.at("handler").named(names::label, errors);
+        // The path is upstream's.
+        let overhead = Field { value: &object["overhead"]["podFixed"], path: "overhead".to_owned() };
+        let scheduling = class.at("scheduling");
+        names::labels(scheduling.at("nodeSelector").value, "scheduling.nodeSelector", errors);
+        pod_template::validate_runtime_class(&overhead, &scheduling.at("tolerations"), errors);
+    }
+
+    /// Pods of the class run by its handler.
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        immutable(new, old, &["handler"], errors);
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let selector = Field::root(new).below("scheduling.nodeSelector");
+        let old_labels = selector.entries().filter_map(|(label, _)| node_selector::deprecated(label));
+        old_labels.map(|why| format!("{}: {why}", selector.path)).collect()
+    }
+}

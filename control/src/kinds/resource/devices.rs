@@ -174,7 +174,8 @@ pub(super) fn driver(name: &Field<'_>, errors: &mut Errors) {
         return name.required("", errors);
     }
     name.max_bytes(MAX_DRIVER_BYTES, errors);
-    name.fits(names::subdomain, errors);
+    // Upper case is only warned of.
+    errors.unless(name.path.as_str(), name.text(), names::subdomain(&name.text().to_lowercase()));
 }
 
 /// Validates the name of an attribute, with its domain.

@@ -61,6 +61,12 @@ fn place(spec: &Value) -> &str {
 struct ResourceSlice;
 
 impl Strategy for ResourceSlice {
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let driver = new["spec"]["driver"].as_str().unwrap_or("");
+        let why = || format!("spec.driver: driver names should be lowercase; {driver:?} contains uppercase characters");
+        (driver != driver.to_lowercase()).then(why).into_iter().collect()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         for device in items(child(object, "spec"), "devices") {
             items(device, "taints").for_each(|taint| set(taint, "timeAdded", json!(now())));

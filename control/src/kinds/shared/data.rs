@@ -8,18 +8,25 @@ use crate::apiserver::validation::{errors::Errors, names};
 const MAX_DATA_BYTES: usize = 1024 * 1024;
 const IMMUTABLE_DATA: &str = "field is immutable when `immutable` is set";
 
-pub(crate) fn validate_keys(object: &Value, fields: &[&str], errors: &mut Errors) {
+/// The bytes that a text in base64 stands for.
+fn decoded_length(text: &str) -> usize {
+    text.trim_end_matches('=').len() * 3 / 4
+}
+
+/// Refuses keys that no file can have, and more values than an object may hold. `texts` is the field whose values are no
+/// base64, if there is one.
+pub(crate) fn validate_keys(object: &Value, fields: &[&str], texts: Option<&str>, errors: &mut Errors) {
     let mut total = 0;
     for field in fields {
         for (key, value) in object[*field].as_object().into_iter().flatten() {
-            let length = value.as_str().map_or(0, str::len);
-            // What is base64 counts as what it stands for.
-            total += if *field == "data" && fields.len() > 1 { length } else { length / 4 * 3 };
+            let value = value.as_str().unwrap_or("");
+            total += if Some(*field) == texts { value.len() } else { decoded_length(value) };
             errors.unless(format!("{field}[{key}]"), key, names::config_key(key));
         }
     }
     if total > MAX_DATA_BYTES {
-        errors.too_long(if fields.len() > 1 { "" } else { "data" }, MAX_DATA_BYTES);
+        // Of several fields upstream names none, in its way.
+        errors.too_long(if let [field] = fields { field } else { "[]" }, MAX_DATA_BYTES);
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod reviews;
 pub(crate) mod selector;
 pub(crate) mod tables;
 pub(crate) mod volume_claims;
+pub(crate) mod volume_sources;
 pub(crate) mod workload;
 
 use serde_json::{Value, json};
@@ -28,6 +29,9 @@ pub(crate) fn validate_amounts(status: &Value, field: &str, errors: &mut Errors)
         let parsed = amount.as_str().and_then(|text| text.parse::<Quantity>().ok());
         if parsed.is_some_and(Quantity::is_negative) {
             errors.invalid(format!("status.{field}.{resource}"), amount, AT_LEAST_0);
+        }
+        if parsed.is_some_and(|amount| amount.milli() % 1000 != 0) && resource_names::is_whole(resource) {
+            errors.invalid(format!("status.{field}.{resource}"), amount, "must be an integer");
         }
     }
 }

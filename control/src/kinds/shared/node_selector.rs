@@ -16,11 +16,16 @@ pub(crate) const DEPRECATED_LABELS: [(&str, &str, &str); 5] = [
 
 /// Validates a selector.
 pub(crate) fn validate(selector: &Field<'_>, errors: &mut Errors) {
+    validate_with(selector, true, errors);
+}
+
+/// The same; `of_labels` says that values are those of labels.
+pub(crate) fn validate_with(selector: &Field<'_>, of_labels: bool, errors: &mut Errors) {
     let terms = selector.at("nodeSelectorTerms");
     if terms.is_empty() {
         terms.required("must have at least one node selector term", errors);
     }
-    terms.items().for_each(|term| validate_term(&term, true, errors));
+    terms.items().for_each(|term| validate_term(&term, of_labels, errors));
 }
 
 /// Validates a term; values that are no values of labels are refused where terms are required.

@@ -11,6 +11,11 @@ use crate::apiserver::validation::{
 
 /// Validates a selector; one that is missing is good.
 pub(crate) fn validate(selector: &Field<'_>, errors: &mut Errors) {
+    validate_with(selector, false, errors);
+}
+
+/// The same; `any_value` says that expressions may name values that no label can have.
+pub(crate) fn validate_with(selector: &Field<'_>, any_value: bool, errors: &mut Errors) {
     names::labels(selector.at("matchLabels").value, &selector.at("matchLabels").path, errors);
     for expression in selector.at("matchExpressions").items() {
         let (operator, values) = (expression.at("operator"), expression.at("values"));
@@ -25,7 +30,7 @@ pub(crate) fn validate(selector: &Field<'_>, errors: &mut Errors) {
             other => errors.invalid_text(operator.path, other, "not a valid selector operator"),
         }
         expression.at("key").label_key(errors);
-        for value in values.items() {
+        for value in values.items().filter(|_| !any_value) {
             value.fits(names::label_value, errors);
         }
     }

@@ -9,7 +9,7 @@ use windlass_kit::objects::{
 use super::{
     cells::{joined, text},
     field::Field,
-    pod_template::{self, security_profiles},
+    pod_template::{self, Leniency, security_profiles},
     selector,
 };
 use crate::apiserver::validation::{errors::Errors, names};
@@ -26,6 +26,27 @@ pub(crate) fn default_template(spec: &mut Map<String, Value>) {
 pub(crate) fn default_pod_template(template: &mut Map<String, Value>) {
     set(template, "metadata", json!({}));
     pod_spec(child(template, "spec"));
+    if let Some(spec) = template.get_mut("spec") {
+        pod_template::drop_disabled(spec, None);
+    }
+}
+
+/// What clients are told of a name that hosts cannot have; `part` says what it becomes a part of.
+pub(crate) fn name_warning(new: &Value, old: Option<&Value>, part: &str) -> Option<String> {
+    let name = new["metadata"]["name"].as_str().unwrap_or("");
+    let why = names::label(name).filter(|_| old.is_none())?;
+    Some(format!(
+        "metadata.name: this is used in {part}, which can result in surprising behavior; a DNS label is recommended: [{why}]"
+    ))
+}
+
+/// What the names of workloads become a part of.
+pub(crate) const POD_NAMES: &str = "Pod names and hostnames";
+
+/// The warnings about a workload whose pods have names of its own.
+pub(crate) fn warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<String> {
+    let name = name_warning(new, old, POD_NAMES);
+    name.into_iter().chain(template_warnings(new, old, path)).collect()
 }
 
 /// Validates a pod template.
@@ -35,9 +56,14 @@ pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
     let path = format!("{}.annotations", template.path);
     names::annotations(annotations.value, &path, errors);
     let spec = template.at("spec");
-    security_profiles::validate_annotations(&Field { value: annotations.value, path }, &spec, errors);
-    pod_template::validate_spec(spec.value, &spec.path, true, errors);
+    let leniency = Leniency::default();
+    pod_template::annotations::validate(&Field { value: annotations.value, path }, &spec, &leniency, errors);
+    pod_template::validate_template(&spec, &leniency, errors);
     security_profiles::validate_match(annotations.value, &spec, errors);
+    let ephemeral = spec.at("ephemeralContainers");
+    if !ephemeral.is_empty() {
+        ephemeral.forbidden("ephemeral containers not allowed in pod template", errors);
+    }
 }
 
 /// Warnings about the pod template at a path, of a new object or one whose generation has changed.

@@ -69,6 +69,14 @@ fn cells_of(object: &Value, age: &str) -> Vec<Value> {
 struct CsiDriver;
 
 impl Strategy for CsiDriver {
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        const RECOMMENDED: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes";
+        let requests = Field::root(new).below("spec.tokenRequests");
+        let changed = old.is_none_or(|old| old["spec"]["tokenRequests"] != *requests.value);
+        let is_unset = new["spec"]["serviceAccountTokenInSecrets"].is_null();
+        (changed && is_unset && !requests.is_empty()).then(|| RECOMMENDED.to_owned()).into_iter().collect()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
         set(spec, "attachRequired", json!(true));

@@ -14,7 +14,7 @@ use crate::{
     kinds::{
         shared::{
             field::{Field, immutable},
-            selector,
+            node_selector, selector,
             tables::created_at,
         },
         types,
@@ -35,6 +35,15 @@ pub(crate) fn definition() -> Definition {
 struct CsiStorageCapacity;
 
 impl Strategy for CsiStorageCapacity {
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let topology = Field::root(new).at("nodeTopology");
+        let mut told = node_selector::term_warnings(&topology, true);
+        let labels = topology.at("matchLabels");
+        let old_labels = labels.entries().filter_map(|(label, _)| Some((label, node_selector::deprecated(label)?)));
+        told.extend(old_labels.map(|(label, why)| format!("{}.{label}: {why}", labels.path)));
+        told
+    }
+
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let root = Field::root(object);
         selector::validate(&root.at("nodeTopology"), errors);

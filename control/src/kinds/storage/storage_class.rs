@@ -17,6 +17,7 @@ use crate::{
         shared::{
             cells::{age, text},
             field::{Field, immutable},
+            node_selector,
             tables::{AGE, NAME, column},
         },
         types,
@@ -60,6 +61,12 @@ fn row(object: &Value, now: Timestamp) -> Vec<Value> {
 struct StorageClass;
 
 impl Strategy for StorageClass {
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let terms = Field::root(new).at("allowedTopologies").items();
+        let keys = terms.flat_map(|term| term.at("matchLabelExpressions").items()).map(|label| label.at("key"));
+        keys.filter_map(|key| Some(format!("{}: {}", key.path, node_selector::deprecated(key.text())?))).collect()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         set(object, "reclaimPolicy", json!("Delete"));
         set(object, "volumeBindingMode", json!("Immediate"));

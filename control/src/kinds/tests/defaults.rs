@@ -80,9 +80,10 @@ fn defaults_in_their_finer_points() {
         json!({"metadata": {"name": "n", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}, "status": {"phase": "Terminating"}}),
     );
     assert_eq!((going["spec"].get("finalizers"), &going["status"]["phase"]), (None, &json!("Terminating")));
+    // What another type has is refused, or dropped by the update that changes the type.
     let moved =
         defaulted("Service", json!({"spec": {"type": "ClusterIP", "externalTrafficPolicy": "Local", "ports": []}}));
-    assert_eq!(moved["spec"].get("externalTrafficPolicy"), None);
+    assert_eq!(moved["spec"]["externalTrafficPolicy"], "Local");
 }
 
 #[test]

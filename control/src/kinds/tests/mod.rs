@@ -1,6 +1,7 @@
 //! Defaults, validation and tables of the built-in kinds, by the words of upstream.
 
 mod defaults;
+mod pod_changes;
 mod pod_specs;
 mod refusals;
 mod reset_fields;

@@ -79,8 +79,8 @@ fn changes_that_are_refused() {
     assert_eq!(
         update_errors(
             "Service",
-            service(json!({"clusterIP": "10.96.0.1"})),
-            service(json!({"clusterIP": "10.96.0.2"}))
+            service(json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]})),
+            service(json!({"clusterIP": "10.96.0.2", "clusterIPs": ["10.96.0.2"]}))
         ),
         ["spec.clusterIPs[0]: Invalid value: [\"10.96.0.2\"]: may not change once set"]
     );

@@ -63,15 +63,21 @@ fn package_of(group: &str) -> Option<&'static str> {
     PACKAGES.iter().find(|(of, _)| *of == group).map(|(_, package)| *package)
 }
 
-/// The type of a built-in kind. `Status`, options and discovery are kinds of `v1`, their types are in `meta/v1`.
+/// The kinds of `meta/v1` that belong to every version of every group: a client in Go sends the options of a deletion of a
+/// Deployment as `apps/v1`. Upstream's `AddToGroupVersion`.
+const OF_EVERY_VERSION: [&str; 7] =
+    ["CreateOptions", "DeleteOptions", "GetOptions", "ListOptions", "PatchOptions", "UpdateOptions", "WatchEvent"];
+
+/// The type of a built-in kind. `Status` and discovery are kinds of `v1`, their types are in `meta/v1`; options are kinds of
+/// every version.
 #[must_use]
 pub fn named(api_version: &str, kind: &str) -> Option<Arc<NamedType>> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let package = package_of(group)?;
-    let found = TYPES.named(&format!("{package}/{version}.{kind}"));
-    found
-        .or_else(|error| if group.is_empty() { TYPES.named(&format!("meta/{version}.{kind}")) } else { Err(error) })
-        .ok()
+    let own = package_of(group).and_then(|package| TYPES.named(&format!("{package}/{version}.{kind}")).ok());
+    own.or_else(|| {
+        let is_meta = api_version == "v1" || OF_EVERY_VERSION.contains(&kind);
+        is_meta.then(|| TYPES.named(&format!("meta/v1.{kind}")).ok()).flatten()
+    })
 }
 
 #[cfg(test)]
@@ -89,7 +95,14 @@ mod tests {
             ("autoscaling/v2", "HorizontalPodAutoscaler", Some("autoscaling/v2.HorizontalPodAutoscaler")),
             ("core/v1", "Pod", None),
             ("example.com/v1", "Pod", None),
+            ("apps/v1", "DeleteOptions", Some("meta/v1.DeleteOptions")),
+            ("autoscaling/v2", "PatchOptions", Some("meta/v1.PatchOptions")),
+            ("example.com/v1alpha1", "DeleteOptions", Some("meta/v1.DeleteOptions")),
+            ("meta.k8s.io/v1", "DeleteOptions", Some("meta/v1.DeleteOptions")),
+            ("autoscaling/v1", "Scale", Some("autoscaling/v1.Scale")),
+            ("v1", "APIGroup", Some("meta/v1.APIGroup")),
             ("apps/v1", "Status", None),
+            ("example.com/v1", "Status", None),
             ("v2", "Pod", None),
         ] {
             assert_eq!(named(api_version, kind).as_ref().map(|of| of.name()), of, "{api_version} {kind}");

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use crate::{
@@ -112,10 +111,9 @@ impl AdmissionPlugin for CertificateSubjectRestriction {
         if !is_about(attributes, None) || signer_of(object) != CLIENT_SIGNER {
             return Ok(());
         }
-        let pem = STANDARD.decode(object["spec"]["request"].as_str().unwrap_or("")).unwrap_or_default();
-        let request = CertificateRequest::from_pem(&pem)
+        let request = CertificateRequest::from_base64(object["spec"]["request"].as_str().unwrap_or(""))
             .map_err(|why| attributes.forbidden(object, &format!("failed to parse CSR: {why}")))?;
-        if request.organizations.iter().any(|group| group == MASTERS_GROUP) {
+        if request.subject.organizations().any(|group| group == MASTERS_GROUP) {
             let why = format!("use of {CLIENT_SIGNER} signer with {MASTERS_GROUP} group is not allowed");
             return Err(attributes.forbidden(object, &why));
         }

@@ -2,6 +2,7 @@
 //! Plugins may read the store and change nothing but the object, and with it only what they say before it is stored.
 
 mod certificates;
+mod changes;
 mod claim_resize;
 mod configuration;
 mod default_ingress_class;

@@ -7,18 +7,21 @@ use async_trait::async_trait;
 use serde_json::Value;
 use windlass_kit::objects::node_labels;
 
+use super::changes::only_changes;
 use crate::{
     apiserver::{
         AdmissionAttributes, AdmissionPlugin, ApiError, Operation,
         validation::{Cause, FieldError},
     },
-    kinds::core::{
-        pod::{MIRROR, is_mirror},
-        service_account::uid_mismatch,
+    kinds::{
+        core::{pod::is_mirror, service_account::uid_mismatch},
+        shared::pod_template::MIRROR,
     },
+    pki::{CertificateRequest, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER},
     plugin::authorizer::node::{
-        Kind,
+        Kind, LEASES,
         references::{self, audiences},
+        rights::{self, Admission},
     },
     store::{Key, Store},
 };
@@ -53,6 +56,10 @@ impl NodeRestriction {
             return Ok(());
         }
         let old = attributes.old.unwrap_or(&Value::Null);
+        if attributes.user.as_node() == Some("") {
+            let why = format!("could not determine node from user {:?}", attributes.user.name);
+            return Err(attributes.forbidden(new, &why));
+        }
         let Some(node) = attributes.user.as_node() else {
             if !attributes.is_core("pods") || !matches!(subresource, "" | "status") {
                 return Ok(());
@@ -66,28 +73,30 @@ impl NodeRestriction {
                 _ => attributes.forbidden(new, why),
             });
         };
-        if attributes.is_core("serviceaccounts") && subresource == "token" {
+        let (group, resource): (&str, &str) = (&target.version.group, &target.version.plural);
+        let Some(admission) = rights::admission(group, resource, subresource, operation) else {
+            // Somebody else has given this right to nodes, if they have it.
+            if !rights::is_written_by_nodes(group, resource) {
+                return Ok(());
+            }
+            return Err(attributes.forbidden(new, &unexpected(node, operation, resource, subresource)));
+        };
+        if admission == Admission::Token {
             return self.check_token(attributes, node, new);
         }
-        let resource: &str = if target.version.group.is_empty() || target.is("coordination.k8s.io", "leases") {
-            &target.version.plural
-        } else {
-            ""
-        };
         let own = (attributes.is_core("pods") && operation == Operation::Create)
             .then(|| self.get("nodes", "", node))
             .flatten();
         let attempt = NodeWrite {
             node,
             operation,
-            resource,
-            subresource,
             name: attributes.name(new),
+            namespace: target.namespace.as_deref().unwrap_or(""),
             old,
             new,
             node_uid: own.as_ref().and_then(|node| node["metadata"]["uid"].as_str()),
         };
-        admit(&attempt).map_err(|denial| match denial {
+        admit(admission, &attempt).map_err(|denial| match denial {
             Denial::Forbidden(why) => attributes.forbidden(new, &why),
             Denial::NodeNotFound => ApiError::not_found_in("", "nodes", node),
         })
@@ -118,11 +127,10 @@ struct NodeWrite<'a> {
     /// The writing node.
     node: &'a str,
     operation: Operation,
-    /// The plural of the object itself, also for a subresource; empty for groups that do not matter.
-    resource: &'a str,
-    subresource: &'a str,
     /// The object's name.
     name: &'a str,
+    /// Its namespace, or empty.
+    namespace: &'a str,
     /// The stored object; for a subresource its parent.
     old: &'a Value,
     /// The object to store; null for a deletion.
@@ -143,30 +151,78 @@ fn forbid<T>(why: impl Into<String>) -> Result<T, Denial> {
     Err(Denial::Forbidden(why.into()))
 }
 
+/// Why a write is refused that nodes have no right to, whoever has given them one: in upstream's words, where it has some.
+fn unexpected(node: &str, operation: Operation, resource: &str, subresource: &str) -> String {
+    match (resource, subresource) {
+        ("pods", "") => {
+            format!("unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods")
+        }
+        ("pods", _) => format!("unexpected pod subresource {subresource:?}, only 'status' and 'eviction' are allowed"),
+        ("persistentvolumeclaims", _) => "may only update PVC status".to_owned(),
+        _ => format!(
+            "unexpected operation {operation:?} of node {node:?} on {resource} with subresource {subresource:?}"
+        ),
+    }
+}
+
 /// Admits or denies a node's write.
 ///
 /// # Errors
 /// Why it may not.
-fn admit(attributes: &NodeWrite<'_>) -> Result<(), Denial> {
-    match (attributes.resource, attributes.subresource) {
-        ("pods", "") => admit_pod(attributes),
-        ("pods", "status") => admit_pod_status(attributes),
-        ("pods", "eviction") => {
-            let own = attributes.old["spec"]["nodeName"] == attributes.node;
-            let why = format!("node {} can only evict pods with spec.nodeName set to itself", attributes.node);
+fn admit(admission: Admission, attributes: &NodeWrite<'_>) -> Result<(), Denial> {
+    let NodeWrite { node, name, .. } = attributes;
+    match admission {
+        Admission::Pod => admit_pod(attributes),
+        Admission::PodStatus => admit_pod_status(attributes),
+        Admission::Eviction => {
+            let own = attributes.old["spec"]["nodeName"] == *node;
+            let why = format!("node {node} can only evict pods with spec.nodeName set to itself");
             if own { Ok(()) } else { forbid(why) }
         }
-        ("pods", subresource) => {
-            forbid(format!("unexpected pod subresource {subresource:?}, only 'status' and 'eviction' are allowed"))
+        Admission::OwnNode => admit_node(attributes),
+        Admission::ClaimStatus => admit_claim_status(attributes),
+        Admission::Lease if attributes.namespace != LEASES => {
+            forbid(format!("can only access leases in the {LEASES:?} system namespace"))
         }
-        ("nodes", _) => admit_node(attributes),
-        ("persistentvolumeclaims", "status") => admit_claim_status(attributes),
-        ("persistentvolumeclaims", _) => forbid("may only update PVC status"),
-        ("leases", _) if attributes.name != attributes.node => {
+        Admission::Lease if name != node => {
             forbid("can only access node lease with the same name as the requesting node")
         }
-        _ => Ok(()),
+        Admission::CsiNode if name != node => {
+            forbid("can only access CSINode with the same name as the requesting node")
+        }
+        Admission::Slice => admit_slice(attributes),
+        Admission::CertificateRequest => admit_certificate_request(attributes),
+        Admission::Lease | Admission::CsiNode | Admission::Token | Admission::Anything => Ok(()),
     }
+}
+
+/// What a slice offers is on its node.
+fn admit_slice(attributes: &NodeWrite<'_>) -> Result<(), Denial> {
+    let (slice, verb) = match attributes.operation {
+        Operation::Create => (attributes.new, "create"),
+        Operation::Delete => (attributes.old, "delete"),
+        // An existing one is known to the authorizer, and its node never changes.
+        Operation::Update | Operation::Connect => return Ok(()),
+    };
+    if slice["spec"]["nodeName"] == attributes.node {
+        return Ok(());
+    }
+    forbid(format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
+}
+
+/// A certificate of a node is for that node.
+fn admit_certificate_request(attributes: &NodeWrite<'_>) -> Result<(), Denial> {
+    let spec = &attributes.new["spec"];
+    if ![KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER].iter().any(|signer| spec["signerName"] == *signer) {
+        return Ok(());
+    }
+    let request = CertificateRequest::from_base64(spec["request"].as_str().unwrap_or(""));
+    let request = request.map_err(|why| Denial::Forbidden(format!("unable to parse csr: {why}")))?;
+    let wanted = format!("system:node:{}", attributes.node);
+    if request.subject.common_name() == wanted {
+        return Ok(());
+    }
+    forbid(format!("can only create a node CSR with CN={wanted}"))
 }
 
 fn admit_pod(attributes: &NodeWrite<'_>) -> Result<(), Denial> {
@@ -311,25 +367,9 @@ fn forbidden_labels(old: &Value, new: &Value) -> Vec<String> {
 
 fn admit_claim_status(attributes: &NodeWrite<'_>) -> Result<(), Denial> {
     // The fields of a claim that a node sets when it expands a volume.
-    const OWN: [&str; 6] = [
-        "capacity",
-        "conditions",
-        "allocatedResources",
-        "allocatedResourceStatuses",
-        "currentVolumeAttributesClassName",
-        "modifyVolumeStatus",
-    ];
-    let rest = |claim: &Value| {
-        let mut rest = claim.clone();
-        if let Some(status) = rest["status"].as_object_mut() {
-            status.retain(|field, _| !OWN.contains(&field.as_str()));
-        }
-        if let Some(metadata) = rest["metadata"].as_object_mut() {
-            metadata.retain(|field, _| !matches!(field.as_str(), "managedFields" | "resourceVersion"));
-        }
-        rest
-    };
-    if rest(attributes.old) == rest(attributes.new) {
+    const OWN: [&str; 4] =
+        ["/status/capacity", "/status/conditions", "/status/allocatedResources", "/status/allocatedResourceStatuses"];
+    if only_changes(attributes.old, attributes.new, &OWN) {
         return Ok(());
     }
     let node = attributes.node;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
+use super::changes::only_changes;
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Attributes, Operation, Rules},
     pki::MASTERS_GROUP,
@@ -45,20 +46,26 @@ impl AdmissionPlugin for RbacEscalation {
 
 impl RbacEscalation {
     fn check_role(&self, attributes: &AdmissionAttributes<'_>, role: &Value) -> Result<(), ApiError> {
-        let changed = |field: &str| attributes.old.is_none_or(|old| old[field] != role[field]);
-        let aggregated = role["aggregationRule"].is_object();
-        if !changed("rules") && !changed("aggregationRule") {
+        // A new role has no name yet that a right could be limited to.
+        let name = attributes.target.name();
+        if is_harmless(attributes, role) || self.may(attributes, "escalate", &attributes.target.version.plural, name) {
             return Ok(());
         }
-        let wanted = if aggregated && changed("aggregationRule") { everything() } else { rules::of_role(role) };
-        let name = attributes.name(role);
-        let may = self.may(attributes, "escalate", &attributes.target.version.plural, name);
-        if may { Ok(()) } else { self.check_held(attributes, role, &wanted) }
+        self.check_held(attributes, role, &rules::of_role(role))?;
+        // A role that gathers others may come to hold anything, and one that does so no longer may keep it.
+        let gathers = |role: &Value| {
+            role["aggregationRule"]["clusterRoleSelectors"].as_array().is_some_and(|selectors| !selectors.is_empty())
+        };
+        if (gathers(role) || attributes.old.is_some_and(gathers))
+            && !rules::uncovered(&self.held(attributes), &everything()).is_empty()
+        {
+            return Err(attributes.forbidden(role, "must have cluster-admin privileges to use the aggregationRule"));
+        }
+        Ok(())
     }
 
     fn check_binding(&self, attributes: &AdmissionAttributes<'_>, binding: &Value) -> Result<(), ApiError> {
-        let changed = |field: &str| attributes.old.is_none_or(|old| old[field] != binding[field]);
-        if !changed("roleRef") && !changed("subjects") {
+        if is_harmless(attributes, binding) {
             return Ok(());
         }
         let role = RoleRef::of(&binding["roleRef"], namespace(attributes));
@@ -87,10 +94,15 @@ impl RbacEscalation {
         self.policy.read(|policy| is_allowed(policy, attributes.user, &what)).unwrap_or(false)
     }
 
+    /// What the user holds where the object is.
+    fn held(&self, attributes: &AdmissionAttributes<'_>) -> Rules {
+        let rules = self.policy.read(|policy| policy.rules_of(attributes.user, namespace(attributes)));
+        rules.unwrap_or_default()
+    }
+
     /// Refuses rights that the user does not hold where the object is.
     fn check_held(&self, attributes: &AdmissionAttributes<'_>, object: &Value, wanted: &Rules) -> Result<(), ApiError> {
-        let user = attributes.user;
-        let held = self.policy.read(|policy| policy.rules_of(user, namespace(attributes))).unwrap_or_default();
+        let (user, held) = (attributes.user, self.held(attributes));
         let mut missing: Vec<String> = rules::uncovered(&held, wanted).iter().map(ToString::to_string).collect();
         if missing.is_empty() {
             return Ok(());
@@ -108,6 +120,12 @@ impl RbacEscalation {
         }
         Err(attributes.forbidden(object, &why))
     }
+}
+
+/// Whether an update changes nothing but what the garbage collector changes to delete the object in the end. Labels are
+/// not among that: other roles gather this one by them.
+fn is_harmless(attributes: &AdmissionAttributes<'_>, new: &Value) -> bool {
+    attributes.old.is_some_and(|old| only_changes(old, new, &["/metadata/ownerReferences", "/metadata/finalizers"]))
 }
 
 /// Where the object is; empty for the whole cluster.

@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use serde_json::{Value, json};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
 
 use crate::{
     apiserver::{Authenticated, CREDENTIAL_ID, TokenAuthenticator, User},
     service_account_tokens::{ISSUER, TokenIssuer},
     store::{Key, Store},
 };
+
+/// How long tokens are good after their object was deleted: upstream's `jwt.DefaultLeeway`, for clocks that differ.
+const LEEWAY: SignedDuration = SignedDuration::from_mins(1);
 
 const GROUP: &str = "system:serviceaccounts";
 /// The label of secrets whose token is not taken any more.
@@ -24,12 +27,24 @@ pub(crate) struct ServiceAccountTokens {
 }
 
 impl ServiceAccountTokens {
-    /// Whether an object of a claim exists with the claim's uid.
-    fn exists(&self, plural: &str, namespace: &str, reference: &Value) -> bool {
-        let name = reference["name"].as_str().unwrap_or("").to_owned();
-        let found = self.store.get(self.store.resource(plural), &Key { namespace: namespace.to_owned(), name });
-        found.is_some_and(|object| object.value()["metadata"]["uid"] == reference["uid"])
+    /// Whether an object of a claim exists with the claim's uid, and was not deleted long ago: a finalizer or a node that is
+    /// gone may hold it for any time.
+    fn exists(&self, plural: &str, namespace: &str, reference: &Value, now: Timestamp) -> bool {
+        let found = self.metadata(plural, namespace, reference["name"].as_str().unwrap_or(""));
+        found.is_some_and(|metadata| metadata["uid"] == reference["uid"] && counts(&metadata["deletionTimestamp"], now))
     }
+
+    fn metadata(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+        Some(self.store.get(self.store.resource(plural), &key)?.value()["metadata"].take())
+    }
+}
+
+/// Whether an object with this time of deletion still stands for a token; a time that cannot be read is long ago. Pure.
+fn counts(deleted: &Value, now: Timestamp) -> bool {
+    let Some(deleted) = deleted.as_str() else { return deleted.is_null() };
+    let until = deleted.parse::<Timestamp>().and_then(|deleted| deleted.checked_add(LEEWAY));
+    until.is_ok_and(|until| now <= until)
 }
 
 impl ServiceAccountTokens {
@@ -44,7 +59,10 @@ impl ServiceAccountTokens {
         let is_its = secret["data"]["token"] == STANDARD.encode(token)
             && secret["metadata"]["deletionTimestamp"].is_null()
             && secret["metadata"]["labels"][INVALID_SINCE].is_null();
-        let exists = self.exists("serviceaccounts", namespace, &json!({"name": account, "uid": uid}));
+        // As of the secret, a deletion counts at once: nothing renews these tokens.
+        let exists = self
+            .metadata("serviceaccounts", namespace, account)
+            .is_some_and(|metadata| metadata["uid"] == uid && metadata["deletionTimestamp"].is_null());
         (is_its && exists).then(|| User {
             name: format!("system:serviceaccount:{namespace}:{account}"),
             uid: uid.to_owned(),
@@ -56,6 +74,21 @@ impl ServiceAccountTokens {
 
 impl TokenAuthenticator for ServiceAccountTokens {
     fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
+        self.authenticate_at(token, audiences, Timestamp::now())
+    }
+}
+
+impl ServiceAccountTokens {
+    /// The user of a token at a time.
+    ///
+    /// # Errors
+    /// As [`TokenAuthenticator::authenticate`].
+    pub(crate) fn authenticate_at(
+        &self,
+        token: &str,
+        audiences: &[&str],
+        now: Timestamp,
+    ) -> Result<Authenticated, String> {
         let audiences = if audiences.is_empty() { &[ISSUER][..] } else { audiences };
         let nobody = String::new;
         if let Some(claims) = self.tokens.verify_legacy(token) {
@@ -63,7 +96,7 @@ impl TokenAuthenticator for ServiceAccountTokens {
             let user = self.legacy_user(token, &claims).filter(|_| !shared.is_empty());
             return user.map(|user| Authenticated { user, audiences: shared }).ok_or_else(nobody);
         }
-        let claims = self.tokens.verify(token, Timestamp::now().as_second()).ok_or_else(nobody)?;
+        let claims = self.tokens.verify(token, now.as_second()).ok_or_else(nobody)?;
         let of: Vec<&str> = claims["aud"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let shared: Vec<String> = audiences.iter().filter(|a| of.contains(a)).map(|a| (*a).to_owned()).collect();
         if shared.is_empty() {
@@ -77,11 +110,12 @@ impl TokenAuthenticator for ServiceAccountTokens {
         let private = &claims["kubernetes.io"];
         let namespace = private["namespace"].as_str().ok_or_else(nobody)?;
         let account = &private["serviceaccount"];
-        let good = self.exists("serviceaccounts", namespace, account)
-            && (private["pod"].is_null() || self.exists("pods", namespace, &private["pod"]))
-            && (private["secret"].is_null() || self.exists("secrets", namespace, &private["secret"]))
+        let exists = |plural, namespace, of: &Value| self.exists(plural, namespace, of, now);
+        let good = exists("serviceaccounts", namespace, account)
+            && (private["pod"].is_null() || exists("pods", namespace, &private["pod"]))
+            && (private["secret"].is_null() || exists("secrets", namespace, &private["secret"]))
             // With a pod the node is that of the pod, and told only.
-            && (private["node"].is_null() || !private["pod"].is_null() || self.exists("nodes", "", &private["node"]));
+            && (private["node"].is_null() || !private["pod"].is_null() || exists("nodes", "", &private["node"]));
         let user = User {
             name: claims["sub"].as_str().ok_or_else(nobody)?.to_owned(),
             uid: account["uid"].as_str().unwrap_or("").to_owned(),
@@ -104,4 +138,28 @@ fn extra(claims: &Value) -> std::collections::BTreeMap<String, Vec<String>> {
         ("authentication.kubernetes.io/node-uid", text(&node["uid"])),
     ];
     all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), vec![value?]))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_deleted_object_stands_for_its_tokens_for_a_minute() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        for (deleted, good) in [
+            (json!(null), true),
+            // The end of a pod's grace period, which is to come.
+            (json!("2026-01-01T00:10:30Z"), true),
+            (json!("2026-01-01T00:09:00Z"), true),
+            (json!("2026-01-01T00:08:59Z"), false),
+            (json!("2025-01-01T00:00:00Z"), false),
+            (json!("nonsense"), false),
+            (json!(0), false),
+        ] {
+            assert_eq!(counts(&deleted, now), good, "{deleted}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ use super::{
 
 pub(crate) mod inter_pod_affinity;
 pub(crate) mod node_affinity;
+mod node_declared_features;
 mod node_ports;
 mod node_resources_fit;
 mod node_unschedulable;
@@ -42,13 +43,16 @@ impl Failure {
     }
 }
 
-/// Filters of what the node alone decides, in upstream's order.
+/// Filters of what the node and its pods alone decide, in upstream's order. Upstream has the last one after all others,
+/// which shows only where a node fails for two reasons.
 pub(crate) fn on_node(pod: &PodInfo, constraints: &Constraints, node: &NodeInfo, usage: &Usage) -> Result<(), Failure> {
     node_unschedulable::filter(constraints, node)?;
     taint_toleration::filter(constraints, node)?;
     node_affinity::filter(constraints, node)?;
     node_ports::filter(pod, usage)?;
-    node_resources_fit::filter(pod, node, usage)
+    node_resources_fit::filter(pod, node, usage)?;
+    volume_restrictions::disks(pod, usage)?;
+    node_declared_features::filter(constraints, node)
 }
 
 /// All filters of the default profile; the first that fails is reported alone (upstream's `RunFilterPlugins`).

@@ -1,16 +1,20 @@
-//! VolumeRestrictions: a claim with ReadWriteOncePod is of one pod at a time. Pure.
+//! VolumeRestrictions: a claim with ReadWriteOncePod is of one pod at a time, and no two pods of a node write one disk.
+//! Pure.
 
 use super::Failure;
 use crate::scheduler::{
     cache::Cluster,
     cycle::{Cycle, NodeView},
-    model::{Key, PodInfo},
+    model::{Key, PodInfo, Usage},
 };
 
 const NAME: &str = "VolumeRestrictions";
 /// Upstream's `ErrReasonReadWriteOncePodConflict`.
 const REASON: &str = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by \
     another pod";
+
+/// Upstream's `ErrReasonDiskConflict`.
+const DISK_CONFLICT: &str = "node(s) had no available disk";
 
 #[derive(Debug, Default)]
 pub(crate) struct PreFilter {
@@ -40,6 +44,13 @@ impl Delta {
             self.users += by * i64::try_from(shared).unwrap_or(0);
         }
     }
+}
+
+/// Whether a disk that the pod names is written on the node, or would be.
+pub(super) fn disks(pod: &PodInfo, usage: &Usage) -> Result<(), Failure> {
+    let mut there = usage.disks.values().flatten();
+    let clash = !pod.disks.is_empty() && there.any(|disk| pod.disks.iter().any(|own| own.clashes(disk)));
+    if clash { Err(Failure::unschedulable(NAME, DISK_CONFLICT)) } else { Ok(()) }
 }
 
 pub(super) fn filter(cycle: &Cycle, view: &NodeView<'_>) -> Result<(), Failure> {

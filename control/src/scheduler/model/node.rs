@@ -8,7 +8,7 @@ use windlass_kit::{
     quantity::Quantity,
 };
 
-use super::PodInfo;
+use super::{Disk, PodInfo};
 
 /// A node of the API, and what its pods use.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +17,8 @@ pub(crate) struct NodeInfo {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     pub(crate) unschedulable: bool,
+    /// What its agent says that it supports.
+    pub(crate) declared_features: Vec<String>,
     pub(crate) allocatable: Amounts,
     pub(crate) max_pods: i64,
     /// Bytes of its images by each of their names.
@@ -32,6 +34,8 @@ pub(crate) struct Usage {
     pub(crate) scored: (i64, i64),
     /// Host ports, by pod UID.
     pub(crate) ports: HashMap<String, Vec<HostPort>>,
+    /// Disks that are named in pods themselves, by pod UID.
+    pub(crate) disks: HashMap<String, Vec<Disk>>,
     pub(crate) pods: i64,
 }
 
@@ -50,6 +54,7 @@ impl NodeInfo {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.and_then(|s| s.taints.clone()).unwrap_or_default(),
             unschedulable: spec.and_then(|s| s.unschedulable) == Some(true),
+            declared_features: status.and_then(|s| s.declared_features.clone()).unwrap_or_default(),
             allocatable: Amounts::of(allocatable),
             max_pods: pods.map_or(0, Quantity::units),
             images: images.collect(),
@@ -62,6 +67,7 @@ impl NodeInfo {
         self.labels != other.labels
             || self.taints != other.taints
             || self.unschedulable != other.unschedulable
+            || self.declared_features != other.declared_features
             || self.allocatable != other.allocatable
             || self.max_pods != other.max_pods
     }
@@ -74,6 +80,9 @@ impl Usage {
         if !pod.ports.is_empty() {
             self.ports.insert(pod.uid.clone(), pod.ports.clone());
         }
+        if !pod.disks.is_empty() {
+            self.disks.insert(pod.uid.clone(), pod.disks.clone());
+        }
         self.pods += 1;
     }
 
@@ -81,6 +90,7 @@ impl Usage {
         self.requested.subtract(&pod.requests);
         self.scored = (self.scored.0 - pod.scored.0, self.scored.1 - pod.scored.1);
         self.ports.remove(&pod.uid);
+        self.disks.remove(&pod.uid);
         self.pods -= 1;
     }
 }

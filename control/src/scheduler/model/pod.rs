@@ -3,13 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration};
+use k8s_openapi::{
+    api::core::v1::{Container, NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration},
+    apimachinery::pkg::api::resource::Quantity,
+};
 use windlass_kit::objects::{
     claims::{Claim, claims_of},
     requests::{Amounts, HostPort, host_ports, requested, requests_of, requests_with},
 };
 
-use super::{Key, PodAffinity, SpreadConstraint};
+use super::{Disk, Key, PodAffinity, SpreadConstraint};
 
 /// Default requests for scoring (upstream's constants).
 const UNSET_MILLI_CPU: i64 = 100;
@@ -43,6 +46,8 @@ pub(crate) struct PodInfo {
     pub(crate) affinity: Option<Arc<PodAffinity>>,
     /// The claims of its volumes.
     pub(crate) claims: Vec<Claim>,
+    /// The disks that it names itself.
+    pub(crate) disks: Vec<Disk>,
     /// What only matters before it is bound; dropped then.
     pub(crate) constraints: Option<Arc<Constraints>>,
 }
@@ -68,6 +73,8 @@ pub(crate) struct Constraints {
     pub(crate) images: Vec<String>,
     /// Kind and name of the controller that owns it.
     pub(crate) owner: Option<(String, String)>,
+    /// What its node must declare to support.
+    pub(crate) features: Vec<&'static str>,
     /// `preemptionPolicy` is not `Never`.
     pub(crate) preempts: bool,
     /// Reason and message of its PodScheduled condition.
@@ -81,7 +88,8 @@ impl PodInfo {
         let namespace = metadata.namespace.clone().unwrap_or_default();
         let node = spec.node_name.clone().filter(|n| !n.is_empty());
         let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
-        let scored = requests_with(pod, |container| with_defaults(container, held(pod, container)));
+        let whole = held_by_pod(pod, spec);
+        let scored = requests_with(pod, whole.clone(), |container| with_defaults(container, held(pod, container)));
         let mut conditions = status.iter().flat_map(|s| s.conditions.iter().flatten());
         let constraints = node.is_none().then(|| Arc::new(Constraints::of(pod, spec)));
         Self {
@@ -101,11 +109,12 @@ impl PodInfo {
                     && c.reason.as_deref() == Some("PreemptionByScheduler")
             }),
             started: status.and_then(|s| s.start_time.as_ref()).map(|time| time.0),
-            requests: requests_with(pod, |container| held(pod, container)),
+            requests: requests_with(pod, whole, |container| held(pod, container)),
             scored: (scored.milli_cpu, scored.memory),
             ports: host_ports(pod),
             affinity: PodAffinity::of(spec.affinity.as_ref(), &namespace),
             claims: claims_of(pod).collect(),
+            disks: spec.volumes.iter().flatten().filter_map(Disk::of).collect(),
             namespace,
             node,
             constraints,
@@ -130,11 +139,14 @@ impl PodInfo {
     }
 }
 
-/// What a container holds: it requests it, or it still has it while it is resized; what it requests in vain does not
-/// count (upstream's `determineContainerReqs`).
+/// What a container holds: it requests it, or it still has it while it is resized (upstream's
+/// `determineEffectiveRequests`). Of init containers only sidecars are resized.
 fn held(pod: &Pod, container: &Container) -> Amounts {
     let status = pod.status.as_ref();
-    let statuses = status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten());
+    let main = status.and_then(|s| s.container_statuses.as_ref());
+    let sidecars = status.and_then(|s| s.init_container_statuses.as_ref());
+    let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+    let statuses = main.into_iter().chain(sidecars.filter(|_| is_sidecar)).flatten();
     let Some(has) = statuses.into_iter().find(|status| status.name == container.name) else {
         return requests_of(container);
     };
@@ -142,10 +154,28 @@ fn held(pod: &Pod, container: &Container) -> Amounts {
     if in_force.is_none() && has.allocated_resources.is_none() {
         return requests_of(container);
     }
-    let mut conditions = status.iter().flat_map(|s| s.conditions.iter().flatten());
+    effective(pod, requests_of(container), in_force, has.allocated_resources.as_ref())
+}
+
+/// What the resources of a pod as a whole are while they are resized; `None` where its spec alone says so.
+fn held_by_pod(pod: &Pod, spec: &PodSpec) -> Option<Amounts> {
+    let requested = spec.resources.as_ref()?.requests.as_ref()?;
+    let status = pod.status.as_ref()?;
+    let in_force = status.resources.as_ref()?.requests.as_ref();
+    Some(effective(pod, Amounts::of(Some(requested)), in_force, status.allocated_resources.as_ref()))
+}
+
+/// The most of what is requested, in force and promised; what is requested in vain does not count.
+fn effective(
+    pod: &Pod,
+    requested: Amounts,
+    in_force: Option<&BTreeMap<String, Quantity>>,
+    allocated: Option<&BTreeMap<String, Quantity>>,
+) -> Amounts {
+    let mut conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
     let in_vain = conditions.any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"));
-    let mut amounts = if in_vain { Amounts::default() } else { requests_of(container) };
-    amounts.at_least(&Amounts::of(has.allocated_resources.as_ref()));
+    let mut amounts = if in_vain { Amounts::default() } else { requested };
+    amounts.at_least(&Amounts::of(allocated));
     amounts.at_least(&Amounts::of(in_force));
     amounts
 }
@@ -183,10 +213,19 @@ impl Constraints {
             spread: spread.map(|constraint| SpreadConstraint::of(constraint, &labels)).collect(),
             images: images.chain(volumes).collect(),
             owner: owner.map(|owner| (owner.kind.clone(), owner.name.clone())),
+            features: needed_features(spec),
             preempts: spec.preemption_policy.as_deref() != Some("Never"),
             condition,
         }
     }
+}
+
+/// The features that a pod needs of its node from the beginning (upstream's `InferForScheduling`).
+fn needed_features(spec: &PodSpec) -> Vec<&'static str> {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut rules = containers.flat_map(|container| container.restart_policy_rules.iter().flatten());
+    let restarts_all = rules.any(|rule| rule.action == "RestartAllContainers");
+    restarts_all.then_some("RestartAllContainersOnContainerExits").into_iter().collect()
 }
 
 /// An image name with a tag (upstream's `normalizedImageName`).

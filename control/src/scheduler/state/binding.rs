@@ -101,6 +101,13 @@ impl State {
         pods.iter().for_each(|pod| self.check_volumes(pod, now));
     }
 
+    /// Pods that wait on a node that is gone do not get their volumes there.
+    pub(super) fn node_gone(&mut self, node: &str, now: Instant) {
+        let pods = self.binding.pods.iter().filter(|(_, waiting)| waiting.node == node);
+        let pods: Vec<Key> = pods.map(|(pod, _)| pod.clone()).collect();
+        pods.iter().for_each(|pod| self.check_volumes(pod, now));
+    }
+
     fn check_volumes(&mut self, key: &Key, now: Instant) {
         let Some(waiting) = self.binding.pods.get(key).filter(|waiting| waiting.written) else { return };
         let progress = match self.cluster.nodes.get(&waiting.node) {
@@ -166,7 +173,7 @@ impl State {
         self.assumed.remove(&key);
         let waiting =
             Arc::new(PodInfo { node: None, constraints: Some(Arc::clone(constraints)), ..PodInfo::clone(pod) });
-        let demands = self.cluster.storage.claims_of(&pod.namespace, &pod.claims).ok().map(|claims| Demands {
+        let demands = self.cluster.storage.claims_of(pod).ok().map(|claims| Demands {
             pod: Arc::clone(&waiting),
             constraints: Arc::clone(constraints),
             exclusive: self.exclusive_claims(pod),

@@ -76,6 +76,8 @@ impl State {
             self.pod_concerns(pod, now);
         } else if pod.node.is_none() && mine && !pod.terminal && !pod.deleting && !pod.gated {
             self.queue.activate(key.clone(), pod.priority);
+        } else if pod.node.is_none() && mine && !pod.terminal && !pod.deleting {
+            self.queue.gate(key.clone());
         }
         // It may demand less of the node that it is nominated to.
         if let Some(node) = self.cluster.nominator.node(&key).map(str::to_owned) {
@@ -155,6 +157,7 @@ impl State {
 
     pub(crate) fn node_deleted(&mut self, name: &str, now: Instant) {
         if self.cluster.remove_node(name).is_some() {
+            self.node_gone(name, now);
             self.queue.pod_changed(&|_| true, now);
         }
     }

@@ -108,6 +108,11 @@ impl State {
         &self.cluster
     }
 
+    /// How many nodes, pods, and pods that are bound by us but not in the cache yet are known.
+    pub(crate) fn sizes(&self) -> [usize; 3] {
+        [self.cluster.nodes.len(), self.cluster.pods.len(), self.assumed.len()]
+    }
+
     #[cfg(test)]
     pub(crate) const fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster

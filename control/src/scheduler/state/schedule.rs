@@ -47,7 +47,7 @@ impl State {
             return Some(ready);
         }
         loop {
-            let (key, serial) = self.queue.pop()?;
+            let (key, serial) = self.queue.pop(now)?;
             let pod = self.cluster.pods.get(&key).filter(|pod| pod.node.is_none()).cloned();
             let Some((pod, constraints)) = pod.and_then(|pod| pod.constraints.clone().map(|c| (pod, c))) else {
                 self.queue.remove(&key, now);

@@ -33,6 +33,73 @@ fn messages_are_upstreams() {
 }
 
 #[test]
+fn what_a_pod_needs_of_the_node_agent_must_be_declared() {
+    let needs = |containers: &str| {
+        let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
+        let named = json!([{"name": "c", "restartPolicyRules": rules}]);
+        with(&with(&pod("p", "1"), &format!("/spec/{containers}"), named), "/spec/nodeSelector", json!({}))
+    };
+    let declares =
+        |name: &str, features: &[&str]| with(&node(name, "4", "110"), "/status/declaredFeatures", json!(features));
+    let nodes = [
+        node("old", "4", "110"),
+        declares("other", &["ExtendWebSocketsToKubelet"]),
+        declares("new", &["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]),
+    ];
+    assert_eq!(feasible(&nodes, &[], &pod("p", "1")), ["old", "other", "new"]);
+    for containers in ["containers", "initContainers"] {
+        assert_eq!(feasible(&nodes, &[], &needs(containers)), ["new"], "{containers}");
+    }
+    let text = refused(&nodes[..2], &[], &needs("containers"));
+    assert!(text.starts_with("0/2 nodes are available: 2 node(s) didn't match Pod's required features."), "{text}");
+    // A node that learns it gets the pod.
+    let (mut state, now) = (state_of(&nodes[..1], &[]), Instant::now());
+    state.pod_applied(PodInfo::of(&needs("containers")), true, now);
+    assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable(_)))));
+    state.node_applied(&declares("old", &["RestartAllContainersOnContainerExits"]), now);
+    assert_eq!(next(&mut state, now), Some(("p".to_owned(), Decision::Bind { node: "old".to_owned() })));
+}
+
+/// Upstream's cases of `isVolumeConflict`.
+#[test]
+fn a_disk_is_written_by_one_pod_of_a_node() {
+    let gce = |name: &str, reads: bool| json!({"gcePersistentDisk": {"pdName": name, "readOnly": reads}});
+    let aws = |id: &str, reads: bool| json!({"awsElasticBlockStore": {"volumeID": id, "readOnly": reads}});
+    let iscsi = |iqn: &str, reads: bool| json!({"iscsi": {"targetPortal": "127.0.0.1:3260", "iqn": iqn, "lun": 0, "readOnly": reads}});
+    let rbd = |monitors: &[&str], pool: &str, image: &str, reads: bool| json!({"rbd": {"monitors": monitors, "pool": pool, "image": image, "readOnly": reads}});
+    for (there, new, fits) in [
+        (gce("foo", false), gce("foo", false), false),
+        (gce("foo", true), gce("foo", false), false),
+        (gce("foo", true), gce("foo", true), true),
+        (gce("foo", false), gce("bar", false), true),
+        (aws("foo", false), aws("foo", false), false),
+        (aws("foo", true), aws("foo", true), false),
+        (aws("foo", false), aws("bar", false), true),
+        (iscsi("iqn.1", false), iscsi("iqn.1", false), false),
+        (iscsi("iqn.1", true), iscsi("iqn.1", true), true),
+        (iscsi("iqn.1", false), iscsi("iqn.2", false), true),
+        (rbd(&["a", "b"], "p", "i", false), rbd(&["c", "b"], "p", "i", true), false),
+        (rbd(&["a", "b"], "p", "i", true), rbd(&["c", "b"], "p", "i", true), true),
+        (rbd(&["a"], "p", "i", false), rbd(&["c"], "p", "i", false), true),
+        (rbd(&["a"], "p", "i", false), rbd(&["a"], "p", "other", false), true),
+        (gce("foo", false), aws("foo", false), true),
+    ] {
+        let of = |name: &str, mut volume: Value| {
+            volume["name"] = json!("v");
+            with(&pod(name, "1"), "/spec/volumes", json!([volume]))
+        };
+        let running = [spec(of("x", there.clone()), on("n1"))];
+        let found = feasible(&[node("n1", "4", "110"), node("n2", "4", "110")], &running, &of("p", new.clone()));
+        let expected: &[&str] = if fits { &["n1", "n2"] } else { &["n2"] };
+        assert_eq!(found, expected, "{there} {new}");
+        if !fits {
+            let text = refused(&[node("n1", "4", "110")], &running, &of("p", new));
+            assert!(text.starts_with("0/1 nodes are available: 1 node(s) had no available disk."), "{text}");
+        }
+    }
+}
+
+#[test]
 fn each_filter_speaks() {
     let plain = node("n1", "4", "110");
     let change = |f: fn(&mut NodeSpec)| {

@@ -9,9 +9,11 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use windlass_kit::metrics::Registry;
 
 mod filters;
 mod inter_pod_affinity;
+mod plugins;
 mod pod_topology_spread;
 mod preemption;
 mod properties;

@@ -10,7 +10,7 @@ async fn pods_are_bound_or_reported_unschedulable() {
     let create = kube::api::PostParams::default();
     let namespace = serde_json::from_value(serde_json::json!({"metadata": {"name": "default"}})).unwrap();
     kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(client.clone()).create(&create, &namespace).await.unwrap();
-    let running = tokio::spawn(crate::scheduler::run(client.clone(), stop.clone()));
+    let running = tokio::spawn(crate::scheduler::run(client.clone(), Registry::default(), stop.clone()));
     let pods: kube::Api<Pod> = kube::Api::namespaced(client.clone(), "default");
     pods.create(&create, &pod("early", "10m")).await.unwrap();
     fake.until("pods", "the condition", |p| p[0]["status"]["conditions"][0]["message"] == messages::NO_NODES).await;
@@ -30,6 +30,20 @@ async fn pods_are_bound_or_reported_unschedulable() {
     running.await.unwrap().unwrap();
 }
 
+/// A pod that is deleted before its binding arrives is assigned to no node, and nobody is told so.
+#[tokio::test]
+async fn a_pod_that_is_gone_is_not_assigned() {
+    let fake = crate::controllers::fake_api::FakeApi::new();
+    let writer = crate::scheduler::writer::Writer::new(fake.client());
+    let info = std::sync::Arc::new(PodInfo::of(&pod("gone", "10m")));
+    let decision = Decision::Bind { node: "n1".to_owned() };
+    let outcome = writer.execute((info, std::sync::Arc::default(), decision)).await;
+    assert!(matches!(outcome, crate::scheduler::writer::Outcome::Done));
+    drop(writer);
+    tokio::task::yield_now().await;
+    assert_eq!(fake.all("events"), Vec::<Value>::new());
+}
+
 #[tokio::test]
 async fn a_pod_is_preempted_and_its_place_taken() {
     let fake = crate::controllers::fake_api::FakeApi::new();
@@ -38,7 +52,7 @@ async fn a_pod_is_preempted_and_its_place_taken() {
     let namespace = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
     kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(client.clone()).create(&create, &namespace).await.unwrap();
     kube::Api::<Node>::all(client.clone()).create(&create, &node("n1", "1", "110")).await.unwrap();
-    let running = tokio::spawn(crate::scheduler::run(client.clone(), stop.clone()));
+    let running = tokio::spawn(crate::scheduler::run(client.clone(), Registry::default(), stop.clone()));
     let pods: kube::Api<Pod> = kube::Api::namespaced(client.clone(), "default");
     pods.create(&create, &pod("low", "1")).await.unwrap();
     fake.until("pods", "bound", |p| p[0]["spec"]["nodeName"] == "n1").await;
@@ -104,7 +118,7 @@ async fn volumes_are_bound_before_the_pod() {
         {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Available"}}),
     )
     .await;
-    let running = tokio::spawn(crate::scheduler::run(client.clone(), stop.clone()));
+    let running = tokio::spawn(crate::scheduler::run(client.clone(), Registry::default(), stop.clone()));
     let volumes = json!([{"name": "a", "persistentVolumeClaim": {"claimName": "there"}},
         {"name": "b", "persistentVolumeClaim": {"claimName": "made"}}]);
     let pods: kube::Api<Pod> = kube::Api::namespaced(client.clone(), "default");

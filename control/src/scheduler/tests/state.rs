@@ -65,13 +65,57 @@ fn an_unschedulable_pod_is_retried_when_resources_are_freed() {
     assert_eq!(next(&mut state, now), None);
     assert_eq!(state.advance(now), Some(now + Duration::from_secs(300)));
 
-    // Room: as soon as the back-off of a second is over.
+    // Room: nobody else is to be tried, so that it does not wait for the end of its back-off.
+    assert_eq!(state.queue.pending(), [0, 0, 1, 0]);
     state.pod_deleted(&("default".into(), "full".into()), now);
-    assert_eq!(next(&mut state, now), None);
-    let later = now + Duration::from_secs(1);
-    assert_eq!(state.advance(now), Some(later));
-    state.advance(later);
-    assert_eq!(next(&mut state, later), Some(("p".into(), Decision::Bind { node: "n1".into() })));
+    assert_eq!(state.queue.pending(), [0, 1, 0, 0]);
+    assert_eq!(next(&mut state, now), Some(("p".into(), Decision::Bind { node: "n1".into() })));
+    assert_eq!(state.queue.pending(), [0; 4]);
+}
+
+#[test]
+fn who_is_to_be_tried_goes_before_who_backs_off() {
+    let (mut state, now) = (State::default(), Instant::now());
+    state.pod_applied(PodInfo::of(&spec(pod("tried", "1"), |s| s.priority = Some(9))), true, now);
+    assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable { .. }))));
+    state.node_applied(&node("n1", "1", "110"), now);
+    state.pod_applied(PodInfo::of(&pod("new", "1")), true, now);
+    assert_eq!(state.queue.pending(), [1, 1, 0, 0]);
+    assert_eq!(next(&mut state, now), Some(("new".into(), Decision::Bind { node: "n1".into() })));
+    // Nor does a failed binding make room for itself at once.
+    let (mut state, now) = (State::default(), Instant::now());
+    state.node_applied(&node("n1", "1", "110"), now);
+    state.pod_applied(PodInfo::of(&pod("a", "1")), true, now);
+    let (bound, constraints, _) = state.next(now).unwrap();
+    state.bind_failed(&bound, &constraints, "no", now);
+    assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable { .. }))));
+    assert_eq!((next(&mut state, now), state.queue.pending()), (None, [0, 1, 0, 0]));
+}
+
+#[test]
+fn a_pod_as_a_whole_that_is_resized_holds_the_more_of_both() {
+    let pod = with(&pod("p", "300m"), "/spec/resources", json!({"requests": {"cpu": "400m"}}));
+    for (allocated, in_force, reason, expected) in [
+        (Value::Null, Value::Null, "", 400),
+        (json!({"cpu": "100m"}), json!({"cpu": "100m"}), "", 400),
+        (json!({"cpu": "400m"}), json!({"cpu": "900m"}), "", 900),
+        (json!({"cpu": "800m"}), json!({"cpu": "100m"}), "Deferred", 800),
+        (json!({"cpu": "100m"}), json!({"cpu": "200m"}), "Infeasible", 200),
+    ] {
+        let mut status = json!({"conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}]});
+        if !allocated.is_null() {
+            status["allocatedResources"] = allocated.clone();
+            status["resources"] = json!({"requests": in_force});
+        }
+        let info = PodInfo::of(&with(&pod, "/status", status));
+        assert_eq!((info.requests.milli_cpu, info.scored.0), (expected, expected), "{reason} {allocated}");
+    }
+    // An init container is not resized, whatever its status tells.
+    let inits = json!([{"name": "i", "resources": {"requests": {"cpu": "1"}}}]);
+    let pod = with(&super::pod("p", "300m"), "/spec/initContainers", inits);
+    let status = json!({"initContainerStatuses": [{"name": "i", "image": "", "imageID": "", "ready": true,
+        "restartCount": 0, "resources": {"requests": {"cpu": "5"}}}]});
+    assert_eq!(PodInfo::of(&with(&pod, "/status", status)).requests.milli_cpu, 1000);
 }
 
 #[test]

@@ -110,6 +110,37 @@ fn what_keeps_a_pod_from_every_node_is_told() {
     let Decision::Unschedulable(refusal) = decide(&mut state_of(&nodes(), &[]), &ephemeral) else { panic!("bound") };
     let text = "waiting for ephemeral volume controller to create the persistentvolumeclaim \"p-v\".";
     assert!(refusal.message.contains(text), "{}", refusal.message);
+    // The claim is there, and somebody else's: its volume is not for this pod, and its node not this pod's choice.
+    let owned = |uid: &str| {
+        let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true}]);
+        with(&claim("p-v", "wait", "1Gi"), "/metadata/ownerReferences", owner)
+    };
+    let made = class("wait", "WaitForFirstConsumer", "example.com/made");
+    for (claim, is_own) in [(claim("p-v", "wait", "1Gi"), false), (owned("uid-other"), false), (owned("uid-p"), true)] {
+        let stock = Stock { classes: vec![made.clone()], claims: vec![claim], volumes: vec![] };
+        match decide(&mut stock.state(), &ephemeral) {
+            Decision::Unschedulable(refusal) if !is_own => {
+                let text = "PVC default/p-v was not created for pod default/p (pod is not owner)";
+                assert!(refusal.message.contains(text), "{}", refusal.message);
+            }
+            Decision::BindVolumes { .. } if is_own => {}
+            other => panic!("{is_own}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_pod_does_not_wait_for_volumes_on_a_node_that_is_gone() {
+    let made = class("wait", "WaitForFirstConsumer", "example.com/made");
+    let stock = Stock { classes: vec![made], claims: vec![claim("c", "wait", "1Gi")], volumes: vec![] };
+    let (mut state, now) = (stock.state(), Instant::now());
+    state.pod_applied(PodInfo::of(&using(&["c"])), true, now);
+    let (pod, _, decision) = state.next(now).unwrap();
+    let node = writes(&decision).0.to_owned();
+    state.volumes_written(&pod, Ok(()), now);
+    state.node_deleted(&node, now);
+    let Some((_, Decision::Unschedulable(refusal))) = next(&mut state, now) else { panic!("it waits on") };
+    assert!(refusal.message.contains(&format!("node \"{node}\" not found")), "{}", refusal.message);
 }
 
 #[test]

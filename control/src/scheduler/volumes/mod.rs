@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::NodeSelector;
 use windlass_kit::objects::claims::Claim;
 
-use super::model::Key;
+use super::model::{Key, PodInfo};
 
 pub(crate) use binding::{BindingPlan, ClaimWrite, Progress, VolumeWrite};
 pub(crate) use objects::Stored;
@@ -66,7 +66,8 @@ impl VolumeIndex {
     ///
     /// # Errors
     /// Why the pod cannot be scheduled yet, as upstream's message.
-    pub(crate) fn claims_of(&self, namespace: &str, used: &[Claim]) -> Result<PodClaims, String> {
+    pub(crate) fn claims_of(&self, pod: &PodInfo) -> Result<PodClaims, String> {
+        let (namespace, used) = (pod.namespace.as_str(), &pod.claims);
         let mut found = PodClaims::default();
         for Claim { name, ephemeral, .. } in used {
             let Some(claim) = self.claims.get(&(namespace.to_owned(), name.clone())) else {
@@ -84,6 +85,13 @@ impl VolumeIndex {
             }
             if claim.deleting {
                 return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+            }
+            // Upstream's `VolumeIsForPod`: a claim that somebody else made may hold somebody else's data.
+            if *ephemeral && claim.controller.as_ref() != Some(&pod.uid) {
+                let pod = &pod.name;
+                return Err(format!(
+                    "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"
+                ));
             }
         }
         let (mut bound, mut immediate) = (Vec::new(), false);

@@ -33,6 +33,8 @@ const ZONE_LABELS: [&str; 4] = [
 #[derive(Debug, Clone)]
 pub(super) struct ClaimState {
     pub(super) uid: String,
+    /// The UID of its controller: of the pod, if it is of an ephemeral volume.
+    pub(super) controller: Option<String>,
     pub(super) version: String,
     pub(super) class: String,
     /// The volume that it names.
@@ -84,8 +86,10 @@ impl ClaimState {
         let requests = spec.and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
         let volume = spec.and_then(|s| s.volume_name.clone()).filter(|v| !v.is_empty());
         let selector = spec.and_then(|s| s.selector.as_ref());
+        let mut owners = claim.metadata.owner_references.iter().flatten();
         Self {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
+            controller: owners.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
             version: claim.metadata.resource_version.clone().unwrap_or_default(),
             class: claims::class(&claim.metadata, spec.and_then(|s| s.storage_class_name.as_ref())).to_owned(),
             bound: volume.is_some() && (annotation(BIND_COMPLETED).is_some() || phase == Some("Bound")),
@@ -105,6 +109,7 @@ impl ClaimState {
     /// Whether a change of the claim has no effect on scheduling.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.uid == other.uid
+            && self.controller == other.controller
             && self.class == other.class
             && self.volume == other.volume
             && self.bound == other.bound

@@ -5,7 +5,7 @@ use std::{fs::File, io, path::Path};
 
 use super::{
     super::super::Error, CHUNK_BYTES, Counters, Directory as _, Log, LogFile, ReadLog, RealDirectory, SUFFIX_OF_NEW,
-    frame::write_frame, lock, name_of, number_of, read_file,
+    directory::create_secret, frame::write_frame, length, lock, name_of, number_of, read_file,
 };
 
 /// Attempts to open the file, which a rewrite may replace in between.
@@ -33,7 +33,7 @@ pub fn copy_log(from: &Path, to: &Path) -> Result<u64, Error> {
     let file = attempts.next().unwrap_or_else(open).map_err(|e| failed(e.to_string()))?;
     let read = read_growing(&file).map_err(failed)?;
     let written = || -> io::Result<()> {
-        let copy = File::create_new(to)?;
+        let copy = create_secret(to, true)?;
         copy_bytes(&file, &copy, read.end)?;
         copy.sync_all()
     };
@@ -92,10 +92,12 @@ impl Log {
         let written = || -> io::Result<()> {
             let new = format!("{name}{SUFFIX_OF_NEW}");
             let real = RealDirectory(directory.to_owned());
+            // That of an earlier store in this directory would call the new one cut short.
+            length::forget(&real)?;
             let copy = real.create(&new)?;
             copy_bytes(&file, &copy, read.end)?;
             let mut frame = Vec::new();
-            write_frame(&mut frame, &[], &counters);
+            write_frame(&mut frame, &[], &counters)?;
             copy.write_at(read.end, &frame)?;
             copy.sync_all()?;
             real.rename(&new, &name)?;

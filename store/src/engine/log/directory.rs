@@ -44,6 +44,11 @@ pub trait Directory: fmt::Debug + Clone + Send + 'static {
     /// # Errors
     /// When the disk fails.
     fn sync(&self) -> io::Result<()>;
+    /// How many bytes its file system has room for.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    fn free_bytes(&self) -> io::Result<u64>;
 }
 
 /// An open file of a log.
@@ -75,6 +80,14 @@ pub trait LogFile: fmt::Debug + Send + 'static {
     fn sync(&self) -> io::Result<()>;
 }
 
+/// Creates a file for its owner alone: secrets are among the objects. It may be in the place of another, or must be new. The
+/// only way in which the store makes files.
+pub(super) fn create_secret(path: &Path, is_new: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).create_new(is_new).truncate(!is_new).mode(0o600);
+    options.open(path)
+}
+
 /// A directory of a file system.
 #[derive(Debug, Clone)]
 pub struct RealDirectory(pub PathBuf);
@@ -95,10 +108,7 @@ impl Directory for RealDirectory {
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        // Secrets are among the objects.
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        options.open(self.0.join(name))
+        create_secret(&self.0.join(name), false)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -111,6 +121,11 @@ impl Directory for RealDirectory {
 
     fn sync(&self) -> io::Result<()> {
         File::open(&self.0)?.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let room = rustix::fs::statvfs(&self.0)?;
+        Ok(room.f_bavail.saturating_mul(room.f_frsize))
     }
 }
 

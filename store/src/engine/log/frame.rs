@@ -4,7 +4,10 @@
 //! has the counters and the records. Numbers are little-endian, texts have their length before them. So a commit is
 //! there as a whole or not at all.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 
@@ -28,9 +31,22 @@ pub(super) fn read_prefix(prefix: &[u8; PREFIX]) -> Option<(usize, u32)> {
     (prefix[..4] == MAGIC && length <= MAX_PAYLOAD).then(|| (length, number(8)))
 }
 
-/// Appends a frame.
-pub(super) fn write_frame(out: &mut Vec<u8>, records: &[Record], counters: &Counters) {
+/// Appends a frame. One that no start would read again is refused, and nothing is appended.
+pub(super) fn write_frame(out: &mut Vec<u8>, records: &[Record], counters: &Counters) -> io::Result<()> {
+    write_frame_within(MAX_PAYLOAD, out, records, counters)
+}
+
+fn write_frame_within(
+    max_payload: usize,
+    out: &mut Vec<u8>,
+    records: &[Record],
+    counters: &Counters,
+) -> io::Result<()> {
     let start = out.len();
+    let objects: usize = records.iter().filter(|record| !record.deleted).map(|record| record.object.bytes.len()).sum();
+    if objects > max_payload {
+        return Err(too_long(objects, max_payload));
+    }
     out.extend_from_slice(&[0; PREFIX]);
     for counter in [counters.revision, counters.ceiling, counters.floor] {
         out.extend_from_slice(&counter.to_le_bytes());
@@ -45,10 +61,23 @@ pub(super) fn write_frame(out: &mut Vec<u8>, records: &[Record], counters: &Coun
         write_record(out, record);
     }
     let payload = &out[start + PREFIX..];
+    if payload.len() > max_payload {
+        let error = too_long(payload.len(), max_payload);
+        out.truncate(start);
+        return Err(error);
+    }
     let (length, checksum) = (u32::try_from(payload.len()).unwrap_or(u32::MAX), crc32fast::hash(payload));
     out[start..start + 4].copy_from_slice(&MAGIC);
     out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
     out[start + 8..start + PREFIX].copy_from_slice(&checksum.to_le_bytes());
+    Ok(())
+}
+
+fn too_long(bytes: usize, max_payload: usize) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::FileTooLarge,
+        format!("a commit of {bytes} bytes is longer than {max_payload}, which could not be read again"),
+    )
 }
 
 fn write_record(out: &mut Vec<u8>, record: &Record) {
@@ -130,4 +159,33 @@ pub(super) fn read_payload(payload: &[u8], counters: &mut Counters) -> Option<Ve
     }
     counters.merge(&read);
     reader.0.is_empty().then_some(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_could_not_be_read_again_is_refused() {
+        let object = Object {
+            key: Key { namespace: "n".to_owned(), name: "a".to_owned() },
+            revision: 7,
+            bytes: Bytes::from(vec![b'x'; 1000]),
+            revision_at: 0,
+            index_values: OnceLock::new(),
+        };
+        let record =
+            |deleted| Record { resource: "r".into(), object: Arc::new(object.clone()), deleted, unix_seconds: 0 };
+        let (counters, mut out) = (Counters::default(), vec![1, 2]);
+        for limit in [0, 999, 1000, 1050] {
+            assert!(write_frame_within(limit, &mut out, &[record(false)], &counters).is_err(), "{limit}");
+            assert_eq!(out, [1, 2], "{limit}");
+        }
+        write_frame_within(2000, &mut out, &[record(false)], &counters).unwrap();
+        let (length, checksum) = read_prefix(&out[2..2 + PREFIX].try_into().unwrap()).unwrap();
+        let payload = &out[2 + PREFIX..];
+        assert_eq!((payload.len(), crc32fast::hash(payload)), (length, checksum));
+        // The last state of a deleted object is not written.
+        write_frame_within(500, &mut out, &[record(true)], &counters).unwrap();
+    }
 }

@@ -1,6 +1,8 @@
 //! How long the log was at the last start or clean end: a log that somebody has cut looks like one with a torn tail
 //! otherwise. The file is a hint, without which a log is read as it is.
 
+use std::io;
+
 use super::{Directory, LogFile};
 
 const NAME: &str = "length";
@@ -15,6 +17,14 @@ pub(super) fn note(directory: &impl Directory, number: u64, bytes: u64) {
     });
     if let Err(error) = noted {
         tracing::debug!(%error, "failed to note the length of the store");
+    }
+}
+
+/// Removes what was noted of a store that is gone.
+pub(super) fn forget(directory: &impl Directory) -> io::Result<()> {
+    match directory.remove(NAME) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

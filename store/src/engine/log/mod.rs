@@ -15,7 +15,12 @@ mod frame;
 mod length;
 mod rewrite;
 
-use std::{fs::File, io, path::Path};
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 pub use backup::copy_log;
 pub use directory::{Directory, LogFile, RealDirectory};
@@ -34,6 +39,11 @@ const MAX_KEPT_BUFFER: usize = 4 << 20;
 const CHUNK_BYTES: usize = 1 << 20;
 /// What a disk writes at once: a page that was cut is written again as a whole.
 const PAGE_BYTES: u64 = 4096;
+/// How long no rewrite begins after one that failed, at first and at most: each writes all that is needed.
+const MIN_REWRITE_PAUSE: Duration = Duration::from_secs(60);
+const MAX_REWRITE_PAUSE: Duration = Duration::from_secs(3600);
+/// Room that a rewrite leaves for commits and for others on the disk.
+const SPARE_BYTES: u64 = 64 << 20;
 
 /// A store in one directory.
 #[derive(Debug)]
@@ -50,6 +60,8 @@ pub struct Log<D: Directory = RealDirectory> {
     name_is_durable: bool,
     buffer: Vec<u8>,
     rewrite: Option<Rewrite<D>>,
+    /// After one that failed: when the next may begin, and how long that was.
+    next_rewrite: Option<(Instant, Duration)>,
     /// Held while the store is open.
     _lock: Option<File>,
 }
@@ -58,8 +70,14 @@ pub(super) fn name_of(number: u64) -> String {
     format!("{PREFIX_OF_LOGS}{number:08}")
 }
 
+/// The number of a log's file; `None` of a name that [`name_of`] does not give.
 fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix(PREFIX_OF_LOGS)?.parse().ok()
+    name.strip_prefix(PREFIX_OF_LOGS)?.parse().ok().filter(|number| name_of(*number) == name)
+}
+
+/// Whether a file is one that this program has made, and not an operator's copy of one.
+fn is_ours(name: &str) -> bool {
+    number_of(name.strip_suffix(SUFFIX_OF_NEW).unwrap_or(name)).is_some()
 }
 
 impl Log {
@@ -95,7 +113,7 @@ impl Log {
 /// Takes the lock of a directory, which ends with the process.
 fn lock(path: &Path) -> Result<File, Error> {
     let failed = |reason: String| Error::Disk { path: path.to_owned(), attempt: "locked", reason };
-    let file = File::create(path.join(LOCK_FILE)).map_err(|e| failed(e.to_string()))?;
+    let file = directory::create_secret(&path.join(LOCK_FILE), false).map_err(|e| failed(e.to_string()))?;
     file.try_lock().map_err(|error| match error {
         std::fs::TryLockError::WouldBlock => failed("another process has it open; stop windlass first".to_owned()),
         std::fs::TryLockError::Error(error) => failed(error.to_string()),
@@ -139,7 +157,7 @@ impl<D: Directory> Log<D> {
             let read = read_file(&file, |_, _| {}).map_err(|reason| format!("{name}: {reason}"))?;
             length::check(&directory, number, read.end)?;
             // The previous file, and one that was begun.
-            for other in names.iter().filter(|n| n.starts_with(PREFIX_OF_LOGS) && **n != name) {
+            for other in names.iter().filter(|other| is_ours(other) && **other != name) {
                 directory.remove(other).map_err(|e| e.to_string())?;
             }
             repair(&file, &read).map_err(|e| format!("its end could not be written once more: {e}"))?;
@@ -152,9 +170,9 @@ impl<D: Directory> Log<D> {
     }
 
     fn new(directory: D, file: D::File, number: u64, end: u64) -> Self {
-        let (broken, name_is_durable, buffer, rewrite, _lock) = (false, true, Vec::new(), None, None);
-        let extent = Extent::of(end);
-        Self { directory, file, number, end, extent, broken, name_is_durable, buffer, rewrite, _lock }
+        let (broken, name_is_durable, buffer) = (false, true, Vec::new());
+        let (extent, rewrite, next_rewrite, _lock) = (Extent::of(end), None, None, None);
+        Self { directory, file, number, end, extent, broken, name_is_durable, buffer, rewrite, next_rewrite, _lock }
     }
 
     fn failed(&self, error: &io::Error) -> Error {
@@ -177,19 +195,31 @@ impl<D: Directory> Log<D> {
         let (file, end) = match adopted {
             Ok(adopted) => adopted,
             Err(error) => {
-                // The present file goes on; its superseded records cost space only.
-                tracing::warn!(%error, "failed to rewrite the store; keeping the present file");
                 let _ = self.directory.remove(&format!("{}{SUFFIX_OF_NEW}", name_of(next)));
+                self.put_off_rewrite(&error.to_string());
                 return Ok(());
             }
         };
         let previous = name_of(self.number);
         (self.file, self.end, self.extent, self.number) = (file, end, Extent::of(end), next);
         self.name_is_durable = false;
+        self.next_rewrite = None;
         self.sync_name()?;
         // Removed at the next start otherwise.
         let _ = self.directory.remove(&previous);
         Ok(())
+    }
+
+    /// The present file goes on; its superseded records cost space only.
+    fn put_off_rewrite(&mut self, why: &str) {
+        let pause = self.next_rewrite.map_or(MIN_REWRITE_PAUSE, |(_, last)| (last * 2).min(MAX_REWRITE_PAUSE));
+        self.next_rewrite = Some((Instant::now() + pause, pause));
+        tracing::warn!(
+            why,
+            directory = %self.directory.path().display(),
+            retry_seconds = pause.as_secs(),
+            "failed to rewrite the store; keeping the present file, which is larger than it need be"
+        );
     }
 
     fn sync_name(&mut self) -> io::Result<()> {
@@ -212,7 +242,8 @@ impl<D: Directory> Engine for Log<D> {
             return Err(self.failed(&io::Error::other("an earlier write has failed")));
         }
         self.buffer.clear();
-        frame::write_frame(&mut self.buffer, records, counters);
+        // Nothing is written of what could not be read again.
+        frame::write_frame(&mut self.buffer, records, counters).map_err(|error| self.failed(&error))?;
         let written = self.adopt().and_then(|()| self.file.write_at(self.end, &self.buffer));
         let end = self.end + self.buffer.len() as u64;
         let is_clean_end = counters.ceiling == counters.revision;
@@ -249,11 +280,20 @@ impl<D: Directory> Engine for Log<D> {
     }
 
     fn size(&self) -> u64 {
-        // One rewrite at a time.
-        if self.rewrite.is_some() { 0 } else { self.end }
+        // One rewrite at a time, and none soon after one that failed.
+        let waits = self.next_rewrite.is_some_and(|(at, _)| Instant::now() < at);
+        if self.rewrite.is_some() || waits { 0 } else { self.end }
     }
 
     fn rewrite(&mut self, records: Vec<Record>, counters: Counters) {
+        let needed: u64 = records.iter().map(|record| record.object.bytes.len() as u64).sum::<u64>() + SPARE_BYTES;
+        match self.directory.free_bytes() {
+            Ok(free) if free < needed => {
+                return self.put_off_rewrite(&format!("its disk has room for {free} bytes, and {needed} are needed"));
+            }
+            Ok(_) => {}
+            Err(error) => return self.put_off_rewrite(&format!("its disk cannot be asked for its room: {error}")),
+        }
         let name = format!("{}{SUFFIX_OF_NEW}", name_of(self.number + 1));
         self.rewrite = Some(Rewrite::begin(self.directory.clone(), name, records, counters, self.end));
     }

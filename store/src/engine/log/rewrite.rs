@@ -26,10 +26,14 @@ pub(super) struct Rewrite<D: Directory> {
 impl<D: Directory> Rewrite<D> {
     pub(super) fn begin(directory: D, name: String, records: Vec<Record>, counters: Counters, from: u64) -> Self {
         let run = move || {
-            let file = directory.create(&name)?;
-            let end = write_all(&file, &records, &counters)?;
-            file.sync()?;
-            Ok((file, end))
+            let written = || -> io::Result<_> {
+                let file = directory.create(&name)?;
+                let end = write_all(&file, &records, &counters)?;
+                file.sync()?;
+                Ok((file, end))
+            };
+            // What has filled the disk makes room at once, not at the next commit.
+            written().inspect_err(|_| drop(directory.remove(&name)))
         };
         Self { from, thread: std::thread::Builder::new().name("store-rewrite".to_owned()).spawn(run).ok() }
     }
@@ -65,7 +69,7 @@ pub(super) fn write_all(file: &impl LogFile, records: &[Record], counters: &Coun
     for (at, record) in records.iter().enumerate() {
         bytes += record.object.bytes.len();
         if bytes >= FRAME_BYTES {
-            write_frame(&mut out, &records[first..=at], counters);
+            write_frame(&mut out, &records[first..=at], counters)?;
             file.write_at(end, &out)?;
             end += out.len() as u64;
             out.clear();
@@ -73,7 +77,7 @@ pub(super) fn write_all(file: &impl LogFile, records: &[Record], counters: &Coun
         }
     }
     // Also without records: the counters.
-    write_frame(&mut out, &records[first..], counters);
+    write_frame(&mut out, &records[first..], counters)?;
     file.write_at(end, &out)?;
     Ok(end + out.len() as u64)
 }

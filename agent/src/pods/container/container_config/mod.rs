@@ -1,6 +1,6 @@
 //! From a pod's spec to the request that creates its sandbox or one of its containers in Docker. Pure.
 
-use std::{collections::HashMap, net::IpAddr, path::Path};
+use std::{borrow::Cow, collections::HashMap, net::IpAddr, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
@@ -13,7 +13,7 @@ use super::{
     env::expand,
     mounts::{ContainerMount, Device, MountOrigin},
     qos,
-    security::SecurityContexts,
+    security::{SecurityContexts, UserFault, app_armor_annotation},
 };
 use crate::{
     LogLimits,
@@ -155,7 +155,13 @@ pub(crate) fn container(
     };
     let body = ContainerCreateBody {
         image: Some(request.image.id.to_owned()),
-        user: SecurityContexts::of(request.spec, container).user(&request.image)?,
+        user: SecurityContexts::of(request.spec, container).user(&request.image).map_err(|fault| match fault {
+            UserFault::Root(why) => {
+                let pod = spec::pod_full_name(pod);
+                format!("{why} (pod: {pod:?}, container: {})", container.name)
+            }
+            UserFault::Unknown(why) => why,
+        })?,
         entrypoint: expanded(&container.command),
         // A command without arguments drops the image's default arguments.
         cmd: expanded(&container.args)
@@ -175,9 +181,14 @@ pub(crate) fn container(
     Ok((identity.docker_name(), body))
 }
 
+/// A path in a container: one that is relative begins at the root, as upstream has it, and Docker takes no other.
+fn absolute(path: &str) -> Cow<'_, str> {
+    if path.starts_with('/') { Cow::Borrowed(path) } else { Cow::Owned(format!("/{path}")) }
+}
+
 /// Where a container writes its termination message.
-fn message_path(container: &Container) -> &str {
-    container.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log")
+fn message_path(container: &Container) -> Cow<'_, str> {
+    absolute(container.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log"))
 }
 
 /// Labels that dockershim and cri-dockerd set too: a container is recognised by them after a restart.
@@ -188,7 +199,7 @@ fn labels(request: &ContainerRequest<'_>, identity: &Identity) -> HashMap<String
         (names::SANDBOX_ID, request.sandbox.to_owned()),
         (names::HASH, names::container_hash(&container.name, spec::image_of(container))),
         (names::RESTART_COUNT, request.attempt.to_string()),
-        (names::MESSAGE_PATH, message_path(container).to_owned()),
+        (names::MESSAGE_PATH, message_path(container).into_owned()),
         (names::MESSAGE_POLICY, container.termination_message_policy.clone().unwrap_or_else(|| "File".to_owned())),
         (names::GRACE, request.spec.termination_grace_period_seconds.unwrap_or(30).to_string()),
     ] {
@@ -236,7 +247,7 @@ fn host_config(request: &ContainerRequest<'_>, host: &HostContext<'_>) -> HostCo
         cap_add: caps(capabilities.map(|c| &c.add)),
         cap_drop: caps(capabilities.map(|c| &c.drop)),
         readonly_rootfs: contexts.own.and_then(|c| c.read_only_root_filesystem),
-        security_opt: Some(contexts.options(host.seccomp)),
+        security_opt: Some(contexts.options(host.seccomp, app_armor_annotation(pod, container))),
         masked_paths: contexts.hidden_paths(),
         readonly_paths: contexts.hidden_paths(),
         group_add: Some(contexts.groups()),
@@ -265,16 +276,17 @@ fn device(device: &Device) -> DeviceMapping {
 fn mounts(request: &ContainerRequest<'_>, host: &HostContext<'_>) -> Vec<Mount> {
     let message_path = message_path(request.container);
     let wanted = || request.container.volume_mounts.iter().flatten();
-    let taken: Vec<&str> = wanted().map(|m| m.mount_path.trim_end_matches('/')).collect();
+    let taken: Vec<Cow<'_, str>> = wanted().map(|m| absolute(m.mount_path.trim_end_matches('/'))).collect();
+    let is_taken = |path: &str| taken.iter().any(|taken| taken == path);
     let volumes = wanted().zip(request.mounts);
     let mut out: Vec<Mount> = volumes.map(|(mount, source)| volume_mount(mount, source)).collect();
     for (file, target) in [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")] {
-        if !taken.contains(&target) {
+        if !is_taken(target) {
             out.push(bind(&host.pod_dir.join(file), target, false, None));
         }
     }
-    if !taken.contains(&message_path) {
-        out.push(bind(request.message_file, message_path, false, None));
+    if !is_taken(&message_path) {
+        out.push(bind(request.message_file, &message_path, false, None));
     }
     out
 }
@@ -288,11 +300,11 @@ fn volume_mount(mount: &VolumeMount, source: &ContainerMount) -> Mount {
         _ => None,
     };
     match &source.from {
-        MountOrigin::Host(path) => bind(path, &mount.mount_path, source.read_only, propagation),
+        MountOrigin::Host(path) => bind(path, &absolute(&mount.mount_path), source.read_only, propagation),
         MountOrigin::Image { id, sub_path } => Mount {
             typ: Some(MountType::IMAGE),
             source: Some(id.clone()),
-            target: Some(mount.mount_path.clone()),
+            target: Some(absolute(&mount.mount_path).into_owned()),
             read_only: Some(true),
             image_options: sub_path.clone().map(|part| MountImageOptions { subpath: Some(part) }),
             ..Mount::default()

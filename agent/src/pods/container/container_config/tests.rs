@@ -74,6 +74,24 @@ fn a_container_joins_its_sandbox_and_carries_its_identity() {
     assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/dev/termination-log"]);
 }
 
+/// Docker refuses relative paths; upstream puts a slash before them.
+#[test]
+fn a_relative_path_begins_at_the_root() {
+    let message = |path: &str| {
+        let body = build(&one(&format!(r#","terminationMessagePath":"{path}""#)), "").unwrap();
+        let target = body.host_config.unwrap().mounts.unwrap().pop().unwrap().target.unwrap();
+        assert_eq!(body.labels.unwrap()[names::MESSAGE_PATH], target);
+        target
+    };
+    assert_eq!((message("msg").as_str(), message("/tmp/msg").as_str()), ("/msg", "/tmp/msg"));
+    let mount = |path: &str| {
+        let mount: VolumeMount = serde_json::from_value(serde_json::json!({"name": "v", "mountPath": path})).unwrap();
+        let from = MountOrigin::Host("/host".into());
+        volume_mount(&mount, &ContainerMount { from, read_only: false }).target.unwrap()
+    };
+    assert_eq!((mount("rel/dir").as_str(), mount("/dir").as_str()), ("/rel/dir", "/dir"));
+}
+
 #[test]
 fn the_sandbox_is_never_privileged() {
     let spec = one(r#","securityContext":{"privileged":true}"#);
@@ -102,9 +120,18 @@ fn users() {
     assert_eq!(with("{}", "www"), Ok(None));
     assert_eq!(with(r#"{"runAsUser":5,"runAsGroup":6}"#, ""), Ok(Some("5:6".to_owned())));
     assert_eq!(with(r#"{"runAsGroup":6}"#, "www"), Ok(Some("www:6".to_owned())));
-    assert!(with(r#"{"runAsNonRoot":true}"#, "").unwrap_err().contains("will run as root"));
-    assert!(with(r#"{"runAsNonRoot":true}"#, "www").unwrap_err().contains("non-numeric user (www)"));
-    assert!(with(r#"{"runAsNonRoot":true,"runAsUser":0}"#, "5").is_err());
+    for (context, image, why) in [
+        (r#"{"runAsNonRoot":true}"#, "", "container has runAsNonRoot and image will run as root"),
+        (
+            r#"{"runAsNonRoot":true}"#,
+            "www",
+            "container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root",
+        ),
+        (r#"{"runAsNonRoot":true,"runAsUser":0}"#, "5", "container's runAsUser breaks non-root policy"),
+    ] {
+        let whose = r#" (pod: "p_n(u)", container: c)"#;
+        assert_eq!(with(context, image), Err(format!("{why}{whose}")));
+    }
     assert_eq!(with(r#"{"runAsNonRoot":true}"#, "5"), Ok(None));
 }
 
@@ -148,7 +175,9 @@ fn security_options_follow_the_profile() {
     };
     assert!(with("{}").is_empty());
     assert_eq!(with(r#"{"seccompProfile":{"type":"Unconfined"}}"#), ["seccomp=unconfined"]);
-    assert!(with(r#"{"seccompProfile":{"type":"RuntimeDefault"}}"#).is_empty());
+    for kept in ["RuntimeDefault", "unconfined", "Other"] {
+        assert!(with(&format!(r#"{{"seccompProfile":{{"type":"{kept}"}}}}"#)).is_empty(), "{kept}");
+    }
     assert_eq!(
         with(r#"{"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}"#),
         ["no-new-privileges"]
@@ -157,6 +186,25 @@ fn security_options_follow_the_profile() {
     assert!(with(r#"{"privileged":true,"seccompProfile":{"type":"Unconfined"}}"#).is_empty());
     assert_eq!(with(r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":"mine"}}"#), ["apparmor=mine"]);
     assert_eq!(with(r#"{"seLinuxOptions":{"level":"s0:c1","type":"t"}}"#), ["label=type:t", "label=level:s0:c1"]);
+}
+
+/// The annotations of static pods, which nobody made fields of.
+#[test]
+fn annotations_confine_as_fields_do() {
+    let spec = |pod: &str, container: &str| -> PodSpec {
+        serde_json::from_str(&format!(r#"{{{pod}"containers":[{{"name":"c"{container}}}]}}"#)).unwrap()
+    };
+    let with = |spec: PodSpec, annotation: &str| {
+        SecurityContexts::of(&spec, &spec.containers[0]).options(None, Some(annotation))
+    };
+    let own = r#","securityContext":{"appArmorProfile":{"type":"Localhost","localhostProfile":"own"}}"#;
+    let whole = r#""securityContext":{"appArmorProfile":{"type":"Unconfined"}},"#;
+    assert_eq!(with(spec("", ""), "localhost/mine"), ["apparmor=mine"]);
+    assert_eq!(with(spec("", ""), "unconfined"), ["apparmor=unconfined"]);
+    assert!(with(spec("", ""), "runtime/default").is_empty());
+    assert_eq!(with(spec("", own), "localhost/mine"), ["apparmor=own"]);
+    assert_eq!(with(spec(whole, ""), "localhost/mine"), ["apparmor=mine"]);
+    assert_eq!(with(spec(whole, ""), "nonsense"), ["apparmor=unconfined"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 use serde_json::{Map, Value, json};
 use windlass_kit::{
     json,
@@ -11,7 +11,7 @@ use windlass_kit::{
     objects::pod_defaults,
 };
 
-use crate::pods::lifecycle::spec;
+use crate::pods::{container::env, lifecycle::spec};
 
 /// The hash of a static pod's manifest, also where the manifest gives a uid of its own.
 const MANIFEST_HASH_ANNOTATION: &str = "windlass.io/manifest-hash";
@@ -120,7 +120,63 @@ fn check(pod: &Pod) -> Result<(), String> {
             return Err(format!("container {:?} has no image", container.name));
         }
     }
-    Ok(())
+    match api_reference(spec) {
+        None => Ok(()),
+        Some(what) => Err(format!("static pods may not reference {what}")),
+    }
+}
+
+/// What a pod needs of the API, in upstream's words (`HasAPIObjectReference`): a static pod runs without one.
+fn api_reference(spec: &PodSpec) -> Option<&'static str> {
+    let named = |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty());
+    if named(&spec.service_account_name) {
+        return Some("serviceaccounts");
+    }
+    let (mut maps, mut secrets) = (false, spec.image_pull_secrets.iter().flatten().next().is_some());
+    let mut look = |container: &Container| {
+        let (of_maps, of_secrets) = env::references(container);
+        maps |= !of_maps.is_empty();
+        secrets |= !of_secrets.is_empty();
+    };
+    spec::all_containers(spec).for_each(|(container, _)| look(container));
+    spec::ephemeral_containers(spec).iter().for_each(look);
+    if secrets {
+        return Some("secrets");
+    }
+    if maps {
+        return Some("configmaps");
+    }
+    if spec.resource_claims.iter().flatten().next().is_some() {
+        return Some("resourceclaims");
+    }
+    spec.volumes.iter().flatten().find_map(reference_of_volume)
+}
+
+fn reference_of_volume(volume: &Volume) -> Option<&'static str> {
+    Some(match volume {
+        Volume { config_map: Some(_), .. } => "configmaps (via configmap volumes)",
+        Volume { secret: Some(_), .. } => "secrets (via secret volumes)",
+        Volume { csi: Some(_), .. } => "csidrivers (via CSI volumes)",
+        Volume { glusterfs: Some(_), .. } => "endpoints (via glusterFS volumes)",
+        Volume { persistent_volume_claim: Some(_), .. } => "persistentvolumeclaims",
+        Volume { ephemeral: Some(_), .. } => "persistentvolumeclaims (via ephemeral volumes)",
+        Volume { azure_file: Some(_), .. } => "secrets (via azureFile volumes)",
+        Volume { projected: Some(projected), .. } => {
+            return projected.sources.iter().flatten().find_map(|source| {
+                Some(match source {
+                    VolumeProjection { config_map: Some(_), .. } => "configmaps (via projected volumes)",
+                    VolumeProjection { secret: Some(_), .. } => "secrets (via projected volumes)",
+                    VolumeProjection { service_account_token: Some(_), .. } => {
+                        "serviceaccounts (via projected volumes)"
+                    }
+                    VolumeProjection { cluster_trust_bundle: Some(_), .. } => "clustertrustbundles",
+                    VolumeProjection { pod_certificate: Some(_), .. } => "podcertificates",
+                    _ => return None,
+                })
+            });
+        }
+        _ => return None,
+    })
 }
 
 fn is_dns_name(name: &str) -> bool {
@@ -197,6 +253,22 @@ mod tests {
                 "two containers",
             ),
             ("kind: [", "line 1"),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: x}], volumes: [{name: v, secret: {secretName: s}}]}\n",
+                "static pods may not reference secrets (via secret volumes)",
+            ),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: x, envFrom: [{configMapRef: {name: m}}]}]}\n",
+                "static pods may not reference configmaps",
+            ),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {serviceAccountName: me, containers: [{name: c, image: x}]}\n",
+                "static pods may not reference serviceaccounts",
+            ),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: x}], volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]}\n",
+                "static pods may not reference serviceaccounts (via projected volumes)",
+            ),
         ] {
             let read = read(text);
             assert!(read.pods.is_empty(), "{text}");

@@ -64,20 +64,18 @@ impl PodView<'_> {
             _ if unready.is_empty() => True,
             _ => False("ContainersNotReady", words(&unready, "unready")),
         };
-        let gates_missing: Vec<&str> = self
-            .spec
-            .readiness_gates
-            .iter()
-            .flatten()
-            .map(|g| g.condition_type.as_str())
-            .filter(|t| !before.conditions.iter().flatten().any(|c| c.type_ == *t && c.status == "True"))
-            .collect();
+        let gate = |type_: &str| match before.conditions.iter().flatten().find(|c| c.type_ == type_) {
+            None => Some(format!("corresponding condition of pod readiness gate {type_:?} does not exist.")),
+            Some(found) if found.status == "True" => None,
+            Some(found) => {
+                Some(format!("the status of pod readiness gate {type_:?} is not \"True\", but {}", found.status))
+            }
+        };
+        let gates = self.spec.readiness_gates.iter().flatten();
+        let gates_missing: Vec<String> = gates.filter_map(|g| gate(&g.condition_type)).collect();
         let ready = match &containers_ready {
             True if gates_missing.is_empty() => True,
-            True => False(
-                "ReadinessGatesNotReady",
-                format!("the status of pod readiness gate {:?} is not \"True\"", gates_missing[0]),
-            ),
+            True => False("ReadinessGatesNotReady", gates_missing.join(", ")),
             False(reason, message) | TrueSince(reason, message) => False(reason, message.clone()),
         };
         let sandbox_ready = if sandbox_ready { True } else { False("", String::new()) };

@@ -84,8 +84,7 @@ fn exited(code: i64, from: i64, to: i64) -> State {
 
 /// A pod whose sandbox runs and whose images and volumes are ready.
 fn ready_sandbox(pod: &Pod) -> Observed {
-    let mut observed =
-        Observed { volumes_ready: true, addresses: vec!["10.244.0.2".parse().unwrap()], ..Observed::default() };
+    let mut observed = Observed { addresses: vec!["10.244.0.2".parse().unwrap()], ..Observed::default() };
     observed.upsert(instance(SANDBOX_NAME, 0, running(0)));
     observed.network_ready.insert(format!("{SANDBOX_NAME}-0"));
     for container in &pod.spec.as_ref().unwrap().containers {
@@ -128,7 +127,7 @@ fn a_pod_starts_with_everything_at_once_that_can_be() {
     let first = next(&pod, &Observed::default(), 0).actions;
     assert_eq!(
         first,
-        [Action::PrepareVolumes, Action::EnsureImage { container: "c0".into() }, Action::CreateSandbox { attempt: 0 }]
+        [Action::EnsureImage { container: "c0".into(), ahead: false }, Action::CreateSandbox { attempt: 0 }]
     );
     let mut observed = ready_sandbox(&pod);
     observed.network_ready.clear();
@@ -265,10 +264,10 @@ fn a_container_that_crashes_again_is_backed_off() {
     assert_eq!(status.last_state.unwrap().terminated.unwrap().exit_code, 1);
     assert_eq!(status.restart_count, 1);
     assert_eq!(creates(&next(&pod, &observed, 21)), [("c0".to_owned(), 2)]);
-    // After a restart of the agent the attempt number stands in.
+    // After a restart of the agent the back-off begins anew: attempts may be those of a year.
     observed.crash_counts.clear();
     observed.upsert(instance("c0", 4, exited(1, 10, 11)));
-    assert_eq!(next(&pod, &observed, 12).wake_at, Some(at(11 + 80)));
+    assert_eq!(creates(&next(&pod, &observed, 12)), [("c0".to_owned(), 5)]);
     // A long run clears it, and so does another image.
     observed.upsert(instance("c0", 5, exited(1, 10, 10 + 601)));
     assert_eq!(creates(&next(&pod, &observed, 612)), [("c0".to_owned(), 6)]);
@@ -403,7 +402,7 @@ fn a_failed_pull_is_shown_and_retried() {
     };
     assert_eq!((reason(1), reason(3)), ("ErrImagePull".to_owned(), "ImagePullBackOff".to_owned()));
     assert_eq!(next(&pod, &observed, 3).wake_at, Some(at(10)));
-    assert_eq!(next(&pod, &observed, 10).actions, [Action::EnsureImage { container: "c0".into() }]);
+    assert_eq!(next(&pod, &observed, 10).actions, [Action::EnsureImage { container: "c0".into(), ahead: false }]);
 }
 
 #[test]
@@ -427,10 +426,11 @@ fn termination_does_not_wait_for_slow_steps() {
         (StepKey::PostStart("c0-0".into()), false, true),
         (StepKey::Probe("c0".into(), super::probes::ProbeType::Readiness), false, false),
         (StepKey::Inspect("c0-0".into()), false, false),
-        (StepKey::Volumes, true, true),
+        (StepKey::Volume("v".into()), true, true),
+        (StepKey::ReleaseVolumes, true, false),
         (StepKey::Create("c0".into()), true, false),
         (StepKey::Sandbox, true, false),
-        (StepKey::Resize("c0-0".into()), true, false),
+        (StepKey::Resize, true, false),
     ] {
         let observed = Observed { in_flight: [key.clone()].into(), ..Observed::default() };
         let plan = next(&pod, &observed, 10);

@@ -92,6 +92,7 @@ fn any_pod() -> impl Strategy<Value = Pod> {
         serde_json::from_value(serde_json::json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u", "generation": 1},
             "spec": {"restartPolicy": policy, "terminationGracePeriodSeconds": 30,
+                "volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}],
                 "initContainers": inits, "containers": main}}))
         .unwrap()
     })
@@ -128,9 +129,15 @@ impl World {
     fn work(&mut self, action: &Action, good: bool) {
         let now = self.now;
         match action {
-            Action::PrepareVolumes => self.observed.volumes_ready = true,
-            Action::RefreshVolumes => self.observed.refresh_volumes_at = None,
-            Action::EnsureImage { container } => {
+            Action::PrepareVolume { volume } | Action::RefreshVolume { volume } => {
+                if good {
+                    self.observed.volume_prepared(volume.clone(), None);
+                } else {
+                    let why = (super::super::reasons::FAILED_MOUNT, "not found".to_owned());
+                    self.observed.volume_failed(volume.clone(), why, false, at(now));
+                }
+            }
+            Action::EnsureImage { container, .. } => {
                 let present = ImageState::Present { id: "x".into(), shown: "x".into(), user: String::new() };
                 self.observed.images.insert(container.clone(), present);
             }
@@ -143,6 +150,7 @@ impl World {
                 if *attempt > 0 {
                     *self.observed.crash_counts.entry(container.clone()).or_default() += 1;
                 }
+                self.observed.images.remove(container);
                 self.make(container, *attempt, sandbox.clone());
             }
             Action::Start { id, .. } => self.change(id, running(now)),
@@ -153,6 +161,10 @@ impl World {
                 self.observed.post_start_done.insert(id.clone());
             }
             Action::Probe { container, id, probe } => self.probe(container, id, *probe, good),
+            Action::PreStop { id, grace, .. } => {
+                self.observed.stopping.insert(id.clone(), at(now + grace));
+                self.observed.pre_stop_done.insert(id.clone());
+            }
             Action::Stop { id, grace, .. } => {
                 self.graces.insert(id.clone(), *grace);
                 self.change(id, exited(137, now - 1, now));
@@ -161,7 +173,8 @@ impl World {
             Action::ReleaseVolumes => self.observed.volumes_released = true,
             Action::CleanUp => self.observed.cleaned_up = true,
             Action::DeleteFromApi => self.observed.deleted_from_api = true,
-            Action::Resize { .. } | Action::ShortenGrace { .. } => {}
+            Action::ShortenGrace { .. } | Action::ShortenPreStop { .. } | Action::CutPreStop { .. } => {}
+            Action::Resize(_) => {}
         }
     }
 
@@ -263,7 +276,7 @@ impl World {
                     }
                 }
             }
-            Action::Stop { id, grace, .. } => {
+            Action::Stop { id, grace, .. } | Action::PreStop { id, grace, .. } => {
                 let own = if deleted { spec::termination_grace(&self.pod) } else { 30 };
                 // A container whose sandbox has changed gets upstream's two seconds.
                 let most = kill_grace(own, self.observed.kill.as_ref()).max(if deleted { 2 } else { 0 });
@@ -290,7 +303,7 @@ impl World {
         let spec = self.pod.spec.as_ref().unwrap();
         let over = self.pod.metadata.deletion_timestamp.is_some() || self.observed.kill.is_some() || self.highest == 2;
         let sandbox = self.observed.sandbox().filter(|s| s.is_running() && self.observed.network_ready.contains(&s.id));
-        let (Some(sandbox), false) = (sandbox, over || !self.observed.volumes_ready) else { return Ok(()) };
+        let (Some(sandbox), false) = (sandbox, over || !self.observed.are_volumes_ready(spec)) else { return Ok(()) };
         let view = self.view();
         let runs_on = self.observed.running_containers().all(|i| i.sandbox == sandbox.id && !view.predates_restart(i));
         let plan = self.plan();
@@ -305,7 +318,7 @@ impl World {
                 && view.outcome == PodOutcome::Active;
             let name = &container.name;
             let comes = plan.actions.iter().any(|a| match a {
-                Action::Create { container, .. } | Action::EnsureImage { container } => container == name,
+                Action::Create { container, .. } | Action::EnsureImage { container, .. } => container == name,
                 _ => false,
             });
             // Later containers wait for a container's hook.
@@ -405,7 +418,7 @@ proptest! {
         }
         // A killed pod is terminal soon, and its exited containers stay.
         if world.observed.kill.is_some() && world.pod.metadata.deletion_timestamp.is_none() {
-            for _ in 0..6 {
+            for _ in 0..8 {
                 for action in world.plan().actions {
                     world.check(&action)?;
                     world.work(&action, true);

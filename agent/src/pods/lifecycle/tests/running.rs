@@ -1,7 +1,10 @@
 //! Tables of the plan for running containers: hooks, probes, and the order in which they are stopped.
 
 use super::*;
-use crate::pods::lifecycle::probes::{self, ProbeType};
+use crate::pods::lifecycle::{
+    probes::{self, ProbeType},
+    reasons,
+};
 
 fn of(spec: &str, metadata: &str) -> Pod {
     serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u"{metadata}}},"spec":{spec}}}"#))
@@ -123,16 +126,156 @@ fn a_shorter_deletion_grace_shortens_the_stop() {
     assert_eq!(next(&deleted(1), &observed, 6).actions, [Action::ShortenGrace { id: "c0-0".into(), grace: 1 }]);
 }
 
+/// As Istio's and Linkerd's proxies: the sidecar's hook starts draining when the application is told to stop.
 #[test]
-fn changed_volumes_are_refreshed_once_they_are_ready() {
+fn all_pre_stop_hooks_run_at_once() {
+    let hook = r#""lifecycle":{"preStop":{"exec":{"command":["drain"]}}}"#;
+    let pod = of(
+        &format!(
+            r#"{{"initContainers":[{{"name":"s0","image":"i:1","restartPolicy":"Always",{hook}}}],
+                "containers":[{{"name":"c0","image":"i:1",{hook}}},{{"name":"c1","image":"i:1"}}]}}"#
+        ),
+        r#","deletionTimestamp":"2023-11-14T22:13:50Z","deletionGracePeriodSeconds":30"#,
+    );
+    let mut observed = ready_sandbox(&pod);
+    for name in ["s0", "c0", "c1"] {
+        observed.upsert(instance(name, 0, running(-100)));
+    }
+    let message = String::new;
+    let pre_stop = |name: &str| {
+        let (container, id) = (name.to_owned(), format!("{name}-0"));
+        Action::PreStop { container, id, grace: 30, message: message() }
+    };
+    let stop = |name: &str, grace| {
+        let (container, id) = (name.to_owned(), format!("{name}-0"));
+        Action::Stop { container, id, grace, message: message() }
+    };
+    let begun = next(&pod, &observed, 0).actions;
+    assert_eq!(begun, [pre_stop("c0"), stop("c1", 30), pre_stop("s0")]);
+    for id in ["c0-0", "s0-0"] {
+        observed.in_flight.insert(StepKey::PreStop(id.to_owned()));
+        observed.stopping.insert(id.to_owned(), at(30));
+    }
+    observed.upsert(instance("c1", 0, exited(0, 0, 1)));
+    assert_eq!((next(&pod, &observed, 5).actions, next(&pod, &observed, 5).wake_at), (vec![], Some(at(30))));
+    // A container whose hook is over gets what is left; the sidecar waits for its turn, and for its own hook.
+    observed.in_flight.remove(&StepKey::PreStop("c0-0".into()));
+    observed.pre_stop_done.insert("c0-0".into());
+    assert_eq!(next(&pod, &observed, 10).actions, [stop("c0", 20)]);
+    assert_eq!(next(&pod, &observed, 29).actions, [stop("c0", 2)], "upstream's minimum");
+    observed.upsert(instance("c0", 0, exited(0, 0, 12)));
+    assert_eq!(next(&pod, &observed, 12).actions, []);
+    assert_eq!(next(&pod, &observed, 30).actions, [Action::CutPreStop { id: "s0-0".into() }]);
+    observed.in_flight.clear();
+    observed.pre_stop_done.insert("s0-0".into());
+    assert_eq!(next(&pod, &observed, 13).actions, [stop("s0", 17)]);
+}
+
+#[test]
+fn a_hook_ends_with_its_grace() {
+    let hook = r#""lifecycle":{"preStop":{"sleep":{"seconds":600}}}"#;
+    let deleted = |grace: i64| {
+        of(
+            &format!(r#"{{"containers":[{{"name":"c0","image":"i:1",{hook}}}]}}"#),
+            &format!(r#","deletionTimestamp":"2023-11-14T22:13:25Z","deletionGracePeriodSeconds":{grace}"#),
+        )
+    };
+    let mut observed = ready_sandbox(&deleted(300));
+    observed.upsert(instance("c0", 0, running(1)));
+    observed.stopping.insert("c0-0".into(), at(305));
+    observed.in_flight.insert(StepKey::PreStop("c0-0".into()));
+    assert_eq!(next(&deleted(300), &observed, 6).actions, []);
+    let shorter = next(&deleted(4), &observed, 6);
+    assert_eq!(
+        (shorter.actions, shorter.wake_at),
+        (vec![Action::ShortenPreStop { id: "c0-0".into(), grace: 4 }], Some(at(10)))
+    );
+    observed.stopping.insert("c0-0".into(), at(10));
+    assert_eq!(next(&deleted(4), &observed, 9).actions, []);
+    assert_eq!(next(&deleted(4), &observed, 10).actions, [Action::CutPreStop { id: "c0-0".into() }]);
+}
+
+/// An image was built anew, or is gone: names are looked up for each start.
+#[test]
+fn an_image_is_looked_up_for_each_start() {
     let pod = pod("Always", 1);
     let mut observed = ready_sandbox(&pod);
+    let look_up = Action::EnsureImage { container: "c0".into(), ahead: false };
+    assert_eq!(creates(&next(&pod, &observed, 0)), [("c0".to_owned(), 0)]);
+    observed.forget_images();
+    assert_eq!(next(&pod, &observed, 0).actions, std::slice::from_ref(&look_up), "Docker told of another one");
+    // Not while the back-off of a failed start goes on, since it would be old by its end.
+    let failure = Failure {
+        reason: reasons::CREATE_CONTAINER_ERROR,
+        message: "No such image".into(),
+        at: at(0),
+        retry_at: at(10),
+        count: 1,
+    };
+    observed.start_failures.insert("c0".into(), failure);
+    assert_eq!(next(&pod, &observed, 1).actions, []);
+    assert_eq!(next(&pod, &observed, 10).actions, [look_up]);
+}
+
+/// An init container may have to prepare the registry: what fails before is shown to nobody.
+#[test]
+fn a_pull_ahead_of_its_turn_fails_in_silence() {
+    let (pod, mut observed) = with_inits();
+    observed.upsert(instance("i0", 0, running(1)));
+    let failure = |at_: i64| Failure {
+        reason: reasons::ERR_IMAGE_PULL,
+        message: "no".into(),
+        at: at(at_),
+        retry_at: at(at_ + 10),
+        count: 1,
+    };
+    observed.images.insert("c0".into(), ImageState::FailedAhead(failure(0)));
+    let waiting = |observed: &Observed, now| {
+        let state = shown(&pod, observed, now).container_statuses.unwrap()[0].state.clone();
+        state.unwrap().waiting.unwrap().reason.unwrap()
+    };
+    assert_eq!(waiting(&observed, 5), "PodInitializing");
+    assert_eq!(next(&pod, &observed, 5).actions, []);
+    assert!(next(&pod, &observed, 10).actions.contains(&Action::EnsureImage { container: "c0".into(), ahead: true }));
+    for name in ["i0", "i1"] {
+        observed.upsert(instance(name, 0, exited(0, 1, 5)));
+    }
+    observed.upsert(instance("s0", 0, running(2)));
+    let in_turn = Action::EnsureImage { container: "c0".into(), ahead: false };
+    assert_eq!(next(&pod, &observed, 5).actions, [in_turn], "its turn has come: it is tried at once");
+    observed.images.insert("c0".into(), ImageState::Failed(failure(5)));
+    assert_eq!(waiting(&observed, 6), "ErrImagePull");
+}
+
+/// A ConfigMap that is gone: its volume is retried, and the token of the volume after it is renewed in time.
+#[test]
+fn each_volume_is_set_up_and_refreshed_on_its_own() {
+    let mut pod = pod("Always", 1);
+    pod.spec.as_mut().unwrap().volumes =
+        serde_json::from_str(r#"[{"name":"settings","configMap":{"name":"gone"}},{"name":"token","projected":{}}]"#)
+            .unwrap();
+    let prepare = |volume: &str| Action::PrepareVolume { volume: volume.to_owned() };
+    let refresh = |volume: &str| Action::RefreshVolume { volume: volume.to_owned() };
+    let why = || (reasons::FAILED_MOUNT, "configmap \"gone\" not found".to_owned());
+    let mut observed = ready_sandbox(&pod);
+    assert_eq!(next(&pod, &observed, 0).actions, [prepare("settings"), prepare("token")]);
+    observed.in_flight.insert(StepKey::Volume("settings".into()));
+    assert_eq!(next(&pod, &observed, 0).actions, [prepare("token")], "a mount that hangs delays no other");
+    observed.in_flight.clear();
+    // As after a restart of the agent, which keeps tokens in memory only.
     observed.upsert(instance("c0", 0, running(1)));
-    observed.refresh_volumes_at = Some(at(5));
-    assert_eq!(next(&pod, &observed, 4).wake_at, Some(at(5)));
-    assert_eq!(next(&pod, &observed, 5).actions, [Action::RefreshVolumes]);
-    observed.volumes_ready = false;
-    assert_eq!(next(&pod, &observed, 5).actions, [Action::PrepareVolumes]);
+    observed.volume_failed("settings".into(), why(), false, at(1));
+    observed.volume_prepared("token".into(), Some(at(5)));
+    assert_eq!((next(&pod, &observed, 1).actions, next(&pod, &observed, 1).wake_at), (vec![], Some(at(2))));
+    assert_eq!(next(&pod, &observed, 4).actions, [prepare("settings")]);
+    assert_eq!(next(&pod, &observed, 5).actions, [prepare("settings"), refresh("token")]);
+    // A refresh that fails, and one that is due.
+    observed.volume_prepared("settings".into(), None);
+    observed.volume_failed("settings".into(), why(), false, at(2));
+    observed.volume_failed("settings".into(), why(), false, at(3));
+    assert_eq!(next(&pod, &observed, 3).actions, [refresh("settings")]);
+    observed.upsert(instance("c0", 0, exited(0, 1, 2)));
+    assert_eq!(creates(&next(&pod, &observed, 4)), [("c0".to_owned(), 1)], "its files are there");
 }
 
 /// A pod with two init containers, a sidecar and a container, all in one sandbox.

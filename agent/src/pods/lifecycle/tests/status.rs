@@ -16,6 +16,7 @@ fn a_failed_start_is_shown_before_its_back_off() {
     let pod = pod("Always", 1);
     let mut observed = ready_sandbox(&pod);
     observed.upsert(instance("c0", 1, exited(128, 100, 100)));
+    observed.crash_counts.insert("c0".into(), 1);
     observed.start_failures.insert("c0".into(), failed("RunContainerError", 100));
     assert_eq!(waiting(&shown(&pod, &observed, 101)), "RunContainerError");
     // The plan wakes up for the next state.

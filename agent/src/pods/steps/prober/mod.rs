@@ -12,16 +12,16 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::{
-    api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, TCPSocketAction},
+    api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, Probe, TCPSocketAction},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use rustls::SignatureScheme;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use url::{Position, Url};
-use windlass_kit::unverified_tls;
+use windlass_kit::{duration, serve::headers, unverified_tls};
 
-use crate::engine::Engine;
+use crate::{engine::Engine, go_text::go_text};
 
 /// Bytes of a response or of a command's output that are read; upstream's.
 const MAX_RESPONSE_BYTES: usize = 10 * 1024;
@@ -51,11 +51,36 @@ pub(crate) struct ProbeTarget<'a> {
     pub(crate) address: Option<IpAddr>,
 }
 
-/// Runs a handler with a timeout, which counts as a failure.
-pub(crate) async fn with_timeout(limit: Duration, handler: impl Future<Output = ProbeResult>) -> ProbeResult {
-    tokio::time::timeout(limit, handler)
-        .await
-        .unwrap_or_else(|_| ProbeResult::Failure(format!("no answer within {:?}", limit)))
+/// Runs the handler of a probe with a timeout, which counts as a failure.
+pub(crate) async fn with_timeout(
+    limit: Duration,
+    late: impl FnOnce() -> String,
+    handler: impl Future<Output = ProbeResult>,
+) -> ProbeResult {
+    tokio::time::timeout(limit, handler).await.unwrap_or_else(|_| ProbeResult::Failure(late()))
+}
+
+/// What Go's client says of a request that took too long.
+const HTTP_TIMEOUT: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+
+/// The failure of a probe whose timeout is over, in upstream's words.
+pub(crate) fn late(target: ProbeTarget<'_>, probe: &Probe, limit: Duration) -> String {
+    let at = |port: &IntOrString, host_of: Option<&str>| {
+        let host = host(target, host_of).unwrap_or_default();
+        port_number(target, port).map_or_else(|_| host.clone(), |port| join(&host, port))
+    };
+    if let Some(action) = &probe.exec {
+        format!("command {:?} timed out", action.command.as_deref().unwrap_or_default().join(" "))
+    } else if let Some(action) = &probe.http_get {
+        match first_url(target, action) {
+            Ok(url) => format!("Get \"{}\": {HTTP_TIMEOUT}", shown(&url)),
+            Err(why) => why,
+        }
+    } else if let Some(action) = &probe.tcp_socket {
+        format!("dial tcp {}: i/o timeout", at(&action.port, action.host.as_deref()))
+    } else {
+        format!("timeout: health rpc did not complete within {}", duration::format(limit))
+    }
 }
 
 /// Runs a command; a success when it exits with 0.
@@ -95,11 +120,21 @@ fn host(target: ProbeTarget<'_>, host: Option<&str>) -> Result<String, String> {
     }
 }
 
+/// `host:port`, with brackets around an IPv6 address.
+fn join(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
-    let failed = |e: std::io::Error| format!("dial tcp {host}:{port}: {e}");
+    let refused = |to: &dyn std::fmt::Display, e: &std::io::Error| format!("dial tcp {to}: connect: {}", go_text(e));
     match host.parse::<IpAddr>() {
-        Ok(ip) => TcpStream::connect(SocketAddr::new(ip, port)).await.map_err(failed),
-        Err(_) => TcpStream::connect((host, port)).await.map_err(failed),
+        Ok(ip) => TcpStream::connect(SocketAddr::new(ip, port)).await.map_err(|e| refused(&join(host, port), &e)),
+        Err(_) => {
+            let found = tokio::net::lookup_host((host, port)).await;
+            let found: Vec<SocketAddr> = found.map_err(|_| format!("dial tcp: lookup {host}: no such host"))?.collect();
+            let first = found.first().map_or_else(|| join(host, port), SocketAddr::to_string);
+            TcpStream::connect(&found[..]).await.map_err(|e| refused(&first, &e))
+        }
     }
 }
 
@@ -137,39 +172,78 @@ fn host_of(url: &Url) -> String {
     }
 }
 
+/// The URL that an action asks first.
+fn first_url(target: ProbeTarget<'_>, action: &HTTPGetAction) -> Result<Url, String> {
+    let tls = action.scheme.as_deref() == Some("HTTPS");
+    let host = host(target, action.host.as_deref())?;
+    action_url(tls, &host, port_number(target, &action.port)?, action.path.as_deref().unwrap_or("/"))
+}
+
+/// A URL as upstream writes it, with its port in any case.
+fn shown(url: &Url) -> String {
+    let port = url.port_or_known_default().unwrap_or(80);
+    let rest = &url[Position::BeforePath..Position::AfterQuery];
+    format!("{}://{}:{port}{rest}", url.scheme(), url.host_str().unwrap_or_default())
+}
+
+/// What a server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HttpAnswer {
+    Status(StatusCode),
+    /// It led to this place of another host, which is not asked.
+    LeadsAway(String),
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HttpFailure {
+    /// Nothing could be asked.
+    Impossible(String),
+    /// The connection or the protocol failed.
+    Transport(String),
+}
+
 /// Requests a URL; a success with status 200 to 399.
 pub(crate) async fn http_get(target: ProbeTarget<'_>, action: &HTTPGetAction, user_agent: &str) -> ProbeResult {
-    let checked = async {
-        let tls = action.scheme.as_deref() == Some("HTTPS");
-        let host = host(target, action.host.as_deref()).map_err(ProbeResult::Unknown)?;
-        let port = port_number(target, &action.port).map_err(ProbeResult::Unknown)?;
-        let mut url =
-            action_url(tls, &host, port, action.path.as_deref().unwrap_or("/")).map_err(ProbeResult::Unknown)?;
-        for _ in 0..=MAX_REDIRECTS {
-            let response = get(&url, action, user_agent).await.map_err(ProbeResult::Failure)?;
-            let status = response.status();
-            let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
-            if let Some(location) = location.filter(|l| !l.is_empty() && REDIRECT_STATUSES.contains(&status.as_u16())) {
-                let next = url
-                    .join(location)
-                    .map_err(|e| ProbeResult::Failure(format!("failed to parse Location header {location:?}: {e}")))?;
-                if host_of(&next) != host_of(&url) {
-                    return Ok(ProbeResult::Warning(format!("Probe terminated redirects, Response body: {location}")));
-                }
-                if !matches!(next.scheme(), "http" | "https") {
-                    let scheme = next.scheme();
-                    return Err(ProbeResult::Failure(format!(
-                        "Get \"{next}\": unsupported protocol scheme \"{scheme}\""
-                    )));
-                }
-                url = next;
-                continue;
-            }
-            return Ok(result_of(status));
+    match http_answer(target, action, user_agent).await {
+        Ok(HttpAnswer::Status(status)) => result_of(status),
+        Ok(HttpAnswer::LeadsAway(location)) => {
+            ProbeResult::Warning(format!("Probe terminated redirects, Response body: {location}"))
         }
-        Err(ProbeResult::Failure(format!("stopped after {MAX_REDIRECTS} redirects")))
-    };
-    checked.await.unwrap_or_else(|result| result)
+        Err(HttpFailure::Impossible(why)) => ProbeResult::Unknown(why),
+        Err(HttpFailure::Transport(why)) => ProbeResult::Failure(why),
+    }
+}
+
+/// Requests a URL and follows where it leads on the same host.
+pub(crate) async fn http_answer(
+    target: ProbeTarget<'_>,
+    action: &HTTPGetAction,
+    user_agent: &str,
+) -> Result<HttpAnswer, HttpFailure> {
+    let mut url = first_url(target, action).map_err(HttpFailure::Impossible)?;
+    for _ in 0..=MAX_REDIRECTS {
+        let response = get(&url, action, user_agent).await.map_err(HttpFailure::Transport)?;
+        let status = response.status();
+        let location = headers::shown(response.headers(), header::LOCATION.as_str());
+        if !location.is_empty() && REDIRECT_STATUSES.contains(&status.as_u16()) {
+            let next = url
+                .join(&location)
+                .map_err(|e| HttpFailure::Transport(format!("failed to parse Location header {location:?}: {e}")))?;
+            if host_of(&next) != host_of(&url) {
+                return Ok(HttpAnswer::LeadsAway(location.into_owned()));
+            }
+            if !matches!(next.scheme(), "http" | "https") {
+                let scheme = next.scheme();
+                let why = format!("Get \"{next}\": unsupported protocol scheme \"{scheme}\"");
+                return Err(HttpFailure::Transport(why));
+            }
+            url = next;
+            continue;
+        }
+        return Ok(HttpAnswer::Status(status));
+    }
+    Err(HttpFailure::Transport(format!("Get \"{}\": stopped after {MAX_REDIRECTS} redirects", shown(&url))))
 }
 
 fn result_of(status: StatusCode) -> ProbeResult {
@@ -181,7 +255,7 @@ fn result_of(status: StatusCode) -> ProbeResult {
 }
 
 async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str) -> Result<Response<Bytes>, String> {
-    let bad = |e: &dyn std::fmt::Display| format!("Get \"{url}\": {e}");
+    let bad = |e: &dyn std::fmt::Display| format!("Get \"{}\": {e}", shown(url));
     let mut request = Request::get(&url[Position::BeforePath..Position::AfterQuery])
         .header(header::USER_AGENT, user_agent)
         .header(header::ACCEPT, "*/*")
@@ -203,12 +277,15 @@ async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str) -> Result<Resp
         }
     }
     let host = host_of(url);
-    let stream = connect(&host, url.port_or_known_default().unwrap_or(80)).await?;
+    let stream = connect(&host, url.port_or_known_default().unwrap_or(80)).await.map_err(|e| bad(&e))?;
     let response = if url.scheme() == "https" {
         let name = ServerName::try_from(host).map_err(|e| bad(&e))?;
         let connector =
             tokio_rustls::TlsConnector::from(Arc::new(unverified_tls::client_config(SIGNATURE_SCHEMES.to_vec())));
-        let stream = connector.connect(name, stream).await.map_err(|e| bad(&e))?;
+        let stream = connector.connect(name, stream).await.map_err(|e| match e.to_string() {
+            why if why.contains("InvalidContentType") => bad(&PLAIN_ANSWER),
+            _ => bad(&go_text(&e)),
+        })?;
         send(TokioIo::new(stream), request).await
     } else {
         send(TokioIo::new(stream), request).await
@@ -221,9 +298,9 @@ async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Response<By
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(|e| http_text(&e))?;
     let checked = async {
-        let (head, body) = sender.send_request(request).await.map_err(|e| e.to_string())?.into_parts();
+        let (head, body) = sender.send_request(request).await.map_err(|e| http_text(&e))?.into_parts();
         // A longer body is no failure; the rest of it is not read.
         let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map(|b| b.to_bytes()).unwrap_or_default();
         Ok(Response::from_parts(head, body))
@@ -235,8 +312,21 @@ where
         ended = &mut connection => match ended {
             // The response is buffered already.
             Ok(()) => checked.await,
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err(http_text(&e)),
         },
+    }
+}
+
+/// What Go says of a server that does not speak TLS.
+pub(crate) const PLAIN_ANSWER: &str = "http: server gave HTTP response to HTTPS client";
+
+/// A failure of HTTP itself, in Go's words where they are known.
+fn http_text(error: &hyper::Error) -> String {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    match cause {
+        _ if error.is_incomplete_message() => "EOF".to_owned(),
+        Some(cause) => go_text(cause),
+        None => error.to_string(),
     }
 }
 
@@ -277,8 +367,8 @@ pub(crate) async fn grpc(target: ProbeTarget<'_>, action: &GRPCAction) -> ProbeR
         let checked = async {
             let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|e| e.to_string())?;
-            let of = |headers: &http::HeaderMap, name: &str| {
-                headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned)
+            let of = |all: &http::HeaderMap, name: &str| {
+                all.contains_key(name).then(|| headers::shown(all, name).into_owned())
             };
             let trailer = |name: &str| body.trailers().and_then(|t| of(t, name)).or_else(|| of(&head.headers, name));
             let (status, message) = (trailer("grpc-status"), trailer("grpc-message").unwrap_or_default());

@@ -72,12 +72,49 @@ async fn redirections_stay_or_leave() {
     let bad = |why: &str| ProbeResult::Failure(why.to_owned());
     assert_eq!(ask(port, "HTTP", "/app/start").await, bad("HTTP probe failed with statuscode: 503"));
     assert!(matches!(ask(port, "HTTP", "/away").await, ProbeResult::Warning(why) if why.contains("example.com")));
-    assert_eq!(ask(port, "HTTP", "/round").await, bad("stopped after 10 redirects"));
+    let stopped = format!("Get \"http://127.0.0.1:{port}/round\": stopped after 10 redirects");
+    assert_eq!(ask(port, "HTTP", "/round").await, bad(&stopped));
     for path in ["/wrong", "/other"] {
         assert!(matches!(ask(port, "HTTP", path).await, ProbeResult::Failure(_)), "{path}");
     }
     for path in ["/nowhere", "/same", "/with space"] {
         assert_eq!(ask(port, "HTTP", path).await, ProbeResult::Success, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn failures_have_upstreams_words() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hangs_up = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await;
+    });
+    assert_eq!(
+        ask(port, "HTTP", "/x?y=z").await,
+        ProbeResult::Failure(format!("Get \"http://127.0.0.1:{port}/x?y=z\": EOF"))
+    );
+    hangs_up.await.unwrap();
+    let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
+    assert_eq!(
+        ask(port, "HTTP", "/").await,
+        ProbeResult::Failure(format!("Get \"http://127.0.0.1:{port}/\": {refused}"))
+    );
+    let container = Container::default();
+    let target = ProbeTarget { container: &container, id: "", address: Some("127.0.0.1".parse().unwrap()) };
+    let action = TCPSocketAction { port: IntOrString::Int(port.into()), host: None };
+    assert_eq!(tcp(target, &action).await, ProbeResult::Failure(refused));
+    let probe = |text: &str| serde_json::from_str::<Probe>(text).unwrap();
+    for (handler, why) in [
+        (r#"{"exec":{"command":["sleep","9"]}}"#, "command \"sleep 9\" timed out"),
+        (r#"{"tcpSocket":{"port":80}}"#, "dial tcp 127.0.0.1:80: i/o timeout"),
+        (
+            r#"{"httpGet":{"port":80}}"#,
+            "Get \"http://127.0.0.1:80/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+        ),
+        (r#"{"grpc":{"port":80}}"#, "timeout: health rpc did not complete within 1s"),
+    ] {
+        assert_eq!(late(target, &probe(handler), Duration::from_secs(1)), why);
     }
 }
 

@@ -20,7 +20,9 @@ use crate::{
     kinds::{
         shared::{
             cells::text,
-            conditions, selector,
+            conditions,
+            field::Field,
+            selector,
             tables::{AGE, column, wide},
             workload::{self, containers, number},
         },
@@ -103,6 +105,12 @@ fn state(object: &Value) -> &'static str {
 struct Job;
 
 impl Strategy for Job {
+    fn deletion_warning(&self) -> Option<&'static str> {
+        Some(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+        )
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let labels = object.get("spec").map(|spec| spec["template"]["metadata"]["labels"].clone()).unwrap_or_default();
         let spec = child(object, "spec");
@@ -148,16 +156,23 @@ impl Strategy for Job {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        let mut found = Vec::new();
-        let spec = &new["spec"];
-        let (completions, parallelism) = (spec["completions"].as_i64(), spec["parallelism"].as_i64());
-        let many = completions.is_some_and(|n| n > 100_000) && parallelism.is_some_and(|n| n > 10_000);
-        if spec["completionMode"] == "Indexed" && many {
-            found.push("In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail".to_owned());
-        }
-        found.extend(workload::template_warnings(new, old, "spec.template"));
-        found
+        let name = workload::name_warning(new, old, workload::POD_NAMES);
+        name.into_iter().chain(spec_warnings(new, old, "spec")).collect()
     }
+}
+
+/// The warnings about the spec of a Job at a path, which may be in a CronJob.
+pub(crate) fn spec_warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<String> {
+    let spec = Field::root(new).below(path);
+    let more_than = |field: &str, limit: i64| spec.at(field).number().is_some_and(|number| number > limit);
+    let mut found = Vec::new();
+    let is_unchanged = old.is_some_and(|old| old["metadata"]["generation"] == new["metadata"]["generation"]);
+    let is_indexed = spec.at("completionMode").text() == "Indexed";
+    if !is_unchanged && is_indexed && more_than("completions", 100_000) && more_than("parallelism", 10_000) {
+        found.push(format!("{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"));
+    }
+    found.extend(workload::template_warnings(new, old, &format!("{path}.template")));
+    found
 }
 
 /// Sets the defaults that the Job of a CronJob has too.

@@ -134,10 +134,7 @@ pub(crate) fn validate_spec(spec: &Field<'_>, errors: &mut Errors) {
     match restart.text() {
         "" | "Always" => restart.required("valid values: \"OnFailure\", \"Never\"", errors),
         "OnFailure" | "Never" => {}
-        _ => {
-            restart.one_of(&["Always", "OnFailure", "Never"], errors);
-            restart.one_of(&["OnFailure", "Never"], errors);
-        }
+        _ => restart.one_of(&["OnFailure", "Never"], errors),
     }
     if spec.at("podFailurePolicy").is_set() && restart.text() != "Never" {
         restart.invalid("only \"Never\" is supported when podFailurePolicy is specified", errors);

@@ -2,10 +2,13 @@
 
 mod proxy;
 
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeSet};
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::set;
+use windlass_kit::{
+    net::{Cidr, Family},
+    objects::pod_defaults::set,
+};
 
 use windlass_apimachinery::selectors::SelectableField;
 
@@ -15,13 +18,14 @@ use crate::{
         subresource::Subresource,
         types::{Definition, Resource, VersionSpec},
         validation::{
-            errors::{Errors, list, text},
+            errors::{Cause, Errors, list, text},
             names,
         },
     },
     kinds::{
         shared::{
             cells::{self, or_none, or_unknown},
+            field::Field,
             tables::{AGE, column, named, wide},
             validate_amounts,
         },
@@ -102,10 +106,24 @@ struct Node;
 impl Strategy for Node {
     /// What a node has it may allocate, unless it says otherwise.
     fn default(&self, object: &mut Map<String, Value>) {
+        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+            normalize_pod_cidrs(spec);
+        }
         if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut)
             && let Some(capacity) = status.get("capacity").filter(|all| all.is_object()).cloned()
         {
             set(status, "allocatable", capacity);
+        }
+    }
+
+    /// Nodes are not configured by objects any more.
+    fn complete_create(&self, object: &mut Value) {
+        object["spec"].as_object_mut().map(|spec| spec.remove("configSource"));
+    }
+
+    fn prepare_for_update(&self, object: &mut Value, old: &Value) {
+        if old["spec"]["configSource"].is_null() {
+            self.complete_create(object);
         }
     }
 
@@ -133,18 +151,34 @@ impl Strategy for Node {
                 );
             }
             if !seen.insert((key, effect)) {
-                errors.duplicate(here, taint);
-            }
-        }
-        for (at, cidr) in list(spec, "podCIDRs") {
-            if !is_cidr(cidr.as_str().unwrap_or_default()) {
-                errors.invalid(
-                    format!("spec.podCIDRs[{at}]"),
-                    cidr,
-                    "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+                let of = |field: &str| json!(text(taint, field));
+                let added = &taint["timeAdded"];
+                // Upstream writes its internal type, in the order of its fields.
+                let detail = format!(
+                    "Duplicate value: {{\"Key\":{},\"Value\":{},\"Effect\":{},\"TimeAdded\":{added}}}: taints must be \
+                     unique by key and effect pair",
+                    of("key"),
+                    of("value"),
+                    of("effect")
                 );
+                errors.push(here, Cause::Duplicate, detail);
             }
         }
+        pod_cidrs(&Field::root(object).below("spec.podCIDRs"), errors);
+        validate_status(&object["status"], errors);
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let spec = Field::root(new).at("spec");
+        let mut told = Vec::new();
+        if spec.at("configSource").is_set() {
+            told.push("spec.configSource: the feature is removed".to_owned());
+        }
+        if !spec.at("externalID").is_empty() {
+            told.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+        }
+        told.extend(spec.at("podCIDRs").items().flat_map(|range| names::cidr_warning(&range.path, range.text())));
+        told
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
@@ -159,28 +193,68 @@ impl Strategy for Node {
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
-        for field in ["capacity", "allocatable"] {
-            validate_amounts(&new["status"], field, errors);
-        }
-        validate_features(&new["status"], errors);
+        validate_status(&new["status"], errors);
     }
+}
+
+/// Clients that know of one range write `podCIDR` alone; where both are set and differ, it is what counts (upstream: the
+/// conversion of NodeSpec).
+fn normalize_pod_cidrs(spec: &mut Map<String, Value>) {
+    let first = spec.get("podCIDR").and_then(Value::as_str).unwrap_or("").to_owned();
+    let listed = spec.get("podCIDRs").and_then(|all| all[0].as_str()).unwrap_or("").to_owned();
+    if !first.is_empty() && first != listed {
+        spec.insert("podCIDRs".to_owned(), json!([first]));
+    } else if first.is_empty() && !listed.is_empty() {
+        spec.insert("podCIDR".to_owned(), json!(listed));
+    }
+}
+
+fn pod_cidrs(ranges: &Field<'_>, errors: &mut Errors) {
+    ranges.items().for_each(|range| range.fits(names::cidr, errors));
+    let families: BTreeSet<Family> =
+        ranges.texts().into_iter().filter_map(Cidr::parse).map(|range| range.family()).collect();
+    if ranges.len() > 1 && (ranges.len() > 2 || families.len() != 2) {
+        ranges.invalid("may specify no more than one CIDR for each IP family", errors);
+    }
+}
+
+fn validate_status(status: &Value, errors: &mut Errors) {
+    for field in ["capacity", "allocatable"] {
+        validate_amounts(status, field, errors);
+    }
+    let swap = &status["nodeInfo"]["swap"]["capacity"];
+    if swap.as_i64().is_some_and(|capacity| capacity <= 0) {
+        errors.invalid("metadata.nodeSwapStatus.capacity", swap, "must be greater than zero");
+    }
+    validate_features(&Field::root(status).at("declaredFeatures"), errors);
 }
 
 /// Features must be sorted, so that two lists of the same features are equal.
-fn validate_features(status: &Value, errors: &mut Errors) {
-    let all: Vec<(usize, &Value)> = list(status, "declaredFeatures").collect();
-    for pair in all.windows(2) {
-        let ((_, before), (at, feature)) = (pair[0], pair[1]);
-        if before.as_str() >= feature.as_str() {
-            errors.invalid(format!("status.declaredFeatures[{at}]"), feature, "list must be sorted alphabetically");
+fn validate_features(features: &Field<'_>, errors: &mut Errors) {
+    let all: Vec<Field<'_>> = features.items().collect();
+    for (at, feature) in all.iter().enumerate() {
+        let (field, name) = (format!("status.declaredFeatures[{at}]"), feature.text());
+        if !is_feature(name) {
+            let why = format!(
+                "invalid feature name {name:?}: must start with an UpperCamelCase segment, with subsequent segments \
+                 separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters \
+                 and slashes"
+            );
+            errors.invalid_text(field, name, &why);
+        }
+        let Some(next) = all.get(at + 1) else { continue };
+        let field = format!("status.declaredFeatures[{}]", at + 1);
+        match next.text().cmp(name) {
+            Ordering::Equal => errors.duplicate(field, next.value),
+            Ordering::Less => errors.invalid_text(field, next.text(), "list must be sorted alphabetically"),
+            Ordering::Greater => {}
         }
     }
 }
 
-fn is_cidr(text: &str) -> bool {
-    let Some((ip, length)) = text.split_once('/') else { return false };
-    match (ip.parse::<std::net::IpAddr>(), length.parse::<u8>()) {
-        (Ok(ip), Ok(length)) => length <= if ip.is_ipv4() { 32 } else { 128 },
-        _ => false,
-    }
+fn is_feature(name: &str) -> bool {
+    let segment = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphabetic()) && part.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.split('/').all(segment)
 }

@@ -4,7 +4,7 @@ mod sources;
 mod validation;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
+use windlass_kit::objects::pod_defaults::{child, set, set_pointer, source_defaults};
 
 use crate::{
     apiserver::{
@@ -76,7 +76,7 @@ impl Strategy for PersistentVolume {
         let spec = child(object, "spec");
         set(spec, "persistentVolumeReclaimPolicy", json!("Retain"));
         set_pointer(spec, "volumeMode", json!("Filesystem"));
-        for (kind, field, value) in sources::defaults() {
+        for (kind, field, value) in source_defaults() {
             if let Some(source) = spec.get_mut(kind).and_then(Value::as_object_mut) {
                 set(source, field, value);
             }

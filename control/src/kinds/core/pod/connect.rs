@@ -10,7 +10,7 @@ use windlass_kit::percent;
 
 use super::container::{node_of, pick_container};
 use crate::apiserver::{
-    ApiError, ApiRequest, ApiResult, KubeletClient, Operation, TOKEN_PROTOCOL, Target, protocols,
+    ApiError, ApiRequest, ApiResult, KubeletClient, Operation, Target, protocols_without_token,
     request_info::RequestOptions, subresource::SubresourceHandler,
 };
 
@@ -102,8 +102,8 @@ fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
             forwarded.append(name.clone(), value.clone());
         }
     }
-    let protocols: Vec<&str> = protocols(headers).filter(|p| !p.starts_with(TOKEN_PROTOCOL)).collect();
-    if let (false, Ok(value)) = (protocols.is_empty(), HeaderValue::from_str(&protocols.join(", "))) {
+    let protocols = protocols_without_token(headers).join(", ");
+    if let (false, Ok(value)) = (protocols.is_empty(), HeaderValue::from_bytes(protocols.as_bytes())) {
         forwarded.insert(header::SEC_WEBSOCKET_PROTOCOL, value);
     }
     forwarded
@@ -167,7 +167,7 @@ mod tests {
             header::SEC_WEBSOCKET_PROTOCOL,
             HeaderValue::from_static("base64url.bearer.authorization.k8s.io.aGk, v4.channel.k8s.io"),
         );
-        assert_eq!(protocol_token(&headers).as_deref(), Some("hi"));
+        assert_eq!(protocol_token(&headers).unwrap().as_deref(), Some("hi"));
         let forwarded = forwarded_headers(&headers);
         assert_eq!(
             (forwarded.len(), &forwarded[header::SEC_WEBSOCKET_PROTOCOL]),

@@ -7,7 +7,7 @@ use crate::{
         subresource::{FieldResult, Part},
         validation::errors::Errors,
     },
-    kinds::shared::{field::Field, pod_template},
+    kinds::shared::pod_template,
 };
 
 /// The list of ephemeral containers.
@@ -25,10 +25,12 @@ impl Part for EphemeralContainers {
     }
 
     fn validate(&self, new: &Value, old: &Value, errors: &mut Errors) -> bool {
-        super::validate_whole(new, errors);
         if super::is_mirror(old) {
-            Field::root(new).forbidden("static pods do not support ephemeral containers", errors);
+            errors.forbidden("[]", "static pods do not support ephemeral containers");
+            return true;
         }
+        super::validate_whole(new, Some(old), errors);
+        super::validate_annotations_update(new, old, errors);
         pod_template::validate_ephemeral_containers_update(&new["spec"], &old["spec"], errors);
         true
     }

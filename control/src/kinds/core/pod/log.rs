@@ -50,6 +50,12 @@ impl SubresourceHandler for Log {
             path.push_str(&passed.join("&"));
         }
         let invalid = |e: ApiError| ApiError::new(422, "Invalid", format!("PodLogOptions {name:?} is invalid: {e}"));
-        kubelet.get(&node, &path).await.map_err(|e| if e.code == 422 { invalid(e) } else { e })
+        // Asked before the node is, which has nothing to do with how its answer is passed on.
+        let websocket = request.websocket()?;
+        let answer = kubelet.get(&node, &path).await.map_err(|e| if e.code == 422 { invalid(e) } else { e })?;
+        match websocket {
+            Some(websocket) => websocket.send(answer),
+            None => Ok(answer),
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! Pod, with its subresources, one file for each.
 
 pub(crate) mod binding;
+mod claim_statuses;
 mod connect;
 mod container;
+mod container_statuses;
 mod ephemeral_containers;
 mod eviction;
 mod log;
@@ -31,9 +33,10 @@ use crate::{
     kinds::{
         shared::{
             field::Field,
-            pod_template::{self, security_profiles},
+            pod_template::{self, Leniency, security_profiles},
             set_phase,
             tables::{AGE, column, wide},
+            workload,
         },
         types,
     },
@@ -109,6 +112,11 @@ impl Strategy for Pod {
 
     fn prepare_for_create(&self, object: &mut Value) {
         set_phase(object, "Pending");
+        pod_template::drop_disabled(&mut object["spec"], None);
+    }
+
+    fn prepare_for_update(&self, object: &mut Value, old: &Value) {
+        pod_template::drop_disabled(&mut object["spec"], Some(&old["spec"]));
     }
 
     fn complete_fields(&self, object: &mut Value) -> Vec<String> {
@@ -142,27 +150,33 @@ impl Strategy for Pod {
         }
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        validate_whole(object, errors);
-    }
-
     fn validate_create(&self, object: &Value, errors: &mut Errors) {
-        let ephemeral = Field::root(object).below("spec.ephemeralContainers");
+        validate_whole(object, None, errors);
+        let spec = Field::root(object).at("spec");
+        let ephemeral = spec.at("ephemeralContainers");
         if !ephemeral.is_empty() {
             ephemeral.forbidden("cannot be set on create", errors);
         }
-        security_profiles::validate_match(&object["metadata"]["annotations"], &Field::root(object).at("spec"), errors);
+        if !spec.at("nodeName").is_empty() && !spec.at("schedulingGates").is_empty() {
+            spec.at("nodeName").forbidden("cannot be set until all schedulingGates have been cleared", errors);
+        }
+        security_profiles::validate_match(&object["metadata"]["annotations"], &spec, errors);
     }
 
     /// Changes of pods come from programs, which nobody reads warnings of.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let pod = Field::root(new);
-        if old.is_some() { Vec::new() } else { pod_template::warnings(&pod.at("metadata"), &pod.at("spec"), false) }
+        if old.is_some() {
+            return Vec::new();
+        }
+        let name = workload::name_warning(new, old, "the Pod's hostname");
+        name.into_iter().chain(pod_template::warnings(&pod.at("metadata"), &pod.at("spec"), false)).collect()
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        validate_whole(new, Some(old), errors);
         validate_annotations_update(new, old, errors);
-        validation::validate_update(&new["spec"], &old["spec"], errors);
+        validation::validate_update(new, old, errors);
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
@@ -182,22 +196,63 @@ impl Strategy for Pod {
     }
 }
 
-/// The annotation of the pods by which a node shows those of its own files.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// Whether a pod is a node's own.
 pub(crate) fn is_mirror(pod: &Value) -> bool {
-    pod["metadata"]["annotations"].get(MIRROR).is_some()
+    pod["metadata"]["annotations"].get(pod_template::MIRROR).is_some()
 }
 
 /// Validates a pod, new or changed.
-fn validate_whole(pod: &Value, errors: &mut Errors) {
+fn validate_whole(pod: &Value, old: Option<&Value>, errors: &mut Errors) {
     let (annotations, spec) = (Field::root(pod).below("metadata.annotations"), Field::root(pod).at("spec"));
-    security_profiles::validate_annotations(&annotations, &spec, errors);
-    pod_template::validate_spec(spec.value, &spec.path, false, errors);
+    let leniency = Leniency::of(old.map(Field::root).as_ref());
+    pod_template::annotations::validate(&annotations, &spec, &leniency, errors);
+    pod_template::validate_pod(&pod["metadata"], &spec, &leniency, errors);
 }
 
 fn validate_annotations_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let [new, old] = [new, old].map(|pod| Field::root(pod).below("metadata.annotations"));
-    security_profiles::validate_annotations_update(&new, &old, errors);
+    let [is, was] = [new, old].map(|pod| Field::root(pod).below("metadata.annotations"));
+    pod_template::annotations::validate_update(&is, &was, errors);
+    // Upstream looks at them once more.
+    let leniency = Leniency::of(Some(&Field::root(old)));
+    pod_template::annotations::validate(&is, &Field::root(new).at("spec"), &leniency, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::subresource::Part;
+
+    fn told(errors: Errors) -> Vec<String> {
+        errors.0.iter().map(|error| format!("{}: {}", error.field, error.detail)).collect()
+    }
+
+    #[test]
+    fn a_nodes_own_pods_stay_as_they_are() {
+        let pod = |annotations: Value| {
+            let mut pod = json!({"metadata": {"name": "x", "annotations": annotations}, "spec": {
+                "nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+            super::pod(pod.as_object_mut().unwrap());
+            pod
+        };
+        let own = pod(json!({(pod_template::MIRROR): "x"}));
+        let resized = |part: &dyn Part| {
+            let mut errors = Errors::default();
+            part.validate(&own, &own, &mut errors);
+            told(errors)
+        };
+        assert_eq!(resized(&resize::Resize), ["[]: Forbidden: static pods cannot be resized"]);
+        let ephemeral = resized(&ephemeral_containers::EphemeralContainers);
+        assert_eq!(ephemeral, ["[]: Forbidden: static pods do not support ephemeral containers"]);
+        for other in [json!({}), json!({(pod_template::MIRROR): "y"})] {
+            let mut errors = Errors::default();
+            Pod.validate_update(&pod(other), &own, &mut errors);
+            let why = "Forbidden: may not remove or update mirror pod annotation";
+            assert_eq!(told(errors), [format!("metadata.annotations[{}]: {why}", pod_template::MIRROR)]);
+        }
+        let mut claims = own.clone();
+        claims["spec"]["resourceClaims"] = json!([{"name": "a", "resourceClaimName": "b"}]);
+        let mut errors = Errors::default();
+        Pod.validate_create(&claims, &mut errors);
+        assert_eq!(told(errors), ["[]: Forbidden: static pods do not support resource claims"]);
+    }
 }

@@ -4,10 +4,16 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use crate::apiserver::validation::{
-    errors::{Errors, list, text},
-    names,
+use super::{claim_statuses, container_statuses};
+use crate::{
+    apiserver::validation::{
+        errors::{Errors, list, text},
+        names,
+    },
+    kinds::shared::field::Field,
 };
+
+const AGAIN: &str = "may not be transitioned to non-terminated state";
 
 /// Restores what a status update does not reach: owners, the QoS class, and generations that older clients do not know.
 pub(super) fn reset_fields(object: &mut Value, old: &Value) {
@@ -43,27 +49,42 @@ fn keep_observed_generations(status: &mut Value, old: &Value) {
 
 /// Validates a status update.
 pub(super) fn validate(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_fields(&new["status"], &old["status"], errors);
-    validate_transitions(&old["spec"], &new["status"], &old["status"], errors);
+    let (status, was) = (Field::root(new).at("status"), Field::root(old).at("status"));
+    for condition in status.at("conditions").items() {
+        not_negative(&condition.at("observedGeneration"), errors);
+        // The path is upstream's.
+        let kind = Field { value: &condition.value["type"], path: format!("{}.Type", condition.path) };
+        kind.label_key(errors);
+    }
+    validate_nomination(&status.at("nominatedNodeName"), &was, &old["spec"], errors);
+    not_negative(&status.at("observedGeneration"), errors);
+    let class = was.at("qosClass");
+    if !class.is_empty() && status.value["qosClass"] != *class.value {
+        let shown = format!("{:?}", status.at("qosClass").text());
+        status.at("qosClass").invalid_as(&shown, "field is immutable", errors);
+    }
+    validate_transitions(&old["spec"], status.value, was.value, errors);
+    claim_statuses::validate(&status, &new["spec"], errors);
+    for (single, several) in [("podIP", "podIPs"), ("hostIP", "hostIPs")] {
+        validate_addresses(&status, &was, single, several, errors);
+    }
+    container_statuses::validate(&status, &new["spec"], errors);
 }
 
-fn validate_fields(status: &Value, old: &Value, errors: &mut Errors) {
-    if !text(old, "qosClass").is_empty() && status["qosClass"] != old["qosClass"] {
-        errors.invalid("status.qosClass", &status["qosClass"], "field is immutable");
+fn not_negative(generation: &Field<'_>, errors: &mut Errors) {
+    if generation.number().is_some_and(|n| n < 0) {
+        generation.invalid("must be a non-negative integer", errors);
     }
-    if status["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
-        errors.invalid("status.observedGeneration", &status["observedGeneration"], "must be a non-negative integer");
+}
+
+/// A pod is nominated for a node by its name, and only while it has none.
+fn validate_nomination(node: &Field<'_>, old: &Field<'_>, spec: &Value, errors: &mut Errors) {
+    if node.is_empty() || node.text() == old.at("nominatedNodeName").text() {
+        return;
     }
-    for (at, condition) in list(status, "conditions") {
-        let here = format!("status.conditions[{at}]");
-        errors.unless(format!("{here}.Type"), text(condition, "type"), names::qualified(text(condition, "type")));
-        if condition["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
-            let field = format!("{here}.observedGeneration");
-            errors.invalid(field, &condition["observedGeneration"], "must be a non-negative integer");
-        }
-    }
-    for (single, several) in [("podIP", "podIPs"), ("hostIP", "hostIPs")] {
-        validate_addresses(status, single, several, errors);
+    node.fits(names::subdomain, errors);
+    if !text(spec, "nodeName").is_empty() {
+        node.forbidden("may not be set on pods that are already bound to a node", errors);
     }
 }
 
@@ -77,8 +98,15 @@ fn validate_transitions(spec: &Value, new: &Value, old: &Value, errors: &mut Err
             let container = list(spec, containers).map(|(_, container)| container).find(|c| text(c, "name") == name);
             if ended.is_object() && !may_run_again(spec, container, ended) && again() {
                 let field = format!("status.{statuses}[{at}].state");
-                errors.forbidden(field, "may not be transitioned to non-terminated state");
+                errors.forbidden(field, AGAIN);
             }
+        }
+    }
+    // Those that a user adds run once.
+    for (at, was) in list(old, "ephemeralContainerStatuses").filter(|(_, was)| was["state"]["terminated"].is_object()) {
+        let again = |is: &Value| is["name"] == was["name"] && is["state"]["terminated"].is_null();
+        for _ in list(new, "ephemeralContainerStatuses").filter(|(_, is)| again(is)) {
+            errors.forbidden(format!("status.ephemeralContainerStatuses[{at}].state"), AGAIN);
         }
     }
 }
@@ -100,26 +128,24 @@ fn may_run_again(spec: &Value, container: Option<&Value>, ended: &Value) -> bool
     }
 }
 
-/// An address that stands alone and in a list: at most one of each family.
-fn validate_addresses(status: &Value, single: &str, several: &str, errors: &mut Errors) {
-    let first = text(status, single);
-    let mut all: Vec<&str> = list(status, several).map(|(_, entry)| text(entry, "ip")).collect();
-    match all.first() {
-        None if !first.is_empty() => all.push(first),
-        Some(other) if several == "hostIPs" && *other != first => {
-            errors.invalid_text(format!("status.{several}[0].ip"), other, "must be equal to `hostIP`");
-        }
-        _ => {}
+/// An address that stands alone and in a list: at most one of each family. Those that were there may be wrong.
+fn validate_addresses(status: &Field<'_>, old: &Field<'_>, single: &str, several: &str, errors: &mut Errors) {
+    let (alone, all, before) = (status.at(single), status.at(several), old.at(several));
+    if let Some(first) = all.items().next().map(|first| first.at("ip"))
+        && several == "hostIPs"
+        && first.text() != alone.text()
+    {
+        errors.invalid_text(first.path.as_str(), first.text(), "must be equal to `hostIP`");
     }
-    for (at, address) in all.iter().enumerate() {
-        errors.unless(format!("status.{several}[{at}]"), address, names::ip(address));
+    for entry in all.items().filter(|entry| !before.items().any(|was| was.value["ip"] == entry.value["ip"])) {
+        let address = text(entry.value, "ip");
+        errors.unless(entry.path, address, names::ip(address));
     }
-    let of = |v4: bool| all.iter().filter(|a| a.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv4() == v4)).count();
+    let addresses: Vec<IpAddr> = all.items().filter_map(|entry| text(entry.value, "ip").parse().ok()).collect();
+    let of = |v4: bool| addresses.iter().filter(|ip| ip.is_ipv4() == v4).count();
     if of(true) > 1 || of(false) > 1 {
-        errors.invalid(
-            format!("status.{several}"),
-            &status[several],
-            "may specify no more than one IP for each IP family",
-        );
+        let shown: Vec<Value> = all.items().map(|entry| json!({"IP": entry.value["ip"]})).collect();
+        let why = "may specify no more than one IP for each IP family";
+        all.invalid_as(&Value::Array(shown).to_string(), why, errors);
     }
 }

@@ -1,131 +1,263 @@
-//! What is refused in a Service. Pure.
+//! What is refused in a Service (upstream: `ValidateServiceCreate`, `ValidateServiceUpdate`). Pure.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use serde_json::{Value, json};
+use windlass_kit::addresses::SOURCE_RANGES_ANNOTATION;
 
-use super::allocator::needs_health_check;
+use super::{
+    allocator::needs_health_check,
+    families::{self, is_headless},
+    prepare::is_externally_accessible,
+};
 use crate::{
     apiserver::validation::{
-        errors::{Errors, PORT, list, text},
+        errors::{Cause, Errors, PORT, list, text},
         names,
     },
-    kinds::shared::endpoints::PROTOCOLS,
+    kinds::shared::{
+        endpoints::{PROTOCOLS, validate_special},
+        field::Field,
+    },
 };
 
-pub(super) fn validate_spec(spec: &Value, errors: &mut Errors) {
-    errors.one_of("spec.type", &spec["type"], &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
-    errors.one_of("spec.sessionAffinity", &spec["sessionAffinity"], &["ClientIP", "None"]);
-    errors.optional_one_of("spec.internalTrafficPolicy", &spec["internalTrafficPolicy"], &["Cluster", "Local"]);
-    names::labels(&spec["selector"], "spec.selector", errors);
-    let kind = text(spec, "type");
-    let headless = spec["clusterIP"] == "None";
-    if headless && matches!(kind, "NodePort" | "LoadBalancer") {
-        errors.invalid(
-            "spec.clusterIPs[0]",
-            &spec["clusterIP"],
-            &format!("may not be set to 'None' for {kind} services"),
-        );
-    }
-    if kind == "ExternalName" {
-        let name = text(spec, "externalName").trim_end_matches('.');
-        if name.is_empty() {
-            errors.required("spec.externalName", "");
-        } else {
-            errors.unless("spec.externalName", name, names::subdomain(&name.to_lowercase()));
-        }
-    } else if !headless && !text(spec, "clusterIP").is_empty() {
-        errors.unless("spec.clusterIPs[0]", text(spec, "clusterIP"), names::ip(text(spec, "clusterIP")));
-    }
-    let timeout = &spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"];
-    if timeout.as_i64().is_some_and(|n| !(1..=86400).contains(&n)) {
-        errors.invalid(
-            "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
-            timeout,
-            "must be greater than 0 and less than 86400",
-        );
-    }
-    for (at, ip) in list(spec, "externalIPs") {
-        let ip = ip.as_str().unwrap_or_default();
-        errors.unless(format!("spec.externalIPs[{at}]"), ip, names::ip(ip));
-    }
-    errors.optional_one_of("spec.externalTrafficPolicy", &spec["externalTrafficPolicy"], &["Cluster", "Local"]);
-    health_check(spec, errors);
-    service_ports(spec, headless, kind, errors);
-}
+const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 
-fn health_check(spec: &Value, errors: &mut Errors) {
-    const FIELD: &str = "spec.healthCheckNodePort";
-    let port = &spec["healthCheckNodePort"];
-    // Without a number the service gets one.
-    if port.as_i64().unwrap_or(0) == 0 {
+/// Refuses a Service; what stood in `old` already may stay, where upstream lets it.
+pub(super) fn validate(object: &Value, old: Option<&Value>, errors: &mut Errors) {
+    // Upstream allocates first, and tells of nothing else where that fails.
+    let before = errors.0.len();
+    families::validate(object, old, errors);
+    if errors.0.len() > before {
         return;
     }
-    // Whether it can be had is for the allocator to say.
-    if !needs_health_check(spec) {
-        let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
-        errors.invalid(FIELD, port, why);
+    if let Some(old) = old {
+        families::validate_changes(object, old, errors);
+        class_unchanged(object, old, errors);
+        health_check_unchanged(&object["spec"], &old["spec"], errors);
+    }
+    topology_annotations(object, errors);
+    let spec = Field::root(object).at("spec");
+    let kind = spec.at("type").text();
+    ports_and_name(&spec, kind, errors);
+    names::labels(spec.at("selector").value, "spec.selector", errors);
+    affinity(&spec, errors);
+    external_ips(&spec, old, errors);
+    spec.at("type").required_one_of(&["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], errors);
+    numbers(&spec, kind, errors);
+    source_ranges(object, old, kind, errors);
+    let allocates = spec.at("allocateLoadBalancerNodePorts");
+    if allocates.is_set() && kind != "LoadBalancer" {
+        allocates.forbidden(ONLY_BALANCED, errors);
+    }
+    class(&spec, kind, errors);
+    external_traffic(&spec, kind, errors);
+    spec.at("internalTrafficPolicy").optional_one_of(&["Cluster", "Local"], errors);
+    let distribution = spec.at("trafficDistribution");
+    distribution.optional_one_of(&["PreferClose", "PreferSameZone", "PreferSameNode"], errors);
+}
+
+fn topology_annotations(object: &Value, errors: &mut Errors) {
+    const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+    const MODE: &str = "service.kubernetes.io/topology-mode";
+    let annotations = &object["metadata"]["annotations"];
+    let (hints, mode) = (&annotations[HINTS], &annotations[MODE]);
+    if hints.is_string() && mode.is_string() && hints != mode {
+        let why = format!("must match annotations[{HINTS}] when both are specified");
+        errors.invalid(format!("metadata.annotations[{MODE}]"), mode, &why);
     }
 }
 
-fn service_ports(spec: &Value, headless: bool, kind: &str, errors: &mut Errors) {
-    let count = list(spec, "ports").count();
-    if count == 0 && !headless && kind != "ExternalName" {
-        errors.required("spec.ports", "");
+fn ports_and_name(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
+    let (ports, ips) = (spec.at("ports"), spec.at("clusterIPs"));
+    if ports.is_empty() && !is_headless(spec) && kind != "ExternalName" {
+        ports.required("", errors);
     }
-    let (mut port_names, mut numbers, mut node_ports) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    for (at, port) in list(spec, "ports") {
-        let here = format!("spec.ports[{at}]");
-        let (name, protocol) = (text(port, "name"), text(port, "protocol"));
+    match kind {
+        "LoadBalancer" | "NodePort" if is_headless(spec) => {
+            let first = format!("{}[0]", ips.path);
+            errors.invalid(first, &ips.value[0], &format!("may not be set to 'None' for {kind} services"));
+        }
+        "ExternalName" => {
+            for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                if !spec.at(field).is_empty() {
+                    spec.at(field).forbidden("may not be set for ExternalName services", errors);
+                }
+            }
+            let name = spec.at("externalName");
+            match name.text().strip_suffix('.').unwrap_or_else(|| name.text()) {
+                "" => name.required("", errors),
+                absolute => errors.unless(name.path.as_str(), absolute, names::subdomain(absolute)),
+            }
+        }
+        _ => {}
+    }
+    let mut seen = BTreeSet::new();
+    for port in ports.items() {
+        let name = port.at("name");
         if name.is_empty() {
-            if count > 1 {
-                errors.required(format!("{here}.name"), "");
+            if ports.len() > 1 {
+                name.required("", errors);
             }
-        } else if let Some(why) = names::label(name) {
-            errors.invalid_text(format!("{here}.name"), name, &why);
-        } else if !port_names.insert(name) {
-            errors.duplicate(format!("{here}.name"), &port["name"]);
-        }
-        if !names::is_port(&port["port"]) {
-            errors.invalid(format!("{here}.port"), &port["port"], PORT);
-        } else if !numbers.insert((port["port"].as_i64(), protocol)) {
-            errors.duplicate(&here, &serde_json::json!({"port": port["port"], "protocol": protocol}));
-        }
-        errors.one_of(format!("{here}.protocol"), &port["protocol"], PROTOCOLS);
-        if kind != "ExternalName" || !port["targetPort"].is_null() {
-            names::port_or_name(&format!("{here}.targetPort"), &port["targetPort"], errors);
-        }
-        if let Some(node_port) = port["nodePort"].as_i64().filter(|n| *n != 0) {
-            if matches!(kind, "ClusterIP" | "ExternalName") {
-                errors.forbidden(format!("{here}.nodePort"), &format!("may not be used when `type` is '{kind}'"));
-            } else if !names::is_port(&port["nodePort"]) {
-                errors.invalid(format!("{here}.nodePort"), &port["nodePort"], PORT);
-            } else if !node_ports.insert((node_port, protocol)) {
-                errors.duplicate(format!("{here}.nodePort"), &port["nodePort"]);
+        } else {
+            name.fits(names::label, errors);
+            if !seen.insert(name.text()) {
+                name.duplicate(errors);
             }
+        }
+        one_port(&port, errors);
+    }
+}
+
+fn one_port(port: &Field<'_>, errors: &mut Errors) {
+    let number = port.at("port");
+    if !names::is_port(number.value) {
+        errors.invalid(number.path, &json!(number.value.as_i64().unwrap_or(0)), PORT);
+    }
+    port.at("protocol").required_one_of(PROTOCOLS, errors);
+    // It is the number of the port, unless it is set.
+    let target = port.at("targetPort");
+    if target.is_set() {
+        names::port_or_name(&target.path, target.value, errors);
+    } else {
+        errors.invalid(target.path, &json!(0), PORT);
+    }
+    let protocol = port.at("appProtocol");
+    if protocol.is_set() {
+        protocol.label_key(errors);
+    }
+}
+
+fn affinity(spec: &Field<'_>, errors: &mut Errors) {
+    spec.at("sessionAffinity").required_one_of(&["ClientIP", "None"], errors);
+    let timeout = spec.below("sessionAffinityConfig.clientIP.timeoutSeconds");
+    if spec.at("sessionAffinity").text() == "ClientIP" && timeout.number().is_some_and(|n| !(1..=86400).contains(&n)) {
+        timeout.invalid("must be greater than 0 and less than 86400", errors);
+    }
+}
+
+fn external_ips(spec: &Field<'_>, old: Option<&Value>, errors: &mut Errors) {
+    let existing = old.map(|old| Field::root(old).below("spec.externalIPs").texts()).unwrap_or_default();
+    for ip in spec.at("externalIPs").items() {
+        match names::ip(ip.text()).filter(|_| !existing.contains(&ip.text())) {
+            Some(why) => ip.invalid(&why, errors),
+            None => validate_special(&ip.path, ip.text(), false, errors),
         }
     }
 }
 
-/// The cluster IP of a service that keeps one is immutable.
-pub(super) fn validate_spec_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (was, is) = (text(old, "clusterIP"), text(new, "clusterIP"));
-    if new["type"] != "ExternalName" && old["type"] != "ExternalName" && !was.is_empty() && was != is {
-        errors.invalid("spec.clusterIPs[0]", &json!([is]), "may not change once set");
+/// What each number may be once only.
+fn numbers(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
+    let node_port = |port: &Field<'_>| port.at("nodePort").number().filter(|number| *number != 0);
+    for port in spec.at("ports").items().filter(|port| kind == "ClusterIP" && node_port(port).is_some()) {
+        port.at("nodePort").forbidden("may not be used when `type` is 'ClusterIP'", errors);
     }
+    let mut seen = BTreeSet::new();
+    for port in spec.at("ports").items() {
+        let taken = node_port(&port).is_some_and(|number| !seen.insert((port.at("protocol").text(), number)));
+        match kind {
+            // Upstream's allocator is asked before.
+            "LoadBalancer" | "NodePort" if taken => {
+                port.at("nodePort").invalid("provided port is already allocated", errors);
+            }
+            _ if taken => port.at("nodePort").duplicate(errors),
+            _ => {}
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for port in spec.at("ports").items() {
+        let (protocol, number) = (port.at("protocol").text(), port.at("port").number().unwrap_or(0));
+        if !seen.insert((protocol, number)) {
+            // Upstream writes its internal type, in the order of its fields.
+            let shown = format!(
+                "{{\"Name\":\"\",\"Protocol\":{},\"AppProtocol\":null,\"Port\":{number},\"TargetPort\":0,\"NodePort\":0}}",
+                json!(protocol)
+            );
+            errors.push(port.path, Cause::Duplicate, format!("Duplicate value: {shown}"));
+        }
+    }
+}
+
+fn source_ranges(object: &Value, old: Option<&Value>, kind: &str, errors: &mut Errors) {
+    let ranges = Field::root(object).below("spec.loadBalancerSourceRanges");
+    if !ranges.is_empty() {
+        // The name of upstream's internal field.
+        const FIELD: &str = "spec.LoadBalancerSourceRanges";
+        if kind != "LoadBalancer" {
+            errors.forbidden(FIELD, ONLY_BALANCED);
+        }
+        let before = old.map(|old| Field::root(old).below("spec.loadBalancerSourceRanges").texts());
+        let before: Vec<&str> = before.into_iter().flatten().map(str::trim).collect();
+        for (at, range) in ranges.texts().into_iter().map(str::trim).enumerate() {
+            if !before.contains(&range) {
+                errors.unless(format!("{FIELD}[{at}]"), range, names::cidr(range));
+            }
+        }
+        return;
+    }
+    let annotation =
+        |object: &Value| object["metadata"]["annotations"][SOURCE_RANGES_ANNOTATION].as_str().map(str::to_owned);
+    let Some(listed) = annotation(object) else { return };
+    let field = format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]");
+    if kind != "LoadBalancer" {
+        errors.forbidden(field.as_str(), ONLY_BALANCED);
+    }
+    if old.and_then(annotation).is_none_or(|before| before != listed) && !listed.trim().is_empty() {
+        for range in listed.trim().split(',').map(str::trim) {
+            errors.unless(field.as_str(), range, names::cidr(range));
+        }
+    }
+}
+
+/// Another implementation would else take over a balancer that it does not know.
+fn class_unchanged(new: &Value, old: &Value, errors: &mut Errors) {
+    let (new, old) = (Field::root(new).at("spec"), Field::root(old).at("spec"));
+    let both = [&new, &old].iter().all(|spec| spec.at("type").text() == "LoadBalancer");
+    if both && new.at("loadBalancerClass").value != old.at("loadBalancerClass").value {
+        new.at("loadBalancerClass").invalid("may not change once set", errors);
+    }
+    class(&new, new.at("type").text(), errors);
+}
+
+fn class(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
+    let class = spec.at("loadBalancerClass");
+    match kind {
+        _ if !class.is_set() => {}
+        "LoadBalancer" => class.label_key(errors),
+        _ => class.forbidden(ONLY_BALANCED, errors),
+    }
+}
+
+fn external_traffic(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
+    let policy = spec.at("externalTrafficPolicy");
+    if is_externally_accessible(kind, Some(spec.at("externalIPs").value)) {
+        policy.required_one_of(&["Cluster", "Local"], errors);
+    } else if !policy.is_empty() {
+        policy.invalid("may only be set for externally-accessible services", errors);
+    }
+    let port = spec.at("healthCheckNodePort");
+    // Without a number the service gets one; whether a number can be had is for the allocator to say.
+    if port.number().is_some_and(|number| number != 0) && !needs_health_check(spec.value) {
+        port.invalid("may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'", errors);
+    }
+}
+
+fn health_check_unchanged(new: &Value, old: &Value, errors: &mut Errors) {
     let port = |spec: &Value| spec["healthCheckNodePort"].as_i64().unwrap_or(0);
     if needs_health_check(old) && needs_health_check(new) && port(old) != port(new) {
         errors.forbidden("spec.healthCheckNodePort", "field is immutable");
     }
 }
 
-pub(super) fn validate_load_balancer(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_load_balancer(object: &Value, old: &Value, errors: &mut Errors) {
     let balancer = &object["status"]["loadBalancer"];
     let any = list(balancer, "ingress").next().is_some();
     if any && object["spec"]["type"] != "LoadBalancer" {
         errors.forbidden("status.loadBalancer.ingress", "may only be used when `spec.type` is 'LoadBalancer'");
         return;
     }
+    let existing: BTreeSet<&str> =
+        list(&old["status"]["loadBalancer"], "ingress").map(|(_, ingress)| text(ingress, "ip")).collect();
     for (at, ingress) in list(balancer, "ingress") {
         let here = format!("status.loadBalancer.ingress[{at}]");
         let (ip, mode, name) = (text(ingress, "ip"), &ingress["ipMode"], text(ingress, "hostname"));
@@ -134,13 +266,16 @@ pub(super) fn validate_load_balancer(object: &Value, errors: &mut Errors) {
                 errors.forbidden(format!("{here}.ipMode"), "may not be specified when `ip` is not set");
             }
         } else {
-            errors.unless(format!("{here}.ip"), ip, names::ip(ip));
+            if !existing.contains(ip) {
+                errors.unless(format!("{here}.ip"), ip, names::ip(ip));
+            }
             errors.one_of(format!("{here}.ipMode"), mode, &["Proxy", "VIP"]);
         }
-        if name.parse::<IpAddr>().is_ok() {
-            errors.invalid_text(format!("{here}.hostname"), name, "must be a DNS name, not an IP address");
-        } else if !name.is_empty() {
+        if !name.is_empty() {
             errors.unless(format!("{here}.hostname"), name, names::subdomain(name));
+            if name.parse::<IpAddr>().is_ok() {
+                errors.invalid_text(format!("{here}.hostname"), name, "must be a DNS name, not an IP address");
+            }
         }
     }
 }

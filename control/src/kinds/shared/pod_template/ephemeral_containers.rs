@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::container::{self, Pod};
 use crate::{
-    apiserver::validation::errors::{Errors, list, text},
+    apiserver::validation::errors::{Errors, list},
     kinds::shared::{
         field::Field,
         internal_version::{Internal, Table},
@@ -126,15 +126,17 @@ TTY tty false
 TargetContainerName targetContainerName \"\"
 ";
 
-/// Validates the ephemeral containers of a pod, whose other containers are in `pod`.
-pub(super) fn validate<'a>(spec: &'a Value, path: &str, pod: &mut Pod<'a>, errors: &mut Errors) {
-    let others: BTreeSet<&str> = pod.names.clone();
-    for (at, each) in list(spec, "ephemeralContainers") {
-        let here = Field { value: each, path: format!("{path}.ephemeralContainers[{at}]") };
-        container::common(each, &here.path, pod, errors);
-        let (name, target) = (text(each, "name"), here.at("targetContainerName"));
-        if !pod.names.insert(name) {
-            errors.duplicate(format!("{}.name", here.path), &Value::from(name));
+/// Validates the ephemeral containers of a pod, which templates do not have.
+pub(super) fn validate(spec: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
+    let named = |list: &str| spec.at(list).items().map(|container| container.at("name").text());
+    let others: BTreeSet<&str> = named("containers").chain(named("initContainers")).collect();
+    let mut names = others.clone();
+    for here in spec.at("ephemeralContainers").items() {
+        container::common(&here, pod, errors);
+        container::only_for_pods(&here, errors);
+        let (name, target) = (here.at("name"), here.at("targetContainerName"));
+        if !names.insert(name.text()) {
+            errors.duplicate(name.path.as_str(), &Value::from(name.text()));
         }
         if !target.is_empty() && !others.contains(target.text()) {
             errors.not_found(target.path.as_str(), target.value);

@@ -1,23 +1,28 @@
 //! The spec of a pod, in the pod itself or in the template of a controller.
 
+pub(crate) mod annotations;
 mod container;
+mod disabled;
 mod ephemeral_containers;
+mod fields;
+mod leniency;
+mod resources;
 mod scheduling;
+mod security;
 pub(crate) mod security_profiles;
+mod tolerations;
 mod volume;
 mod warnings;
-
-use std::collections::BTreeSet;
+mod windows;
 
 use serde_json::Value;
 
 use super::field::Field;
-use crate::apiserver::validation::{
-    errors::{Errors, list, text},
-    names,
-};
+use crate::apiserver::validation::{errors::Errors, names};
 use container::Pod;
+pub(crate) use disabled::drop_disabled;
 pub(crate) use ephemeral_containers::validate_update as validate_ephemeral_containers_update;
+pub(crate) use leniency::Leniency;
 pub(crate) use scheduling::complete as complete_scheduling;
 pub(crate) use volume::validate_no_back_steps;
 pub(crate) use warnings::warnings;
@@ -25,103 +30,86 @@ pub(crate) use warnings::warnings;
 /// The lists of containers in a spec, in upstream's order.
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
+/// The annotation of the pods by which a node shows those of its own files.
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// The containers of all lists.
 fn containers<'a>(spec: &Field<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
     CONTAINER_LISTS.map(|list| spec.at(list).items()).into_iter().flatten()
 }
 
-/// Validates a pod's spec; `template` says that it stands in a controller, which has checked the restart policy.
-pub(crate) fn validate_spec(spec: &Value, path: &str, template: bool, errors: &mut Errors) {
-    let field = Field { value: spec, path: path.to_owned() };
-    let volumes = volume::all(spec, path, errors);
-    let host_network = spec["hostNetwork"] == true;
-    let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
-    let mut pod = Pod { volumes, host_network, grace, names: BTreeSet::new(), host_ports: BTreeSet::new() };
-    if list(spec, "containers").next().is_none() {
-        errors.required(format!("{path}.containers"), "");
-    }
-    for (key, init) in [("containers", false), ("initContainers", true)] {
-        for (at, each) in list(spec, key) {
-            container::container(each, &format!("{path}.{key}[{at}]"), init, &mut pod, errors);
-        }
-        // Only containers that run at the same time compete for ports.
-        pod.host_ports.clear();
-    }
-    ephemeral_containers::validate(spec, path, &mut pod, errors);
-    if template && list(spec, "ephemeralContainers").next().is_some() {
-        errors.forbidden(format!("{path}.ephemeralContainers"), "ephemeral containers not allowed in pod template");
-    }
-    if !template {
-        errors.one_of(format!("{path}.restartPolicy"), &spec["restartPolicy"], &["Always", "OnFailure", "Never"]);
-    }
-    errors.one_of(
-        format!("{path}.dnsPolicy"),
-        &spec["dnsPolicy"],
-        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
-    );
-    names::labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), errors);
-    let context = &spec["securityContext"];
-    container::ids(context, &format!("{path}.securityContext"), &["runAsUser", "runAsGroup", "fsGroup"], errors);
-    for (at, group) in list(context, "supplementalGroups") {
-        container::id(group, format!("{path}.securityContext.supplementalGroups[{at}]"), errors);
-    }
-    security_profiles::validate_context(&field.at("securityContext"), errors);
-    scheduling::validate_affinity(&field.at("affinity"), errors);
-    if spec["dnsPolicy"] == "None" && list(&spec["dnsConfig"], "nameservers").next().is_none() {
-        errors.required(
-            format!("{path}.dnsConfig.nameservers"),
-            "must provide at least one DNS nameserver when `dnsPolicy` is None",
-        );
-    }
-    scheduling::validate_spread(&field.at("topologySpreadConstraints"), errors);
-    for key in ["serviceAccountName", "nodeName"] {
-        field.at(key).optionally_fits(names::subdomain, errors);
-    }
-    let deadline = &spec["activeDeadlineSeconds"];
-    if deadline.as_i64().is_some_and(|n| !(1..=i64::from(i32::MAX)).contains(&n)) {
-        errors.invalid(
-            format!("{path}.activeDeadlineSeconds"),
-            deadline,
-            "must be between 1 and 2147483647, inclusive",
-        );
-    }
-    for key in ["hostname", "subdomain"] {
-        field.at(key).optionally_fits(names::label, errors);
-    }
-    tolerations(spec, path, errors);
-    for (at, alias) in list(spec, "hostAliases") {
-        errors.unless(format!("{path}.hostAliases[{at}].ip"), text(alias, "ip"), names::ip(text(alias, "ip")));
+/// Validates the spec of a template, in a controller, which has its own rules for some of it.
+pub(crate) fn validate_template(spec: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+    validate_spec(spec, &Value::Null, true, leniency, errors);
+}
+
+/// Validates tolerations, wherever they stand.
+pub(crate) fn validate_tolerations(all: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+    tolerations::validate(all, &Pod::of_nothing(leniency), errors);
+}
+
+/// Validates the spec of a pod with this metadata.
+pub(crate) fn validate_pod(metadata: &Value, spec: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+    let pod = validate_spec(spec, metadata, false, leniency, errors);
+    fields::tokens_of_nobody(spec, &pod, errors);
+    for container in ["containers", "initContainers"].into_iter().flat_map(|list| spec.at(list).items()) {
+        container::only_for_pods(&container, errors);
     }
 }
 
-fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
-    for (at, toleration) in list(spec, "tolerations") {
-        let here = format!("{path}.tolerations[{at}]");
-        let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
-        if !key.is_empty() {
-            Field { value: &toleration["key"], path: format!("{here}.key") }.label_key(errors);
-        } else if operator != "Exists" {
-            errors.invalid_text(
-                format!("{here}.operator"),
-                operator,
-                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
-            );
-        }
-        errors.optional_one_of(format!("{here}.operator"), &toleration["operator"], &["Equal", "Exists"]);
-        if operator == "Exists" && !text(toleration, "value").is_empty() {
-            errors.invalid(format!("{here}.operator"), toleration, "value must be empty when `operator` is 'Exists'");
-        }
-        errors.optional_one_of(
-            format!("{here}.effect"),
-            &toleration["effect"],
-            &["NoSchedule", "PreferNoSchedule", "NoExecute"],
-        );
-        if toleration["tolerationSeconds"].is_number() && text(toleration, "effect") != "NoExecute" {
-            errors.invalid(
-                format!("{here}.effect"),
-                &toleration["effect"],
-                "effect must be 'NoExecute' when `tolerationSeconds` is set",
-            );
-        }
+/// Validates what a RuntimeClass adds to its pods: the cost beside their containers, and which taints they take.
+pub(crate) fn validate_runtime_class(overhead: &Field<'_>, tolerations: &Field<'_>, errors: &mut Errors) {
+    let leniency = Leniency::of(None);
+    let pod = Pod::of_nothing(&leniency);
+    resources::validate_overhead(overhead, &pod, errors);
+    tolerations::validate(tolerations, &pod, errors);
+}
+
+fn validate_spec<'a>(
+    spec: &Field<'a>,
+    metadata: &Value,
+    template: bool,
+    leniency: &'a Leniency,
+    errors: &mut Errors,
+) -> Pod<'a> {
+    let (grace, claims) = (spec.at("terminationGracePeriodSeconds"), spec.at("resourceClaims"));
+    if !grace.is_set() {
+        grace.required("", errors);
     }
+    let pod_name = metadata["name"].as_str().unwrap_or_default();
+    let pod = Pod {
+        volumes: volume::all(&spec.at("volumes"), pod_name, template, leniency, errors),
+        claims: claims.items().map(|claim| claim.at("name").text()).filter(|name| !name.is_empty()).collect(),
+        grace: grace.number(),
+        restart_policy: spec.at("restartPolicy").text(),
+        has_users: security::has_users(spec),
+        template,
+        leniency,
+    };
+    fields::resource_claims(&claims, metadata["annotations"].get(MIRROR).is_some(), errors);
+    container::validate_containers(&spec.at("containers"), &pod, errors);
+    container::validate_init_containers(spec, &pod, errors);
+    ephemeral_containers::validate(spec, &pod, errors);
+    resources::validate_pod(spec, &pod, errors);
+    container::validate_host_network(spec, &pod, errors);
+    let dns = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    spec.at("restartPolicy").required_one_of(&["Always", "OnFailure", "Never"], errors);
+    spec.at("dnsPolicy").required_one_of(&dns, errors);
+    names::labels(&spec.value["nodeSelector"], &spec.at("nodeSelector").path, errors);
+    security::validate_pod(spec, &pod, errors);
+    scheduling::validate_affinity(&spec.at("affinity"), leniency, errors);
+    fields::dns(spec, errors);
+    fields::gates(spec, errors);
+    scheduling::validate_spread(&spec.at("topologySpreadConstraints"), leniency, errors);
+    windows::validate_host_process(spec, errors);
+    security::validate_users(spec, &pod, errors);
+    fields::hostname_override(spec, errors);
+    fields::names_of_others(spec, errors);
+    tolerations::validate(&spec.at("tolerations"), &pod, errors);
+    fields::host_aliases(&spec.at("hostAliases"), errors);
+    fields::classes(spec, errors);
+    resources::validate_overhead(&spec.at("overhead"), &pod, errors);
+    windows::validate_os(spec, errors);
+    container::validate_file_references(spec, errors);
+    pod
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::leniency::{Broken, Leniency};
 use crate::{
     apiserver::validation::{
         errors::{Cause, Errors},
@@ -18,21 +19,22 @@ const NO_KEY: &str = "can not be empty";
 const NONE: &str = "must be greater than zero";
 
 /// Validates the affinity of a pod.
-pub(super) fn validate_affinity(affinity: &Field<'_>, errors: &mut Errors) {
+pub(super) fn validate_affinity(affinity: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
     let nodes = affinity.at("nodeAffinity");
     let required = nodes.at(REQUIRED);
     if required.is_set() {
-        node_selector::validate(&required, errors);
+        node_selector::validate_with(&required, !leniency.allows(Broken::NodeAffinityValues), errors);
     }
+    let any_value = leniency.allows(Broken::AffinityValues);
     for term in nodes.at(PREFERRED).items() {
         validate_weight(&term, errors);
         node_selector::validate_term(&term.at("preference"), false, errors);
     }
     for pods in [affinity.at("podAffinity"), affinity.at("podAntiAffinity")] {
-        pods.at(REQUIRED).items().for_each(|term| validate_term(&term, errors));
+        pods.at(REQUIRED).items().for_each(|term| validate_term(&term, any_value, errors));
         for term in pods.at(PREFERRED).items() {
             validate_weight(&term, errors);
-            validate_term(&term.at("podAffinityTerm"), errors);
+            validate_term(&term.at("podAffinityTerm"), any_value, errors);
         }
     }
 }
@@ -45,9 +47,48 @@ fn validate_weight(term: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_term(term: &Field<'_>, errors: &mut Errors) {
-    selector::validate(&term.at("labelSelector"), errors);
-    selector::validate(&term.at("namespaceSelector"), errors);
+fn validate_term_selectors(term: &Field<'_>, any_value: bool, errors: &mut Errors) {
+    selector::validate_with(&term.at("labelSelector"), any_value, errors);
+    selector::validate_with(&term.at("namespaceSelector"), any_value, errors);
+}
+
+/// The terms of affinity to pods, whether they are required or not.
+fn terms_of_pods<'a>(spec: &Field<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
+    let pods = ["podAffinity", "podAntiAffinity"].map(|kind| spec.at("affinity").at(kind));
+    pods.into_iter().flat_map(|pods| {
+        let preferred = pods.at(PREFERRED).items().map(|term| term.at("podAffinityTerm"));
+        pods.at(REQUIRED).items().chain(preferred)
+    })
+}
+
+/// Validates the selectors of affinity to pods.
+pub(super) fn validate_affinity_selectors(spec: &Field<'_>, errors: &mut Errors) {
+    terms_of_pods(spec).for_each(|term| validate_term_selectors(&term, false, errors));
+}
+
+/// Whether required affinity to nodes has values that are no values of labels.
+pub(super) fn has_odd_node_values(spec: &Field<'_>) -> bool {
+    let terms = spec.below("affinity.nodeAffinity").at(REQUIRED).at("nodeSelectorTerms");
+    let mut values = terms
+        .items()
+        .flat_map(|term| term.at("matchExpressions").items())
+        .flat_map(|expression| expression.at("values").items());
+    values.any(|value| names::label_value(value.text()).is_some())
+}
+
+/// Validates the selectors of constraints.
+pub(super) fn validate_spread_selectors(spec: &Field<'_>, errors: &mut Errors) {
+    let all = spec.at("topologySpreadConstraints");
+    all.items().for_each(|constraint| selector::validate(&constraint.at("labelSelector"), errors));
+}
+
+/// Validates the keys of constraints whose values are taken from the pod.
+pub(super) fn validate_spread_keys(spec: &Field<'_>, errors: &mut Errors) {
+    spec.at("topologySpreadConstraints").items().for_each(|constraint| validate_label_keys(&constraint, errors));
+}
+
+fn validate_term(term: &Field<'_>, any_value: bool, errors: &mut Errors) {
+    validate_term_selectors(term, any_value, errors);
     for name in term.at("namespaces").texts() {
         errors.unless(format!("{}.namespace", term.path), name, names::label(name));
     }
@@ -89,7 +130,7 @@ fn validate_label_keys(term: &Field<'_>, errors: &mut Errors) {
 }
 
 /// Validates how pods spread.
-pub(super) fn validate_spread(constraints: &Field<'_>, errors: &mut Errors) {
+pub(super) fn validate_spread(constraints: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
     let all: Vec<Field<'_>> = constraints.items().collect();
     for (at, constraint) in all.iter().enumerate() {
         let (skew, key, action) =
@@ -126,8 +167,33 @@ pub(super) fn validate_spread(constraints: &Field<'_>, errors: &mut Errors) {
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             constraint.at(policy).optional_one_of(&["Honor", "Ignore"], errors);
         }
-        validate_label_keys(constraint, errors);
-        selector::validate(&constraint.at("labelSelector"), errors);
+        if leniency.allows(Broken::SpreadKeys) {
+            validate_old_spread_keys(constraint, errors);
+        } else {
+            validate_label_keys(constraint, errors);
+        }
+        if !leniency.allows(Broken::SpreadSelectors) {
+            selector::validate(&constraint.at("labelSelector"), errors);
+        }
+    }
+}
+
+/// The rules of earlier versions (upstream: `ValidateMatchLabelKeysInTopologySpread`).
+fn validate_old_spread_keys(constraint: &Field<'_>, errors: &mut Errors) {
+    let (keys, labels) = (constraint.at("matchLabelKeys"), constraint.at("labelSelector"));
+    if keys.is_empty() {
+        return;
+    }
+    if !labels.is_set() {
+        return keys.forbidden("must not be specified when labelSelector is not set", errors);
+    }
+    let mut own: BTreeSet<&str> = labels.at("matchLabels").entries().map(|(key, _)| key).collect();
+    own.extend(labels.at("matchExpressions").items().map(|expression| expression.at("key").text()));
+    for key in keys.items() {
+        key.label_key(errors);
+        if own.contains(key.text()) {
+            key.invalid("exists in both matchLabelKeys and labelSelector", errors);
+        }
     }
 }
 

@@ -11,17 +11,6 @@ const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 const MAX_PROFILE_BYTES: usize = 4095;
 
-/// Validates the profiles of a security context.
-pub(super) fn validate_context(context: &Field<'_>, errors: &mut Errors) {
-    let (seccomp, app_armor) = (context.at("seccompProfile"), context.at("appArmorProfile"));
-    if seccomp.is_set() {
-        validate_seccomp(&seccomp, errors);
-    }
-    if app_armor.is_set() {
-        validate_app_armor(&app_armor, errors);
-    }
-}
-
 fn validate_type(profile: &Field<'_>, why: &str, errors: &mut Errors) {
     let kind = profile.at("type");
     if kind.is_empty() {
@@ -31,7 +20,11 @@ fn validate_type(profile: &Field<'_>, why: &str, errors: &mut Errors) {
     }
 }
 
-fn validate_seccomp(profile: &Field<'_>, errors: &mut Errors) {
+/// Validates a profile of seccomp.
+pub(super) fn validate_seccomp(profile: &Field<'_>, errors: &mut Errors) {
+    if !profile.is_set() {
+        return;
+    }
     validate_type(profile, "type is required when seccompProfile is set", errors);
     let file = profile.at("localhostProfile");
     match (profile.at("type").text() == "Localhost", file.is_set()) {
@@ -45,7 +38,11 @@ fn validate_seccomp(profile: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_app_armor(profile: &Field<'_>, errors: &mut Errors) {
+/// Validates a profile of AppArmor.
+pub(super) fn validate_app_armor(profile: &Field<'_>, errors: &mut Errors) {
+    if !profile.is_set() {
+        return;
+    }
     let name = profile.at("localhostProfile");
     match profile.at("type").text() {
         "Localhost" => {

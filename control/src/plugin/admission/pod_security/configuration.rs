@@ -43,7 +43,7 @@ impl Configuration {
         let mut read = Self { defaults: read_defaults(&value["defaults"])?, ..Self::default() };
         let mut errors = Errors::default();
         let empty = |name: &str| name.is_empty().then(|| "username must not be empty".to_owned());
-        read.namespaces = exempt(value, "namespaces", names::dotless_label, &mut errors)?;
+        read.namespaces = exempt(value, "namespaces", names::label, &mut errors)?;
         read.runtime_classes = exempt(value, "runtimeClasses", names::subdomain, &mut errors)?;
         read.usernames = exempt(value, "usernames", empty, &mut errors)?;
         match aggregate(errors.0.iter().map(ToString::to_string)) {

@@ -1,13 +1,14 @@
 //! The Node authorizer: what the identity of a node (`system:node:NAME` in the group `system:nodes`) may do.
 //!
-//! `mod.rs` decides, `references.rs` finds the objects that a pod or volume refers to, `graph.rs` stores which nodes
+//! `rights.rs` is the table of what nodes have rights to at all, `mod.rs` decides about one request, `references.rs` finds the objects that a pod or volume refers to, `graph.rs` stores which nodes
 //! these lead to, and `graph_sync.rs` feeds the graph from the store. What a node may change in an object is decided by
-//! NodeRestriction (`plugin/admission/node_restriction`). Only `graph_sync.rs` may import the store; nothing here may
+//! NodeRestriction (`plugin/admission/node_restriction`), by the rows of the same table. Only `graph_sync.rs` may import the store; nothing here may
 //! import handlers.
 
 mod graph;
 mod graph_sync;
 pub(crate) mod references;
+pub(crate) mod rights;
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +24,8 @@ pub(crate) trait Relations {
     fn related(&self, node: &str, object: &Vertex) -> bool;
 }
 
-const LEASES: &str = "kube-node-lease";
+/// The namespace of nodes' leases.
+pub(crate) const LEASES: &str = "kube-node-lease";
 
 /// The authorizer of nodes.
 #[derive(Debug)]
@@ -55,19 +57,17 @@ fn decide_for(user: &User, what: &Attributes<'_>, relations: &dyn Relations) -> 
     if node.is_empty() {
         return Decision::NoOpinion(format!("unknown node for user {:?}", user.name));
     }
-    let decided = decide(node, what, relations);
-    let decided = decided.or_else(|why| if is_endpoint_slice_watch(what) { Ok(()) } else { Err(why) });
-    decided.map_or_else(Decision::NoOpinion, |()| Decision::Allow)
-}
-
-/// A right that nodes have here beyond upstream's: `windlass agent` has one identity for the agent and the proxy.
-fn is_endpoint_slice_watch(what: &Attributes<'_>) -> bool {
-    (what.group, what.resource, what.subresource) == ("discovery.k8s.io", "endpointslices", "")
-        && matches!(what.verb, "list" | "watch")
+    decide(node, what, relations).map_or_else(Decision::NoOpinion, |()| Decision::Allow)
 }
 
 /// Decides for a node; the error is upstream's explanation, often empty.
 fn decide(node: &str, what: &Attributes<'_>, relations: &dyn Relations) -> Result<(), String> {
+    depends(node, what, relations)?;
+    refuse_unless(rights::has(what), "")
+}
+
+/// What a right depends on, if there is one.
+fn depends(node: &str, what: &Attributes<'_>, relations: &dyn Relations) -> Result<(), String> {
     let request = Request { node, what, relations };
     match (what.group, what.resource) {
         ("", "secrets") => request.read(Kind::Secret),
@@ -85,21 +85,8 @@ fn decide(node: &str, what: &Attributes<'_>, relations: &dyn Relations) -> Resul
         ("storage.k8s.io", "csinodes") => request.csi_node(),
         ("", "nodes") => request.own_node(),
         ("", "pods") => request.pod(),
-        _ => refuse_unless(is_allowed_to_all_nodes(what), ""),
-    }
-}
-
-/// The rules that do not depend on the node.
-fn is_allowed_to_all_nodes(what: &Attributes<'_>) -> bool {
-    let reads = matches!(what.verb, "get" | "list" | "watch");
-    match (what.group, what.resource, what.subresource) {
-        ("", "services", "") | ("node.k8s.io", "runtimeclasses", "") | ("storage.k8s.io", "csidrivers", "") => reads,
-        ("", "endpoints", "") => what.verb == "get",
-        ("" | "events.k8s.io", "events", "") => matches!(what.verb, "create" | "update" | "patch"),
-        ("certificates.k8s.io", "certificatesigningrequests", "") => reads || what.verb == "create",
-        ("authentication.k8s.io", "tokenreviews", "")
-        | ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews", "") => what.verb == "create",
-        _ => false,
+        // The same for all nodes.
+        _ => Ok(()),
     }
 }
 
@@ -173,7 +160,7 @@ impl Request<'_> {
         if self.what.namespace != LEASES {
             return Err(format!("can only access leases in the {LEASES:?} system namespace"));
         }
-        // The name of a new object is checked by NodeRestriction, which has the object.
+        // The name of a new object is checked by NodeRestriction, which has the object: `Admission::Lease`.
         let own = verb == "create" || self.what.name == self.node;
         refuse_unless(own, "can only access node lease with the same name as the requesting node")
     }
@@ -186,6 +173,7 @@ impl Request<'_> {
         if !self.what.subresource.is_empty() {
             return Err("cannot authorize CSINode subresources".to_owned());
         }
+        // As of leases: `Admission::CsiNode`.
         let own = verb == "create" || self.what.name == self.node;
         refuse_unless(own, "can only access CSINode with the same name as the requesting node")
     }
@@ -195,6 +183,7 @@ impl Request<'_> {
             return Err("cannot access subresource".to_owned());
         }
         match self.what.verb {
+            // `Admission::Slice`.
             "create" => Ok(()),
             "get" | "update" | "patch" | "delete" => self.related(Kind::Unserved),
             "list" | "watch" | "deletecollection" => refuse_unless(

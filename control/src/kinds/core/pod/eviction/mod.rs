@@ -36,13 +36,12 @@ pub(super) struct Evict;
 impl SubresourceHandler for Evict {
     async fn handle(&self, request: &ApiRequest, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
         let eviction = posted::read(request, target, &EVICTION, options, body)?;
-        let body = Bytes::from(serde_json::to_vec(&eviction["deleteOptions"]).unwrap_or_default());
-        let body = if eviction["deleteOptions"].is_object() { body } else { Bytes::new() };
+        let given = eviction["deleteOptions"].clone();
         if eviction["metadata"]["name"] != target.name() {
             return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
         }
         request.admit_posted(target, options, eviction, Some(&request.read(target)?)).await?;
-        let delete_options = DeleteOptions::read(request.api.delete_options_schema(), options, &body)?;
+        let delete_options = DeleteOptions::read(request.api.delete_options_schema(), options, &given)?;
         Evicting { request, pod: target.whole(), budgets: budgets(request)?, options: delete_options }.evict().await?;
         Ok(posted::done(request))
     }

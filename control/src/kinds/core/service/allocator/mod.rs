@@ -181,17 +181,11 @@ impl ServiceAllocator {
         if service["spec"]["type"] == "ExternalName" {
             return Ok(Allocated::default());
         }
-        refuse_other_families(service)?;
         let before = allocations.services.get(uid).cloned().unwrap_or_default();
         let address = plan_address(allocations, &before, service)?;
         let shown = address.map_or_else(|| "None".to_owned(), |a| a.to_string());
         service["spec"]["clusterIP"] = json!(shown);
         service["spec"]["clusterIPs"] = json!([shown]);
-        for (field, value) in [("ipFamilies", json!(["IPv4"])), ("ipFamilyPolicy", json!("SingleStack"))] {
-            if service["spec"][field].is_null() {
-                service["spec"][field] = value;
-            }
-        }
         let is_taken = |port| allocations.ports.get(&port).is_some_and(|owner| owner != uid);
         let ports = ports::plan(&self.ports, &before.ports, &is_taken, &random_u32, service)?;
         Ok(Allocated { address, ports })
@@ -219,18 +213,6 @@ impl ServiceAllocator {
     fn record(&self, address: Ipv4Addr, change: impl FnOnce(Option<&Object>) -> Change + Send + 'static) -> Companion {
         let key = Key { namespace: String::new(), name: address.to_string() };
         Companion { resource: self.ip_addresses, key, decide: Box::new(change) }
-    }
-}
-
-/// There are no ranges of IPv6 addresses.
-fn refuse_other_families(service: &Value) -> Result<(), AllocationError> {
-    if service["spec"]["clusterIP"] == "None" {
-        return Ok(());
-    }
-    let families = service["spec"]["ipFamilies"].as_array().into_iter().flatten().enumerate();
-    match families.into_iter().find(|(_, family)| *family != "IPv4") {
-        Some((at, family)) => Err(invalid(&format!("spec.ipFamilies[{at}]"), family, "not configured on this cluster")),
-        None => Ok(()),
     }
 }
 

@@ -9,7 +9,10 @@ use super::{
     existing, is_significant_update, pod_of,
     policy::{Level, LevelVersion, Policy, Version},
 };
-use crate::apiserver::tests::{Reply, api, call};
+use crate::apiserver::{
+    User,
+    tests::{Reply, api, call, send},
+};
 
 /// Levels in the first line; then for each pod its name and itself, followed by levels (`*` for all) and what a real API
 /// server says of a violation of them. Levels that no line names allow the pod.
@@ -188,7 +191,10 @@ async fn a_namespace_refuses_and_warns() {
     // What is there may be changed as long as it stays as bad as it is.
     let label = call(&api, "PATCH", &format!("{PODS}/p"), json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert_eq!((label.code, label.warnings.len()), (200, 0), "{}", label.body);
-    assert_eq!(call(&api, "PATCH", &format!("{PODS}/p"), pod("p", "j")).await.code, 403);
+    let other = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "j"}]).to_string();
+    let path = format!("{PODS}/p");
+    let worse = send(&api, &User::internal("t"), "PATCH", &path, "application/json-patch+json", "*/*", &other).await;
+    assert_eq!(worse.code, 403, "{}", worse.body);
     // Templates are stored, with a warning.
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod("", "i")["spec"]});
     let controller = json!({"metadata": {"name": "r"}, "spec": {"selector": {"a": "b"}, "template": template}});

@@ -1,6 +1,6 @@
 //! Netlink sockets in this thread's network namespace: requests, dumps, notifications and attributes. The protocols
-//! above it are those of [`apply::nf_tables_netlink`](crate::apply), [`conntrack`](crate::conntrack),
-//! [`nfacct`](crate::nfacct), [`ipvs`](crate::ipvs) and [`local_addresses`](crate::local_addresses).
+//! above it are those of [`conntrack`](crate::conntrack), [`local_addresses`](crate::local_addresses), and of the
+//! proxy: nf_tables, nfacct, IPVS.
 
 use std::{
     io,
@@ -18,11 +18,12 @@ use nix::{
     },
 };
 
-use crate::model::Family;
+use crate::net::Family;
 
 // include/uapi/linux/netlink.h
 const NLM_F_REQUEST: u16 = 1;
-pub(crate) const NLM_F_ACK: u16 = 4;
+/// The message requests an acknowledgement.
+pub const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 /// The dump is inconsistent because of a concurrent change: entries may be missing.
 const NLM_F_DUMP_INTR: u16 = 0x10;
@@ -36,7 +37,8 @@ const NLMSG_HDRLEN: usize = 16;
 const NFGENMSG_LEN: usize = 4;
 
 /// `AF_INET` or `AF_INET6`.
-pub(crate) const fn address_family(family: Family) -> u8 {
+#[must_use]
+pub const fn address_family(family: Family) -> u8 {
     match family {
         Family::V4 => 2,
         Family::V6 => 10,
@@ -45,7 +47,7 @@ pub(crate) const fn address_family(family: Family) -> u8 {
 
 /// One message under construction.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub struct Request {
     bytes: Vec<u8>,
     /// Length of the protocol's header. Replies have the same.
     head: usize,
@@ -53,12 +55,14 @@ pub(crate) struct Request {
 
 impl Request {
     /// A message to a netfilter subsystem; `head` is its `struct nfgenmsg`.
-    pub(crate) fn new(subsystem: u16, message: u16, flags: u16, head: [u8; 4]) -> Self {
+    #[must_use]
+    pub fn new(subsystem: u16, message: u16, flags: u16, head: [u8; 4]) -> Self {
         Self::raw(subsystem << 8 | message, flags, &head)
     }
 
     /// A message of any type, such as the begin of a batch; `head` is the protocol's header.
-    pub(crate) fn raw(kind: u16, flags: u16, head: &[u8]) -> Self {
+    #[must_use]
+    pub fn raw(kind: u16, flags: u16, head: &[u8]) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
         bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
@@ -68,13 +72,15 @@ impl Request {
     }
 
     /// Appends an attribute.
-    pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+    #[must_use]
+    pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
         put_attribute(&mut self.bytes, kind, value);
         self
     }
 
     /// Appends an attribute that is a NUL-terminated string.
-    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
+    #[must_use]
+    pub fn text(self, kind: u16, value: &str) -> Self {
         self.attribute(kind, &[value.as_bytes(), &[0]].concat())
     }
 
@@ -95,19 +101,25 @@ fn put_attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// The payload of a nested attribute.
-pub(crate) fn nested(parts: &[(u16, &[u8])]) -> Vec<u8> {
+#[must_use]
+pub fn nested(parts: &[(u16, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     parts.iter().for_each(|(kind, value)| put_attribute(&mut out, *kind, value));
     out
 }
 
 /// The type of a nested attribute.
-pub(crate) const fn nest(kind: u16) -> u16 {
+#[must_use]
+pub const fn nest(kind: u16) -> u16 {
     kind | NLA_F_NESTED
 }
 
 /// Iterates over attributes; a truncated one ends the iteration.
-pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
+#[derive(Debug, Clone, Copy)]
+pub struct Attributes<'a>(
+    /// Their bytes.
+    pub &'a [u8],
+);
 
 impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
@@ -124,14 +136,15 @@ impl<'a> Iterator for Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     /// The payload of the first attribute of a type.
-    pub(crate) fn find(mut self, kind: u16) -> Option<&'a [u8]> {
+    #[must_use]
+    pub fn find(mut self, kind: u16) -> Option<&'a [u8]> {
         self.by_ref().find(|(k, _)| *k == kind).map(|(_, value)| value)
     }
 }
 
 /// An open netlink socket.
 #[derive(Debug)]
-pub(crate) struct Netlink {
+pub struct Netlink {
     socket: OwnedFd,
     sequence: u32,
 }
@@ -142,22 +155,34 @@ fn truncated() -> io::Error {
 
 impl Netlink {
     /// To netfilter: nf_tables, conntrack, IP sets, nfacct.
-    pub(crate) fn netfilter() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Without permission.
+    pub fn netfilter() -> io::Result<Self> {
         Self::bound(SockProtocol::NetlinkNetFilter, 0)
     }
 
     /// To rtnetlink: interfaces, addresses and routes.
-    pub(crate) fn routing() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When the kernel gives no socket.
+    pub fn routing() -> io::Result<Self> {
         Self::bound(SockProtocol::NetlinkRoute, 0)
     }
 
     /// To generic netlink, whose families have names.
-    pub(crate) fn generic() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When the kernel gives no socket.
+    pub fn generic() -> io::Result<Self> {
         Self::bound(SockProtocol::NetlinkGeneric, 0)
     }
 
     /// To netfilter, subscribed to multicast groups, given as a bit mask; does not block.
-    pub(crate) fn subscribe(groups: u32) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Without permission.
+    pub fn subscribe(groups: u32) -> io::Result<Self> {
         let this = Self::bound(SockProtocol::NetlinkNetFilter, groups)?;
         nix::fcntl::fcntl(&this.socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
         Ok(this)
@@ -193,7 +218,10 @@ impl Netlink {
 
     /// Sends messages in one datagram, and returns the attributes of the first reply; an acknowledgement has none.
     /// Late replies to earlier requests are skipped.
-    pub(crate) fn query(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<u8>> {
+    ///
+    /// # Errors
+    /// What the kernel answers, or that it does not within two seconds.
+    pub fn query(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<u8>> {
         let sent = self.send(&mut requests)?;
         let head = requests.first().map_or(0, |request| request.head);
         let mut buffer = vec![0; 16 * 1024];
@@ -208,7 +236,10 @@ impl Netlink {
     }
 
     /// Sends messages that each request an acknowledgement; returns the result of each, in order.
-    pub(crate) fn execute_each(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<io::Result<()>>> {
+    ///
+    /// # Errors
+    /// When they cannot be sent, or the kernel does not answer within two seconds.
+    pub fn execute_each(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<io::Result<()>>> {
         let sent = self.send(&mut requests)?;
         let mut out = Vec::with_capacity(requests.len());
         let mut buffer = vec![0; 64 * 1024];
@@ -222,7 +253,10 @@ impl Netlink {
 
     /// Dumps a table of the kernel; `each` gets the protocol's header and the attributes of one entry. `Interrupted`
     /// when the table changed meanwhile, so that entries may be missing.
-    pub(crate) fn dump(&mut self, mut request: Request, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the kernel answers, or that it does not within two seconds.
+    pub fn dump(&mut self, mut request: Request, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<()> {
         let flags = u16::from_ne_bytes([request.bytes[6], request.bytes[7]]) | NLM_F_DUMP;
         request.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
         let head = request.head;
@@ -246,7 +280,7 @@ impl Netlink {
 
     /// Reads all queued notifications without waiting: type, family and attributes of each. Returns whether it is all
     /// of them: a full queue loses some.
-    pub(crate) fn read_notifications(&self, mut each: impl FnMut(u16, u8, &[u8])) -> bool {
+    pub fn read_notifications(&self, mut each: impl FnMut(u16, u8, &[u8])) -> bool {
         let mut buffer = vec![0; 64 * 1024];
         let mut complete = true;
         loop {
@@ -266,7 +300,7 @@ impl Netlink {
     }
 
     /// Discards all queued replies.
-    pub(crate) fn discard_replies(&self) {
+    pub fn discard_replies(&self) {
         self.read_notifications(|_, _, _| {});
     }
 }

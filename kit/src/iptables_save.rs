@@ -2,11 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::{JUMPS, Jump, Table};
-
-#[cfg(test)]
-mod tests;
-
 /// One rule as `iptables-save` prints it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule<'a> {
@@ -105,35 +100,15 @@ impl<'a> SavedRuleset<'a> {
     }
 
     /// The chains of one table; none when there is no such table.
-    pub fn chains(&self, table: Table) -> impl Iterator<Item = (&'a str, &Chain<'a>)> {
-        self.tables.get(table.name()).into_iter().flatten().map(|(name, chain)| (*name, chain))
+    pub fn chains(&self, table: impl AsRef<str>) -> impl Iterator<Item = (&'a str, &Chain<'a>)> {
+        self.tables.get(table.as_ref()).into_iter().flatten().map(|(name, chain)| (*name, chain))
     }
 
     /// One chain.
     #[must_use]
-    pub fn chain(&self, table: Table, name: &str) -> Option<&Chain<'a>> {
-        self.tables.get(table.name())?.get(name)
+    pub fn chain(&self, table: impl AsRef<str>, name: &str) -> Option<&Chain<'a>> {
+        self.tables.get(table.as_ref())?.get(name)
     }
-
-    /// Indices into [`JUMPS`] of the missing jumps.
-    #[must_use]
-    pub fn missing_jumps(&self) -> Vec<usize> {
-        let there = |jump: &Jump| {
-            self.chain(jump.to.table(), jump.from).is_some_and(|c| c.rules.iter().any(|r| is_jump(r.text, jump)))
-        };
-        JUMPS.iter().enumerate().filter(|(_, j)| !there(j)).map(|(i, _)| i).collect()
-    }
-}
-
-/// Whether a rule of a base chain is this jump.
-#[must_use]
-pub fn is_jump(rule: &str, jump: &Jump) -> bool {
-    let Some(before) = rule.strip_suffix(jump.to.name()).and_then(|r| r.strip_suffix("-j ")) else { return false };
-    before.contains("--ctstate NEW") == jump.new_only
-        && match jump.comment {
-            "" => !before.contains("--comment"),
-            text => before.contains(text),
-        }
 }
 
 /// Splits a rule into words; a quoted text is one word. iptables quotes with `"` and `\\` only, unlike a shell.
@@ -224,9 +199,87 @@ fn hex(text: &str) -> String {
 }
 
 /// Parses a packet mark, decimal or hexadecimal with `0x`.
-pub(crate) fn parse_mark(text: &str) -> Option<u32> {
+#[must_use]
+pub fn parse_mark(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_text_is_read_and_nonsense_refused() {
+        let text = "# by x\n*nat\n:PREROUTING ACCEPT [3:4]\n:KUBE-X - [0:0]\n[7:420] -A PREROUTING -j KUBE-X\n-A KUBE-X -j RETURN\nCOMMIT\n\
+                *filter\n:INPUT DROP [0:0]\nCOMMIT\n";
+        let saved = SavedRuleset::parse(text).unwrap();
+        let chain = saved.chain("nat", "PREROUTING").unwrap();
+        assert_eq!((chain.policy, chain.rules[0].packets, chain.rules[0].text), ("ACCEPT", 7, "-j KUBE-X"));
+        assert_eq!(saved.chain("filter", "INPUT").unwrap().policy, "DROP");
+        for (bad, line) in [
+            ("*nat\n", 1),
+            ("-A X\n", 1),
+            ("*nat\njunk\nCOMMIT\n", 2),
+            ("*nat\nCOMMIT\ntrail\n", 3),
+            ("*a\n*b\n", 2),
+            ("*nat\n:\nCOMMIT\n", 2),
+        ] {
+            assert_eq!(SavedRuleset::parse(bad).unwrap_err().line, line, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_and_what_is_printed_are_the_same() {
+        let pairs = [
+            (
+                "-m comment --comment \"a b\" -m tcp -p tcp -d 172.30.0.41 --dport 80 -j X",
+                "-d 172.30.0.41/32 -p tcp -m comment --comment \"a b\" -m tcp --dport 80 -j X",
+            ),
+            ("-m mark ! --mark 0x00004000/0x00004000 -j RETURN", "-m mark ! --mark 0x4000/0x4000 -j RETURN"),
+            ("-j MARK --or-mark 0x00004000", "-j MARK --set-xmark 0x4000/0x4000"),
+            ("-j MARK --xor-mark 0x00004000", "-j MARK --set-xmark 0x4000/0x0"),
+            (
+                "-m statistic --mode random --probability 0.3333333333 -j X",
+                "-m statistic --mode random --probability 0.33333333349 -j X",
+            ),
+            ("-m recent --name S --set -j X", "-m recent --set --name S --mask 255.255.255.255 --rsource -j X"),
+            ("-d ::5 -j REJECT", "-d ::5/128 -j REJECT --reject-with icmp6-port-unreachable"),
+            (
+                "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+                "-m conntrack ! --ctstate DNAT,RELATED,ESTABLISHED -j DROP",
+            ),
+        ];
+        for (written, printed) in pairs {
+            assert_eq!(canonical(written), canonical(printed));
+        }
+        assert_ne!(canonical("! -s 10.0.0.0/8 -j X"), canonical("-s 10.0.0.0/8 -j X"));
+        assert_ne!(canonical("-s 10.0.0.1 -j X"), canonical("-s 10.0.0.2 -j X"));
+    }
+
+    #[test]
+    fn an_option_without_a_value_is_kept_as_it_is() {
+        for option in ["--mark", "--set-xmark", "--or-mark", "-s", "--probability", "--ctstate", "! -d"] {
+            assert_eq!(canonical(&format!("-j X {option}")), {
+                let mut expected = [option.to_owned(), "-j X".to_owned()];
+                expected.sort_unstable();
+                expected
+            });
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_breaks_the_parser(text in "(\\*nat\n)?([:\\-A-Z \"!\\\\\\[\\]0-9\n]{0,80}(COMMIT\n)?){0,4}") {
+            if let Ok(saved) = SavedRuleset::parse(&text) {
+                for chain in saved.tables.values().flat_map(BTreeMap::values) {
+                    for rule in &chain.rules {
+                        let _ = canonical(rule.text);
+                    }
+                }
+            }
+        }
     }
 }

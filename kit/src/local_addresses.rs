@@ -8,8 +8,7 @@ use std::{
 };
 
 use crate::{
-    inspect::node_addresses,
-    model::{Cidr, Family},
+    net::{Cidr, Family, interface_addresses},
     netlink::{Attributes, Netlink, Request, address_family},
 };
 
@@ -32,7 +31,7 @@ impl LocalAddresses {
     /// Those of this thread's network namespace; only those of interfaces where the routes cannot be read. Blocks.
     #[must_use]
     pub fn of_kernel() -> Self {
-        let mut all: Self = node_addresses().into_iter().collect();
+        let mut all: Self = interface_addresses().unwrap_or_default().into_iter().collect();
         for family in Family::BOTH {
             match local_routes(family) {
                 Ok(routes) => all.extend(routes),
@@ -147,6 +146,6 @@ mod tests {
     fn the_kernel_lists_its_local_routes() {
         let routes = local_routes(Family::V4).unwrap();
         assert!(routes.contains(&Cidr::parse("127.0.0.0/8").unwrap()), "{routes:?}");
-        assert!(node_addresses().iter().all(|ip| LocalAddresses::of_kernel().contains(ip)));
+        assert!(interface_addresses().unwrap().iter().all(|ip| LocalAddresses::of_kernel().contains(ip)));
     }
 }
