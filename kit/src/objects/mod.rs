@@ -15,3 +15,7 @@ pub mod resources;
 pub mod schedule;
 pub mod sums;
 pub mod tolerations;
+
+/// Group, version and kind of what may own nothing: Events go after an hour, and would take with them what they own.
+/// Upstream's `BannedOwners`.
+pub const BANNED_OWNERS: [(&str, &str, &str); 1] = [("", "v1", "Event")];

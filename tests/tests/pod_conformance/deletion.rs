@@ -296,11 +296,15 @@ fn post_start_http_get(case: &Case<'_>) {
     let asked = case.requests();
     let headers = &asked[0]["headers"];
     assert_eq!((&headers["x-own"], &headers["host"]), (&json!("mine"), &json!("some.example")));
-    // An error status makes the hook fail.
+    // Any status is an answer; only where there is none the hook fails.
     let mut get = case.http_get("500");
     get["scheme"] = json!("HTTP");
     case.shell("bad", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
-    case.wait_for_event("bad", "FailedPostStartHook");
+    case.wait_ready("bad");
+    assert!(!case.events("bad").contains("FailedPostStartHook"));
+    let get = json!({"host": "127.0.0.1", "port": 1});
+    case.shell("none", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.wait_for_event("none", "FailedPostStartHook");
 }
 
 fn post_start_http_get_of_the_own_address_and_a_named_port(case: &Case<'_>) {

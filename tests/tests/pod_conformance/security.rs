@@ -3,7 +3,6 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_tests::cluster::Api;
 
 use crate::case::{Case, SLEEP_FOREVER, one, text};
 
@@ -273,6 +272,14 @@ fn app_armor_runtime_default(case: &Case<'_>) {
         json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}),
         json!({}),
     );
+    // As kubelet looks for it.
+    let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    if !enabled.is_ok_and(|enabled| enabled.starts_with('Y')) {
+        let status = case.wait_phase("p", "Failed")["status"].clone();
+        let why = "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host";
+        assert_eq!((&status["reason"], &status["message"]), (&json!("AppArmor"), &json!(why)));
+        return;
+    }
     case.wait_ready("p");
     let options = case.inspect("p", "main")["HostConfig"]["SecurityOpt"].to_string();
     assert!(!options.contains("apparmor"), "{options}");
@@ -319,13 +326,9 @@ fn sysctl_unsafe(case: &Case<'_>) {
 fn sysctl_net_with_host_network(case: &Case<'_>) {
     let sysctls = json!([{"name": "net.ipv4.tcp_syncookies", "value": "1"}]);
     let spec = json!({"hostNetwork": true, "securityContext": {"sysctls": sysctls}});
-    if case.testbed.api() == Api::Cluster {
-        // kube-apiserver rejects such a pod itself, so that only static pods reach the node.
-        let output = case.kubectl.output(&["apply", "-f", "-"], &case.shared.pod("p", one("true", json!({}), spec)));
-        assert!(!output.ok && output.err.contains("may not be specified when 'hostNetwork' is true"), "{}", output.err);
-        return;
-    }
-    forbidden(case, spec, "not allowed with host net enabled");
+    // The API rejects such a pod itself, so that only static pods reach the node.
+    let output = case.kubectl.output(&["apply", "-f", "-"], &case.shared.pod("p", one("true", json!({}), spec)));
+    assert!(!output.ok && output.err.contains("may not be specified when 'hostNetwork' is true"), "{}", output.err);
 }
 
 fn score(case: &Case<'_>, resources: Value) -> i64 {

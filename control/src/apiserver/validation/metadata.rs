@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use windlass_kit::objects::BANNED_OWNERS;
 
 use super::{
     errors::{self, Cause, Errors, text},
@@ -61,9 +62,8 @@ fn owners(metadata: &Value, errors: &mut Errors) {
                 errors.invalid_text(format!("{FIELD}.{field}"), "", "must not be empty");
             }
         }
-        // Their own objects go after an hour, whatever they own.
-        if (group, version, kind) == ("", "v1", "Event") {
-            let why = "/v1, Kind=Event is disallowed from being an owner";
+        if BANNED_OWNERS.contains(&(group, version, kind)) {
+            let why = format!("{group}/{version}, Kind={kind} is disallowed from being an owner");
             errors.push(FIELD, Cause::Invalid, format!("Invalid value: {}: {why}", shown(owner)));
         }
         if owner["controller"] == true {
