@@ -10,7 +10,7 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{
         ContainerPort, EphemeralVolumeSource, NodeSelectorRequirement, PersistentVolumeClaimVolumeSource, Pod,
-        PodCondition, PodIP, Toleration, Volume,
+        PodCondition, PodExtendedResourceClaimStatus, PodIP, PodResourceClaim, PodResourceClaimStatus, Toleration, Volume,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
@@ -62,6 +62,7 @@ pub(crate) struct CachedPodSpec {
     /// Those that have a claim.
     #[serde(default, deserialize_with = "volumes_with_claims")]
     pub(crate) volumes: Option<Vec<Volume>>,
+    pub(crate) resource_claims: Option<Vec<PodResourceClaim>>,
     /// Of the pod as a whole.
     #[serde(rename = "resources", default, deserialize_with = "cached_requests::of_resources")]
     pub(crate) requests: Option<Box<CachedRequests>>,
@@ -91,6 +92,8 @@ pub(crate) struct CachedPodStatus {
     pub(crate) pod_ips: Option<Vec<PodIP>>,
     pub(crate) container_statuses: Option<Vec<CachedContainerStatus>>,
     pub(crate) init_container_statuses: Option<Vec<CachedContainerStatus>>,
+    pub(crate) resource_claim_statuses: Option<Vec<PodResourceClaimStatus>>,
+    pub(crate) extended_resource_claim_status: Option<PodExtendedResourceClaimStatus>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -360,6 +363,7 @@ mod tests {
                                 "resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "1"}}}],
                 "initContainers": [{"name": "once", "ports": [{"containerPort": 1}]},
                                    {"name": "sidecar", "restartPolicy": "Always", "ports": [{"containerPort": 2}]}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
                 "volumes": [{"name": "v", "ephemeral": {}}, {"name": "e", "emptyDir": {}},
                             {"name": "c", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}],
             },
@@ -368,6 +372,7 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
                 "containerStatuses": [{"name": "c", "restartCount": 4, "ready": true, "image": "i", "imageID": "d",
                     "state": {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}}}],
+                "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}],
                 "initContainerStatuses": [{"name": "once", "restartCount": 0, "state": {"running": {}}}],
             },
         });
@@ -382,6 +387,7 @@ mod tests {
         assert_eq!(cached_spec.target_node.as_deref(), Some("target"));
         assert_eq!((&cached_spec.hostname, &cached_spec.subdomain), (&spec.hostname, &spec.subdomain));
         assert_eq!(cached_spec.tolerations, spec.tolerations);
+        assert_eq!(cached_spec.resource_claims, spec.resource_claims);
         assert_eq!(cached_spec.containers[0].ports, spec.containers[0].ports);
         assert_eq!(&*cached_spec.containers[0].name, spec.containers[0].name);
         let milli = |requests: &Option<Box<CachedRequests>>, of: &str| requests.as_ref().and_then(|r| r.milli(of));
@@ -397,6 +403,7 @@ mod tests {
         let (cached_status, status) = (cached.status.expect("a status"), whole.status.expect("a status"));
         assert_eq!((cached_status.phase, cached_status.pod_ip), (status.phase, status.pod_ip));
         assert_eq!(cached_status.start_time, status.start_time);
+        assert_eq!(cached_status.resource_claim_statuses, status.resource_claim_statuses);
         assert_eq!((cached_status.pod_ips, cached_status.conditions), (status.pod_ips, status.conditions));
         let restarts: Vec<i32> = status.container_statuses.iter().flatten().map(|s| s.restart_count).collect();
         let end = CachedTermination {

@@ -23,8 +23,10 @@ mod jobs;
 mod load_balancers;
 mod local_path;
 mod names;
+mod resource_claims;
 mod stateful_and_daemon_sets;
 mod steps;
+mod tokens;
 mod visits;
 mod volumes;
 

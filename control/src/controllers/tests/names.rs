@@ -8,7 +8,11 @@ use super::Bed;
 use crate::controllers::Config;
 
 /// Controllers that need a configuration of their own, and those that upstream does not have.
-const OTHERS: [&str; 2] = ["certificatesigningrequest-cleaner-controller", "node-ipam-controller"];
+const OTHERS: [&str; 3] = [
+    "certificatesigningrequest-cleaner-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "node-ipam-controller",
+];
 const NEED_CONFIGURATION: [&str; 1] = ["serviceaccount_tokens_service"];
 
 fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {

@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{Bed, events, put};
-use crate::controllers::Config;
+use crate::controllers::{Config, fake_api::Fault};
 
 const PROTECTED: &str = "kubernetes.io/pvc-protection";
 
@@ -174,7 +174,7 @@ async fn no_write_is_given_up() {
     let run = |fails: Option<usize>| async move {
         let bed = Bed::new(Config::default()).await;
         if let Some(number) = fails {
-            bed.fake.fail_write(bed.fake.writes() + number);
+            bed.fake.fail_write(bed.fake.writes() + number, Fault::Fails);
         }
         let template = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
         let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 2, "serviceName": "db",

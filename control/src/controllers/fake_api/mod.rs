@@ -16,59 +16,27 @@ use axum::{
 };
 use futures::StreamExt;
 use http::Method;
-use kube::{Client, api::ApiResource};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-/// Group, version, kind, plural, namespaced.
-const KINDS: &[(&str, &str, &str, &str, bool)] = &[
-    ("", "v1", "Pod", "pods", true),
-    ("", "v1", "ReplicationController", "replicationcontrollers", true),
-    ("", "v1", "Service", "services", true),
-    ("", "v1", "Endpoints", "endpoints", true),
-    ("", "v1", "ConfigMap", "configmaps", true),
-    ("", "v1", "Secret", "secrets", true),
-    ("", "v1", "ServiceAccount", "serviceaccounts", true),
-    ("", "v1", "Event", "events", true),
-    ("", "v1", "Namespace", "namespaces", false),
-    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
-    ("", "v1", "PersistentVolume", "persistentvolumes", false),
-    ("", "v1", "Node", "nodes", false),
-    ("", "v1", "ResourceQuota", "resourcequotas", true),
-    ("batch", "v1", "CronJob", "cronjobs", true),
-    ("batch", "v1", "Job", "jobs", true),
-    ("apps", "v1", "Deployment", "deployments", true),
-    ("apps", "v1", "ReplicaSet", "replicasets", true),
-    ("apps", "v1", "ControllerRevision", "controllerrevisions", true),
-    ("apps", "v1", "DaemonSet", "daemonsets", true),
-    ("apps", "v1", "StatefulSet", "statefulsets", true),
-    ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true),
-    ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
-    ("coordination.k8s.io", "v1", "Lease", "leases", true),
-    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
-    ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
-    ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
-    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
-    ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
-    ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", false),
-    ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", false),
-    (CUSTOM.0, "v1", "Widget", CUSTOM.1, true),
-];
-/// Group and plural of a type that discovery shows only while [`FakeApi::serve_custom`] says so.
-const CUSTOM: (&str, &str) = ("example.com", "widgets");
+mod discovery;
 
-/// That type.
-pub(crate) fn custom() -> ApiResource {
-    ApiResource {
-        group: CUSTOM.0.into(),
-        version: "v1".into(),
-        api_version: format!("{}/v1", CUSTOM.0),
-        kind: "Widget".into(),
-        plural: CUSTOM.1.into(),
-    }
-}
+pub(crate) use discovery::custom;
+use discovery::{KINDS, discovery};
 
 type Id = (String, String, String);
+
+/// What becomes of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The server fails and has done nothing.
+    Fails,
+    /// Somebody else was faster.
+    Conflicts,
+    /// It is done, and the answer does not come.
+    IsLost,
+}
 
 #[derive(Clone)]
 pub(crate) struct FakeApi {
@@ -89,8 +57,10 @@ struct Inner {
     answers: HashMap<String, (u16, String, String)>,
     /// Requests that fail: method, plural with subresource, code, and how many.
     faults: Vec<(Method, String, u16, usize)>,
-    /// The number of writes so far, and which of them fails.
-    writes: (usize, Option<usize>),
+    /// The number of writes so far, and which of them fails in which way.
+    writes: (usize, Option<(usize, Fault)>),
+    /// The first request of this method and plural with subresource whose answer is lost.
+    lost: Option<(Method, String)>,
     /// Paths and queries of the requests that had those answers.
     asked: BTreeSet<String>,
     serves_custom: bool,
@@ -131,8 +101,13 @@ impl FakeApi {
     }
 
     /// The write of this number, from 0, fails.
-    pub(crate) fn fail_write(&self, number: usize) {
-        self.inner.lock().unwrap().writes.1 = Some(number);
+    pub(crate) fn fail_write(&self, number: usize, fault: Fault) {
+        self.inner.lock().unwrap().writes.1 = Some((number, fault));
+    }
+
+    /// The next such request is carried out, and its answer lost.
+    pub(crate) fn lose_answer(&self, method: Method, plural: &str) {
+        self.inner.lock().unwrap().lost = Some((method, plural.to_owned()));
     }
 
     /// The number of writes so far.
@@ -283,46 +258,6 @@ fn parse(path: &str) -> Option<Path> {
     })
 }
 
-fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
-    let list = |group: &str| {
-        let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-        let found = KINDS.iter().filter(|k| k.0 == group);
-        let resources: Vec<Value> = found
-            .map(|k| json!({"name": k.3, "singularName": "", "namespaced": k.4, "kind": k.2, "verbs": verbs}))
-            .collect();
-        json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
-    };
-    let group = |name: &str| {
-        let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
-        json!({"name": name, "versions": [version], "preferredVersion": version})
-    };
-    match path {
-        "/api/v1" => Some(list("")),
-        "/apis" | "/apis/" => {
-            let mut groups = [
-                "apps",
-                "batch",
-                "coordination.k8s.io",
-                "discovery.k8s.io",
-                "networking.k8s.io",
-                "rbac.authorization.k8s.io",
-            ]
-            .map(group)
-            .to_vec();
-            groups.extend(serves_custom.then(|| group(CUSTOM.0)));
-            Some(json!({"kind": "APIGroupList", "groups": groups}))
-        }
-        "/apis/example.com/v1" if serves_custom => Some(list(CUSTOM.0)),
-        "/apis/batch/v1" => Some(list("batch")),
-        "/apis/apps/v1" => Some(list("apps")),
-        "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
-        "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
-        "/apis/networking.k8s.io/v1" => Some(list("networking.k8s.io")),
-        "/apis/rbac.authorization.k8s.io/v1" => Some(list("rbac.authorization.k8s.io")),
-        _ => None,
-    }
-}
-
 async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, String>>, request: Request) -> Response {
     let serves_custom = api.inner.lock().unwrap().serves_custom;
     if let Some(document) = discovery(request.uri().path(), serves_custom) {
@@ -359,14 +294,33 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
         let reason = if fault.2 == 409 { "Conflict" } else { "InternalError" };
         return status(fault.2, reason, "a test wants it so");
     }
+    let mut fault = inner.lost.take_if(|lost| lost.0 == method && lost.1 == kind).map(|_| Fault::IsLost);
     // Events may be lost.
     if method != Method::GET && path.plural != "events" {
         let number = inner.writes.0;
         inner.writes.0 += 1;
-        if inner.writes.1 == Some(number) {
-            return status(500, "InternalError", "a test wants it so");
-        }
+        fault = inner.writes.1.filter(|(of, _)| *of == number).map(|(_, fault)| fault).or(fault);
     }
+    match fault {
+        Some(Fault::Fails) => status(500, "InternalError", "a test wants it so"),
+        Some(Fault::Conflicts) => status(409, "Conflict", "a test wants it so"),
+        Some(Fault::IsLost) => {
+            carry_out(&api, inner, path, id, method, body, strategic);
+            status(500, "InternalError", "a test has lost the answer")
+        }
+        None => carry_out(&api, inner, path, id, method, body, strategic),
+    }
+}
+
+fn carry_out(
+    api: &FakeApi,
+    inner: &mut Inner,
+    path: Path,
+    id: Id,
+    method: Method,
+    body: Value,
+    strategic: bool,
+) -> Response {
     let in_scope = |o: &(&Id, &Value)| o.0.0 == path.plural && (path.namespace.is_empty() || o.0.1 == path.namespace);
     match (method.as_str(), path.name.is_empty(), path.sub.as_str()) {
         ("GET", true, _) => {
@@ -382,7 +336,7 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
             api.store(inner, id, pod);
             ok(&json!({"kind": "Status", "status": "Success"}))
         }
-        ("POST", ..) => create(&api, inner, path, body),
+        ("POST", ..) => create(api, inner, path, body),
         ("PUT", ..) | ("PATCH", ..) => {
             let Some(old) = inner.objects.get(&id).cloned() else { return not_found(&id) };
             for field in ["uid", "resourceVersion"] {
