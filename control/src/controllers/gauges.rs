@@ -15,6 +15,7 @@ pub(crate) fn counted<const N: usize>(
     let mut counts: BTreeMap<Vec<String>, usize> = BTreeMap::new();
     all.for_each(|values| *counts.entry(values).or_default() += 1);
     page.family(name, help, Kind::Gauge);
+    page.declare(name, &labels);
     for (values, count) in counts {
         let pairs: Vec<(&str, &str)> = labels.into_iter().zip(values.iter().map(String::as_str)).collect();
         #[allow(clippy::cast_precision_loss, reason = "a gauge")]

@@ -11,7 +11,10 @@ use k8s_openapi::{
         core::v1::{Secret, ServiceAccount},
     },
 };
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{
+    ResourceExt as _,
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 
 use super::*;

@@ -94,10 +94,15 @@ pub(crate) struct CachedPodStatus {
     pub(crate) init_container_statuses: Option<Vec<CachedContainerStatus>>,
     pub(crate) resource_claim_statuses: Option<Vec<PodResourceClaimStatus>>,
     pub(crate) extended_resource_claim_status: Option<PodExtendedResourceClaimStatus>,
+    /// The most restarts of a sidecar.
+    #[serde(skip)]
+    pub(crate) sidecar_restarts: i32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CachedContainerStatus {
+    /// Empty once it is known whose restarts they are.
+    pub(crate) name: Box<str>,
     pub(crate) restart_count: i32,
     pub(crate) terminated: Option<Box<CachedTermination>>,
 }
@@ -116,7 +121,7 @@ impl<'de> Deserialize<'de> for CachedContainerStatus {
         #[serde(rename_all = "camelCase")]
         struct Status {
             #[serde(default)]
-            name: String,
+            name: Box<str>,
             #[serde(default)]
             restart_count: i32,
             state: Option<State>,
@@ -135,9 +140,9 @@ impl<'de> Deserialize<'de> for CachedContainerStatus {
         let status = Status::deserialize(deserializer)?;
         let terminated = status.state.and_then(|state| state.terminated).map(|end| {
             let finished_at = end.finished_at.map(|time| time.0);
-            Box::new(CachedTermination { container: status.name, exit_code: end.exit_code, finished_at })
+            Box::new(CachedTermination { container: status.name.to_string(), exit_code: end.exit_code, finished_at })
         });
-        Ok(Self { restart_count: status.restart_count, terminated })
+        Ok(Self { name: status.name, restart_count: status.restart_count, terminated })
     }
 }
 
@@ -183,7 +188,8 @@ impl Resource for CachedPod {
 }
 
 impl Cached for CachedPod {
-    /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports and keep what they request.
+    /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports and keep what they request,
+    /// and their restarts count.
     fn trim(&mut self) {
         if let Some(spec) = &mut self.spec {
             if let Some(inits) = &mut spec.init_containers {
@@ -197,6 +203,14 @@ impl Cached for CachedPod {
             spec.tolerations.iter_mut().for_each(Vec::shrink_to_fit);
         }
         if let Some(status) = &mut self.status {
+            let sidecars = self.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+            let sidecars: Vec<&str> = sidecars.map(|container| &*container.name).collect();
+            let inits = status.init_container_statuses.iter().flatten();
+            let restarts = inits.filter(|of| sidecars.contains(&&*of.name)).map(|of| of.restart_count);
+            // Looked at once: an object that comes from the cache is trimmed already.
+            status.sidecar_restarts = restarts.max().unwrap_or(status.sidecar_restarts);
+            let all = [&mut status.container_statuses, &mut status.init_container_statuses];
+            all.into_iter().flatten().flatten().for_each(|status| status.name = Box::default());
             status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
             status.pod_ips.iter_mut().for_each(Vec::shrink_to_fit);
             status.container_statuses.iter_mut().for_each(Vec::shrink_to_fit);
@@ -373,7 +387,8 @@ mod tests {
                 "containerStatuses": [{"name": "c", "restartCount": 4, "ready": true, "image": "i", "imageID": "d",
                     "state": {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}}}],
                 "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}],
-                "initContainerStatuses": [{"name": "once", "restartCount": 0, "state": {"running": {}}}],
+                "initContainerStatuses": [{"name": "once", "restartCount": 7, "state": {"running": {}}},
+                                          {"name": "sidecar", "restartCount": 5, "state": {"running": {}}}],
             },
         });
         let mut cached: CachedPod = serde_json::from_value(pod.clone()).expect("a pod");
@@ -411,9 +426,10 @@ mod tests {
             exit_code: 3,
             finished_at: Some("2026-01-01T00:00:00Z".parse().expect("a time")),
         };
-        let ended = CachedContainerStatus { restart_count: restarts[0], terminated: Some(Box::new(end)) };
-        assert_eq!(cached_status.container_statuses, Some(vec![ended]));
-        assert_eq!(cached_status.init_container_statuses, Some(vec![CachedContainerStatus::default()]));
+        let of = |restart_count, terminated| CachedContainerStatus { restart_count, terminated, name: Box::default() };
+        assert_eq!(cached_status.container_statuses, Some(vec![of(restarts[0], Some(Box::new(end)))]));
+        assert_eq!(cached_status.init_container_statuses, Some(vec![of(7, None), of(5, None)]));
+        assert_eq!(cached_status.sidecar_restarts, 5);
     }
 
     #[test]
