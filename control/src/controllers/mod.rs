@@ -34,7 +34,6 @@ mod namespaces;
 mod nodes;
 mod persistent_volumes;
 mod pod_control;
-mod pod_ending;
 mod pods;
 mod replication;
 mod resource_claims;
