@@ -77,6 +77,7 @@ pub(super) fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
                 "discovery.k8s.io",
                 "networking.k8s.io",
                 "rbac.authorization.k8s.io",
+                "resource.k8s.io",
             ]
             .map(group)
             .to_vec();
@@ -89,6 +90,7 @@ pub(super) fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
         "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
         "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
         "/apis/networking.k8s.io/v1" => Some(list("networking.k8s.io")),
+        "/apis/resource.k8s.io/v1" => Some(list("resource.k8s.io")),
         "/apis/rbac.authorization.k8s.io/v1" => Some(list("rbac.authorization.k8s.io")),
         _ => None,
     }

@@ -32,16 +32,29 @@ type Id = (String, String, String);
 pub(crate) enum Fault {
     /// The server fails and has done nothing.
     Fails,
-    /// Somebody else was faster.
-    Conflicts,
+    /// Somebody else writes its object a moment before.
+    ComesSecond,
     /// It is done, and the answer does not come.
     IsLost,
+}
+
+/// Requests by their number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls {
+    /// The methods of those that were made.
+    pub(crate) made: Vec<Method>,
+    /// The one that is to fail.
+    fault: Option<(usize, Fault)>,
+    /// The one that has failed.
+    pub(crate) last: Option<String>,
 }
 
 #[derive(Clone)]
 pub(crate) struct FakeApi {
     inner: Arc<Mutex<Inner>>,
     changes: broadcast::Sender<(u64, String, Value)>,
+    /// Of requests that do not fail by number.
+    exempt: bool,
 }
 
 #[derive(Default)]
@@ -57,8 +70,7 @@ struct Inner {
     answers: HashMap<String, (u16, String, String)>,
     /// Requests that fail: method, plural with subresource, code, and how many.
     faults: Vec<(Method, String, u16, usize)>,
-    /// The number of writes so far, and which of them fails in which way.
-    writes: (usize, Option<(usize, Fault)>),
+    calls: Calls,
     /// The first request of this method and plural with subresource whose answer is lost.
     lost: Option<(Method, String)>,
     /// Paths and queries of the requests that had those answers.
@@ -75,12 +87,17 @@ struct Path {
 
 impl FakeApi {
     pub(crate) fn new() -> Self {
-        Self { inner: Arc::default(), changes: broadcast::channel(65536).0 }
+        Self { inner: Arc::default(), changes: broadcast::channel(65536).0, exempt: false }
     }
 
     pub(crate) fn client(&self) -> Client {
         let router: Router = Router::new().fallback(serve).with_state(self.clone());
         Client::new(router, "default")
+    }
+
+    /// A client whose calls are not counted, and none of which fails by its number.
+    pub(crate) fn user(&self) -> Client {
+        Self { exempt: true, ..self.clone() }.client()
     }
 
     pub(crate) fn requests(&self, method: Method, plural: &str) -> usize {
@@ -100,19 +117,24 @@ impl FakeApi {
         self.inner.lock().unwrap().faults.push((method, plural.to_owned(), code, times));
     }
 
-    /// The write of this number, from 0, fails.
-    pub(crate) fn fail_write(&self, number: usize, fault: Fault) {
-        self.inner.lock().unwrap().writes.1 = Some((number, fault));
+    /// From now on the call of this number, from 0, fails, or none does.
+    pub(crate) fn fail_call(&self, fault: Option<(usize, Fault)>) {
+        self.inner.lock().unwrap().calls = Calls { fault, ..Calls::default() };
+    }
+
+    /// The calls since then.
+    pub(crate) fn calls(&self) -> Calls {
+        self.inner.lock().unwrap().calls.clone()
+    }
+
+    /// All changes from now on: version, plural and watch event.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<(u64, String, Value)> {
+        self.changes.subscribe()
     }
 
     /// The next such request is carried out, and its answer lost.
     pub(crate) fn lose_answer(&self, method: Method, plural: &str) {
         self.inner.lock().unwrap().lost = Some((method, plural.to_owned()));
-    }
-
-    /// The number of writes so far.
-    pub(crate) fn writes(&self) -> usize {
-        self.inner.lock().unwrap().writes.0
     }
 
     /// Stores an object of which no watch tells: what the API has, and a cache has not yet.
@@ -263,6 +285,11 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
     if let Some(document) = discovery(request.uri().path(), serves_custom) {
         return ok(&document);
     }
+    let is_watch = query.get("watch").is_some_and(|w| w == "true" || w == "1");
+    let fault = if is_watch { None } else { fault_of(&api, &request) };
+    if fault == Some(Fault::Fails) {
+        return failure();
+    }
     let answer = api.inner.lock().unwrap().answers.get(request.uri().path()).cloned();
     if let Some((code, content_type, body)) = answer {
         api.inner.lock().unwrap().asked.insert(request.uri().to_string());
@@ -278,7 +305,7 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
     let bytes = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
     let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let id: Id = (path.plural.clone(), path.namespace.clone(), path.name.clone());
-    if query.get("watch").is_some_and(|w| w == "true" || w == "1") {
+    if is_watch {
         if query.contains_key("sendInitialEvents") {
             // As servers without streaming lists.
             return status(422, "Invalid", "sendInitialEvents is forbidden for watch");
@@ -294,22 +321,33 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
         let reason = if fault.2 == 409 { "Conflict" } else { "InternalError" };
         return status(fault.2, reason, "a test wants it so");
     }
-    let mut fault = inner.lost.take_if(|lost| lost.0 == method && lost.1 == kind).map(|_| Fault::IsLost);
-    // Events may be lost.
-    if method != Method::GET && path.plural != "events" {
-        let number = inner.writes.0;
-        inner.writes.0 += 1;
-        fault = inner.writes.1.filter(|(of, _)| *of == number).map(|(_, fault)| fault).or(fault);
+    let lost = inner.lost.take_if(|lost| lost.0 == method && lost.1 == kind).map(|_| Fault::IsLost);
+    if fault == Some(Fault::ComesSecond)
+        && let Some(mut object) = inner.objects.get(&id).cloned()
+    {
+        object["metadata"]["managedFields"] = json!([{"manager": "another"}]);
+        api.store(inner, id.clone(), object);
     }
-    match fault {
-        Some(Fault::Fails) => status(500, "InternalError", "a test wants it so"),
-        Some(Fault::Conflicts) => status(409, "Conflict", "a test wants it so"),
-        Some(Fault::IsLost) => {
-            carry_out(&api, inner, path, id, method, body, strategic);
-            status(500, "InternalError", "a test has lost the answer")
-        }
-        None => carry_out(&api, inner, path, id, method, body, strategic),
+    let answer = carry_out(&api, inner, path, id, method, body, strategic);
+    if fault.or(lost) == Some(Fault::IsLost) { failure() } else { answer }
+}
+
+/// What becomes of a request by its number. Events may be lost.
+fn fault_of(api: &FakeApi, request: &Request) -> Option<Fault> {
+    let (method, path) = (request.method(), request.uri().path());
+    if api.exempt || path.contains("/events") {
+        return None;
     }
+    let calls = &mut api.inner.lock().unwrap().calls;
+    let number = calls.made.len();
+    calls.made.push(method.clone());
+    let (_, fault) = calls.fault.filter(|(of, _)| *of == number)?;
+    calls.last = Some(format!("{method} {path}"));
+    Some(fault)
+}
+
+fn failure() -> Response {
+    status(500, "InternalError", "a test wants it so")
 }
 
 fn carry_out(

@@ -18,6 +18,7 @@ use super::{Config, fake_api::FakeApi, run};
 mod addresses;
 mod custom_types;
 mod deployments;
+mod faults;
 mod horizontal_pod_autoscalers;
 mod jobs;
 mod load_balancers;
@@ -47,9 +48,9 @@ struct Bed {
 impl Bed {
     async fn new(config: Config) -> Self {
         let fake = FakeApi::new();
-        let (client, stop) = (fake.client(), CancellationToken::new());
+        let (client, stop) = (fake.user(), CancellationToken::new());
         put(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": "default"}})).await;
-        let running = tokio::spawn(run(client.clone(), config, stop.clone()));
+        let running = tokio::spawn(run(fake.client(), config, stop.clone()));
         Self { fake, client, stop, running }
     }
 
@@ -59,7 +60,7 @@ impl Bed {
         self.stop.cancel();
         let _ = (&mut self.running).await;
         self.stop = CancellationToken::new();
-        self.running = tokio::spawn(run(self.client.clone(), config, self.stop.clone()));
+        self.running = tokio::spawn(run(self.fake.client(), config, self.stop.clone()));
     }
 
     fn api<K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(&self) -> Api<K> {
