@@ -114,8 +114,7 @@ pub(crate) async fn end(client: &kube::Client, pod: &CachedPod, ending: &Ending<
         is_terminal: is_terminal(pod),
         condition: condition(pod, DISRUPTION_TARGET),
     };
-    let failed = |Failed { action, source }| {
-        Error::Api { action, object: Key::of(meta).to_string(), source: Box::new(source) }
-    };
+    let failed =
+        |Failed { action, source }| Error::Api { action, object: Key::of(meta).to_string(), source: Box::new(source) };
     ending.end(client, &target).await.map_err(failed)
 }

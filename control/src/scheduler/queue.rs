@@ -77,7 +77,8 @@ impl Group {
 impl Demands {
     fn signature(&self) -> Signature {
         let Self { pod, constraints, claims, exclusive, nominated, .. } = self;
-        let Constraints { selector, required, tolerations, spread, features, claims_devices, preempts, .. } = &**constraints;
+        let Constraints { selector, required, tolerations, spread, features, claims_devices, preempts, .. } =
+            &**constraints;
         let own = (pod.priority, preempts, &pod.requests, &pod.ports, &pod.disks, selector, required, tolerations);
         let among = self.depends_on_pods().then(|| {
             let spread: Vec<String> = spread.iter().map(|constraint| constraint.text()).collect();

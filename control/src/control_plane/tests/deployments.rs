@@ -163,7 +163,10 @@ async fn hundreds_of_pods_come_and_go_without_a_refusal() {
     let events: KubeApi<Event> = KubeApi::namespaced(client, "default");
     let told = events.list(&ListParams::default()).await.unwrap().items;
     let reasons: Vec<_> = told.iter().filter_map(|event| event.reason.as_deref()).collect();
-    assert!(reasons.contains(&"SuccessfulCreate") && !reasons.iter().any(|why| why.starts_with("Failed")), "{reasons:?}");
+    assert!(
+        reasons.contains(&"SuccessfulCreate") && !reasons.iter().any(|why| why.starts_with("Failed")),
+        "{reasons:?}"
+    );
     let page = plane.metrics().page(windlass_kit::prometheus::Format::Plain);
     let refused: Vec<&str> = page.lines().filter(|line| line.contains("code=\"429\"")).collect();
     assert!(refused.is_empty(), "{refused:#?}");

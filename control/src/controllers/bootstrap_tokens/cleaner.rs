@@ -5,9 +5,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, api::DeleteParams};
 
 use super::secret::{Life, is_token, life};
-use crate::controllers::runtime::{
-    Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_version,
-};
+use crate::controllers::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_version};
 
 pub(crate) struct BootstrapTokenCleaner {
     client: Client,

@@ -14,9 +14,7 @@ use serde_json::{Map, Value, json};
 use windlass_kit::bootstrap::{SIGNATURE_PREFIX, Token, sign};
 
 use super::secret::{is_token, signing_token};
-use crate::controllers::runtime::{
-    Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error,
-};
+use crate::controllers::runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error};
 
 const MAP_NAMESPACE: &str = "kube-public";
 const MAP: &str = "cluster-info";
@@ -24,9 +22,8 @@ const MAP: &str = "cluster-info";
 const KUBECONFIG: &str = "kubeconfig";
 
 /// The secrets with tokens by which nodes join.
-const TOKENS: Index<Secret> = Index::new("bootstrap token", |secret| {
-    is_token(secret).then(String::new).into_iter().collect()
-});
+const TOKENS: Index<Secret> =
+    Index::new("bootstrap token", |secret| is_token(secret).then(String::new).into_iter().collect());
 
 pub(crate) struct BootstrapSigner {
     client: Client,

@@ -98,7 +98,10 @@ impl Metrics for SliceMetrics {
             page.sample(&name, &[], services.values().map(|(sums, _)| of(sums)).sum::<usize>() as f64);
         }
         let mut by_wish: BTreeMap<&str, usize> = BTreeMap::new();
-        services.values().filter_map(|(_, wish)| wish.as_deref()).for_each(|wish| *by_wish.entry(wish).or_default() += 1);
+        services
+            .values()
+            .filter_map(|(_, wish)| wish.as_deref())
+            .for_each(|wish| *by_wish.entry(wish).or_default() += 1);
         let name = "endpoint_slice_controller_services_count_by_traffic_distribution";
         page.family(name, "Services by the distribution of their traffic.", Kind::Gauge);
         page.declare(name, &["traffic_distribution"]);

@@ -293,7 +293,8 @@ fn pods_wait_until_their_node_is_known() {
     let pods = [pod("a", "10.0.0.1", true, 80), elsewhere, pod("no-ip", "", true, 80)].map(Arc::new);
     let parted = |service: &Service| {
         let (known, unknown) = model::on_known_nodes(service, &pods, |node| node == "n1");
-        let names = |pods: Vec<Arc<CachedPod>>| pods.iter().map(|p| p.metadata.name.clone().unwrap()).collect::<Vec<_>>();
+        let names =
+            |pods: Vec<Arc<CachedPod>>| pods.iter().map(|p| p.metadata.name.clone().unwrap()).collect::<Vec<_>>();
         (names(known), names(unknown))
     };
     let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

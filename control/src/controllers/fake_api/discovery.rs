@@ -53,7 +53,6 @@ pub(crate) fn custom() -> ApiResource {
     }
 }
 
-
 pub(super) fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
     let list = |group: &str| {
         let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];

@@ -39,9 +39,8 @@ use plan::{FINALIZER, Named, for_pod, is_allocated, is_done, is_reserved, made_f
 const FIELD_MANAGER: &str = "ResourceClaimController";
 
 /// Pods by the claims that they name or were given, as `namespace/claim`.
-const PODS_BY_RESOURCE_CLAIM: Index<CachedPod> = Index::new("resource claim", |pod| {
-    plan::claim_names(pod).map(|name| key_in(pod, name).to_string()).collect()
-});
+const PODS_BY_RESOURCE_CLAIM: Index<CachedPod> =
+    Index::new("resource claim", |pod| plan::claim_names(pod).map(|name| key_in(pod, name).to_string()).collect());
 
 /// Pods by the templates that they name, as `namespace/template`.
 const PODS_BY_TEMPLATE: Index<CachedPod> = Index::new("resource claim template", |pod| {
@@ -205,7 +204,10 @@ impl ResourceClaims {
     async fn ensure_claim(&self, key: &Key, pod: &CachedPod, claim: &PodResourceClaim) -> Result<Ensured, Error> {
         let known = match name_of(pod, claim) {
             Named::Generated(name) => {
-                let found = self.claims.get(&key_in(pod, name)).filter(|found| is_controlled_by(&found.metadata, &pod.metadata));
+                let found = self
+                    .claims
+                    .get(&key_in(pod, name))
+                    .filter(|found| is_controlled_by(&found.metadata, &pod.metadata));
                 if found.is_some() {
                     return Ok(Ensured::Known(name.to_owned()));
                 }
@@ -240,7 +242,10 @@ impl ResourceClaims {
         let (api, uid) = (self.api(&key.namespace), pod.metadata.uid.clone().unwrap_or_default());
         if self.memories.with(key, &uid, |memory| memory.in_doubt) {
             let all = Live::list(&api).await.during("look for claims of", key)?;
-            let found = all.answer().iter().find(|one| is_controlled_by(&one.metadata, &pod.metadata) && made_for(one, &claim.name));
+            let found = all
+                .answer()
+                .iter()
+                .find(|one| is_controlled_by(&one.metadata, &pod.metadata) && made_for(one, &claim.name));
             if let Some(found) = found {
                 return Ok(Ensured::New(found.metadata.name.clone().unwrap_or_default()));
             }

@@ -132,5 +132,7 @@ fn generate_name(pod: &str, claim: &str) -> String {
 /// Whether a claim asks for the administrator's access to devices (upstream's label of metrics).
 pub(super) fn has_admin_access(claim: &ResourceClaim) -> bool {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
-    requests.into_iter().any(|request| request.exactly.as_ref().is_some_and(|exactly| exactly.admin_access == Some(true)))
+    requests
+        .into_iter()
+        .any(|request| request.exactly.as_ref().is_some_and(|exactly| exactly.admin_access == Some(true)))
 }

@@ -36,9 +36,12 @@ fn a_claim_has_what_its_template_says_and_is_its_pods() {
         "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "gpu"}}]}}}});
     let claim = new_claim(&pod(json!({})), "gpu", &serde_json::from_value(template.clone()).unwrap());
     let claim = serde_json::to_value(claim).unwrap();
-    assert_eq!(claim["metadata"], json!({"generateName": "p-gpu-", "labels": {"a": "b"},
+    assert_eq!(
+        claim["metadata"],
+        json!({"generateName": "p-gpu-", "labels": {"a": "b"},
         "annotations": {"c": "d", "resource.kubernetes.io/pod-claim-name": "gpu"},
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]}));
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]})
+    );
     assert_eq!(claim["spec"], template["spec"]["spec"]);
     // Of names that are too long there is something of both.
     let long = pod(json!({"metadata": {"name": "p".repeat(60)}}));

@@ -10,7 +10,8 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{
         ContainerPort, EphemeralVolumeSource, NodeSelectorRequirement, PersistentVolumeClaimVolumeSource, Pod,
-        PodCondition, PodExtendedResourceClaimStatus, PodIP, PodResourceClaim, PodResourceClaimStatus, Toleration, Volume,
+        PodCondition, PodExtendedResourceClaimStatus, PodIP, PodResourceClaim, PodResourceClaimStatus, Toleration,
+        Volume,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };

@@ -24,13 +24,13 @@ mod tests;
 mod trim;
 mod workqueue;
 
+pub(crate) use crate::fan_out::bounded_join;
 pub(crate) use cached_pod::{CachedContainerStatus, CachedPod, POD_DELETION_COST};
 pub(crate) use controller::{Context, Controller, Controllers, Subscription};
 pub(crate) use discovery::Discovery;
 pub(crate) use error::During;
 pub use error::Error;
 pub(crate) use expectations::{CACHE_PATIENCE, Expectations};
-pub(crate) use crate::fan_out::bounded_join;
 pub(crate) use index::Index;
 pub(crate) use informer::{Cache, Life, MetadataSource, SyncPoint};
 pub(crate) use informers::Informers;

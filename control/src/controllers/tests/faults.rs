@@ -163,7 +163,10 @@ async fn run_once(
         let missing: Vec<_> = expected.difference(&last).collect();
         let other: Vec<_> = last.difference(expected).collect();
         let why = calls.last;
-        assert!(missing.is_empty() && other.is_empty(), "{fault:?}, {why:?}: missing {missing:#?}, there is {other:#?}");
+        assert!(
+            missing.is_empty() && other.is_empty(),
+            "{fault:?}, {why:?}: missing {missing:#?}, there is {other:#?}"
+        );
     }
     drop(kubelet);
     bed.end().await;
@@ -209,14 +212,20 @@ fn image(image: &str) -> Patch<Value> {
 
 async fn node(bed: &Bed, name: &str) {
     let conditions = json!([{"type": "Ready", "status": "True"}]);
-    put(&Api::<Node>::all(bed.client.clone()), json!({"metadata": {"name": name}, "status": {"conditions": conditions}})).await;
+    put(
+        &Api::<Node>::all(bed.client.clone()),
+        json!({"metadata": {"name": name}, "status": {"conditions": conditions}}),
+    )
+    .await;
 }
 
 /// Whether there are so many pods of an image, all of them ready, and no others.
 fn run_image(image: &'static str, count: usize) -> impl Fn(&[Value]) -> bool {
     move |pods| {
         pods.len() == count
-            && pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == image && pod["status"]["phase"] == "Running")
+            && pods
+                .iter()
+                .all(|pod| pod["spec"]["containers"][0]["image"] == image && pod["status"]["phase"] == "Running")
     }
 }
 
@@ -269,7 +278,8 @@ async fn daemon_sets() {
             node(bed, "n2").await;
             let api: Api<DaemonSet> = bed.api();
             let update = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}});
-            put(&api, workload("log", json!({"updateStrategy": update, "template": {"spec": {"nodeName": null}}}))).await;
+            put(&api, workload("log", json!({"updateStrategy": update, "template": {"spec": {"nodeName": null}}})))
+                .await;
             until(bed, "pods", "both", run_image("v1", 2)).await;
             api.patch("log", &PatchParams::default(), &image("v2")).await.unwrap();
             until(bed, "pods", "both anew", run_image("v2", 2)).await;
@@ -316,12 +326,17 @@ async fn services() {
                 put(&bed.api::<Service>(), json!({"metadata": {"name": name}, "spec": spec})).await;
             }
             bed.rc(2).await;
-            until(bed, "pods", "both", |pods| pods.len() == 2 && pods.iter().all(|pod| pod["status"]["phase"] == "Running")).await;
+            until(bed, "pods", "both", |pods| {
+                pods.len() == 2 && pods.iter().all(|pod| pod["status"]["phase"] == "Running")
+            })
+            .await;
             let patch = Patch::Merge(json!({"spec": {"template": {"spec": {"nodeName": "n"}}}}));
             bed.api::<ReplicationController>().patch("web", &PatchParams::default(), &patch).await.unwrap();
             let name = bed.fake.all("pods")[0]["metadata"]["name"].as_str().unwrap().to_owned();
             bed.api::<Pod>().delete(&name, &DeleteParams::default()).await.unwrap();
-            let has = |slices: &[Value]| slices.iter().any(|slice| slice["endpoints"].as_array().is_some_and(|e| !e.is_empty()));
+            let has = |slices: &[Value]| {
+                slices.iter().any(|slice| slice["endpoints"].as_array().is_some_and(|e| !e.is_empty()))
+            };
             until(bed, "endpointslices", "an endpoint", has).await;
             bed.api::<Service>().delete("gone", &DeleteParams::default()).await.unwrap();
         })
@@ -337,7 +352,11 @@ async fn volumes_are_bound_and_released() {
             for name in ["a", "b"] {
                 let spec = json!({"capacity": {"storage": "1Gi"}, "persistentVolumeReclaimPolicy": "Retain"});
                 put(&volumes, json!({"metadata": {"name": name}, "spec": spec})).await;
-                put(&bed.api::<PersistentVolumeClaim>(), json!({"metadata": {"name": name}, "spec": {"volumeName": name}})).await;
+                put(
+                    &bed.api::<PersistentVolumeClaim>(),
+                    json!({"metadata": {"name": name}, "spec": {"volumeName": name}}),
+                )
+                .await;
             }
             let bound = |claims: &[Value]| claims.iter().all(|claim| claim["status"]["phase"] == "Bound");
             until(bed, "persistentvolumeclaims", "both are bound", bound).await;
@@ -398,7 +417,9 @@ async fn garbage() {
         Box::pin(async move {
             let api: Api<ReplicationController> = bed.api();
             let are = |count: usize| move |pods: &[Value]| pods.len() == count;
-            for (params, left) in [(DeleteParams::background(), 0), (DeleteParams::foreground(), 0), (DeleteParams::orphan(), 2)] {
+            for (params, left) in
+                [(DeleteParams::background(), 0), (DeleteParams::foreground(), 0), (DeleteParams::orphan(), 2)]
+            {
                 bed.rc(2).await;
                 until(bed, "pods", "its pods", are(2)).await;
                 api.delete("web", &params).await.unwrap();

@@ -57,7 +57,12 @@ async fn metrics_have_upstreams_names_types_and_labels() {
             let shown: BTreeSet<&str> = described.get(row[0])?.iter().map(String::as_str).collect();
             (!page.lines().any(|line| line == kind) || shown != labels).then(|| format!("{row:?}: {shown:?}"))
         })
-        .chain(rows(include_str!("metrics.tsv")).map(|row| row[0]).filter(|name| !described.contains_key(*name)).map(str::to_owned))
+        .chain(
+            rows(include_str!("metrics.tsv"))
+                .map(|row| row[0])
+                .filter(|name| !described.contains_key(*name))
+                .map(str::to_owned),
+        )
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
     bed.end().await;

@@ -22,7 +22,8 @@ fn claim_name(pods: &[Value]) -> Option<&str> {
 async fn a_pods_claim_is_made_reserved_given_back_and_deleted() {
     let bed = Bed::new(Config::default()).await;
     put(&bed.api::<Pod>(), user("p")).await;
-    let missing = "PodResourceClaim gpu: resource claim template \"t\": resourceclaimtemplate.resource.k8s.io \"t\" not found";
+    let missing =
+        "PodResourceClaim gpu: resource claim template \"t\": resourceclaimtemplate.resource.k8s.io \"t\" not found";
     let told = |e: &[Value]| e.iter().any(|e| e["reason"] == "FailedResourceClaimCreation" && e["message"] == missing);
     bed.fake.until("events", "what is missing", told).await;
     put(&bed.api::<ResourceClaimTemplate>(), template()).await;

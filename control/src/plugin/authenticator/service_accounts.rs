@@ -6,12 +6,12 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use super::TokenUses;
 use crate::{
     apiserver::{Authenticated, CREDENTIAL_ID, Remarks, TokenAuthenticator, User},
     service_account_tokens::{INVALID_SINCE, ISSUER, TokenIssuer},
     store::{Key, Store},
 };
-use super::TokenUses;
 
 /// How long tokens are good after their object was deleted: upstream's `jwt.DefaultLeeway`, for clocks that differ.
 const LEEWAY: SignedDuration = SignedDuration::from_mins(1);

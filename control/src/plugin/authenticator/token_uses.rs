@@ -42,7 +42,10 @@ impl Default for TokenUses {
             used: Mutex::default(),
             changed: Notify::new(),
             all: counter("serviceaccount_legacy_tokens_total", "Uses of tokens without an end."),
-            by_hand: counter("serviceaccount_legacy_manual_token_uses_total", "Those of secrets that were made by hand."),
+            by_hand: counter(
+                "serviceaccount_legacy_manual_token_uses_total",
+                "Those of secrets that were made by hand.",
+            ),
             generated: counter("serviceaccount_legacy_auto_token_uses_total", "Those of secrets that accounts name."),
             invalid: counter("serviceaccount_invalid_legacy_auto_token_uses_total", "Those that were marked invalid."),
             bound: counter("serviceaccount_valid_tokens_total", "Uses of tokens with an end."),
