@@ -54,6 +54,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("store", plane.clone().watch_store(token.clone()));
     tasks.spawn("custom resources", plane.clone().serve_custom_resources(token.clone()));
     tasks.spawn("bootstrap objects", plane.clone().keep_bootstrap_objects(token.clone()));
+    tasks.spawn("uses of tokens", plane.clone().note_token_uses(token.clone()));
     tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
     let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
     let own = controllers_config(settings, plane.root_ca());

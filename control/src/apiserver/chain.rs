@@ -24,6 +24,7 @@ use super::{
     audit::{self, Audit, Sent},
     authentication::Credentials,
     authorization::forbidden,
+    decode::warn_first,
     error::ApiError,
     health,
     limits::Class,
@@ -78,7 +79,7 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
     let address = parts.extensions.get::<Caller>().and_then(Caller::address).map(|address| address.ip());
     let sent = Sent { uri: &parts.uri, headers: &parts.headers, address };
     let begin = |user: &User| Audit::begin(api.inner.audit.as_ref(), &id, user, &route.attributes(), sent);
-    let (caller, credentials) = match api.authenticate(&parts.extensions, &parts.headers) {
+    let (caller, credentials, remarks) = match api.authenticate(&parts.extensions, &parts.headers) {
         Ok(known) => known,
         Err(error) => {
             let audit = begin(&User::default());
@@ -90,6 +91,9 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
         }
     };
     let audit = begin(&caller);
+    if let Some((key, value)) = remarks.audit {
+        audit.annotate(key, value);
+    }
     let response = match api.impersonate(&caller, &mut parts.headers) {
         Err(error) => {
             audit.refused(&error);
@@ -124,6 +128,9 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
         }
     };
     let mut response = audit.answered(response);
+    if let Some(warning) = remarks.warning {
+        warn_first(&mut response, warning);
+    }
     audit::name_in(&mut response, &id);
     // Bodies and queries may hold secrets and are not logged.
     tracing::debug!(
