@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
+use windlass_kit::build_info::field;
 
 use super::{
     chain::{ApiResult, header_text},
