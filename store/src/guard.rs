@@ -1,12 +1,10 @@
 //! Conditions of a write on other objects, checked by the writer in the order of the writes: no other write can come
 //! between the check and the write.
 
-use std::{fmt, sync::Arc};
-
-use super::{Key, Object, ResourceId};
+use super::{Index, Key, Object, ResourceId};
 
 /// What must hold for another object.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub enum Condition {
     /// It exists.
     Exists,
@@ -14,19 +12,14 @@ pub enum Condition {
     Absent,
     /// It was last written at this revision.
     Revision(u64),
-    /// It exists and this is true of it. Runs in the writer thread: it must be short and must not call the store.
-    Holds(Arc<dyn Fn(&Object) -> bool + Send + Sync>),
-}
-
-impl fmt::Debug for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exists => f.write_str("Exists"),
-            Self::Absent => f.write_str("Absent"),
-            Self::Revision(revision) => f.debug_tuple("Revision").field(revision).finish(),
-            Self::Holds(_) => f.write_str("Holds"),
-        }
-    }
+    /// It exists, and the value of an indexed field is one that is allowed. The writer decodes nothing for it: what many
+    /// writes depend on may be large.
+    Indexed {
+        /// The path of the field.
+        field: &'static str,
+        /// Whether a value is allowed.
+        allows: fn(&str) -> bool,
+    },
 }
 
 /// A condition on one object.
@@ -42,13 +35,15 @@ pub struct Guard {
 
 impl Guard {
     /// Whether it holds for the state of the object that the write would follow.
-    pub(crate) fn holds(&self, current: Option<&Object>) -> bool {
+    pub(crate) fn holds(&self, current: Option<&Object>, indexes: &[Index]) -> bool {
         match (&self.condition, current) {
             (Condition::Exists, object) => object.is_some(),
             (Condition::Absent, object) => object.is_none(),
             (Condition::Revision(wanted), Some(object)) => object.revision == *wanted,
-            (Condition::Holds(holds), Some(object)) => holds(object),
-            (Condition::Revision(_) | Condition::Holds(_), None) => false,
+            (Condition::Indexed { field, allows }, Some(object)) => {
+                object.index_value(indexes, field).is_some_and(|value| allows(value))
+            }
+            (Condition::Revision(_) | Condition::Indexed { .. }, None) => false,
         }
     }
 }

@@ -310,6 +310,15 @@ impl Store {
         self.state().get(resource, key).cloned()
     }
 
+    /// The value of an indexed field of an object, which is decoded once for all that ask; `None` without such an object or
+    /// index.
+    #[must_use]
+    pub fn index_value(&self, resource: ResourceId, key: &Key, field: &str) -> Option<String> {
+        let state = self.state();
+        let indexes = &state.resource(resource)?.options.indexes;
+        state.get(resource, key)?.index_value(indexes, field).map(str::to_owned)
+    }
+
     /// Writes durably, or with the relaxed durability of the resource. Returns the stored object; for a deletion the last
     /// state with the deletion's revision. An enqueued write happens also when the caller no longer waits.
     ///

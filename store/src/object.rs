@@ -48,6 +48,13 @@ impl Object {
         values.get(at).is_some_and(|own| **own == *value)
     }
 
+    /// The value of an indexed field; `None` if the resource has no such index.
+    pub(crate) fn index_value(&self, indexes: &[Index], field: &str) -> Option<&str> {
+        let at = indexes.iter().position(|index| *index.field == *field)?;
+        let values = self.index_values.get_or_init(|| values_of(indexes, &self.bytes));
+        values.get(at).map(|value| &**value)
+    }
+
     /// The same object at another revision.
     pub(crate) fn at_revision(&self, revision: u64) -> Self {
         let at = self.revision_at as usize;

@@ -87,6 +87,11 @@ impl FieldSelector {
         Ok(Self { requirements })
     }
 
+    /// All fields that can be selected of a type.
+    pub fn selectable(own: &[SelectableField]) -> impl Iterator<Item = &SelectableField> {
+        METADATA.iter().chain(own)
+    }
+
     /// The value that the selector requires of `field`, if any: `metadata.name=x` makes a list a single read.
     #[must_use]
     pub fn exact(&self, field: &str) -> Option<&str> {
@@ -110,6 +115,11 @@ impl FieldSelector {
     #[must_use]
     pub fn matches(&self, object: &Value) -> bool {
         self.requirements.iter().all(|(field, wanted, equal)| (field.value(object) == *wanted) == *equal)
+    }
+
+    /// Whether an object matches whose fields have these values, by their labels.
+    pub fn matches_values<'a>(&self, value: impl Fn(&str) -> &'a str) -> bool {
+        self.requirements.iter().all(|(field, wanted, equal)| (value(&field.label) == wanted) == *equal)
     }
 }
 

@@ -1,15 +1,12 @@
 //! Admission: plugins that change or refuse a write before it is validated and stored. All mutating plugins run in
 //! order, then all validating ones.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::{audit::Audit, error::ApiError, target::Target, user::User};
+use super::{audit::Audit, error::ApiError, target::Target, user::User, warnings::Warnings};
 use crate::store::{Companion, Guard};
 
 /// What is done to an object.
@@ -63,27 +60,6 @@ impl AdmissionAttributes<'_> {
     #[must_use]
     pub fn is_core(&self, plural: &str) -> bool {
         self.target.is("", plural)
-    }
-}
-
-/// Warnings that a request collects.
-#[derive(Debug, Default)]
-pub struct Warnings(Mutex<Vec<String>>);
-
-impl Warnings {
-    /// Adds one, unless it is there.
-    pub fn add(&self, warning: impl Into<String>) {
-        let warning = warning.into();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !all.contains(&warning) {
-            all.push(warning);
-        }
-    }
-
-    /// All so far.
-    #[must_use]
-    pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

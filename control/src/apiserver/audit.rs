@@ -6,22 +6,22 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::IpAddr,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
 };
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::Bytes,
     http::{HeaderMap, HeaderValue, Uri, header},
     response::Response,
 };
-use hyper::body::{Frame, SizeHint};
 use jiff::Timestamp;
 use serde_json::Value;
 use windlass_kit::serve::{LongRunning, headers};
 
-use super::{authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, user::User};
+use super::{
+    authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, lasting_body::holding,
+    user::User,
+};
 
 /// The header by which a client may choose the id of its request, and by which it learns it.
 const AUDIT_ID: &str = "audit-id";
@@ -162,11 +162,11 @@ impl Recording {
     }
 
     fn record(&self, stage: AuditStage) {
+        let mut event = self.event();
+        event.stage = stage;
         if self.omit_stages.contains(&stage) {
             return;
         }
-        let mut event = self.event();
-        event.stage = stage;
         event.at = Timestamp::now();
         self.sink.record(event.clone());
     }
@@ -285,7 +285,24 @@ impl Audit {
 
     /// Records a refusal.
     pub(super) fn refused(&self, error: &ApiError) {
-        self.update(|event| event.status = Some(error.status()));
+        self.update(|event| {
+            if event.stage != AuditStage::Panic {
+                event.status = Some(error.status());
+            }
+        });
+    }
+
+    /// Records that the handler failed, which ends the record.
+    pub(super) fn panicked(&self, error: &ApiError, why: &str) {
+        let Some(recording) = &self.0 else { return };
+        {
+            let mut event = recording.event();
+            event.code = Some(error.code);
+            let mut status = error.status();
+            status["message"] = format!("APIServer panic'd: {why}").into();
+            event.status = Some(status);
+        }
+        recording.record(AuditStage::Panic);
     }
 
     /// Records how the request ended, or that its response begins if that lasts.
@@ -293,6 +310,9 @@ impl Audit {
         let Some(recording) = self.0 else { return response };
         {
             let mut event = recording.event();
+            if event.stage == AuditStage::Panic {
+                return response;
+            }
             event.code = Some(response.status().as_u16());
             if event.level == AuditLevel::RequestResponse {
                 event.response_object = response.extensions().get::<Answered>().map(|body| body.0.clone());
@@ -303,7 +323,7 @@ impl Audit {
             return response;
         }
         recording.record(AuditStage::ResponseStarted);
-        response.map(|body| Body::new(Recorded { body, recording }))
+        holding(response, Lasting(recording))
     }
 
     /// Records that nobody knows the caller of a request, as upstream does: when the response begins.
@@ -319,35 +339,12 @@ impl Audit {
 #[derive(Debug, Clone)]
 pub(super) struct Answered(pub(super) Bytes);
 
-/// The body of a response that lasts: its end is recorded.
-struct Recorded {
-    body: Body,
-    recording: Arc<Recording>,
-}
+/// A response that lasts, until it is dropped.
+struct Lasting(Arc<Recording>);
 
-impl HttpBody for Recorded {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Recorded {
+impl Drop for Lasting {
     fn drop(&mut self) {
-        self.recording.record(AuditStage::ResponseComplete);
+        self.0.record(AuditStage::ResponseComplete);
     }
 }
 

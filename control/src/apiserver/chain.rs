@@ -33,6 +33,7 @@ use super::{
     request_metrics::Measured,
     target::{Route, Target},
     user::User,
+    warnings::Warnings,
 };
 use crate::store::Store;
 
@@ -48,6 +49,8 @@ pub struct ApiRequest {
     pub(super) credentials: Credentials,
     /// What is recorded of the request.
     pub(crate) audit: Audit,
+    /// What the client is warned of.
+    pub(crate) warnings: Warnings,
     pub(super) class: Class,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
@@ -112,6 +115,7 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 credentials,
                 accept: Accept::read(&parts.headers).recorded(audit.wants_response()),
                 audit: audit.clone(),
+                warnings: Warnings::default(),
                 content_type: header_text(&parts.headers, header::CONTENT_TYPE),
                 method: parts.method,
                 uri: parts.uri,
@@ -121,10 +125,12 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 api,
             };
             let response = request.respond(&route, body).await;
-            response.unwrap_or_else(|error| {
+            let mut response = response.unwrap_or_else(|error| {
                 request.audit.refused(&error);
                 request.accept.error(error)
-            })
+            });
+            request.warnings.write(&mut response);
+            response
         }
     };
     let mut response = audit.answered(response);
@@ -150,7 +156,7 @@ fn read(api: &Api, uri: &Uri, method: &Method) -> Result<Route, ApiError> {
         .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let none = Uri::default();
-    let mut options = RequestOptions::parse(method, if request_info::is_proxied(&segments) { &none } else { uri })?;
+    let mut options = RequestOptions::parse(if request_info::is_proxied(&segments) { &none } else { uri })?;
     let info = RequestInfo::parse(&segments, method, &options);
     options.watch |= info.verb == "watch";
     Ok(Route::new(&api.catalogs().current(), info, options))

@@ -1,6 +1,6 @@
 //! Decodes request bodies, objects and patches, and validates their fields. Does not read the store.
 
-use axum::{body::Bytes, http::HeaderValue, response::Response};
+use axum::body::Bytes;
 use serde_json::{Value, json};
 use windlass_apimachinery::{
     decode,
@@ -16,14 +16,9 @@ use super::{
     request_info::{FieldValidation, RequestOptions},
     types::{Gvk, TypeSchema, Version},
     validation::Cause,
+    warnings::Warnings,
 };
 use crate::schema::{self, ContentType, Decoded, Duplicates};
-
-/// A decoded object and the warnings about its fields.
-pub(crate) struct Read {
-    pub(crate) value: Value,
-    pub(crate) warnings: Vec<String>,
-}
 
 /// The type of a patch, by content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +50,7 @@ impl PatchBody {
     ) -> Result<Value, ApiError> {
         let kind = match self.kind {
             PatchType::Patch(kind) => kind,
-            PatchType::Apply => return manager.apply(old, &self.patch, options.get("force") == Some("true")),
+            PatchType::Apply => return manager.apply(old, &self.patch, options.flag("force") == Some(true)),
         };
         patch::apply(kind, schema.node(), old, &self.patch).map_err(|e| match e.code() {
             422 => ApiError::new(422, "Invalid", e.to_string()),
@@ -73,7 +68,8 @@ impl PatchBody {
         (gvk, schema): (&Gvk, &TypeSchema),
         options: &RequestOptions,
         mut value: Value,
-    ) -> Result<Read, ApiError> {
+        warnings: &Warnings,
+    ) -> Result<Value, ApiError> {
         if self.kind == PatchType::Patch(PatchKind::Strategic) {
             // A strategic patch is merged into the typed object, which keeps its own kind.
             for field in ["kind", "apiVersion"] {
@@ -91,7 +87,7 @@ impl PatchBody {
             of_patch.for_each(|problem| problem.insert_str(0, "json patch "));
             strict.error = strict.warnings.join(", ");
         }
-        let warnings = strict.judge(options, |why| match self.kind {
+        let told = strict.judge(options, |why| match self.kind {
             PatchType::Apply if !self.duplicates.is_empty() => {
                 let why = self.duplicates.errors().join(", ");
                 ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {why}"))
@@ -99,7 +95,8 @@ impl PatchBody {
             PatchType::Apply => cannot_be_handled(gvk, &format!("{STRICT}: {why}")),
             PatchType::Patch(_) => self.unfit(&format!("{STRICT}: {why}")),
         })?;
-        Ok(Read { value, warnings })
+        warnings.extend(told);
+        Ok(value)
     }
 
     /// The error of a patch whose result is none of its type's. Upstream repeats the result there; here it is the patch,
@@ -137,7 +134,7 @@ impl ApiRequest {
         version: &Version,
         options: &RequestOptions,
         body: &Bytes,
-    ) -> Result<Read, ApiError> {
+    ) -> Result<Value, ApiError> {
         self.read_as((&version.gvk, &version.spec.schema), options, body)
     }
 
@@ -147,7 +144,7 @@ impl ApiRequest {
         (gvk, schema): (&Gvk, &TypeSchema),
         options: &RequestOptions,
         body: &Bytes,
-    ) -> Result<Read, ApiError> {
+    ) -> Result<Value, ApiError> {
         let unrecognized = |why: String| {
             ApiError::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", gvk.kind))
         };
@@ -164,8 +161,8 @@ impl ApiRequest {
             return Err(cannot_be_handled(gvk, &problems.wrong.join(", ")));
         }
         let strict = StrictProblems::of_object(schema, body, &decoded.duplicates, &problems.unknown);
-        let warnings = strict.judge(options, |why| cannot_be_handled(gvk, &format!("{STRICT}: {why}")))?;
-        Ok(Read { value, warnings })
+        self.warnings.extend(strict.judge(options, |why| cannot_be_handled(gvk, &format!("{STRICT}: {why}")))?);
+        Ok(value)
     }
 
     /// Decodes a patch of any type.
@@ -229,29 +226,6 @@ impl StrictProblems {
 fn cannot_be_handled(gvk: &Gvk, why: &str) -> ApiError {
     let (kind, version) = (&gvk.kind, &gvk.version);
     ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
-}
-
-pub(super) fn with_warnings(mut response: Response, warnings: &[String]) -> Response {
-    warnings.iter().for_each(|warning| warn(&mut response, warning));
-    response
-}
-
-/// Adds a warning to a response.
-pub(super) fn warn(response: &mut Response, warning: &str) {
-    let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
-    if let Ok(value) = HeaderValue::from_str(&text) {
-        response.headers_mut().append("warning", value);
-    }
-}
-
-/// Adds a warning before those that a response has.
-pub(super) fn warn_first(response: &mut Response, warning: &str) {
-    let earlier: Vec<HeaderValue> = response.headers().get_all("warning").iter().cloned().collect();
-    response.headers_mut().remove("warning");
-    warn(response, warning);
-    for warning in earlier {
-        response.headers_mut().append("warning", warning);
-    }
 }
 
 /// The error of a strategic merge patch for a resource whose lists have no merge keys.

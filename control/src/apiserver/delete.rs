@@ -4,15 +4,13 @@ use axum::{body::Bytes, http::StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::decode::warn;
 use super::{
-    admission::{Operation, Warnings},
+    admission::Operation,
     chain::{ApiRequest, ApiResult},
     error::ApiError,
-    list::Turns,
     pipeline::{Draft, Mutated, Mutation, Scope},
     read::Selectors,
-    request_info::RequestOptions,
+    request_info::{RequestOptions, go_int},
     target::Target,
     types::{GcPolicy, TypeSchema, Version},
     validation::{Cause, FieldError},
@@ -31,6 +29,8 @@ enum PropagationPolicy {
 pub(crate) struct DeleteOptions {
     grace: Option<i64>,
     policy: Option<PropagationPolicy>,
+    /// What the client has said of `orphanDependents`, the older form of the policy.
+    orphans: Option<bool>,
     uid: String,
     pub(crate) revision: String,
     pub(crate) dry_run: bool,
@@ -45,7 +45,17 @@ impl DeleteOptions {
     pub(crate) fn read(schema: &TypeSchema, options: &RequestOptions, value: &Value) -> Result<Self, ApiError> {
         let value = if value.is_object() { value } else { &Value::Null };
         Self::check_fields(schema, value)?;
-        Self::of(value, options)
+        Self::of(value, options.dry_run)
+    }
+
+    /// The options in the query, in the form of a body.
+    fn in_query(options: &RequestOptions) -> Result<Value, ApiError> {
+        let grace = options.get("gracePeriodSeconds").map(go_int).transpose()?;
+        Ok(json!({
+            "gracePeriodSeconds": grace,
+            "orphanDependents": options.flag("orphanDependents"),
+            "propagationPolicy": options.get("propagationPolicy"),
+        }))
     }
 
     fn check_fields(schema: &TypeSchema, value: &Value) -> Result<(), ApiError> {
@@ -57,19 +67,15 @@ impl DeleteOptions {
         if problems.wrong.is_empty() { Ok(()) } else { Err(unreadable(&problems.wrong.join(", "))) }
     }
 
-    fn of(value: &Value, options: &RequestOptions) -> Result<Self, ApiError> {
+    fn of(value: &Value, is_dry_run: bool) -> Result<Self, ApiError> {
         let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
-        let mut policy = text(&value["propagationPolicy"]);
-        if policy.is_empty() {
-            options.get("propagationPolicy").unwrap_or("").clone_into(&mut policy);
-        }
-        let orphan =
-            value["orphanDependents"].as_bool().or_else(|| options.get("orphanDependents").map(|o| o == "true"));
+        let policy = text(&value["propagationPolicy"]);
+        let orphans = value["orphanDependents"].as_bool();
         let invalid = |cause: Cause, detail: String| {
             let error = FieldError { field: "propagationPolicy".to_owned(), cause, detail };
             Err(ApiError::invalid_options("DeleteOptions", &[error]))
         };
-        let policy = match (policy.as_str(), orphan) {
+        let policy = match (policy.as_str(), orphans) {
             ("", None) => None,
             ("", Some(true)) | ("Orphan", None) => Some(PropagationPolicy::Orphan),
             ("", Some(false)) | ("Background", None) => Some(PropagationPolicy::Background),
@@ -83,10 +89,7 @@ impl DeleteOptions {
                 return invalid(Cause::NotSupported, format!("Unsupported value: {policy:?}: {why}"));
             }
         };
-        let in_query = options
-            .get("gracePeriodSeconds")
-            .map(|g| g.parse::<i64>().map_err(|_| ApiError::bad_request("gracePeriodSeconds must be a number")));
-        let grace = value["gracePeriodSeconds"].as_i64().or(in_query.transpose()?);
+        let grace = value["gracePeriodSeconds"].as_i64();
         let dry_run = value["dryRun"].as_array().cloned().unwrap_or_default();
         if dry_run.iter().any(|stage| stage != "All") {
             let detail = format!("Unsupported value: {}: supported values: \"All\"", value["dryRun"]);
@@ -97,9 +100,10 @@ impl DeleteOptions {
             // A negative grace period means one second, as for the spec's own.
             grace: grace.map(|grace| if grace < 0 { 1 } else { grace }),
             policy,
+            orphans,
             uid: text(&value["preconditions"]["uid"]),
             revision: text(&value["preconditions"]["resourceVersion"]),
-            dry_run: options.dry_run || !dry_run.is_empty(),
+            dry_run: is_dry_run || !dry_run.is_empty(),
         })
     }
 
@@ -215,10 +219,11 @@ impl ApiRequest {
     fn delete_options(&self, options: &RequestOptions, body: &Bytes) -> Result<DeleteOptions, ApiError> {
         let schema = self.api.delete_options_schema();
         // The body may be empty, whatever its type is then.
-        let value = match body.is_empty() {
-            true => Value::Null,
-            false => self.decode(schema, body)?.map_err(|why| unreadable(&why))?.value,
-        };
+        if body.is_empty() {
+            return DeleteOptions::of(&DeleteOptions::in_query(options)?, options.dry_run);
+        }
+        // As upstream the query is not asked beside a body, but for the word that nothing shall be deleted.
+        let value = self.decode(schema, body)?.map_err(|why| unreadable(&why))?.value;
         DeleteOptions::check_fields(schema, &value)?;
         if let Some(fields) = value.as_object() {
             let mut recorded = fields.clone();
@@ -227,20 +232,26 @@ impl ApiRequest {
             recorded.insert("apiVersion".to_owned(), json!("meta.k8s.io/__internal"));
             self.audit.request_body(&Value::Object(recorded));
         }
-        DeleteOptions::of(&value, options)
+        DeleteOptions::of(&value, options.dry_run)
+    }
+
+    /// Warns a client that says nothing of dependents, where that means what users do not expect.
+    fn warn_of_deletion(&self, version: &Version, options: &DeleteOptions) {
+        let warning = version.strategy.deletion_warning().filter(|_| options.policy.is_none());
+        self.warnings.extend(warning.map(str::to_owned));
     }
 
     pub(super) async fn delete(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
         let delete_options = self.delete_options(options, body)?;
-        let version = &target.version;
-        let warning = version.strategy.deletion_warning().filter(|_| delete_options.policy.is_none());
-        let mut response = self.answer_deleted(target, self.remove(target, &delete_options).await?)?;
-        warning.into_iter().for_each(|warning| warn(&mut response, warning));
-        Ok(response)
+        self.warn_of_deletion(&target.version, &delete_options);
+        let deleted = self.remove(target, &delete_options).await?;
+        self.answer_deleted(target, &delete_options, deleted)
     }
 
-    fn answer_deleted(&self, target: &Target, deleted: Mutated) -> ApiResult {
+    fn answer_deleted(&self, target: &Target, options: &DeleteOptions, deleted: Mutated) -> ApiResult {
         let version = &target.version;
+        // As upstream does for the older form of the policy alone, for the sake of clients that know no other code.
+        let begun = if options.orphans == Some(false) { StatusCode::ACCEPTED } else { StatusCode::OK };
         match deleted {
             Mutated::Deleted(object) if version.returns_deleted => {
                 Ok(self.accept.object(StatusCode::OK, version, object, ""))
@@ -254,8 +265,8 @@ impl ApiRequest {
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
                 Ok(self.accept.write(StatusCode::OK, &status))
             }
-            Mutated::Stored(object) => self.accept.stored(StatusCode::OK, version, &object, ""),
-            Mutated::Drafted(object) => Ok(self.accept.object(StatusCode::OK, version, object, "")),
+            Mutated::Stored(object) => self.accept.stored(begun, version, &object, ""),
+            Mutated::Drafted(object) => Ok(self.accept.object(begun, version, object, "")),
         }
     }
 
@@ -279,7 +290,6 @@ impl ApiRequest {
             operation: Operation::Delete,
             scope: Scope::Object,
             dry_run: options.dry_run,
-            warnings: &Warnings::default(),
             manager: None,
             make: &make,
         };
@@ -288,16 +298,11 @@ impl ApiRequest {
 
     pub(super) async fn delete_collection(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
         let delete_options = self.delete_options(options, body)?;
+        self.warn_of_deletion(&target.version, &delete_options);
         let selectors = Selectors::read(target, options)?;
-        let version = &target.version;
-        let (items, revision) = self.store().list(target.id()?, target.namespace.as_deref());
-        let (mut deleted, mut turns) = (Vec::new(), Turns::default());
-        for object in items {
-            let value = version.decode(&object)?;
-            turns.take(object.bytes.len()).await;
-            if !selectors.is_empty() && !selectors.matches(&value) {
-                continue;
-            }
+        let (snapshot, after) = self.listed(target, options)?;
+        let page = self.page_of(target, options, &selectors, &snapshot, after.as_ref()).await?;
+        for object in &page.objects {
             let key = object.key.clone();
             let one = Target {
                 namespace: (!key.namespace.is_empty()).then_some(key.namespace),
@@ -305,15 +310,14 @@ impl ApiRequest {
                 ..target.clone()
             };
             match self.remove(&one, &delete_options).await {
-                // As upstream: the objects as they were before.
-                Ok(_) => deleted.push(value),
+                Ok(_) => {}
                 // Deleted concurrently.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }
-        let list = json!({"kind": version.list_kind, "apiVersion": version.gvk.api_version(), "metadata": {"resourceVersion": revision.to_string()}, "items": deleted});
-        Ok(self.accept.write(StatusCode::OK, &list))
+        // As upstream: the objects as they were before.
+        self.answer_page(&target.version, options, page)
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     chain::{ApiRequest, ApiResult},
     discovery,
     error::ApiError,
-    metrics_page,
+    metrics_page, panics,
     request_info::{RequestInfo, RequestOptions},
     subresource::{Serves, Subresource},
     target::{Route, Target},
@@ -43,17 +43,20 @@ impl ApiRequest {
         }
         let target = target.as_ref().ok_or_else(ApiError::unknown_path)?;
         let measured = self.measured(info, options);
-        let mut response = match self.serve(target, info, options, body).await {
-            Ok(response) => measured.answered(response),
+        self.warnings.extend(target.version.spec.deprecation_warning.clone());
+        let served = panics::caught(self.serve(target, info, options, body)).await;
+        let answer = served.unwrap_or_else(|why| {
+            let error = panics::answer(&self.method, &info.path, &why);
+            self.audit.panicked(&error, &why);
+            Err(error)
+        });
+        match answer {
+            Ok(response) => Ok(measured.answered(response)),
             Err(error) => {
                 measured.refused(&error);
-                return Err(error);
+                Err(error)
             }
-        };
-        if let Some(warning) = &target.version.spec.deprecation_warning {
-            super::decode::warn_first(&mut response, warning);
         }
-        Ok(response)
     }
 
     /// Discovery whose answer takes long to make: one at a time, however many ask, and not on the threads on which the API
@@ -95,8 +98,8 @@ impl ApiRequest {
         if is_answered && !long_running && !accept.takes_objects {
             return Err(ApiError::not_acceptable(has_protobuf));
         }
-        if matches!(verb, "list" | "watch" | "deletecollection") {
-            options.validate_list_options()?;
+        if !custom.is_some_and(|handler| handler.connects()) {
+            options.check(verb)?;
         }
         if let Some(limits) = target.version.as_virtual().and_then(|handler| handler.body_limits()) {
             // Everybody may send these: a slow body costs its sender a place, and others none.

@@ -8,8 +8,6 @@ use serde_json::{Map, Value, json};
 use windlass_kit::serve::headers::NotText;
 
 use super::{
-    admission::Warnings,
-    decode::with_warnings,
     types::{ConversionError, Resource, Version},
     validation::{Cause, FieldError},
 };
@@ -26,8 +24,6 @@ pub struct ApiError {
     retry_after: Option<u32>,
     /// The token with which an expired list may continue, inconsistently.
     continue_: Option<Box<str>>,
-    /// What the client is warned of beside.
-    warnings: Box<[String]>,
 }
 
 /// What a client is told when the server defends itself.
@@ -35,14 +31,7 @@ const OVERLOAD: &str = "The server has received too many requests and has asked 
 
 impl ApiError {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        let (details, warnings) = (Value::Null, Box::default());
-        Self { code, reason, message: message.into(), details, retry_after: None, continue_: None, warnings }
-    }
-
-    /// The same with warnings.
-    pub(super) fn warned(mut self, warnings: &Warnings) -> Self {
-        self.warnings = warnings.take().into();
-        self
+        Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
     }
 
     pub(crate) fn about(self, resource: &Resource, name: &str) -> Self {
@@ -334,7 +323,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        with_warnings(response, &self.warnings)
+        response
     }
 }
 

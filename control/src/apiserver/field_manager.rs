@@ -139,7 +139,7 @@ pub(super) fn validate_options(kind: &str, options: &RequestOptions, is_apply: b
     if is_apply && manager.is_empty() {
         refuse("fieldManager", Cause::Required, "Required value: is required for apply patch".to_owned());
     }
-    if !is_apply && options.get("force").is_some_and(|force| force == "true") && kind == "PatchOptions" {
+    if !is_apply && options.flag("force").is_some() && kind == "PatchOptions" {
         refuse("force", Cause::Forbidden, "Forbidden: may not be specified for non-apply patch".to_owned());
     }
     for (cause, detail) in faults_of_manager(manager) {

@@ -1,10 +1,10 @@
 //! `list`: pages, and lists of everything as chunks of JSON. A list of everything is never in memory as a whole, and holds
 //! no worker for longer than a chunk takes: requests for single objects are answered in between.
 
-use std::{convert::Infallible, io::Write as _, sync::Arc};
+use std::{io::Write as _, sync::Arc};
 
 use axum::{
-    body::{Body, Bytes},
+    body::Bytes,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
@@ -18,6 +18,7 @@ use super::{
     chain::{ApiRequest, ApiResult},
     error::ApiError,
     negotiation::{Accept, GZIP_THRESHOLD_BYTES, Representation, metadata_of, row, table},
+    panics,
     read::Selectors,
     request_info::RequestOptions,
     target::Target,
@@ -36,13 +37,16 @@ const SLOW_CHUNK_BYTES: usize = 8 << 10;
 impl ApiRequest {
     /// The objects of a list: the latest ones, or those at the requested revision or at the revision of the first page;
     /// and the key behind which it begins.
-    fn listed(
+    pub(super) fn listed(
         &self,
         target: &Target,
         options: &RequestOptions,
-        wanted_revision: Option<u64>,
     ) -> Result<(Snapshot, Option<Key>), ApiError> {
         let (store, resource) = (self.store(), target.id()?);
+        let (wanted_revision, current) = (options.revision()?, store.revision());
+        if let Some(wanted_revision) = wanted_revision.filter(|wanted_revision| *wanted_revision > current) {
+            return Err(ApiError::too_large_version(wanted_revision, current));
+        }
         let error = |error: Error, old: ApiError| {
             if matches!(error, Error::TooOld { .. }) { old } else { ApiError::store(&error) }
         };
@@ -73,16 +77,12 @@ impl ApiRequest {
 
     pub(super) async fn list(&self, target: &Target, options: &RequestOptions) -> ApiResult {
         let selectors = Selectors::read(target, options)?;
-        let current = self.store().revision();
-        let wanted_revision = options.revision()?;
-        if let Some(wanted_revision) = wanted_revision.filter(|wanted_revision| *wanted_revision > current) {
-            return Err(ApiError::too_large_version(wanted_revision, current));
-        }
-        let (snapshot, after) = self.listed(target, options, wanted_revision)?;
+        let (snapshot, after) = self.listed(target, options)?;
         let has_protobuf = target.version.spec.schema.is_built_in();
         let accept = if has_protobuf { self.accept } else { self.accept.without_protobuf() };
         if options.limit > 0 || accept.encoding != Encoding::Json || !accept.is_acceptable {
-            return self.page(target, options, &selectors, &snapshot, after.as_ref()).await;
+            let page = self.page_of(target, options, &selectors, &snapshot, after.as_ref()).await?;
+            return self.answer_page(&target.version, options, page);
         }
         // A chunk cannot be refused.
         if !target.version.spec.schema.is_built_in() {
@@ -110,15 +110,15 @@ impl ApiRequest {
         Ok(respond(accept, chunks).await)
     }
 
-    /// A list of limited length, or one in an encoding that needs all of it.
-    async fn page(
+    /// A list of limited length, or one of which all is needed at once.
+    pub(super) async fn page_of(
         &self,
         target: &Target,
         options: &RequestOptions,
         selectors: &Selectors,
         snapshot: &Snapshot,
         after: Option<&Key>,
-    ) -> ApiResult {
+    ) -> Result<Page, ApiError> {
         let version = &target.version;
         let limit = if options.limit > 0 { options.limit } else { usize::MAX };
         let mut metadata = json!({"resourceVersion": snapshot.revision().to_string()});
@@ -139,7 +139,7 @@ impl ApiRequest {
                 more = true;
                 break;
             }
-            items.push(object);
+            items.push(Arc::clone(object));
             values.extend(value.filter(|_| decodes));
         }
         if let Some(last) = items.last().filter(|_| more) {
@@ -148,6 +148,12 @@ impl ApiRequest {
                 metadata["remainingItemCount"] = json!(objects.count() + 1);
             }
         }
+        Ok(Page { objects: items, values, metadata })
+    }
+
+    /// Answers with a page.
+    pub(super) fn answer_page(&self, version: &Version, options: &RequestOptions, page: Page) -> ApiResult {
+        let Page { objects, values, metadata } = page;
         Ok(match self.accept.representation {
             Representation::Table => {
                 self.accept.write(StatusCode::OK, &table(version, &values, &options.include_object, metadata, true))
@@ -158,7 +164,7 @@ impl ApiRequest {
             }
             Representation::Object => {
                 let mut out = head_of_objects(version, &metadata);
-                for (at, object) in items.iter().enumerate() {
+                for (at, object) in objects.iter().enumerate() {
                     if at > 0 {
                         out.push(b',');
                     }
@@ -171,10 +177,18 @@ impl ApiRequest {
     }
 }
 
+/// The objects of a page.
+pub(super) struct Page {
+    pub(super) objects: Vec<Arc<Object>>,
+    /// The same decoded, where they are not answered as they are.
+    values: Vec<Value>,
+    metadata: Value,
+}
+
 /// Gives others their turn on this thread while many objects are decoded: a list of all pods may take longer than a heartbeat
 /// may wait.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+struct Turns {
     bytes: usize,
 }
 
@@ -183,7 +197,7 @@ impl Turns {
     const BYTES: usize = 128 << 10;
 
     /// So many bytes were decoded.
-    pub(super) async fn take(&mut self, bytes: usize) {
+    async fn take(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= Self::BYTES {
             self.bytes = 0;
@@ -322,12 +336,11 @@ async fn respond(accept: Accept, mut chunks: Chunks) -> Response {
                 Some(gzip) => compressed(gzip, &chunk, chunks.next.is_none()),
             };
             if !bytes.is_empty() {
-                return Some((Ok::<_, Infallible>(Bytes::from(bytes)), (begin, chunks, gzip)));
+                return Some((Bytes::from(bytes), (begin, chunks, gzip)));
             }
         }
     });
-    let mut response =
-        (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], Body::from_stream(stream)).into_response();
+    let mut response = (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], panics::body(stream)).into_response();
     if is_compressed {
         response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }

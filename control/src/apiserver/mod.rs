@@ -17,17 +17,20 @@ mod discovery;
 mod dispatch;
 mod documents;
 mod error;
+mod event_forms;
 pub(crate) mod field_manager;
 mod field_versions;
 pub(crate) mod generate;
 mod health;
 mod impersonation;
 mod kubelet_client;
+mod lasting_body;
 mod limits;
 mod list;
 mod metadata;
 mod metrics_page;
 mod negotiation;
+mod panics;
 mod pipeline;
 mod preconditions;
 pub(crate) mod proxy;
@@ -43,6 +46,7 @@ pub mod types;
 mod user;
 pub(crate) mod validation;
 mod virtual_resource;
+mod warnings;
 mod watch;
 mod websocket;
 mod write;
@@ -53,19 +57,18 @@ pub(crate) mod tests;
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
+    Router,
     body::Body,
     extract::State,
-    http::{Method, Request, StatusCode},
+    http::Request,
     response::{IntoResponse as _, Response},
 };
-use futures::FutureExt as _;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use windlass_apimachinery::schema::Schema;
 use windlass_kit::{metrics::Registry, slis::HealthChecks};
 
-pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation, Warnings};
+pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation};
 pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, ObjectReference};
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
@@ -92,6 +95,7 @@ pub use target::Target;
 pub use user::User;
 pub use validation::{Cause, Errors, FieldError};
 pub use virtual_resource::{BodyLimits, VirtualResource};
+pub use warnings::Warnings;
 
 use crate::store::Store;
 use limits::Limits;
@@ -230,18 +234,6 @@ impl Api {
 
 async fn handle(State(api): State<Api>, request: Request<Body>) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    answer_or_panic(&method, &path, chain::handle(api, request)).await
-}
-
-/// Answers also for a handler that panics: a bug costs one request, and not the task of a client in this process. The store
-/// has its own threads, and what is shared keeps no lock that a panic would leave half-done.
-async fn answer_or_panic(method: &Method, path: &str, answer: impl Future<Output = Response>) -> Response {
-    std::panic::AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let why = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        // Queries may hold secrets and are not logged.
-        tracing::error!(%method, path, why, "the handler of a request has panicked; this is a bug of windlass, please report it");
-        let error = ApiError::internal("this request caused the API server to panic. Look in the logs for details.");
-        (StatusCode::INTERNAL_SERVER_ERROR, Json(error.status())).into_response()
-    })
+    let answered = panics::caught(chain::handle(api, request)).await;
+    answered.unwrap_or_else(|why| panics::answer(&method, &path, &why).into_response())
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use windlass_apimachinery::managed_fields::keep_times;
 
 use super::{
-    admission::{AdmissionAttributes, Operation, Warnings},
+    admission::{AdmissionAttributes, Operation},
     chain::ApiRequest,
     commit::{MAX_WRITE_ATTEMPTS, Relations},
     delete::is_finalized,
@@ -71,7 +71,6 @@ pub(crate) struct Mutation<'a> {
     pub(crate) scope: Scope<'a>,
     /// Nothing is stored.
     pub(crate) dry_run: bool,
-    pub(crate) warnings: &'a Warnings,
     /// Who owns what the write sets; `None` where the object has its owners already.
     pub(crate) manager: Option<&'a FieldManager>,
     pub(crate) make: &'a Make<'a>,
@@ -109,7 +108,7 @@ impl Mutation<'_> {
             target: self.target,
             old,
             dry_run: self.dry_run,
-            warnings: self.warnings,
+            warnings: &request.warnings,
             audit: &request.audit,
         }
     }
@@ -165,7 +164,7 @@ impl ApiRequest {
                 manager.update(&Value::Null, &mut object);
             }
             prepare_for_create(version, &mut object);
-            version.strategy.complete_fields(&mut object).into_iter().for_each(|w| mutation.warnings.add(w));
+            self.warnings.extend(version.strategy.complete_fields(&mut object));
             version.strategy.record_requester(&mut object, &self.user);
             default(version, &mut object);
             self.api.admission().admit(&attributes, &mut object).await?;
@@ -176,9 +175,9 @@ impl ApiRequest {
             let mut errors = validation::validate_create(version, &object);
             errors.extend(validation::validate_writer(version, &object, None, &self.user));
             refuse(version, &name, &errors)?;
+            self.warnings.extend(version.strategy.warnings(&object, None));
+            self.warnings.extend(version.warning_of_no_effect(&object));
             self.api.admission().validate(&attributes, &object).await?;
-            version.strategy.warnings(&object, None).into_iter().for_each(|w| mutation.warnings.add(w));
-            version.warning_of_no_effect(&object).into_iter().for_each(|w| mutation.warnings.add(w));
             let mut key = target.key();
             key.name.clone_from(&name);
             let existing = self.store().get(target.id()?, &key);
@@ -242,11 +241,15 @@ impl ApiRequest {
             let mut errors = validate_update(version, mutation.scope, &object, old);
             errors.extend(validation::validate_writer(version, &object, Some(old), &self.user));
             refuse(version, target.name(), &errors)?;
-            self.api.admission().validate(&attributes, &object).await?;
-            if matches!(mutation.scope, Scope::Object) {
-                version.strategy.warnings(&object, Some(old)).into_iter().for_each(|w| mutation.warnings.add(w));
-                version.warning_of_no_effect(&object).into_iter().for_each(|w| mutation.warnings.add(w));
+            match mutation.scope {
+                Scope::Object => {
+                    self.warnings.extend(version.strategy.warnings(&object, Some(old)));
+                    self.warnings.extend(version.warning_of_no_effect(&object));
+                }
+                Scope::Status => self.warnings.extend(version.strategy.status_warnings(&object, old)),
+                Scope::Part(_) | Scope::Server => {}
             }
+            self.api.admission().validate(&attributes, &object).await?;
         }
         keep_times(old, &mut object);
         let unchanged = companions.is_empty() && version.spec.schema.same(&object, old);
@@ -389,8 +392,7 @@ impl ApiRequest {
         mut object: Value,
         old: Option<&Value>,
     ) -> Result<Value, ApiError> {
-        let warnings = Warnings::default();
-        let (user, warnings, audit) = (&self.user, &warnings, &self.audit);
+        let (user, warnings, audit) = (&self.user, &self.warnings, &self.audit);
         let attributes = AdmissionAttributes { user, operation, target, old, dry_run, warnings, audit };
         self.api.admission().admit(&attributes, &mut object).await?;
         self.api.admission().validate(&attributes, &object).await?;

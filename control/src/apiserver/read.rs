@@ -9,6 +9,7 @@ use windlass_apimachinery::selectors::{FieldSelector, LabelSelector};
 use super::{
     chain::{ApiRequest, ApiResult},
     error::ApiError,
+    event_forms::Selectable,
     request_info::RequestOptions,
     target::Target,
 };
@@ -48,6 +49,12 @@ impl Selectors {
     /// The value that a field must have, if the selector says one.
     pub(super) fn exact_field(&self, field: &str) -> Option<&str> {
         self.fields.exact(field)
+    }
+
+    /// The same by what was read of an object.
+    pub(super) fn match_selectable(&self, object: &Selectable) -> bool {
+        let value = |field: &str| object.fields.get(field).map_or("", String::as_str);
+        self.labels.matches_labels(&object.labels) && self.fields.matches_values(value)
     }
 
     pub(crate) fn matches(&self, object: &Value) -> bool {

@@ -1,10 +1,13 @@
 //! Request info: what a request is about, and the options of its query. Pure.
 
+use std::num::IntErrorKind;
+
 use axum::{
     extract::Query,
     http::{Method, Uri},
 };
 
+use serde_json::json;
 use windlass_kit::percent;
 
 use super::{
@@ -181,44 +184,37 @@ pub struct RequestOptions {
     pub(crate) all: Vec<(String, String)>,
 }
 
-/// The error of an option whose value is none of those that are known.
-fn unsupported_option(method: &Method, option: &str, value: &str, known: &[&str]) -> ApiError {
-    let kind = match *method {
-        Method::POST => "CreateOptions",
-        Method::PUT => "UpdateOptions",
-        Method::PATCH => "PatchOptions",
-        Method::DELETE => "DeleteOptions",
-        _ => "ListOptions",
-    };
-    let mut errors = Errors::default();
-    errors.not_supported(option, &value.into(), known);
-    ApiError::invalid_options(kind, &errors.0)
+/// A number in a query, as Go reads it.
+///
+/// # Errors
+/// Go's.
+pub(super) fn go_int(text: &str) -> Result<i64, ApiError> {
+    text.parse().map_err(|error: std::num::ParseIntError| {
+        let why = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+    })
+}
+
+/// A truth in a query, as Go reads it: only these words say no.
+fn go_bool(text: &str) -> bool {
+    text != "0" && !text.eq_ignore_ascii_case("false")
 }
 
 impl RequestOptions {
-    pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<Self, ApiError> {
+    /// The options of a query. Those that are wrong are refused by [`Self::check`], for the verbs that have them.
+    pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
         let Query(all) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|e| ApiError::bad_request(format!("the query cannot be read: {e}")))?;
         let get = |key: &str| all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-        let truth = |key: &str| matches!(get(key), Some("true" | "1"));
-        let number = |key: &str| -> Result<Option<i64>, ApiError> {
-            get(key)
-                .filter(|v| !v.is_empty())
-                .map(|v| v.parse().map_err(|_| ApiError::bad_request(format!("{key} must be a number, not {v:?}"))))
-                .transpose()
-        };
-        let dry_run = match get("dryRun") {
-            None | Some("") => false,
-            Some("All") => true,
-            Some(other) => return Err(unsupported_option(method, "dryRun", other, &["All"])),
-        };
+        let truth = |key: &str| get(key).is_some_and(go_bool);
+        let number = |key: &str| get(key).and_then(|text| go_int(text).ok());
         let field_validation = match get("fieldValidation") {
-            None | Some("" | "Warn") => FieldValidation::Warn,
             Some("Strict") => FieldValidation::Strict,
             Some("Ignore") => FieldValidation::Ignore,
-            Some(other) => {
-                return Err(unsupported_option(method, "fieldValidation", other, &["", "Ignore", "Strict", "Warn"]));
-            }
+            _ => FieldValidation::Warn,
         };
         let text = |key: &str| get(key).unwrap_or("").to_owned();
         let options = Self {
@@ -229,11 +225,11 @@ impl RequestOptions {
             resource_version_match: text("resourceVersionMatch"),
             send_initial_events: truth("sendInitialEvents"),
             bookmarks: truth("allowWatchBookmarks"),
-            timeout: number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok()),
+            timeout: number("timeoutSeconds").and_then(|seconds| u64::try_from(seconds).ok()),
             // As upstream: what is no positive number of objects is no limit.
-            limit: usize::try_from(number("limit")?.unwrap_or(0)).unwrap_or(0),
+            limit: usize::try_from(number("limit").unwrap_or(0)).unwrap_or(0),
             continue_: text("continue"),
-            dry_run,
+            dry_run: get("dryRun").is_some(),
             field_validation,
             include_object: text("includeObject"),
             all,
@@ -245,11 +241,46 @@ impl RequestOptions {
         self.all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
+    /// The truth of an option, if it is given.
+    pub(super) fn flag(&self, key: &str) -> Option<bool> {
+        self.get(key).map(go_bool)
+    }
+
+    /// Validates the options that a verb has.
+    ///
+    /// # Errors
+    /// The first that is wrong.
+    pub(super) fn check(&self, verb: &str) -> Result<(), ApiError> {
+        if matches!(verb, "list" | "watch" | "deletecollection") {
+            for key in ["limit", "timeoutSeconds"] {
+                self.get(key).map(go_int).transpose()?;
+            }
+            self.validate_list_options()?;
+        }
+        let kind = match verb {
+            "create" => "CreateOptions",
+            "update" => "UpdateOptions",
+            "patch" => "PatchOptions",
+            "delete" | "deletecollection" => "DeleteOptions",
+            _ => return Ok(()),
+        };
+        let mut errors = Errors::default();
+        let stages: Vec<&str> = self.all.iter().filter(|(key, _)| key == "dryRun").map(|(_, stage)| &**stage).collect();
+        if stages.iter().any(|stage| *stage != "All") {
+            errors.not_supported("dryRun", &json!(stages), &["All"]);
+        }
+        let validation = self.get("fieldValidation").unwrap_or("");
+        if kind != "DeleteOptions" && !matches!(validation, "" | "Warn" | "Strict" | "Ignore") {
+            errors.not_supported("fieldValidation", &json!(validation), &["", "Ignore", "Strict", "Warn"]);
+        }
+        if errors.0.is_empty() { Ok(()) } else { Err(ApiError::invalid_options(kind, &errors.0)) }
+    }
+
     /// Validates the options of a list or watch, with upstream's messages.
     ///
     /// # Errors
     /// All invalid options together.
-    pub(crate) fn validate_list_options(&self) -> Result<(), ApiError> {
+    fn validate_list_options(&self) -> Result<(), ApiError> {
         const FIELD: &str = "resourceVersionMatch";
         let (wanted, initial) = (self.resource_version_match.as_str(), self.get("sendInitialEvents").is_some());
         let mut errors = Vec::new();
@@ -310,7 +341,7 @@ mod tests {
     fn parse(method: &str, uri: &str) -> RequestInfo {
         let uri: Uri = uri.parse().unwrap();
         let segments = segments(uri.path()).unwrap();
-        let options = RequestOptions::parse(&method.parse().unwrap(), &uri).unwrap();
+        let options = RequestOptions::parse(&uri).unwrap();
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         RequestInfo::parse(&segments, &method.parse().unwrap(), &options)
     }

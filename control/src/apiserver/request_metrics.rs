@@ -5,18 +5,15 @@
 //! Upstream: `k8s.io/apiserver/pkg/endpoints/metrics`.
 
 use std::{
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::HttpBody as _,
     http::{HeaderMap, Method, header},
     response::Response,
 };
-use hyper::body::{Frame, SizeHint};
 use windlass_kit::{
     metrics::{Counter, Gauge, Histogram, Metrics, exponential_buckets},
     prometheus::Text,
@@ -26,6 +23,7 @@ use windlass_kit::{
 use super::{
     chain::header_text,
     error::ApiError,
+    lasting_body::holding,
     request_info::{RequestInfo, RequestOptions},
 };
 
@@ -226,8 +224,7 @@ impl Measured {
             return response;
         }
         self.metrics.long_running.add(self.labels.seven(), 1);
-        let lasting = Lasting { measured: self, code };
-        response.map(|body| Body::new(Counted { body, _lasting: lasting }))
+        holding(response, Lasting { measured: self, code })
     }
 
     fn count(&self, code: u16) {
@@ -308,30 +305,5 @@ impl Drop for Lasting {
     fn drop(&mut self) {
         self.measured.metrics.long_running.add(self.measured.labels.seven(), -1);
         self.measured.count(self.code);
-    }
-}
-
-struct Counted {
-    body: Body,
-    _lasting: Lasting,
-}
-
-impl HttpBody for Counted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

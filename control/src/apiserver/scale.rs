@@ -8,7 +8,6 @@ use windlass_apimachinery::{
 };
 
 use super::{
-    admission::Warnings,
     chain::{ApiRequest, ApiResult},
     decode::PatchType,
     error::ApiError,
@@ -48,16 +47,17 @@ impl ApiRequest {
             }
             let mut wanted = match &patch {
                 Some(patch) => {
-                    patch.check((&SCALE, schema), options, patch.apply(schema, &manager, options, &scale)?)?
+                    let value = patch.apply(schema, &manager, options, &scale)?;
+                    patch.check((&SCALE, schema), options, value, &self.warnings)?
                 }
                 None => self.read_as((&SCALE, schema), options, body)?,
             };
             if patch.as_ref().is_none_or(|patch| patch.kind != PatchType::Apply) {
-                manager.update(&scale, &mut wanted.value);
+                manager.update(&scale, &mut wanted);
             }
-            metadata::check_name(target, &wanted.value)?;
-            check_preconditions(target, &wanted.value, old)?;
-            let count = wanted.value["spec"]["replicas"].as_i64().unwrap_or(0);
+            metadata::check_name(target, &wanted)?;
+            check_preconditions(target, &wanted, old)?;
+            let count = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
             if count < 0 {
                 let error = FieldError {
                     field: "spec.replicas".to_owned(),
@@ -68,14 +68,14 @@ impl ApiRequest {
             }
             let mut object = old.clone();
             set(&mut object, &paths.spec_replicas, json!(count));
-            let managers = &wanted.value["metadata"]["managedFields"];
+            let managers = &wanted["metadata"]["managedFields"];
             // Managed fields that cannot be read stay as they are.
             if let Ok(managers) = to_parent(&owners, &old["metadata"]["managedFields"], managers) {
                 object["metadata"]["managedFields"] = managers.unwrap_or_default();
             }
             Ok(object)
         };
-        let changed = self.modify(&target.whole(), options, (&Warnings::default(), None), &make).await?;
+        let changed = self.modify(&target.whole(), options, None, &make).await?;
         let changed = changed.into_object(&target.version)?;
         Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &changed)))
     }

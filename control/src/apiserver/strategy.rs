@@ -78,6 +78,11 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// Warnings for the client that writes a status.
+    fn status_warnings(&self, _new: &Value, _old: &Value) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The warning for a client that deletes an object without saying what becomes of its dependents.
     fn deletion_warning(&self) -> Option<&'static str> {
         None

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::{
     ApiRequest, ApiResult,
-    decode::{Read, with_warnings},
     error::ApiError,
     field_manager::{self, FieldManager},
     metadata,
@@ -54,11 +53,10 @@ impl ApiRequest {
             return Err(ApiError::unknown_path());
         }
         field_manager::validate_options("CreateOptions", options, false)?;
-        let Read { mut value, warnings } = self.read_object(&target.version, options, body)?;
+        let mut value = self.read_object(&target.version, options, body)?;
         metadata::ensure_namespace(target, metadata::metadata_of(&mut value)?)?;
         target.version.spec.schema.prune(&mut value);
         FieldManager::new(self, target, options).update(&Value::Null, &mut value);
-        let answer = self.accept.write(StatusCode::CREATED, &make(value)?);
-        Ok(with_warnings(answer, &warnings))
+        Ok(self.accept.write(StatusCode::CREATED, &make(value)?))
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use axum::{
-    body::{Body, Bytes},
+    body::Bytes,
     http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
@@ -16,15 +16,17 @@ use super::{
     Api,
     chain::{ApiRequest, ApiResult},
     error::ApiError,
+    event_forms::{self, Change},
     generate::random_u32,
     negotiation::{Representation, metadata_of, table},
+    panics,
     read::Selectors,
     request_info::RequestOptions,
     target::Target,
-    types::Version,
+    types::{ConversionError, Version},
 };
 use crate::{
-    schema::transcoding::{self, Encoding},
+    schema::transcoding::Encoding,
     store::{self, Scope},
 };
 
@@ -42,8 +44,6 @@ const MAX_TIMEOUT_SECONDS: u64 = 365 * 86_400;
 /// Size of the chunks in which initial and pending events are sent: one task must not stop others for a whole list, and
 /// no list is in memory a second time.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The first form of events whose objects are as stored; each encoding is a form of its own.
-const STORED_BYTES: u64 = 0;
 
 struct WatchStream {
     api: Api,
@@ -149,9 +149,9 @@ fn response(stream: WatchStream) -> Response {
     };
     let stream = stream::unfold(stream, |mut stream| async move {
         let bytes = stream.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(bytes), stream))
+        Some((bytes, stream))
     });
-    (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], Body::from_stream(stream)).into_response()
+    (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], panics::body(stream)).into_response()
 }
 
 impl WatchStream {
@@ -219,7 +219,7 @@ impl WatchStream {
                 continue;
             }
             if self.shows_stored_bytes() && (self.scope_selects || self.selectors.is_empty()) {
-                self.ready.push_back(encode_event(self.encoding, "ADDED", &object.bytes));
+                self.ready.push_back(event_forms::encode(self.encoding, "ADDED", &object.bytes));
                 continue;
             }
             match self.version.decode(&object) {
@@ -261,60 +261,42 @@ impl WatchStream {
         self.representation == Representation::Object && self.version.is_served_as_stored()
     }
 
-    /// Whether the selectors match the object before and after an event, if that is known without decoding them.
-    fn matches_of(&self, change: &store::Event) -> Option<(bool, bool)> {
+    /// Whether the selectors match the object before and after an event, if that is known without reading them.
+    fn known_matches(&self, event: &store::Event) -> Option<(bool, bool)> {
         let selected = |object: &store::Object| match (self.scope_selects, self.selectors.is_empty()) {
             (true, _) => Some(self.watch.has(object)),
             (false, true) => Some(true),
             (false, false) => None,
         };
-        let matched = change.previous.as_ref().map_or(Some(false), |previous| selected(previous))?;
-        Some((matched, if change.deleted { false } else { selected(&change.object)? }))
+        let matched = event.previous.as_ref().map_or(Some(false), |previous| selected(previous))?;
+        Some((matched, if event.deleted { false } else { selected(&event.object)? }))
     }
 
-    /// An object that begins to match the selectors is `ADDED` for this watcher, one that ceases to match is `DELETED`.
-    fn on_change(&mut self, change: &store::Event) {
-        if self.ended || self.namespace.as_ref().is_some_and(|n| *n != change.object.key.namespace) {
+    fn on_change(&mut self, event: &store::Event) {
+        if self.ended || self.namespace.as_ref().is_some_and(|n| *n != event.object.key.namespace) {
             return;
         }
-        let known = self.matches_of(change);
-        if known == Some((false, false)) {
-            return;
+        if let Err(error) = self.show(event) {
+            self.fail(error.into());
         }
-        // Of one type for all who see it as it was written, so that there is one form.
-        let kind = match (change.deleted, &change.previous) {
-            (true, _) => "DELETED",
-            (false, None) => "ADDED",
-            (false, Some(_)) => "MODIFIED",
+    }
+
+    /// Sends an event as this watcher sees it, if it does.
+    fn show(&mut self, event: &store::Event) -> Result<(), ConversionError> {
+        let (matched, matches) = match self.known_matches(event) {
+            Some(known) => known,
+            None => event_forms::matches(&self.version, event, |one| self.selectors.match_selectable(one))?,
         };
-        let as_written = known == Some((change.previous.is_some(), !change.deleted));
-        if as_written && self.shows_stored_bytes() {
-            self.told = change.object.revision;
-            let frame = change
-                .frame(STORED_BYTES + self.encoding as u64, || encode_event(self.encoding, kind, &change.object.bytes));
-            return self.ready.push_back(frame);
+        let Some(change) = Change::of(event, matched, matches) else { return Ok(()) };
+        if self.representation == Representation::Table {
+            let object = change.object(&self.version, event)?;
+            self.push(change.kind(), object);
+        } else {
+            let frame = event_forms::frame(&self.version, self.representation, self.encoding, event, change)?;
+            self.ready.push_back(frame);
         }
-        let before = change.previous.as_ref().map(|previous| self.version.decode(previous)).transpose();
-        let (object, before) = match (self.version.decode(&change.object), before) {
-            (Ok(object), Ok(before)) => (object, before),
-            (Err(error), _) | (_, Err(error)) => return self.fail(error.into()),
-        };
-        let matched = before.as_ref().is_some_and(|b| self.selectors.matches(b));
-        let matches = !change.deleted && self.selectors.matches(&object);
-        if matched || matches {
-            self.told = change.object.revision;
-        }
-        match (matched, matches) {
-            (false, true) => self.push("ADDED", object),
-            (true, true) => self.push("MODIFIED", object),
-            (true, false) => {
-                // The last matching state, with the revision of the change.
-                let mut last = before.unwrap_or(object);
-                last["metadata"]["resourceVersion"] = json!(change.object.revision.to_string());
-                self.push("DELETED", last);
-            }
-            (false, false) => {}
-        }
+        self.told = event.object.revision;
+        Ok(())
     }
 
     /// Ends the watch with an error.
@@ -359,26 +341,8 @@ impl WatchStream {
 
     fn send(&mut self, kind: &str, object: &Value) {
         let bytes = serde_json::to_vec(object).unwrap_or_default();
-        self.ready.push_back(encode_event(self.encoding, kind, &bytes));
+        self.ready.push_back(event_forms::encode(self.encoding, kind, &bytes));
     }
-}
-
-/// An event of a watch. An object that cannot be encoded is an error to its watchers.
-fn encode_event(encoding: Encoding, kind: &str, object: &[u8]) -> Bytes {
-    if encoding == Encoding::Protobuf {
-        let frame = transcoding::to_protobuf(object).map(|object| envelope::watch_frame(kind, &object));
-        return frame.unwrap_or_else(|error| error_frame(ApiError::internal(error))).into();
-    }
-    let mut out = Vec::with_capacity(object.len() + 40);
-    out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
-    out.extend_from_slice(object);
-    out.extend_from_slice(b"}\n");
-    out.into()
-}
-
-fn error_frame(error: ApiError) -> Vec<u8> {
-    let status = transcoding::to_protobuf(error.status().to_string().as_bytes());
-    envelope::watch_frame("ERROR", &status.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use serde_json::Value;
 use windlass_apimachinery::patch::PatchKind;
 
 use super::{
-    admission::{Operation, Warnings},
+    admission::Operation,
     chain::{ApiRequest, ApiResult},
     commit::MAX_WRITE_ATTEMPTS,
-    decode::{PatchBody, PatchType, Read, with_warnings},
+    decode::{PatchBody, PatchType},
     error::ApiError,
     field_manager::{self, FieldManager},
     metadata,
@@ -33,12 +33,10 @@ fn scope_of(target: &Target) -> Scope<'_> {
 impl ApiRequest {
     pub(super) async fn create(&self, target: &Target, options: &RequestOptions, body: &Bytes) -> ApiResult {
         field_manager::validate_options("CreateOptions", options, false)?;
-        let Read { value, warnings } = self.read_object(&target.version, options, body)?;
+        let value = self.read_object(&target.version, options, body)?;
         let manager = FieldManager::new(self, target, options);
-        let collected = Warnings::default();
-        warnings.into_iter().for_each(|warning| collected.add(warning));
-        let created = self.insert(target, options, &value, (&collected, Some(&manager))).await;
-        self.written(StatusCode::CREATED, target, options, created, &collected)
+        let created = self.insert(target, options, &value, Some(&manager)).await?;
+        self.written(StatusCode::CREATED, target, options, created)
     }
 
     /// Creates an object under the name in the path, for `update` and apply: the caller needs the right to create as
@@ -48,14 +46,14 @@ impl ApiRequest {
         target: &Target,
         options: &RequestOptions,
         mut value: Value,
-        recorded: (&Warnings, Option<&FieldManager>),
+        manager: Option<&FieldManager>,
     ) -> Result<Mutated, ApiError> {
         self.authorize_create(target)?;
         check_uid(target, &value, &Value::Null)?;
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
         }
-        self.insert(target, options, &value, recorded).await
+        self.insert(target, options, &value, manager).await
     }
 
     /// Creates an object.
@@ -64,7 +62,7 @@ impl ApiRequest {
         target: &Target,
         options: &RequestOptions,
         value: &Value,
-        (warnings, manager): (&Warnings, Option<&FieldManager>),
+        manager: Option<&FieldManager>,
     ) -> Result<Mutated, ApiError> {
         let make = |_: Option<&Value>| Ok(Draft::Write(value.clone()));
         let mutation = Mutation {
@@ -72,7 +70,6 @@ impl ApiRequest {
             operation: Operation::Create,
             scope: Scope::Object,
             dry_run: options.dry_run,
-            warnings,
             manager,
             make: &make,
         };
@@ -84,7 +81,7 @@ impl ApiRequest {
         &self,
         target: &Target,
         options: &RequestOptions,
-        (warnings, manager): (&Warnings, Option<&FieldManager>),
+        manager: Option<&FieldManager>,
         make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
     ) -> Result<Mutated, ApiError> {
         let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null)).map(Draft::Write);
@@ -93,7 +90,6 @@ impl ApiRequest {
             operation: Operation::Update,
             scope: scope_of(target),
             dry_run: options.dry_run,
-            warnings,
             manager,
             make: &make,
         };
@@ -104,35 +100,33 @@ impl ApiRequest {
         let version = &target.version;
         field_manager::validate_options("UpdateOptions", options, false)?;
         let manager = FieldManager::new(self, target, options);
-        let Read { value, warnings } = self.read_object(version, options, body)?;
+        let value = self.read_object(version, options, body)?;
         metadata::check_name(target, &value)?;
-        let collected = Warnings::default();
-        warnings.into_iter().for_each(|warning| collected.add(warning));
         let creates = version.create_on_update && target.subresource.is_none();
         let first = Mutex::new(Some(value));
         for _ in 0..MAX_WRITE_ATTEMPTS {
             if creates && self.find(target)?.is_none() {
-                let value = self.read_object(version, options, body)?.value;
-                match self.create_named(target, options, value, (&collected, Some(&manager))).await {
+                let value = self.read_object(version, options, body)?;
+                match self.create_named(target, options, value, Some(&manager)).await {
                     // Created concurrently by another client.
                     Err(error) if error.is_already_exists() => continue,
-                    created => return self.written(StatusCode::CREATED, target, options, created, &collected),
+                    created => return self.written(StatusCode::CREATED, target, options, created?),
                 }
             }
             let make = |old: &Value| {
                 // Read once more for another attempt: most writes need one, without a copy.
                 let value = match first.lock().unwrap_or_else(PoisonError::into_inner).take() {
                     Some(value) => value,
-                    None => self.read_object(version, options, body)?.value,
+                    None => self.read_object(version, options, body)?,
                 };
                 check_unconditional(target, &value)?;
                 check_preconditions(target, &value, old)?;
                 Ok(value)
             };
-            match self.modify(target, options, (&collected, Some(&manager)), &make).await {
+            match self.modify(target, options, Some(&manager), &make).await {
                 // Deleted concurrently.
                 Err(error) if creates && error.is_not_found() => {}
-                object => return self.written(StatusCode::OK, target, options, object, &collected),
+                object => return self.written(StatusCode::OK, target, options, object?),
             }
         }
         Err(ApiError::modified(version, target.name()))
@@ -145,53 +139,45 @@ impl ApiRequest {
             return Err(super::decode::unsupported_patch());
         }
         let manager = FieldManager::new(self, target, options);
+        let of_type = (&version.gvk, &version.spec.schema);
         let applies = patch.kind == PatchType::Apply;
         if applies {
             check_applied(target, &patch)?;
         }
-        let collected = Warnings::default();
         let creates = applies && target.subresource.is_none();
         for _ in 0..MAX_WRITE_ATTEMPTS {
             if creates && self.find(target)?.is_none() {
                 let value = patch.apply(&version.spec.schema, &manager, options, &Value::Null)?;
-                let Read { value, warnings } = patch.check((&version.gvk, &version.spec.schema), options, value)?;
-                warnings.into_iter().for_each(|warning| collected.add(warning));
-                match self.create_named(target, options, value, (&collected, None)).await {
+                let value = patch.check(of_type, options, value, &self.warnings)?;
+                match self.create_named(target, options, value, None).await {
                     Err(error) if error.is_already_exists() => continue,
-                    created => return self.written(StatusCode::CREATED, target, options, created, &collected),
+                    created => return self.written(StatusCode::CREATED, target, options, created?),
                 }
             }
             let make = |old: &Value| {
                 let value = patch.apply(&version.spec.schema, &manager, options, old)?;
-                let Read { value, warnings } = patch.check((&version.gvk, &version.spec.schema), options, value)?;
-                warnings.into_iter().for_each(|warning| collected.add(warning));
+                let value = patch.check(of_type, options, value, &self.warnings)?;
                 check_unconditional(target, &value)?;
                 check_version(target, &value, old)?;
                 check_identity(target, &value, old)?;
                 Ok(value)
             };
-            match self.modify(target, options, (&collected, Some(&manager).filter(|_| !applies)), &make).await {
+            match self.modify(target, options, Some(&manager).filter(|_| !applies), &make).await {
                 Err(error) if creates && error.is_not_found() => {}
-                object => return self.written(StatusCode::OK, target, options, object, &collected),
+                object => return self.written(StatusCode::OK, target, options, object?),
             }
         }
         Err(ApiError::modified(version, target.name()))
     }
 
-    fn written(
-        &self,
-        code: StatusCode,
-        target: &Target,
-        options: &RequestOptions,
-        written: Result<Mutated, ApiError>,
-        warnings: &Warnings,
-    ) -> ApiResult {
+    fn written(&self, code: StatusCode, target: &Target, options: &RequestOptions, written: Mutated) -> ApiResult {
         let (version, include) = (&target.version, &options.include_object);
-        let response = match written.map_err(|error| error.warned(warnings))? {
-            Mutated::Stored(object) => self.accept.stored(code, version, &object, include)?,
-            Mutated::Drafted(object) | Mutated::Deleted(object) => self.accept.object(code, version, object, include),
-        };
-        Ok(with_warnings(response, &warnings.take()))
+        match written {
+            Mutated::Stored(object) => self.accept.stored(code, version, &object, include),
+            Mutated::Drafted(object) | Mutated::Deleted(object) => {
+                Ok(self.accept.object(code, version, object, include))
+            }
+        }
     }
 }
 

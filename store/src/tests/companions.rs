@@ -16,6 +16,27 @@ fn counted(name: &str) -> Write {
     Write { companions: vec![companion], ..put(name, Expected::Absent, "1") }
 }
 
+/// A companion is an object like others: the write that would make it too large is refused.
+#[tokio::test]
+async fn a_companion_has_a_largest_size() {
+    let store = open(Memory::default());
+    let made = store.write(beat("counter", Expected::Absent, "0")).await.unwrap();
+    let grow = |name: &str, bytes: usize| {
+        let decide: Decide = Box::new(move |counter| {
+            let mut value = counter.unwrap().value();
+            value["text"] = "x".repeat(bytes).into();
+            Change::Put(value)
+        });
+        let companion = Companion { resource: BEATS, key: key("counter"), decide };
+        Write { companions: vec![companion], ..put(name, Expected::Absent, "1") }
+    };
+    let refused = store.write(grow("a", MAX_OBJECT_BYTES)).await;
+    assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
+    assert!(store.get(THINGS, &key("a")).is_none());
+    assert_eq!(store.get(BEATS, &key("counter")).unwrap().revision, made.revision);
+    store.write(grow("a", 10)).await.unwrap();
+}
+
 fn count(store: &Store) -> u64 {
     let counter = store.get(BEATS, &key("counter")).unwrap().value();
     counter["text"].as_str().unwrap().parse().unwrap()

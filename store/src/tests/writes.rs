@@ -9,13 +9,24 @@ fn guarded(name: &str, condition: Condition) -> Write {
     Write { guards: vec![guard], ..put(name, Expected::Absent, "1") }
 }
 
+/// A store with an index of the owners' text.
+fn indexed() -> Store {
+    let extract: Extract = Arc::new(|bytes| {
+        let object = serde_json::from_slice::<Value>(bytes).unwrap();
+        object["text"].as_str().unwrap_or_default().to_owned()
+    });
+    let mut resources = RESOURCES;
+    resources[1].1.indexes = vec![Index { field: "text".into(), extract }];
+    Store::open(Box::new(Memory::default()), &resources).unwrap()
+}
+
 fn is_active() -> Condition {
-    Condition::Holds(Arc::new(|object| object.value()["text"] == "active"))
+    Condition::Indexed { field: "text", allows: |text| text == "active" }
 }
 
 #[tokio::test]
 async fn a_guard_holds_or_the_write_is_refused() {
-    let store = open(Memory::default());
+    let store = indexed();
     let refused = |written: Result<Arc<Object>, Error>| match written {
         Err(Error::Guard { resource, key }) => *resource == *"beats" && key.name == "owner",
         other => panic!("{other:?}"),
@@ -38,7 +49,7 @@ async fn a_guard_holds_or_the_write_is_refused() {
 /// However writes come together in a batch: none is after the write that ends its guard.
 #[tokio::test]
 async fn no_write_comes_between_a_guard_and_its_write() {
-    let store = open(Memory::default());
+    let store = indexed();
     let owner = store.write(beat("owner", Expected::Absent, "active")).await.unwrap();
     let write = |i: usize| {
         let (store, owner) = (store.clone(), owner.revision);

@@ -119,17 +119,23 @@ impl Writer {
             return Err(Error::Conflict);
         }
         for guard in &write.guards {
-            if !guard.holds(view.get(guard.resource, &guard.key).as_deref()) {
-                let resource = view.state.resource(guard.resource).map(|r| Arc::clone(&r.name)).unwrap_or_default();
+            let guarded = view.state.resource(guard.resource);
+            let indexes = guarded.map(|resource| resource.options.indexes.as_slice()).unwrap_or_default();
+            if !guard.holds(view.get(guard.resource, &guard.key).as_deref(), indexes) {
+                let resource = guarded.map(|resource| Arc::clone(&resource.name)).unwrap_or_default();
                 return Err(Error::Guard { resource, key: guard.key.clone() });
             }
         }
         let mut decided = Vec::new();
         for companion in write.companions {
             let one = Decided::of(view, companion);
-            if matches!(one.change, Change::Refuse) {
-                let resource = view.state.resource(one.resource).map(|r| Arc::clone(&r.name)).unwrap_or_default();
-                return Err(Error::Guard { resource, key: one.key });
+            match &one.decision {
+                Decision::Refuse => {
+                    let resource = view.state.resource(one.resource).map(|r| Arc::clone(&r.name)).unwrap_or_default();
+                    return Err(Error::Guard { resource, key: one.key });
+                }
+                Decision::Put(encoded) => check_size(encoded.bytes(), one.current.as_ref())?,
+                Decision::Keep | Decision::Delete => {}
             }
             decided.push(one);
         }
@@ -151,33 +157,37 @@ impl Writer {
             (Content::Deleted, Some(current)) => (current.at_revision(self.revision), true),
             (Content::Deleted, None) => return Err(Error::Conflict),
         };
-        let bytes = object.bytes.len();
-        // One that was larger before may shrink, and lose its finalizers.
-        if !deleted && bytes > MAX_OBJECT_BYTES && current.is_none_or(|current| bytes > current.bytes.len()) {
+        if !deleted && let Err(error) = check_size(object.bytes.len(), current) {
             if let Some(rollback) = allocation.rollback {
                 rollback();
             }
-            return Err(Error::TooLarge { bytes });
+            return Err(error);
         }
         Ok(Checked { object: Arc::new(object), deleted, allocation, decided })
     }
 
     /// The new state of a companion; `None` if it stays.
     fn change(&mut self, view: &View<'_>, decided: Decided) -> Option<Written> {
-        let Decided { resource, key, current, change } = decided;
+        let Decided { resource, key, current, decision } = decided;
         let revision = self.revision + 1;
-        let (object, deleted) = match (change, &current) {
-            (Change::Put(value), _) => {
+        let (object, deleted) = match (decision, &current) {
+            (Decision::Put(encoded), _) => {
                 let indexes = view.state.resource(resource).map(|r| r.options.indexes.as_slice()).unwrap_or_default();
-                (Encoded::new(&value).with_indexes(indexes).finish(key, revision), false)
+                (encoded.with_indexes(indexes).finish(key, revision), false)
             }
-            (Change::Delete, Some(current)) => (current.at_revision(revision), true),
+            (Decision::Delete, Some(current)) => (current.at_revision(revision), true),
             // The write of an allocator's companion is accepted already.
-            (Change::Delete, None) | (Change::Keep | Change::Refuse, _) => return None,
+            (Decision::Delete, None) | (Decision::Keep | Decision::Refuse, _) => return None,
         };
         self.revision = revision;
         Some(Written { resource, object: Arc::new(object), current, deleted })
     }
+}
+
+/// Refuses an object that is too large. One that was larger before may shrink, and lose its finalizers.
+fn check_size(bytes: usize, current: Option<&Arc<Object>>) -> Result<(), Error> {
+    let is_allowed = bytes <= MAX_OBJECT_BYTES || current.is_some_and(|current| bytes <= current.bytes.len());
+    if is_allowed { Ok(()) } else { Err(Error::TooLarge { bytes }) }
 }
 
 /// A write that may be committed.
@@ -188,20 +198,33 @@ struct Checked {
     decided: Vec<Decided>,
 }
 
-/// What becomes of a companion.
+/// What becomes of a companion: a [`Change`] whose object is encoded, so that its size is known.
+enum Decision {
+    Keep,
+    Put(Encoded),
+    Delete,
+    Refuse,
+}
+
+/// A companion, and what becomes of it.
 struct Decided {
     resource: ResourceId,
     key: Key,
     current: Option<Arc<Object>>,
-    change: Change,
+    decision: Decision,
 }
 
 impl Decided {
     fn of(view: &View<'_>, companion: Companion) -> Self {
         let Companion { resource, key, decide } = companion;
         let current = view.get(resource, &key);
-        let change = decide(current.as_deref());
-        Self { resource, key, current, change }
+        let decision = match decide(current.as_deref()) {
+            Change::Keep => Decision::Keep,
+            Change::Put(value) => Decision::Put(Encoded::new(&value)),
+            Change::Delete => Decision::Delete,
+            Change::Refuse => Decision::Refuse,
+        };
+        Self { resource, key, current, decision }
     }
 }
 

@@ -157,3 +157,61 @@ async fn a_service_is_answered_as_it_was() {
     let gone = call(&api, "DELETE", &format!("{services}/s"), Value::Null).await.body;
     assert_eq!((&gone["kind"], &gone["spec"]), (&made["kind"], &made["spec"]));
 }
+
+/// `orphanDependents` is the older form of the policy, whose clients expect the code of what is accepted.
+#[tokio::test]
+async fn what_is_not_deleted_at_once_is_accepted_in_the_older_form_alone() {
+    let api = with_namespace().await;
+    let old = json!({"orphanDependents": false});
+    for (query, body, finalizers, code) in [
+        ("", old.clone(), json!([]), 200),
+        ("", old.clone(), json!(["a.b/c"]), 202),
+        ("?orphanDependents=false", Value::Null, json!(["a.b/c"]), 202),
+        // The query does not count beside a body.
+        ("?orphanDependents=false", json!({}), json!(["a.b/c"]), 200),
+        ("?propagationPolicy=Background", Value::Null, json!(["a.b/c"]), 200),
+        ("?dryRun=All", old.clone(), json!(["a.b/c"]), 202),
+        ("?dryRun=All", old, json!([]), 200),
+        ("?gracePeriodSeconds=x", json!({}), json!([]), 200),
+        ("?propagationPolicy=Nope", json!({}), json!([]), 200),
+    ] {
+        let made = call(&api, "POST", MAPS, json!({"metadata": {"generateName": "m", "finalizers": finalizers}})).await;
+        let path = format!("{MAPS}/{}{query}", made.body["metadata"]["name"].as_str().unwrap());
+        let deleted = call(&api, "DELETE", &path, body.clone()).await;
+        assert_eq!(deleted.code, code, "{query} {body} {finalizers}: {}", deleted.body);
+    }
+    let orphaned = call(&api, "POST", MAPS, map("o")).await;
+    assert_eq!(orphaned.code, 201);
+    for (query, finalizers) in
+        [("orphanDependents=&dryRun=All", json!(["orphan"])), ("orphanDependents=x&dryRun=All", json!(["orphan"]))]
+    {
+        let deleted = call(&api, "DELETE", &format!("{MAPS}/o?{query}"), Value::Null).await;
+        assert_eq!((deleted.code, &deleted.body["metadata"]["finalizers"]), (200, &finalizers), "{query}");
+    }
+}
+
+/// A collection is deleted page by page where its client asks for pages: what it did not ask for stays.
+#[tokio::test]
+async fn of_a_collection_no_more_than_the_limit_is_deleted() {
+    let api = with_namespace().await;
+    let names = |reply: &Reply| -> Vec<String> {
+        let items = reply.body["items"].as_array().unwrap();
+        items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    for name in ["a", "b", "c", "d", "e"] {
+        call(&api, "POST", MAPS, json!({"metadata": {"name": name, "labels": {"l": "1"}}})).await;
+    }
+    let path = format!("{MAPS}?labelSelector=l%3D1");
+    let first = call(&api, "DELETE", &format!("{path}&limit=2"), Value::Null).await;
+    assert_eq!((first.code, names(&first)), (200, vec!["a".to_owned(), "b".to_owned()]));
+    let left = call(&api, "GET", &path, Value::Null).await;
+    assert_eq!(names(&left), ["c", "d", "e"]);
+    let next = call(&api, "DELETE", &format!("{path}&limit=2&dryRun=All"), Value::Null).await;
+    assert_eq!(names(&next), ["c", "d"]);
+    let token = next.body["metadata"]["continue"].as_str().unwrap();
+    let last = call(&api, "DELETE", &format!("{path}&limit=2&dryRun=All&continue={token}"), Value::Null).await;
+    assert_eq!((names(&last), &last.body["metadata"]["continue"]), (vec!["e".to_owned()], &Value::Null));
+    let late = call(&api, "DELETE", &format!("{path}&resourceVersion=99999999"), Value::Null).await;
+    assert_eq!(late.code, 504, "{}", late.body);
+    assert_eq!(names(&call(&api, "DELETE", &path, Value::Null).await), ["c", "d", "e"]);
+}

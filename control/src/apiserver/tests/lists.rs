@@ -209,3 +209,36 @@ async fn a_list_that_is_being_read_shows_no_later_writes() {
     assert_eq!(names(&list).len(), 80);
     assert_eq!(list["items"][78]["data"]["a"].as_str().unwrap().len(), 20_000);
 }
+
+/// Numbers and truths of a query are read as Go reads them, for the verbs that have them.
+#[tokio::test]
+async fn options_are_read_as_upstream_reads_them() {
+    let api = with_namespace().await;
+    call(&api, "POST", MAPS, map("m")).await;
+    let syntax = |text: &str| format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
+    let stage = |stages: &str| format!("dryRun: Unsupported value: {stages}: supported values: \"All\"");
+    for (method, query, body, code, words) in [
+        ("GET", "?limit=x", Value::Null, 400, syntax("x")),
+        ("GET", "?limit=", Value::Null, 400, syntax("")),
+        ("GET", "?limit=99999999999999999999", Value::Null, 400, "value out of range".to_owned()),
+        ("GET", "?timeoutSeconds=", Value::Null, 400, syntax("")),
+        ("GET", "?limit=-1&watch=FALSE", Value::Null, 200, String::new()),
+        ("GET", "/m?limit=x", Value::Null, 200, String::new()),
+        ("POST", "?dryRun=", map("x"), 422, stage("[\"\"]")),
+        ("POST", "?dryRun=All&dryRun=Foo", map("x"), 422, stage("[\"All\",\"Foo\"]")),
+        ("POST", "?dryRun=All&dryRun=All", map("x"), 201, String::new()),
+        ("PATCH", "/m?force=0", json!({}), 422, "may not be specified for non-apply patch".to_owned()),
+        ("DELETE", "/m?dryRun=", Value::Null, 422, stage("[\"\"]")),
+        ("DELETE", "/m?gracePeriodSeconds=", Value::Null, 400, syntax("")),
+        ("DELETE", "/m", json!({"dryRun": ["a", "b"]}), 422, stage("[\"a\",\"b\"]")),
+    ] {
+        let reply = call(&api, method, &format!("{MAPS}{query}"), body).await;
+        let told = reply.body["message"].as_str().unwrap_or("");
+        assert!(reply.code == code && told.contains(&words), "{method} {query}: {} {told}", reply.code);
+    }
+    let user = User::internal("test");
+    for watch in ["watch=yes&timeoutSeconds=1", "watch=&timeoutSeconds=1"] {
+        let reply = send(&api, &user, "GET", &format!("{MAPS}?{watch}"), "", "application/json", "").await;
+        assert!(reply.body["items"].is_null(), "{watch}");
+    }
+}

@@ -13,6 +13,7 @@ mod limits;
 mod lists;
 mod metrics;
 mod metrics_page;
+mod panics;
 mod protobuf;
 mod proxy;
 mod quotas;
@@ -26,6 +27,7 @@ mod stored_types;
 pub(crate) mod templates;
 mod tokens;
 mod updates;
+mod warnings;
 mod watches;
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
@@ -93,7 +95,7 @@ pub(crate) fn target(path: &str) -> Target {
     let uri = path.parse().unwrap();
     let segments = request_info::segments(path).unwrap();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let options = RequestOptions::parse(&axum::http::Method::GET, &uri).unwrap();
+    let options = RequestOptions::parse(&uri).unwrap();
     let info = RequestInfo::parse(&segments, &axum::http::Method::GET, &options);
     Target::resolve(&api().catalogs().current(), &info).unwrap()
 }
@@ -124,7 +126,8 @@ pub(crate) async fn send(
     let response = api.router().oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
-    let warnings = parts.headers.get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+    let warnings =
+        parts.headers.get_all("warning").iter().map(|w| String::from_utf8(w.as_bytes().to_vec()).unwrap()).collect();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     Reply { code: parts.status.as_u16(), body, warnings }
 }

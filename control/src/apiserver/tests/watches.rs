@@ -1,6 +1,18 @@
 //! What watchers are told, however their selectors are decided.
 
+use windlass_apimachinery::selectors::SelectableField;
+
 use super::*;
+use crate::{
+    apiserver::types::{Definition, Resource, TypeSchema, VersionSpec},
+    kinds::types,
+};
+
+/// A resource that does nothing of its own.
+#[derive(Debug)]
+struct Things;
+
+impl Strategy for Things {}
 
 /// The types and resource versions of the events that a watch of pods gets at once.
 async fn events(api: &Api, query: &str) -> Vec<(String, String)> {
@@ -122,4 +134,100 @@ async fn a_page_is_at_the_revision_of_its_token() {
     let refused = call(&api, "GET", &format!("{next}&resourceVersion={}", at.as_str().unwrap()), json!(null)).await;
     let why = "specifying resource version is not allowed when using continue";
     assert_eq!((refused.code, refused.body["message"].as_str()), (400, Some(why)));
+}
+
+/// What watchers with selectors share is what each would have found for itself, of custom objects as of others.
+#[tokio::test]
+async fn all_forms_of_an_event_are_what_their_watchers_ask_for() {
+    let api = with_namespace().await;
+    let color = json!({"type": "object", "default": {}, "properties": {"color": {"type": "string", "default": "red"}}});
+    let schema = json!({"type": "object", "properties": {"spec": color}});
+    let schema = TypeSchema::custom("Thing".into(), &schema, &types::schema("meta/v1.ObjectMeta"));
+    let mut v1 = VersionSpec::new("v1", schema);
+    v1.selectable = vec![SelectableField::path("spec.color")];
+    let resource = Resource::new("example.com", "things", "Thing", Things);
+    api.catalogs().put("things.example.com", Definition::single(resource, v1));
+    const THINGS: &str = "/apis/example.com/v1/namespaces/n/things";
+    let from = call(&api, "GET", THINGS, Value::Null).await.body["metadata"]["resourceVersion"].clone();
+    let from = from.as_str().unwrap().to_owned();
+    let thing =
+        json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a", "labels": {"a": "b"}}});
+    assert_eq!(call(&api, "POST", THINGS, thing).await.code, 201);
+    for patch in [
+        json!({"spec": {"color": "blue"}}),
+        json!({"metadata": {"labels": {"a": "c"}}}),
+        json!({"spec": {"color": "red"}}),
+        json!({"metadata": {"labels": {"a": "b"}}}),
+    ] {
+        assert_eq!(call(&api, "PATCH", &format!("{THINGS}/a"), patch).await.code, 200);
+    }
+    call(&api, "DELETE", &format!("{THINGS}/a"), Value::Null).await;
+    let events = |query: String, accept: &'static str| {
+        let (api, from) = (&api, &from);
+        async move {
+            let uri = format!("{THINGS}?watch=1&resourceVersion={from}&{query}");
+            let request = Request::builder().uri(uri).header(header::ACCEPT, accept).extension(User::internal("test"));
+            let response = api.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            let mut stream = response.into_body().into_data_stream();
+            let mut text = Vec::new();
+            while let Ok(Some(piece)) = tokio::time::timeout(Duration::from_millis(200), stream.next()).await {
+                text.extend_from_slice(&piece.unwrap());
+            }
+            let lines = text.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+            lines.map(|line| serde_json::from_slice(line).unwrap()).collect::<Vec<Value>>()
+        }
+    };
+    let told = |events: &[Value]| -> Vec<String> {
+        let one = |event: &Value| {
+            let object = &event["object"];
+            let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+            format!(
+                "{} {} {}",
+                text(&event["type"]),
+                text(&object["metadata"]["labels"]["a"]),
+                text(&object["spec"]["color"])
+            )
+        };
+        events.iter().map(one).collect()
+    };
+    const JSON: &str = "application/json";
+    const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    for (query, expected) in [
+        (
+            "",
+            vec![
+                "ADDED b red",
+                "MODIFIED b blue",
+                "MODIFIED c blue",
+                "MODIFIED c red",
+                "MODIFIED b red",
+                "DELETED b red",
+            ],
+        ),
+        (
+            "labelSelector=a%3Db",
+            vec!["ADDED b red", "MODIFIED b blue", "DELETED b blue", "ADDED b red", "DELETED b red"],
+        ),
+        (
+            "fieldSelector=spec.color%3Dred",
+            vec!["ADDED b red", "DELETED b red", "ADDED c red", "MODIFIED b red", "DELETED b red"],
+        ),
+        (
+            "labelSelector=a%3Db&fieldSelector=spec.color%3Dred",
+            vec!["ADDED b red", "DELETED b red", "ADDED b red", "DELETED b red"],
+        ),
+        ("labelSelector=a%3Dnone", vec![]),
+    ] {
+        // The second of each finds the forms that the first has made.
+        for _ in 0..2 {
+            let found = events(query.to_owned(), JSON).await;
+            assert_eq!(told(&found), expected, "{query}");
+            let metadata = events(query.to_owned(), METADATA).await;
+            let revisions = |events: &[Value]| -> Vec<Value> {
+                events.iter().map(|event| event["object"]["metadata"]["resourceVersion"].clone()).collect()
+            };
+            assert_eq!(revisions(&metadata), revisions(&found), "{query}");
+            assert!(metadata.iter().all(|event| event["object"]["kind"] == "PartialObjectMetadata"));
+        }
+    }
 }

@@ -1,6 +1,12 @@
 //! A resource: a name in a group, and how its objects behave in every version.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use serde_json::Value;
 
@@ -240,6 +246,7 @@ impl Definition {
 
     /// Registers the resource in the store and gives its versions.
     pub(in crate::apiserver) fn install(self, store: &Store) -> Vec<Arc<Version>> {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
         let Self { mut resource, versions } = self;
         if let Storage::Store { name, .. } = &resource.storage {
             let options =
@@ -253,7 +260,8 @@ impl Definition {
         let resource = Arc::new(resource);
         let version = |spec: VersionSpec| {
             let gvk = Gvk { group: resource.group.clone(), version: spec.name.clone(), kind: resource.kind.clone() };
-            Arc::new(Version { resource: Arc::clone(&resource), gvk, spec })
+            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+            Arc::new(Version { resource: Arc::clone(&resource), gvk, spec, serial })
         };
         versions.into_iter().map(version).collect()
     }

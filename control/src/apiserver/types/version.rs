@@ -56,6 +56,8 @@ pub struct Version {
     pub gvk: Gvk,
     /// The rest.
     pub spec: VersionSpec,
+    /// Differs for each that was ever installed, as its schema may.
+    pub(in crate::apiserver) serial: u64,
 }
 
 impl fmt::Debug for Version {

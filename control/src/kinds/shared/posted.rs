@@ -4,9 +4,7 @@ use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::{Value, json};
 
 use crate::{
-    apiserver::{
-        ApiError, ApiRequest, Draft, Mutated, Mutation, Operation, RequestOptions, Scope, Target, Warnings, types::Gvk,
-    },
+    apiserver::{ApiError, ApiRequest, Draft, Mutated, Mutation, Operation, RequestOptions, Scope, Target, types::Gvk},
     kinds::types,
 };
 
@@ -22,7 +20,7 @@ pub(crate) fn read(
     body: &Bytes,
 ) -> Result<Value, ApiError> {
     let schema = types::built_in(&gvk.api_version(), &gvk.kind);
-    let mut posted = request.read_as((gvk, &schema), options, body)?.value;
+    let mut posted = request.read_as((gvk, &schema), options, body)?;
     schema.prune(&mut posted);
     let namespace = posted["metadata"]["namespace"].as_str().unwrap_or("");
     if !namespace.is_empty() && Some(namespace) != target.namespace.as_deref() {
@@ -45,15 +43,8 @@ pub(crate) async fn change(
     make: &(dyn Fn(&Value) -> Result<Draft, ApiError> + Send + Sync),
 ) -> Result<Mutated, ApiError> {
     let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null));
-    let mutation = Mutation {
-        target,
-        operation: Operation::Update,
-        scope: Scope::Server,
-        dry_run,
-        warnings: &Warnings::default(),
-        manager: None,
-        make: &make,
-    };
+    let mutation =
+        Mutation { target, operation: Operation::Update, scope: Scope::Server, dry_run, manager: None, make: &make };
     request.mutate(mutation).await
 }
 

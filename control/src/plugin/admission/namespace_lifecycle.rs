@@ -1,18 +1,20 @@
 //! NamespaceLifecycle: nothing is created in a missing or terminating namespace, and immortal namespaces cannot be
 //! deleted.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation},
-    store::{Condition, Guard, Key, Object, Store},
+    kinds::NAMESPACE_PHASE,
+    store::{Condition, Guard, Key, Store},
 };
 
 /// Namespaces that cannot be deleted.
 const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// The phase of a namespace that goes.
+const TERMINATING: &str = "Terminating";
 
 /// Refuses the write.
 #[derive(Debug)]
@@ -51,14 +53,10 @@ impl AdmissionPlugin for NamespaceLifecycle {
         let guard = |name: String| Guard {
             resource: self.store.resource("namespaces"),
             key: Key { namespace: String::new(), name },
-            condition: Condition::Holds(Arc::new(|namespace: &Object| !is_terminating(&namespace.value()))),
+            condition: Condition::Indexed { field: NAMESPACE_PHASE, allows: |phase| phase != TERMINATING },
         };
         guarded.map(guard).into_iter().collect()
     }
-}
-
-fn is_terminating(namespace: &Value) -> bool {
-    namespace["status"]["phase"] == "Terminating"
 }
 
 impl NamespaceLifecycle {
@@ -69,10 +67,10 @@ impl NamespaceLifecycle {
         namespace: &str,
     ) -> Result<(), ApiError> {
         let key = Key { namespace: String::new(), name: namespace.to_owned() };
-        let found = self.store.get(self.store.resource("namespaces"), &key);
-        let found = found.ok_or_else(|| ApiError::not_found_in("", "namespaces", namespace))?;
+        let phase = self.store.index_value(self.store.resource("namespaces"), &key, NAMESPACE_PHASE);
+        let phase = phase.ok_or_else(|| ApiError::not_found_in("", "namespaces", namespace))?;
         // Events are refused as well, as upstream.
-        if !is_terminating(&found.value()) {
+        if phase != TERMINATING {
             return Ok(());
         }
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");

@@ -118,7 +118,7 @@ mod tests {
 
     fn path_of(subresource: &str, query: &str, pod: &Value) -> Result<String, ApiError> {
         let path = format!("/api/v1/namespaces/d/pods/p/{subresource}");
-        let options = RequestOptions::parse(&axum::http::Method::POST, &format!("/?{query}").parse().unwrap()).unwrap();
+        let options = RequestOptions::parse(&format!("/?{query}").parse().unwrap()).unwrap();
         super::kubelet_path(&target(&path), subresource, &options, pod)
     }
 
