@@ -90,7 +90,7 @@ pub(crate) use pipeline::default;
 pub(crate) use pipeline::{Draft, Mutated, Mutation, Scope};
 pub(crate) use read::Selectors;
 pub use request_info::RequestOptions;
-pub use strategy::Strategy;
+pub use strategy::{Strategy, Tolerance};
 pub use target::Target;
 pub use user::User;
 pub use validation::{Cause, Errors, FieldError};

@@ -132,7 +132,11 @@ impl ApiRequest {
                 }
                 return Err(ApiError::not_found(&target.version, target.name()));
             };
-            let old = target.version.decode(&existing)?;
+            let mut old = target.version.decode(&existing)?;
+            // A version that knows of another default has not stored it: it is none of this change.
+            if let Some(fields) = old.as_object_mut() {
+                target.version.strategy.default(fields);
+            }
             let draft = (mutation.make)(Some(&old))?;
             let done = match mutation.operation {
                 Operation::Delete => self.delete_object(&mutation, draft, &old, &existing).await?,

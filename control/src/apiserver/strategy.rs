@@ -7,9 +7,18 @@ use serde_json::{Map, Value};
 
 use super::{
     user::User,
-    validation::{Errors, names},
+    validation::{Errors, FieldError, names},
 };
 use crate::store::{AllocationError, Allocator};
+
+/// How far a stored object may go on to break a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tolerance {
+    /// As long as it breaks the rule of this name.
+    Rule(&'static str),
+    /// With the value that it has there.
+    Value,
+}
 
 /// The behaviour of one resource. Pure: objects in, objects and errors out; only timestamps are taken from the clock.
 pub trait Strategy: Send + Sync + fmt::Debug {
@@ -59,6 +68,18 @@ pub trait Strategy: Send + Sync + fmt::Debug {
 
     /// Validates an object, which has its defaults.
     fn validate(&self, _object: &Value, _errors: &mut Errors) {}
+
+    /// The same beside the stored object: rules that it breaks already may be tolerated, so that nothing else of an object
+    /// becomes immutable when a rule is added.
+    fn validate_against(&self, object: &Value, _old: Option<&Value>, errors: &mut Errors) {
+        self.validate(object, errors);
+    }
+
+    /// Whether an error is tolerated of a changed object where the stored one has it already, as upstream tolerates those
+    /// of rules that were added later.
+    fn tolerates(&self, _object: &Value, _error: &FieldError) -> Option<Tolerance> {
+        None
+    }
 
     /// Validates a new object beyond what holds for every one, which [`Self::validate`] has checked.
     fn validate_create(&self, _object: &Value, _errors: &mut Errors) {}

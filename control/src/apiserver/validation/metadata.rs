@@ -83,7 +83,7 @@ fn owners(metadata: &Value, errors: &mut Errors) {
     }
 }
 
-/// A finalizer without a domain may be another controller's. What stood there already may stay.
+/// A finalizer without a domain may be another controller's.
 fn finalizers(version: &Version, metadata: &Value, old: Option<&Value>, errors: &mut Errors) {
     const FIELD: &str = "metadata.finalizers";
     let listed: Vec<&str> =
@@ -95,9 +95,7 @@ fn finalizers(version: &Version, metadata: &Value, old: Option<&Value>, errors: 
         let why = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.invalid(FIELD, &metadata["finalizers"], why);
     }
-    let before: Vec<&str> =
-        old.into_iter().flat_map(|old| errors::list(old, "finalizers")).filter_map(|(_, name)| name.as_str()).collect();
-    for (at, name) in listed.iter().enumerate().filter(|(_, name)| !before.contains(name)) {
+    for (at, name) in listed.iter().enumerate() {
         if version.spec.schema.is_built_in() {
             errors.unless(format!("{FIELD}[{at}]"), name, names::kube_finalizer(name));
         }

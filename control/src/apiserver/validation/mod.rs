@@ -10,14 +10,14 @@ use serde_json::Value;
 
 pub use errors::{Cause, Errors, FieldError};
 
-use super::{subresource::Part, types::Version, user::User};
+use super::{strategy::Tolerance, subresource::Part, types::Version, user::User};
 
 /// Validates a new object.
 pub(crate) fn validate_create(version: &Version, object: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::validate(version, &object["metadata"], &mut errors);
     errors.0.extend(version.spec.schema.validate(object, None));
-    version.strategy.validate(object, &mut errors);
+    version.strategy.validate_against(object, None, &mut errors);
     version.strategy.validate_create(object, &mut errors);
     errors.0
 }
@@ -27,10 +27,28 @@ pub(crate) fn validate_update(version: &Version, new: &Value, old: &Value) -> Ve
     let mut errors = Errors::default();
     metadata::validate_update(version, new, old, &mut errors);
     errors.0.extend(version.spec.schema.validate(new, Some(old)));
-    version.strategy.validate(new, &mut errors);
+    version.strategy.validate_against(new, Some(old), &mut errors);
     let schema = &version.spec.schema;
     version.strategy.validate_update(&schema.canonical(new), &schema.canonical(old), &mut errors);
+    tolerate(version, new, old, &mut errors.0);
     errors.0
+}
+
+/// Removes the errors that are tolerated because the stored object has them.
+fn tolerate(version: &Version, new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let strategy = &version.strategy;
+    if errors.iter().all(|error| strategy.tolerates(new, error).is_none()) {
+        return;
+    }
+    let mut before = Errors::default();
+    strategy.validate_against(old, Some(old), &mut before);
+    let broken: Vec<Tolerance> = before.0.iter().filter_map(|error| strategy.tolerates(old, error)).collect();
+    errors.retain(|error| match strategy.tolerates(new, error) {
+        None => true,
+        Some(rule @ Tolerance::Rule(_)) => !broken.contains(&rule),
+        // The value is part of what is told.
+        Some(Tolerance::Value) => !before.0.iter().any(|was| was.field == error.field && was.detail == error.detail),
+    });
 }
 
 /// Validates what not everybody may write.
@@ -57,7 +75,7 @@ pub(crate) fn validate_part(version: &Version, part: &dyn Part, new: &Value, old
     let schema = &version.spec.schema;
     if !part.validate(&schema.canonical(new), &schema.canonical(old), &mut errors) {
         errors.0.extend(version.spec.schema.validate(new, Some(old)));
-        version.strategy.validate(new, &mut errors);
+        version.strategy.validate_against(new, Some(old), &mut errors);
     }
     errors.0
 }

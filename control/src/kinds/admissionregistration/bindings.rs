@@ -68,6 +68,10 @@ struct PolicyBinding {
 }
 
 impl Strategy for PolicyBinding {
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::name_warning(new).into_iter().collect()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         if let Some(resources) = child(object, "spec").get_mut("matchResources").and_then(Value::as_object_mut) {
             rules::default_match(resources);

@@ -70,6 +70,10 @@ struct Policy {
 }
 
 impl Strategy for Policy {
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::name_warning(new).into_iter().collect()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
         set(spec, "failurePolicy", json!("Fail"));

@@ -9,7 +9,7 @@ use windlass_kit::objects::pod_defaults::{items, set};
 use super::rules;
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         types::{Definition, Generation, Resource, VersionSpec},
         validation::{errors::Errors, names},
     },
@@ -18,6 +18,7 @@ use crate::{
             field::Field,
             selector,
             tables::{AGE, count, named},
+            tolerance,
         },
         types,
     },
@@ -56,6 +57,21 @@ struct WebhookConfiguration {
 }
 
 impl Strategy for WebhookConfiguration {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        const RULES: [(&str, &str); 3] = [
+            ("webhooks.sideEffects", "side effects"),
+            ("webhooks.admissionReviewVersions", "versions of reviews"),
+            ("webhooks.name", "unique names"),
+        ];
+        let is_known = !error.field.ends_with(".name") || error.cause == crate::apiserver::Cause::Duplicate;
+        let values = tolerance::label_values(error, &["webhooks["]);
+        values.or_else(|| tolerance::rule_of(error, &RULES).filter(|_| is_known))
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::name_warning(new).into_iter().collect()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         for webhook in items(object, "webhooks") {
             set(webhook, "failurePolicy", json!("Fail"));

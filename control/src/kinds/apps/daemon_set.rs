@@ -5,7 +5,7 @@ use windlass_kit::objects::pod_defaults::{child, set};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         subresource::Subresource,
         types::{Definition, Generation, Resource, VersionSpec},
         validation::errors::Errors,
@@ -16,6 +16,7 @@ use crate::{
             field::{Field, immutable, none_negative},
             selector,
             tables::{AGE, column, count, named, wide},
+            tolerance,
             workload::{self, containers, number},
         },
         types,
@@ -83,6 +84,10 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 struct DaemonSet;
 
 impl Strategy for DaemonSet {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        tolerance::label_values(error, &["spec.selector"])
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
         let strategy = child(spec, "updateStrategy");
@@ -110,14 +115,14 @@ impl Strategy for DaemonSet {
         set_template_generation(object, before.saturating_add(i64::from(changed)));
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         if spec.at("selector").is_set() {
             selector::validate_workload(&spec, "daemonset", errors);
         }
         selector::validate_match(&spec, errors);
         let template = spec.at("template");
-        workload::validate_pod_template(&template, errors);
+        workload::validate_template_at(object, old, "spec.template", errors);
         workload::lasting(&template, "DaemonSet", errors);
         spec.at("minReadySeconds").at_least_0(errors);
         update_strategy(&spec.at("updateStrategy"), errors);
@@ -129,7 +134,9 @@ impl Strategy for DaemonSet {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(new, old, "spec.template")
+        // Upstream asks whether the template has changed, and not the rest of the spec.
+        let is_unchanged = old.is_some_and(|old| template_generation(old) == template_generation(new));
+        if is_unchanged { Vec::new() } else { workload::template_warnings(new, None, "spec.template") }
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {

@@ -88,12 +88,12 @@ impl Strategy for Deployment {
         (subresource == "status").then_some(&["spec", "metadata.labels"])
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         spec.at("replicas").at_least_0(errors);
         selector::validate_workload(&spec, "deployment", errors);
         if selector::is_readable(&spec.at("selector")) {
-            workload::validate_lasting_template(&spec, "ReplicaSet", errors);
+            workload::validate_lasting_template(&spec, old, "ReplicaSet", errors);
         } else {
             selector::unreadable(&spec.at("selector"), ": invalid label selector", errors);
         }

@@ -70,12 +70,12 @@ impl Strategy for ReplicaSet {
         object["status"] = json!({"replicas": 0});
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         none_negative(&spec, &["replicas", "minReadySeconds"], errors);
         selector::validate_workload(&spec, "deployment", errors);
         if selector::is_readable(&spec.at("selector")) {
-            workload::validate_lasting_template(&spec, "ReplicaSet", errors);
+            workload::validate_lasting_template(&spec, old, "ReplicaSet", errors);
         } else {
             selector::unreadable(&spec.at("selector"), ": invalid label selector", errors);
         }

@@ -102,25 +102,14 @@ impl Strategy for StatefulSet {
         names::label(name)
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        let spec = Field::root(object).at("spec");
-        policies(&spec, errors);
-        for claim in spec.at("volumeClaimTemplates").items() {
-            volume_claims::validate_spec(&claim.at("spec"), errors);
-        }
-        none_negative(&spec, &["replicas", "minReadySeconds"], errors);
-        spec.below("ordinals.start").at_least_0(errors);
-        spec.at("serviceName").optionally_fits(names::label, errors);
-        selector::validate_workload(&spec, "statefulset", errors);
-        let selector = spec.at("selector");
-        if selector::is_readable(&selector) {
-            let with_claims = with_claim_volumes(spec.value);
-            let spec = Field { value: &with_claims, path: spec.path.clone() };
-            workload::validate_lasting_template(&spec, "StatefulSet", errors);
-        } else {
-            // Upstream says no more.
-            selector::unreadable(&selector, "", errors);
-        }
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+        // As upstream, the template of a set whose stored spec is broken is not looked at: its pods may need another.
+        let is_broken = old.is_some_and(|old| {
+            let mut errors = Errors::default();
+            validate_spec(old, Some(old), true, &mut errors);
+            !errors.0.is_empty()
+        });
+        validate_spec(object, old, !is_broken, errors);
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
@@ -172,6 +161,34 @@ impl Strategy for StatefulSet {
     }
 }
 
+/// Validates the spec. What may not change is not looked at again.
+fn validate_spec(object: &Value, old: Option<&Value>, with_template: bool, errors: &mut Errors) {
+    let spec = Field::root(object).at("spec");
+    policies(&spec, errors);
+    if old.is_none() {
+        for claim in spec.at("volumeClaimTemplates").items() {
+            volume_claims::validate_spec(&claim.at("spec"), errors);
+        }
+    }
+    none_negative(&spec, &["replicas", "minReadySeconds"], errors);
+    spec.below("ordinals.start").at_least_0(errors);
+    if old.is_none() {
+        spec.at("serviceName").optionally_fits(names::label, errors);
+    }
+    selector::validate_workload(&spec, "statefulset", errors);
+    let selector = spec.at("selector");
+    if !selector::is_readable(&selector) {
+        // Upstream says no more.
+        selector::unreadable(&selector, "", errors);
+    } else if with_template {
+        let with_claims = with_claim_volumes(spec.value);
+        let spec = Field { value: &with_claims, path: spec.path.clone() };
+        workload::validate_lasting_template(&spec, old, "StatefulSet", errors);
+    } else {
+        workload::lasting(&spec.at("template"), "StatefulSet", errors);
+    }
+}
+
 /// The spec with a volume in the template for each claim: containers mount claims by their names.
 fn with_claim_volumes(spec: &Value) -> Value {
     let mut spec = spec.clone();
@@ -180,12 +197,9 @@ fn with_claim_volumes(spec: &Value) -> Value {
     let template = spec["template"]["spec"].as_object_mut();
     let volumes = template.map(|template| template.entry("volumes").or_insert_with(|| json!([])));
     if let Some(volumes) = volumes.and_then(Value::as_array_mut) {
-        for name in names {
-            // The volume of a claim takes the place of the template's own.
-            if volumes.iter().all(|volume| volume["name"] != name) {
-                volumes.push(json!({"name": name, "emptyDir": {}}));
-            }
-        }
+        // The volume of a claim takes the place of the template's own.
+        volumes.retain(|volume| !names.contains(&volume["name"]));
+        volumes.splice(0..0, names.into_iter().map(|name| json!({"name": name, "emptyDir": {}})));
     }
     spec
 }

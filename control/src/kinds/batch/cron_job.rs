@@ -94,7 +94,7 @@ impl Strategy for CronJob {
         }
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let root = Field::root(object);
         let spec = root.at("spec");
         schedule(&spec, errors);
@@ -105,7 +105,7 @@ impl Strategy for CronJob {
         }
         spec.at("concurrencyPolicy").required_one_of(&["Allow", "Forbid", "Replace"], errors);
         let job = spec.below("jobTemplate.spec");
-        job::validate_spec(&job, errors);
+        job::validate_spec((object, old), &job.path, errors);
         if job.at("selector").is_set() {
             job.at("selector").invalid("`selector` will be auto-generated", errors);
         }
@@ -121,7 +121,13 @@ impl Strategy for CronJob {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let name = workload::name_warning(new, old, workload::POD_NAMES);
-        name.into_iter().chain(job::spec_warnings(new, old, "spec.jobTemplate.spec")).collect()
+        let mut found: Vec<String> = name.into_iter().collect();
+        found.extend(job::spec_warnings(new, old, "spec.jobTemplate.spec"));
+        if old.is_some() && new["spec"]["schedule"].as_str().is_some_and(|schedule| schedule.contains("TZ")) {
+            // The path is upstream's.
+            found.push("cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details".to_owned());
+        }
+        found
     }
 }
 

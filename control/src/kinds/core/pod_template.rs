@@ -11,7 +11,6 @@ use crate::{
     kinds::{
         shared::{
             cells::{map_of, or_none},
-            field::Field,
             tables::{column, named},
             workload,
         },
@@ -48,11 +47,11 @@ impl Strategy for PodTemplate {
         }
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        workload::validate_pod_template(&Field::root(object).at("template"), errors);
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+        workload::validate_template_at(object, old, "template", errors);
     }
 
-    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(new, None, "template")
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        workload::template_warnings(new, old, "template")
     }
 }

@@ -88,7 +88,7 @@ impl Strategy for ReplicationController {
         set_status(object, json!({"replicas": 0}));
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let spec = &object["spec"];
         errors.at_least_0("spec.replicas", &spec["replicas"]);
         errors.at_least_0("spec.minReadySeconds", &spec["minReadySeconds"]);
@@ -105,7 +105,7 @@ impl Strategy for ReplicationController {
             let carried = Field::root(object).below("spec.template.metadata.labels");
             carried.invalid("`selector` does not match template `labels`", errors);
         }
-        workload::validate_pod_template(&Field::root(object).below("spec.template"), errors);
+        workload::validate_template_at(object, old, "spec.template", errors);
         errors.one_of("spec.template.spec.restartPolicy", &template["spec"]["restartPolicy"], &["Always"]);
         if !template["spec"]["activeDeadlineSeconds"].is_null() {
             errors.forbidden(
@@ -116,7 +116,11 @@ impl Strategy for ReplicationController {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::warnings(new, old, "spec.template")
+        // Upstream tells of the template as it was.
+        match old.filter(|old| old["metadata"]["generation"] != new["metadata"]["generation"]) {
+            Some(old) => workload::template_warnings(old, None, "spec.template"),
+            None => workload::warnings(new, old, "spec.template"),
+        }
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         subresource::Subresource,
         types::{Definition, Generation, Resource, VersionSpec},
         validation::{
@@ -18,7 +18,9 @@ use crate::{
         shared::{
             cells::{self, joined},
             field::Field,
+            load_balancer_warnings,
             tables::{AGE, column, named},
+            tolerance,
         },
         types,
     },
@@ -87,11 +89,24 @@ fn hosts(rules: &Value) -> String {
 struct Ingress;
 
 impl Strategy for Ingress {
+    fn tolerates(&self, object: &Value, error: &FieldError) -> Option<Tolerance> {
+        // The path of a rule, whose host upstream did not look at where it is a wildcard.
+        let rule = error.field.strip_prefix("spec.rules[").and_then(|rest| rest.split_once(']'));
+        let at = rule.and_then(|(at, rest)| at.parse::<usize>().ok().filter(|_| rest.starts_with(".http")));
+        let host = at.and_then(|at| object["spec"]["rules"][at]["host"].as_str()).unwrap_or("");
+        let wildcard = host.contains('*').then_some(Tolerance::Rule("rules of wildcards"));
+        wildcard.or_else(|| tolerance::rule_of(error, &[("spec.tls.secretName", "secrets of TLS")]))
+    }
+
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         const CLASS: &str = "kubernetes.io/ingress.class";
         let has_class = new["metadata"]["annotations"][CLASS].is_string() && new["spec"]["ingressClassName"].is_null();
         let why = || format!("annotation {CLASS:?} is deprecated, please use 'spec.ingressClassName' instead");
         (old.is_none() && has_class).then(why).into_iter().collect()
+    }
+
+    fn status_warnings(&self, new: &Value, _old: &Value) -> Vec<String> {
+        load_balancer_warnings(new)
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {

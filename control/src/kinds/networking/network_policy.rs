@@ -5,7 +5,7 @@ use windlass_kit::objects::pod_defaults::{child, items, set};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         types::{Definition, Generation, Resource, VersionSpec},
         validation::{errors::Errors, names},
     },
@@ -14,6 +14,7 @@ use crate::{
             field::Field,
             selector,
             tables::{AGE, column, named},
+            tolerance,
         },
         types,
     },
@@ -35,6 +36,12 @@ pub(crate) fn definition() -> Definition {
 struct NetworkPolicy;
 
 impl Strategy for NetworkPolicy {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        let is_range = error.field.ends_with(".ipBlock.cidr") || error.field.contains(".ipBlock.except[");
+        let range = is_range.then_some(Tolerance::Value);
+        range.or_else(|| tolerance::label_values(error, &["spec.podSelector"]))
+    }
+
     fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
         let spec = Field::root(new).at("spec");
         let mut told = Vec::new();

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         subresource::Subresource,
         types::{Definition, Generation, Resource, VersionSpec},
         validation::errors::Errors,
@@ -15,6 +15,7 @@ use crate::{
             field::{Field, none_negative},
             selector,
             tables::{AGE, column, count, named},
+            tolerance,
             workload::{self, number},
         },
         types,
@@ -56,6 +57,10 @@ pub(crate) fn definition() -> Definition {
 struct PodDisruptionBudget;
 
 impl Strategy for PodDisruptionBudget {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        tolerance::label_values(error, &["spec.selector"])
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         object["status"] =
             json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0});

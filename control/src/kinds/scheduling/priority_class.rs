@@ -5,7 +5,7 @@ use windlass_kit::objects::pod_defaults::set;
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         types::{Definition, Generation, Resource, VersionSpec},
         validation::errors::Errors,
     },
@@ -13,6 +13,7 @@ use crate::{
         shared::{
             field::{Field, immutable},
             tables::{AGE, column, count, flag, named},
+            tolerance,
             workload::number,
         },
         types,
@@ -49,6 +50,11 @@ pub(crate) fn definition() -> Definition {
 struct PriorityClass;
 
 impl Strategy for PriorityClass {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        // It does not change.
+        tolerance::rule_of(error, &[("preemptionPolicy", "preemption policy")])
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         set(object, "preemptionPolicy", json!("PreemptLowerPriority"));
     }

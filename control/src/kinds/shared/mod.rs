@@ -14,6 +14,7 @@ pub(crate) mod resource_names;
 pub(crate) mod reviews;
 pub(crate) mod selector;
 pub(crate) mod tables;
+pub(crate) mod tolerance;
 pub(crate) mod volume_claims;
 pub(crate) mod volume_sources;
 pub(crate) mod workload;
@@ -21,7 +22,10 @@ pub(crate) mod workload;
 use serde_json::{Value, json};
 use windlass_kit::quantity::Quantity;
 
-use crate::apiserver::validation::errors::{AT_LEAST_0, Errors};
+use crate::apiserver::validation::{
+    errors::{AT_LEAST_0, Errors},
+    names,
+};
 
 /// Refuses negative amounts of resources in a status.
 pub(crate) fn validate_amounts(status: &Value, field: &str, errors: &mut Errors) {
@@ -48,6 +52,12 @@ pub(crate) fn validate_basic_resource(amount: &field::Field<'_>, errors: &mut Er
 pub(crate) fn fractional_bytes(amounts: &field::Field<'_>, resource: &str) -> Option<String> {
     let amount = amounts.at(resource).quantity().filter(|amount| amount.milli() % 1000 != 0)?;
     Some(format!("{}[{resource}]: fractional byte value \"{amount}\" is invalid, must be an integer", amounts.path))
+}
+
+/// What the writer of a status is told of the addresses of a load balancer.
+pub(crate) fn load_balancer_warnings(object: &Value) -> Vec<String> {
+    let addresses = field::Field::root(object).below("status.loadBalancer.ingress");
+    addresses.items().filter_map(|one| names::ip_warning(&one.path, one.at("ip").text())).collect()
 }
 
 /// Sets the status of a new object.

@@ -63,9 +63,11 @@ pub(crate) fn unreadable(selector: &Field<'_>, why: &str, errors: &mut Errors) {
     errors.push(selector.path.as_str(), Cause::Invalid, format!("Invalid value: {{{}}}{why}", parts.join(",")));
 }
 
-/// Whether a selector can be read; one that is missing selects nothing.
+/// Whether a selector can be read, which upstream does with values of labels alone; one that is missing selects nothing.
 pub(crate) fn is_readable(selector: &Field<'_>) -> bool {
-    LabelSelector::from_label_selector(selector.value).is_ok()
+    let mut errors = Errors::default();
+    validate(selector, &mut errors);
+    errors.0.is_empty() && LabelSelector::from_label_selector(selector.value).is_ok()
 }
 
 /// Refuses a template whose labels the selector does not match.

@@ -49,14 +49,20 @@ pub(crate) fn warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<Stri
     name.into_iter().chain(template_warnings(new, old, path)).collect()
 }
 
-/// Validates a pod template.
-pub(crate) fn validate_pod_template(template: &Field<'_>, errors: &mut Errors) {
+/// Validates the pod template at a path of an object, beside the stored one.
+pub(crate) fn validate_template_at(object: &Value, old: Option<&Value>, path: &str, errors: &mut Errors) {
+    let at = |object| Field::root(object).below(path);
+    validate_pod_template(&at(object), old.map(at).as_ref(), errors);
+}
+
+/// Validates a pod template; `old` is the stored one.
+fn validate_pod_template(template: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
     let (labels, annotations) = (template.below("metadata.labels"), template.below("metadata.annotations"));
     names::labels(labels.value, &format!("{}.labels", template.path), errors);
     let path = format!("{}.annotations", template.path);
     names::annotations(annotations.value, &path, errors);
     let spec = template.at("spec");
-    let leniency = Leniency::default();
+    let leniency = Leniency::of(old);
     pod_template::annotations::validate(&Field { value: annotations.value, path }, &spec, &leniency, errors);
     pod_template::validate_template(&spec, &leniency, errors);
     security_profiles::validate_match(annotations.value, &spec, errors);
@@ -76,10 +82,10 @@ pub(crate) fn template_warnings(new: &Value, old: Option<&Value>, path: &str) ->
 }
 
 /// Validates the template of a workload whose pods run for ever: `kind` is upstream's name of it in messages.
-pub(crate) fn validate_lasting_template(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
+pub(crate) fn validate_lasting_template(spec: &Field<'_>, old: Option<&Value>, kind: &str, errors: &mut Errors) {
     let template = spec.at("template");
     selector::validate_match(spec, errors);
-    validate_pod_template(&template, errors);
+    validate_pod_template(&template, old.map(|old| Field::root(old).below("spec.template")).as_ref(), errors);
     lasting(&template, kind, errors);
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         types::{Definition, Resource, VersionSpec},
         validation::{
             errors::{AT_LEAST_0, Errors},
@@ -16,6 +16,7 @@ use crate::{
             field::{Field, immutable},
             node_selector, selector,
             tables::created_at,
+            tolerance,
         },
         types,
     },
@@ -35,6 +36,10 @@ pub(crate) fn definition() -> Definition {
 struct CsiStorageCapacity;
 
 impl Strategy for CsiStorageCapacity {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        tolerance::label_values(error, &["nodeTopology"])
+    }
+
     fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
         let topology = Field::root(new).at("nodeTopology");
         let mut told = node_selector::term_warnings(&topology, true);

@@ -10,11 +10,11 @@ use windlass_kit::objects::pod_defaults::{child, items, set};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         generate::now,
         subresource::{Subresource, keep_field},
         types::{Definition, Generation, Resource, VersionSpec},
-        validation::errors::{Errors, list, text},
+        validation::errors::{Cause, Errors, list, text},
     },
     kinds::{
         shared::{
@@ -71,6 +71,18 @@ fn unknown_formats(definition: &Value) -> BTreeSet<String> {
 struct CustomResourceDefinition;
 
 impl Strategy for CustomResourceDefinition {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        let is = |rule: &'static str, holds: bool| holds.then_some(Tolerance::Rule(rule));
+        let (field, detail) = (&error.field, &error.detail);
+        is("atomic sets", detail.contains("as item of a list with x-kubernetes-list-type=set"))
+            .or_else(|| is("keys of maps", detail.contains("x-kubernetes-list-map-keys")))
+            .or_else(|| {
+                is("pruned defaults", field.ends_with(".default") && detail.contains("must not have unknown fields"))
+            })
+            .or_else(|| is("types", field.ends_with(".type") && error.cause == Cause::NotSupported))
+            .or_else(|| is("versions of reviews", field.ends_with(".conversionReviewVersions")))
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
         let names = child(spec, "names");

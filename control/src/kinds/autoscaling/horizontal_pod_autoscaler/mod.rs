@@ -14,7 +14,7 @@ use windlass_kit::objects::pod_defaults::{child, set};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         subresource::Subresource,
         types::{Conversion, Definition, Resource, Table, VersionSpec},
         validation::errors::Errors,
@@ -23,6 +23,7 @@ use crate::{
         shared::{
             field::{Field, none_negative},
             tables::{AGE, column, named},
+            tolerance,
         },
         types,
     },
@@ -79,6 +80,10 @@ fn in_v2(object: &Value) -> Cow<'_, Value> {
 struct HorizontalPodAutoscaler;
 
 impl Strategy for HorizontalPodAutoscaler {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        tolerance::rule_of(error, &[("spec.scaleTargetRef.apiVersion", "version of the target")])
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let is_v2 = object.get("apiVersion").is_none_or(|version| version == "autoscaling/v2");
         let spec = child(object, "spec");

@@ -12,7 +12,7 @@ use windlass_kit::objects::pod_defaults::{child, items, set};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         subresource::Subresource,
         types::{Definition, GcPolicy, Generation, NAME, Resource, Table, VersionSpec, age, duration},
         validation::errors::Errors,
@@ -24,6 +24,7 @@ use crate::{
             field::Field,
             selector,
             tables::{AGE, column, wide},
+            tolerance,
             workload::{self, containers, number},
         },
         types,
@@ -105,6 +106,10 @@ fn state(object: &Value) -> &'static str {
 struct Job;
 
 impl Strategy for Job {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        tolerance::label_values(error, &["spec.selector"])
+    }
+
     fn deletion_warning(&self) -> Option<&'static str> {
         Some(
             "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
@@ -139,8 +144,8 @@ impl Strategy for Job {
         }
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        validation::validate_job(object, errors);
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+        validation::validate_job(object, old, errors);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut Errors) {

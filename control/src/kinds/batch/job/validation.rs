@@ -32,9 +32,9 @@ const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const INDEXED: &str = "requires indexed completion mode";
 
-pub(super) fn validate_job(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_job(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = Field::root(object).at("spec");
-    validate_spec(&spec, errors);
+    validate_spec((object, old), "spec", errors);
     if spec.at("selector").is_set() {
         selector::validate(&spec.at("selector"), errors);
     } else {
@@ -85,8 +85,9 @@ fn generated_selector(root: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates the spec of a Job, or of a CronJob's template.
-pub(crate) fn validate_spec(spec: &Field<'_>, errors: &mut Errors) {
+/// Validates the spec of a Job at a path of an object, which may be a CronJob, beside the stored one.
+pub(crate) fn validate_spec((object, old): (&Value, Option<&Value>), path: &str, errors: &mut Errors) {
+    let spec = &Field::root(object).below(path);
     let counts = [
         "parallelism",
         "completions",
@@ -129,7 +130,7 @@ pub(crate) fn validate_spec(spec: &Field<'_>, errors: &mut Errors) {
         replacement.optional_one_of(&["Failed", "TerminatingOrFailed"], errors);
     }
     let template = spec.at("template");
-    workload::validate_pod_template(&template, errors);
+    workload::validate_template_at(object, old, &template.path, errors);
     let restart = template.below("spec.restartPolicy");
     match restart.text() {
         "" | "Always" => restart.required("valid values: \"OnFailure\", \"Never\"", errors),
@@ -334,7 +335,7 @@ const SCHEDULING: [&str; 4] = ["affinity", "nodeSelector", "tolerations", "sched
 
 pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     // Upstream validates a changed spec twice, and tells so.
-    validate_job(new, errors);
+    validate_job(new, Some(old), errors);
     completions(new, old, errors);
     immutable(new, old, &["spec.selector"], errors);
     template(new, old, errors);

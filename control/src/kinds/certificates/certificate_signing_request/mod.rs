@@ -10,7 +10,7 @@ use windlass_apimachinery::selectors::SelectableField;
 
 use crate::{
     apiserver::{
-        Strategy, User,
+        FieldError, Strategy, Tolerance, User,
         generate::now,
         subresource::{FieldResult, Part, Serves, Subresource, keep_field},
         types::{Definition, Resource, VersionSpec, duration},
@@ -21,6 +21,7 @@ use crate::{
             cells::text,
             conditions::get,
             tables::{AGE, column, named},
+            tolerance,
         },
         types,
     },
@@ -76,6 +77,11 @@ fn cells_of(object: &Value, age: &str) -> Vec<Value> {
 struct CertificateSigningRequest;
 
 impl Strategy for CertificateSigningRequest {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        // The spec does not change.
+        tolerance::rule_of(error, &[("spec.usages", "usages"), ("spec.signerName", "signer")])
+    }
+
     fn record_requester(&self, object: &mut Value, requester: &User) {
         let Some(spec) = object["spec"].as_object_mut() else { return };
         for field in ["username", "uid", "groups", "extra"] {

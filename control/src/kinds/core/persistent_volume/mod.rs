@@ -8,7 +8,7 @@ use windlass_kit::objects::pod_defaults::{child, set, set_pointer, source_defaul
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         generate::now,
         subresource::Subresource,
         types::{Definition, Resource, VersionSpec},
@@ -19,6 +19,7 @@ use crate::{
             cells::{self, or_unset, text},
             set_status,
             tables::{AGE, column, named, wide},
+            tolerance,
         },
         types,
     },
@@ -72,6 +73,10 @@ const PHASE_TIME: &str = "lastPhaseTransitionTime";
 struct PersistentVolume;
 
 impl Strategy for PersistentVolume {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        tolerance::label_values(error, &["spec.nodeAffinity"])
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
         set(spec, "persistentVolumeReclaimPolicy", json!("Retain"));

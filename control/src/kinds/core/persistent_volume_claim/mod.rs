@@ -7,7 +7,7 @@ use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
 
 use crate::{
     apiserver::{
-        Strategy,
+        FieldError, Strategy, Tolerance,
         subresource::Subresource,
         types::{Definition, Resource, VersionSpec},
         validation::errors::Errors,
@@ -18,7 +18,7 @@ use crate::{
             field::Field,
             set_phase,
             tables::{AGE, column, named, wide},
-            volume_claims,
+            tolerance, volume_claims,
         },
         types,
     },
@@ -63,6 +63,13 @@ fn cells_of(object: &Value, age: &str) -> Vec<Value> {
 struct PersistentVolumeClaim;
 
 impl Strategy for PersistentVolumeClaim {
+    fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
+        const SOURCES: [(&str, &str); 2] =
+            [("spec.dataSource.apiGroup", "groups of sources"), ("spec.dataSourceRef.apiGroup", "groups of sources")];
+        let values = tolerance::label_values(error, &["spec.selector"]);
+        values.or_else(|| tolerance::rule_of(error, &SOURCES))
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         set_pointer(child(object, "spec"), "volumeMode", json!("Filesystem"));
         set(child(object, "status"), "phase", json!("Pending"));

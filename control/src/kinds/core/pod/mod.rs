@@ -28,7 +28,7 @@ use crate::{
         generate::now,
         subresource::{Serves, Subresource},
         types::{Definition, Generation, Gvk, Resource, VersionSpec},
-        validation::errors::Errors,
+        validation::{errors::Errors, names},
     },
     kinds::{
         shared::{
@@ -171,6 +171,13 @@ impl Strategy for Pod {
         }
         let name = workload::name_warning(new, old, "the Pod's hostname");
         name.into_iter().chain(pod_template::warnings(&pod.at("metadata"), &pod.at("spec"), false)).collect()
+    }
+
+    fn status_warnings(&self, new: &Value, _old: &Value) -> Vec<String> {
+        let status = Field::root(new).at("status");
+        let addresses = ["podIPs", "hostIPs"].into_iter().flat_map(|list| status.at(list).items());
+        let addresses = addresses.map(|address| address.at("ip"));
+        addresses.filter_map(|ip| names::ip_warning(&ip.path, ip.text())).collect()
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

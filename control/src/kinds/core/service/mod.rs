@@ -25,7 +25,7 @@ use crate::{
     kinds::{
         shared::{
             cells::{joined, map_of, or_none, text},
-            set_status,
+            load_balancer_warnings, set_status,
             tables::{AGE, column, named, wide},
         },
         types,
@@ -130,6 +130,10 @@ impl Strategy for Service {
 
     fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
         warnings::of(new)
+    }
+
+    fn status_warnings(&self, new: &Value, _old: &Value) -> Vec<String> {
+        load_balancer_warnings(new)
     }
 
     fn allocator(&self) -> Option<Arc<dyn Allocator>> {

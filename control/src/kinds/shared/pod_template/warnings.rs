@@ -1,16 +1,16 @@
 //! What is odd or on its way out in a pod or its template (upstream: `pkg/api/pod/warnings.go`). Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::Ipv6Addr,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    containers,
+    containers, overlaps,
     scheduling::{PREFERRED, REQUIRED},
     security_profiles,
 };
-use crate::kinds::shared::{field::Field, fractional_bytes, node_selector, old_volumes, volume_claims};
+use crate::{
+    apiserver::validation::names,
+    kinds::shared::{field::Field, fractional_bytes, node_selector, old_volumes, volume_claims},
+};
 
 const NO_SELECTOR: &str = "a null labelSelector results in matching no pod";
 
@@ -66,6 +66,10 @@ pub(crate) fn warnings(metadata: &Field<'_>, spec: &Field<'_>, template: bool) -
         let terms = required.items().chain(preferred.items().map(|term| term.at("podAffinityTerm")));
         found.extend(terms.filter_map(|term| no_selector(&term)));
     }
+    let aliases = spec.at("hostAliases");
+    let addresses = spec.below("dnsConfig.nameservers");
+    let addresses = addresses.items().chain(aliases.items().map(|alias| alias.at("ip")));
+    found.extend(addresses.filter_map(|ip| names::ip_warning(&ip.path, ip.text())));
     found
 }
 
@@ -96,6 +100,7 @@ fn volumes(spec: &Field<'_>, found: &mut Vec<String>) {
         found.extend(old_volumes::warnings(&volume, &old_volumes::OF_PODS));
         found.extend(volume_claims::fractions(&volume.below("ephemeral.volumeClaimTemplate.spec")));
     }
+    found.extend(overlaps::warnings(&spec.at("volumes")));
 }
 
 fn host_aliases(aliases: &Field<'_>, found: &mut Vec<String>) {
@@ -103,14 +108,6 @@ fn host_aliases(aliases: &Field<'_>, found: &mut Vec<String>) {
     for ip in aliases.items().map(|alias| alias.at("ip")) {
         if !seen.insert(ip.text()) {
             found.push(format!("{}: duplicate ip {:?}", ip.path, ip.text()));
-        }
-    }
-    for ip in aliases.items().map(|alias| alias.at("ip")) {
-        let Ok(address) = ip.text().parse::<Ipv6Addr>() else { continue };
-        let canonical = address.to_string();
-        if canonical != ip.text() {
-            let why = format!("should be in RFC 5952 canonical format ({canonical:?})");
-            found.push(format!("{}: IPv6 address {:?} {why}", ip.path, ip.text()));
         }
     }
 }
