@@ -245,33 +245,41 @@ def stored_changes(version, kind, rest, status, subresource, changed):
     return answer
 
 
-def requests(given, method, path, body):
-    given, kept_ones = json.loads(given), []
-    for collection, made in given:
-        one = f"{collection}/{made['metadata']['name']}"
+given_now = ("", [])
+
+
+def give(given):
+    """Makes the objects that a request needs, and removes those of the request before."""
+    global given_now
+    if given_now[0] == given:
+        return True
+    for one in reversed(given_now[1]):
         delete(one)
-        for _ in range(100):
-            code, answer, _ = ask("POST", collection, made)
+    given_now = (given, [])
+    for path, made in written(given):
+        one = f"{path}/{made['metadata']['name']}"
+        delete(one)
+        for _ in range(50):
+            code, answer, _ = ask("POST", path, made)
             if code not in (404, 409):
                 break
             time.sleep(0.1)
         if code >= 300:
             print("not stored:", json.dumps(answer)[:400], file=sys.stderr)
-            return None
-        kept_ones.append(one)
-        if "customresourcedefinitions" in collection:
-            names, spec = made["spec"]["names"], made["spec"]
-            for version in spec["versions"]:
-                for _ in range(100):
-                    scope = "" if spec["scope"] == "Cluster" else "/namespaces/n"
-                    if ask("GET", f"/apis/{spec['group']}/{version['name']}{scope}/{names['plural']}")[0] == 200:
-                        break
-                    time.sleep(0.1)
-            time.sleep(0.3)
-    answer = watched(method, path, written(body) if body else None)
-    for one in reversed(kept_ones):
-        delete(one)
-    return answer
+            return False
+        given_now[1].append(one)
+        for version in made["spec"]["versions"] if "customresourcedefinitions" in path else []:
+            place = f"/apis/{made['spec']['group']}/{version['name']}/{made['spec']['names']['plural']}"
+            for _ in range(50):
+                if ask("GET", place)[0] == 200:
+                    break
+                time.sleep(0.1)
+            time.sleep(0.5)
+    return True
+
+
+def requests(given, method, path, body):
+    return watched(method, path, written(body) if body else None) if give(given) else None
 
 
 PODS = "/api/v1/namespaces/n/pods"
@@ -339,6 +347,8 @@ def send(table, row):
     global there
     if table != "ephemeral_containers":
         there = None
+    if table != "requests":
+        give("[]")
     if table in ("refusals", "warnings", "changes") and not served(row[0], row[1]):
         return None
     return globals().get(table, pod_specs)(*row)

@@ -81,9 +81,8 @@ async fn establish(api: &Instance, definition: Value) -> Value {
     until(api, &path, |reply| condition(&reply.body, "Established").0 == "True").await.body
 }
 
-/// Serves the definitions among objects that are there, if there are any, until the guard is dropped.
-pub(crate) async fn establish_all(api: &Instance, given: &[Value]) -> Option<DropGuard> {
-    let definitions: Vec<&Value> = given.iter().filter(|one| one[0] == DEFINITIONS).collect();
+/// Serves definitions, each with its path, until the guard is dropped.
+pub(crate) async fn establish_all(api: &Instance, definitions: &[&Value]) -> Option<DropGuard> {
     let stop = (!definitions.is_empty()).then(|| serve(api).drop_guard());
     for one in definitions {
         let path = format!("{DEFINITIONS}/{}", one[1]["metadata"]["name"].as_str().unwrap());

@@ -11,10 +11,11 @@ use super::{
 use crate::{
     apiextensions::tests::establish_all,
     apiserver::tests::{
-        call,
+        api_with, call,
         templates::{collection, name_of},
         with_namespace,
     },
+    service_account_tokens::TokenIssuer,
 };
 
 /// `apiVersion`, kind, the object without its name, its status or `null`, the subresource that is written, what is changed by
@@ -81,13 +82,22 @@ async fn requests_are_refused_as_upstream_refuses_them() {
         by_given.entry(columns[0]).or_default().push(columns);
     }
     for (given, requests) in by_given {
-        let api = with_namespace().await;
+        let tokens = TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        let api = api_with(Some(tokens), None);
+        call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
         let given = written(given);
-        for one in given.as_array().unwrap() {
-            let made = call(&api, "POST", one[0].as_str().unwrap(), one[1].clone()).await;
-            assert_eq!(made.code, 201, "{one}: {}", made.body);
+        let defines = |one: &&Value| one[0].as_str().is_some_and(|path| path.ends_with("customresourcedefinitions"));
+        let (definitions, others): (Vec<&Value>, Vec<&Value>) = given.as_array().unwrap().iter().partition(defines);
+        let mut served = None;
+        for (all, is_first) in [(&definitions, true), (&others, false)] {
+            for one in all {
+                let made = call(&api, "POST", one[0].as_str().unwrap(), one[1].clone()).await;
+                assert_eq!(made.code, 201, "{one}: {}", made.body);
+            }
+            if is_first {
+                served = establish_all(&api, &definitions).await;
+            }
         }
-        let _served = establish_all(&api, given.as_array().unwrap()).await;
         for row in requests {
             let [_, method, path, body, code, told] = row[..] else { panic!("{row:?}") };
             let body = if body.is_empty() { Value::Null } else { written(body) };
@@ -101,11 +111,13 @@ async fn requests_are_refused_as_upstream_refuses_them() {
                 let told = if answer.code < 400 { "[]" } else { told };
                 wrong.extend(compare(&format!("{method} {path} {}", row[3]), &answer, told));
             }
-            if answer.code.to_string() != code {
+            // What is the client's fault is told as such, also where upstream calls it its own.
+            if answer.code.to_string() != code && !(code == "500" && answer.code == 400) {
                 wrong.push(format!("{row:?}: {} {}", answer.code, answer.body.take()));
             }
             rows += 1;
         }
+        drop(served);
     }
     assert!(rows > 10, "{rows}");
     assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));

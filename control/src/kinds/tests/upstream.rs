@@ -15,7 +15,7 @@ static RULES: LazyLock<String> = LazyLock::new(|| table("../../../tests/rules/ru
 static DECISIONS: &str = include_str!("../../../../docs/decisions.md");
 
 /// The places that no row reaches yet. It only becomes less.
-const OPEN: usize = 828;
+const OPEN: usize = 492;
 
 /// Why no row reaches a place.
 const REASONS: [&str; 4] = [
@@ -63,7 +63,7 @@ fn each_place_where_upstream_refuses_has_a_row_or_a_reason() {
         let stands = match rows.get(told) {
             // The whole row before its answers, or the beginning of a long one.
             Some(rows) => {
-                let (start, end) = rest.strip_suffix('…').map_or((rest, " ["), |start| (start, ""));
+                let (start, end) = rest.strip_suffix('…').map_or((rest, " "), |start| (start, ""));
                 rows.iter().any(|row| row.strip_prefix(start).is_some_and(|after| after.starts_with(end)))
             }
             None if told == "decisions" => {
