@@ -3,7 +3,8 @@
 use std::{
     fs::File,
     io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _},
-    process::{Command, Output, Stdio},
+    os::unix::process::ExitStatusExt as _,
+    process::{Command, ExitStatus, Output, Stdio},
 };
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -69,11 +70,7 @@ impl Runner {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(Error::Failed {
-            command: format!("{program} {}", args.join(" ")),
-            status: output.status.to_string(),
-            stderr: summarize_stderr(&output.stderr),
-        })
+        Err(failure(format!("{program} {}", args.join(" ")), output.status, &output.stderr))
     }
 
     /// Runs a program and calls `each` for each line of its output, which is never in memory as a whole.
@@ -105,8 +102,7 @@ impl Runner {
         }
         let mut stderr = Vec::new();
         stderr_file.rewind().and_then(|()| stderr_file.read_to_end(&mut stderr)).map_err(failed)?;
-        let command = format!("{program} {}", args.join(" "));
-        Err(Error::Failed { command, status: status.to_string(), stderr: summarize_stderr(&stderr) })
+        Err(failure(format!("{program} {}", args.join(" ")), status, &stderr))
     }
 }
 
@@ -118,13 +114,30 @@ fn memfd_with(text: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// The first lines of a program's standard error, joined and cut.
-pub(super) fn summarize_stderr(stderr: &[u8]) -> String {
+/// The exit status of a program that lacked a resource, the xtables lock among them.
+const RESOURCE_PROBLEM: i32 = 4;
+
+/// Why a program failed. That the lock was held is said by the status and the last line: lines about waiting for it
+/// come before any other failure, too.
+pub(super) fn failure(command: String, status: ExitStatus, stderr: &[u8]) -> Error {
     let text = String::from_utf8_lossy(stderr);
+    if let Some(signal) = status.signal() {
+        return Error::Interrupted { command, why: format!("signal {signal}") };
+    }
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    if status.code() == Some(RESOURCE_PROBLEM) && last.contains("xtables lock") {
+        return Error::Locked { command, stderr: last.to_owned() };
+    }
+    Error::Failed { command, status: status.to_string(), stderr: summarize_stderr(&text) }
+}
+
+/// The first lines of a program's standard error, joined and cut, without those of its wait for the xtables lock.
+fn summarize_stderr(text: &str) -> String {
     let mut out: String = text
         .lines()
         .map(str::trim)
         .filter(|l| !l.is_empty() && !l.starts_with("Try `") && !l.starts_with('#'))
+        .filter(|l| !l.contains("holding the xtables lock; still"))
         .take(4)
         .collect::<Vec<_>>()
         .join("; ");

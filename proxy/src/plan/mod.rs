@@ -1,6 +1,7 @@
 //! The rules in the kernel, the desired rules, and the smallest restore input that turns the one into the other.
 //! Pure: texts go in and out; nothing here runs a program. May import the model and the rules, never `apply` or `sync`.
 
+mod base_chains;
 mod batch;
 mod quarantine;
 mod render;
@@ -10,7 +11,7 @@ mod ruleset_state;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BatchLimit, RestoreBatch};
+pub use batch::{BatchLimit, Outcome, TableBatch};
 pub use render::rules_from_objects;
 pub use resync::{KernelComparison, KernelState, VerifiedChains, compare_with_kernel};
 pub use ruleset_state::RulesetState;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{BatchLimit, RestoreBatch, RulesetState};
+use super::{BatchLimit, RulesetState, TableBatch};
 use crate::{
     config::Config,
     model::{Family, Model, NodeFacts, objects},
@@ -71,7 +71,7 @@ pub(crate) fn for_each_batch(
     model: &Model,
     mut ruleset: RulesetState,
     limit: BatchLimit,
-    mut then: impl FnMut(&RestoreBatch),
+    mut then: impl FnMut(&TableBatch),
 ) {
     model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
     while let Some(batch) = ruleset.next_batch(model, limit) {

@@ -29,6 +29,12 @@ impl Table {
     }
 }
 
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl AsRef<str> for Table {
     fn as_ref(&self) -> &str {
         self.name()

@@ -63,7 +63,8 @@ impl FamilySync {
         if drift.is_empty() {
             return false;
         }
-        if repair.as_ref() == Some(&drift) && (unchanged || generation.is_none()) {
+        let may_be_form = drift.iter().all(|difference| difference.problem.may_be_form());
+        if may_be_form && repair.as_ref() == Some(&drift) && (unchanged || generation.is_none()) {
             tracing::warn!(
                 family = self.family().name(),
                 difference = summary(&drift),
@@ -109,7 +110,7 @@ impl FamilySync {
     /// Another service proxy on this node rewrites KUBE-SERVICES at each of its syncs.
     fn detect_conflict(&mut self, drift: &[Difference]) {
         let services = StaticChain::NatServices;
-        if !drift.iter().any(|d| d.chain == services.name() && d.table == services.table().name()) {
+        if !drift.iter().any(|d| d.chain == services.name() && d.table == services.table()) {
             return;
         }
         let now = Instant::now();

@@ -30,7 +30,7 @@ use crate::{
     explain::Difference,
     model::{Changes, Family, Model, NodeFacts},
     object_ref,
-    plan::{RestoreBatch, RulesetState, is_large_cluster},
+    plan::{RulesetState, TableBatch, is_large_cluster},
     rules::{Settings, Table},
     serve::{Status, SyncOutcome},
 };
@@ -70,7 +70,7 @@ pub(super) struct FamilySync {
     /// After a failure: when the next write may start.
     retry_at: Option<Instant>,
     /// Batches that are rendered, and not restored because another process held the xtables lock.
-    pending_batches: VecDeque<RestoreBatch>,
+    pending_batches: VecDeque<TableBatch>,
     /// The nf_tables generation at which the rules are known to be those that were written.
     verified_genid: Option<u32>,
     /// Generations before and after our own transactions, for the other family.
@@ -292,9 +292,5 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error>
 }
 
 fn panicked(error: &tokio::task::JoinError) -> Error {
-    Error::Failed {
-        command: "iptables".to_owned(),
-        status: "not finished".to_owned(),
-        stderr: format!("the thread that ran it panicked: {error}"),
-    }
+    Error::Interrupted { command: "iptables".to_owned(), why: format!("the thread that ran it panicked: {error}") }
 }

@@ -54,11 +54,7 @@ impl FamilySync {
         let program = self.backend.program().to_owned() + "-save";
         match receiver.await {
             Ok(found) => found.map_err(|source| Error::Output { program, source }),
-            Err(_) => Err(Error::Failed {
-                command: program,
-                status: "not compared".to_owned(),
-                stderr: "the comparison panicked".to_owned(),
-            }),
+            Err(_) => Err(Error::Interrupted { command: program, why: "the comparison panicked".to_owned() }),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     cleanup,
     config::Config,
     model::{Model, NodeFacts},
-    plan::RestoreBatch,
+    plan::{Outcome, TableBatch},
     rules::Table,
     serve::SyncOutcome,
 };
@@ -33,7 +33,7 @@ impl FamilySync {
         self.set(model, settings);
         let (mut guesses, mut refusals) = (0, 0);
         let done = loop {
-            let full = self.needs_resync;
+            let full = self.needs_resync || self.ruleset.needs_read_back();
             let result = if full { self.read_back(model).await } else { Ok(()) };
             let result = match result {
                 Ok(()) => self.apply(model).await,
@@ -89,9 +89,9 @@ impl FamilySync {
     /// Restores one batch, while `meanwhile` runs.
     async fn restore(
         &mut self,
-        batch: RestoreBatch,
+        batch: TableBatch,
         meanwhile: impl FnOnce(&mut Self),
-    ) -> (RestoreBatch, Result<(), Error>) {
+    ) -> (TableBatch, Result<(), Error>) {
         let before = self.generation();
         let backend = self.backend.clone();
         let shared = Arc::new(batch);
@@ -114,13 +114,11 @@ impl FamilySync {
         meanwhile(self);
         let result = restoring.await.unwrap_or_else(|e| Err(panicked(&e)));
         let batch = Arc::unwrap_or_clone(shared);
-        // The rules stay verified only if nobody else committed anything since they were verified, and until now. Each
-        // table of the batch is one transaction.
+        // The rules stay verified only if nobody else committed anything since they were verified, and until now.
         if result.is_ok()
             && let (Some(before), Some(after)) = (before, self.generation())
         {
-            let ours = u32::try_from(batch.text.lines().filter(|l| *l == "COMMIT").count()).unwrap_or(u32::MAX);
-            if after == before.wrapping_add(ours) {
+            if after == before.wrapping_add(1) {
                 self.advance_genid((before, after));
                 self.generation_bumps.push((before, after));
             }
@@ -132,7 +130,7 @@ impl FamilySync {
     /// Restores batch after batch, each rendered while the one before is being restored. Returns the number of rules
     /// written, of filter and nat, and of batches.
     async fn apply(&mut self, model: &Arc<Model>) -> Result<((u64, u64), usize), WriteFailure> {
-        let (mut lines, mut count, mut failed_deletions) = ((0, 0), 0, 0);
+        let (mut lines, mut count, mut failed_deletions) = ([0, 0], 0, 0);
         let limit = self.backend.limit();
         let mut again = false;
         let mut waiting = std::mem::take(&mut self.pending_batches);
@@ -144,11 +142,10 @@ impl FamilySync {
                 if self.ruleset.is_dirty() || std::mem::take(&mut again) {
                     continue;
                 }
-                return Ok((lines, count));
+                return Ok((lines.into(), count));
             };
             count += 1;
-            lines.0 += batch.rules.0;
-            lines.1 += batch.rules.1;
+            lines[batch.table as usize] += batch.rules;
             let mut ahead = None;
             let empty = waiting.is_empty();
             let (batch, result) = self
@@ -164,13 +161,13 @@ impl FamilySync {
                 self.pending_batches = waiting;
                 return Err(WriteFailure { error, services: (0, None), services_only: false, full: false });
             }
-            if !batch.deletes() || error.is_shortage() {
+            if !batch.deletes() || error.is_shortage() || error.outcome() == Outcome::Unknown {
                 return Err(self.abandon(error, batch, waiting));
             }
             // A rule of another program may jump to a chain that is to be deleted. Everything else is written first.
             let (flushed, result) = self.restore(batch.without_deletions(), |_| {}).await;
             if let Err(error) = result {
-                return Err(self.abandon(error, batch, waiting));
+                return Err(self.abandon(error, flushed, waiting));
             }
             self.ruleset.commit(&flushed);
             failed_deletions += 1;
@@ -180,10 +177,10 @@ impl FamilySync {
 
     /// Keeps the chain whose deletion failed, or all that the batch deletes where `one_by_one` is not set or the error
     /// names none. Returns whether the others can be deleted at once.
-    fn postpone_deletions(&mut self, error: &Error, batch: &RestoreBatch, one_by_one: bool) -> bool {
+    fn postpone_deletions(&mut self, error: &Error, batch: &TableBatch, one_by_one: bool) -> bool {
         let refused = match error {
-            Error::Rule { rule, line, .. } if one_by_one => {
-                rule.strip_prefix("-X ").and_then(|name| Some((batch.table_of_line(*line)?, name.to_owned())))
+            Error::Rule { rule, .. } if one_by_one => {
+                rule.strip_prefix("-X ").map(|name| (batch.table, name.to_owned()))
             }
             _ => None,
         };
@@ -201,11 +198,11 @@ impl FamilySync {
     }
 
     /// Hands back all batches that were not applied.
-    fn abandon(&mut self, error: Error, batch: RestoreBatch, waiting: VecDeque<RestoreBatch>) -> WriteFailure {
+    fn abandon(&mut self, error: Error, batch: TableBatch, waiting: VecDeque<TableBatch>) -> WriteFailure {
         let services = (batch.services().len(), batch.services().first().cloned());
         let services_only = batch.contains_services_only();
         let error = self.with_service_port(error);
-        self.ruleset.abandon(std::iter::once(batch).chain(waiting));
+        self.ruleset.abandon(batch, error.outcome(), waiting);
         WriteFailure { error, services, services_only, full: false }
     }
 
