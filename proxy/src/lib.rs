@@ -29,7 +29,7 @@ pub mod topology;
 pub use apply::Variant;
 pub use check::check;
 pub use cleanup::{CleanupError, cleanup};
-pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page};
+pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page, ValidConfig};
 pub use inspect::{InspectError, inspect, kernel_rules};
 pub use plan::rules_from_objects;
 pub use startup::{prepare, snapshot_tables};

@@ -4,7 +4,7 @@
 use crate::{
     apply::{Backend, Error, Runner},
     cleanup::TableSnapshot,
-    config::Config,
+    config::{Config, ValidConfig},
     model::Family,
     sysctls::{self, ChangedSysctls},
 };
@@ -20,7 +20,7 @@ pub(crate) fn find_backends(config: &Config) -> Result<Vec<Backend>, Error> {
         let six = (!disabled).then(|| scope.spawn(|| find(Family::V6)));
         (find(Family::V4), six.map(std::thread::ScopedJoinHandle::join))
     });
-    let first = config.node_ips.first().map_or(Family::V4, Family::of);
+    let first = config.primary_family();
     let mut backends = Vec::new();
     let mut add = |family: Family, found: Result<Backend, Error>| match found {
         Ok(backend) => {
@@ -36,6 +36,8 @@ pub(crate) fn find_backends(config: &Config) -> Result<Vec<Backend>, Error> {
     };
     add(Family::V4, four)?;
     match six {
+        // As upstream, which has no support for the primary family then: a node without rules must not look well.
+        None if first == Family::V6 => return Err(Error::NoIpv6),
         None => tracing::warn!("IPv6 is disabled on this node; IPv6 services get no rules"),
         Some(Ok(six)) => add(Family::V6, six)?,
         Some(Err(_)) => tracing::error!("search for ip6tables panicked (bug); IPv6 services get no rules"),
@@ -81,7 +83,7 @@ fn ensure_snapshot(config: &Config, backends: &[Backend]) -> Result<TableSnapsho
 ///
 /// # Errors
 /// When iptables does not work, the snapshot cannot be written, or `route_localnet` cannot be set.
-pub fn prepare(config: &Config) -> Result<(), Error> {
+pub fn prepare(config: &ValidConfig) -> Result<(), Error> {
     set_sysctls(config, &find_backends(config)?)
 }
 

@@ -30,7 +30,7 @@ use windlass_kit::{
 
 use crate::{
     apply::{Backend, Runner},
-    config::{Config, Error},
+    config::{Config, Error, ValidConfig},
     inspect::node_addresses,
     model::{Model, NodeFacts},
     nfacct, object_ref,
@@ -52,16 +52,15 @@ const CHANGE_QUEUE_CAPACITY: usize = 4096;
 /// Runs the proxy until `shutdown` is cancelled. The rules stay in the kernel then, so that established connections and
 /// new traffic are not interrupted; [`cleanup`](crate::cleanup()) removes them. The loop reports to `heartbeats`.
 ///
-/// # Errors An invalid configuration, no working iptables for the node's first address family, or an address that
-/// cannot be bound while [`Config::bind_hard_fail`] is set. Later failures are retried, and reported by health and
+/// # Errors
+/// No working iptables for the node's first address family, or an address that cannot be bound while [`Config::bind_hard_fail`] is set. Later failures are retried, and reported by health and
 /// metrics.
 pub async fn run(
     client: Client,
-    config: Config,
+    config: ValidConfig,
     heartbeats: Heartbeats,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    config.check()?;
     let config = Arc::new(config);
     // With a command prefix the rules are those of another network namespace, in which we cannot bind the lock's name.
     let _lock = match config.command_prefix.is_empty() {
@@ -149,7 +148,7 @@ fn spawn_servers(config: &Config, status: &Arc<Status>, tasks: &mut Supervisor) 
 
 /// Finds the iptables programs of both families, takes the snapshot of the tables, and sets the sysctls. Each back end
 /// comes with whether its rules may use nfacct counters.
-async fn prepare(config: Arc<Config>) -> Result<Vec<(Backend, bool)>, Error> {
+async fn prepare(config: Arc<ValidConfig>) -> Result<Vec<(Backend, bool)>, Error> {
     let work = move || -> Result<Vec<(Backend, bool)>, crate::apply::Error> {
         let backends = startup::find_backends(&config)?;
         startup::set_sysctls(&config, &backends)?;
@@ -176,7 +175,7 @@ struct Loop {
     stale_udp: JoinSet<stale_udp::SearchResult>,
     health: HealthCheckServers,
     status: Arc<Status>,
-    config: Arc<Config>,
+    config: Arc<ValidConfig>,
     probe: LoopProbe,
 }
 
