@@ -6,7 +6,7 @@ use crate::{
     cleanup::TableSnapshot,
     config::{Config, ValidConfig},
     model::Family,
-    sysctls::{self, ChangedSysctls},
+    sysctls::{self, ChangedSysctls, Told},
 };
 
 /// Finds the iptables programs of both families. Those of the node's first address must work; the others may be
@@ -84,20 +84,38 @@ fn ensure_snapshot(config: &Config, backends: &[Backend]) -> Result<TableSnapsho
 /// # Errors
 /// When iptables does not work, the snapshot cannot be written, or `route_localnet` cannot be set.
 pub fn prepare(config: &ValidConfig) -> Result<(), Error> {
-    set_sysctls(config, &find_backends(config)?)
+    set_sysctls(config, &find_backends(config)?).map(drop)
 }
 
 /// Records the present state, unless a snapshot exists already; then sets `route_localnet`, where node ports are to
 /// answer at 127.0.0.1, and the limits and timeouts of connection tracking. Blocks.
-pub(crate) fn set_sysctls(config: &Config, backends: &[Backend]) -> Result<(), Error> {
-    let mut snapshot = ensure_snapshot(config, backends)?;
-    let runner = Runner::new(config.command_prefix.clone());
-    let tables = snapshot.clone();
-    let save = |changed: &ChangedSysctls| {
-        TableSnapshot { sysctls: changed.clone(), ..tables.clone() }.write(&config.table_snapshot)
-    };
-    if config.localhost_effective() {
-        sysctls::route_localnet(&runner, &mut snapshot.sysctls, &save)?;
+pub(crate) fn set_sysctls(config: &Config, backends: &[Backend]) -> Result<KernelSettings, Error> {
+    let mut settings =
+        KernelSettings { snapshot: ensure_snapshot(config, backends)?, told: Told::default(), config: config.clone() };
+    settings.set()?;
+    Ok(settings)
+}
+
+/// The sysctls as wanted state: what was changed of them, and what they are to be.
+#[derive(Debug)]
+pub(crate) struct KernelSettings {
+    snapshot: TableSnapshot,
+    told: Told,
+    config: Config,
+}
+
+impl KernelSettings {
+    /// Sets those that are not as wanted. Blocks.
+    pub(crate) fn set(&mut self) -> Result<(), Error> {
+        let Self { snapshot, told, config } = self;
+        let runner = Runner::new(config.command_prefix.clone());
+        let tables = snapshot.clone();
+        let save = |changed: &ChangedSysctls| {
+            TableSnapshot { sysctls: changed.clone(), ..tables.clone() }.write(&config.table_snapshot)
+        };
+        if config.localhost_effective() {
+            sysctls::route_localnet(&runner, &mut snapshot.sysctls, &save)?;
+        }
+        sysctls::conntrack(&runner, &config.conntrack, &mut snapshot.sysctls, told, &save)
     }
-    sysctls::conntrack(&runner, &config.conntrack, &mut snapshot.sysctls, &save)
 }

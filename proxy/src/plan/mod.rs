@@ -18,7 +18,7 @@ pub use ruleset_state::RulesetState;
 
 #[cfg(test)]
 pub(crate) use render::{LARGE_CLUSTER_ENDPOINTS, for_each_batch};
-pub(crate) use render::{is_large_cluster, rules_of_objects};
+pub(crate) use render::{Observed, is_large_cluster, rules_of_objects};
 
 use std::{
     hash::{DefaultHasher, Hasher},

@@ -425,6 +425,42 @@ fn a_fault_at_any_restore_ends_in_the_same_rules() {
     }
 }
 
+/// What a kernel lacks, and which ports it refuses, is read from what its proxy has written.
+#[test]
+fn what_a_proxy_does_without_is_no_difference() {
+    let json = json!({"metadata": {"name": "sticky", "namespace": "ns"}, "spec": {"clusterIP": "172.30.0.9",
+        "sessionAffinity": "ClientIP", "ports": [{"name": "a", "port": 80}, {"name": "s", "port": 81, "protocol": "SCTP"}]}});
+    let services = vec![serde_json::from_value(json).unwrap()];
+    let json = json!({"metadata": {"name": "sticky-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "sticky"}},
+        "addressType": "IPv4", "ports": [{"name": "a", "port": 80}, {"name": "s", "port": 81, "protocol": "SCTP"}],
+        "endpoints": [{"addresses": ["10.180.0.1"]}]});
+    let slices = vec![serde_json::from_value(json).unwrap()];
+    let config = crate::Config::default();
+    let render = |observed: &Observed| rules_of_objects(&services, &slices, &[], &config, Family::V4, observed);
+    let all = render(&Observed::default());
+    assert!(all.contains("-m recent ") && all.contains("-p sctp ") && all.contains("--ctstate INVALID"));
+    assert_eq!(Observed::of(&all), Observed::default());
+    let mut model = Model::default();
+    model.put_service(&services[0]);
+    model.put_slice(&slices[0], "");
+    for without in ["recent", "sctp", "drop_invalid", "refused"] {
+        let settings = config.settings(Family::V4, &crate::model::NodeFacts::default(), &[]);
+        let mut ruleset = RulesetState::new(match without {
+            "recent" => Settings { recent: false, ..settings },
+            "sctp" => Settings { sctp: false, ..settings },
+            "drop_invalid" => Settings { drop_invalid: false, ..settings },
+            _ => settings,
+        });
+        if without == "refused" {
+            ruleset.quarantine_port(&model, "ns/sticky:a");
+        }
+        let mut written = String::new();
+        for_each_batch(&model, ruleset, BatchLimit::None, |batch| written.push_str(&batch.text));
+        assert_ne!(written, all, "{without}");
+        assert_eq!(render(&Observed::of(&written)), written, "{without}");
+    }
+}
+
 /// What an earlier version left: jumps that were inserted again and again.
 #[test]
 fn copies_of_jumps_are_seen_and_removed() {

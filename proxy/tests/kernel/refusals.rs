@@ -31,6 +31,7 @@ impl Refusing {
         let text = format!(
             "case \"$1\" in *-restore) ;; *) exec ip netns exec {node} \"$@\";; esac\n\
              if grep -qx -- \"$1\" {at}/programs 2>/dev/null; then echo 'it does not work' >&2; exit 1; fi\n\
+             if grep -qx -- \"$1\" {at}/hangs 2>/dev/null; then while [ -e {at}/hangs ]; do sleep 0.1; done; fi\n\
              text=$(mktemp -p {at}); cat > $text\n\
              line=$(grep -nF -f {at}/words $text | grep -v ':-X\\|::' | head -1 | cut -d: -f1)\n\
              if [ -n \"$line\" ] && [ -e {at}/commit ]; then line=$(grep -n COMMIT $text | tail -1 | cut -d: -f1); fi\n\
@@ -145,6 +146,34 @@ fn a_refused_rule_stops_its_service_and_no_other_on_nf_tables() {
 #[test]
 fn a_refused_rule_that_is_not_named_stops_its_service_and_no_other_on_legacy() {
     one_among_many(Variant::Legacy, true);
+}
+
+/// A program of one family hangs: the other family is written as ever, and is no less healthy.
+#[test]
+fn a_family_whose_program_hangs_holds_up_nothing_of_the_other() {
+    let node = Refusing::new(Variant::Nft);
+    node.set("words", "nothing of the kind\n");
+    node.set("hangs", "ip6tables-nft-restore\n");
+    let both = json!({"clusterIPs": ["172.30.0.41", "fd00:172:30::41"]});
+    let web = node.service(41, "web", &both);
+    node.api.put("endpointslices", slice6("web", &[0, 1]));
+    let proxy = Proxy::start(&node.net, &node.api, &node.config);
+    answers(&node.net.pods[0], &web);
+    for pod in [0, 1, 0] {
+        node.api.put("endpointslices", slice("web", &[pod]));
+        eventually("IPv4 is written", Duration::from_secs(10), || {
+            let all: Vec<usize> = (0..10).map(|_| answers(&node.net.pods[1 - pod], &web).0).collect();
+            if all.iter().all(|one| *one == pod) { Ok(()) } else { Err(format!("{all:?}")) }
+        });
+    }
+    // Twice the sync period of the tests.
+    std::thread::sleep(Duration::from_secs(5));
+    let health = net::get(&node.net.node, "127.0.0.1:10256", "/healthz");
+    let body: serde_json::Value = serde_json::from_str(health.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert_eq!((&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]), (&json!(true), &json!(false)));
+    std::fs::remove_file(node.path("hangs")).unwrap();
+    answers(&node.net.pods[1], "[fd00:172:30::41]:80");
+    proxy.stop();
 }
 
 /// The programs of one family fail permanently: the other family is synced undelayed, and the failure is reported.

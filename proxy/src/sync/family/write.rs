@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Instant};
 
-use super::{FamilySync, panicked, refusal::WriteFailure};
+use super::{FamilySync, in_time, panicked, refusal::WriteFailure};
 use crate::{
     apply::Error,
     cleanup,
@@ -29,6 +29,7 @@ impl FamilySync {
         local: &[IpAddr],
     ) -> bool {
         let started = Instant::now();
+        let _writing = self.shared.transactions.write();
         let settings = self.settings(model, config, node, local);
         self.set(model, settings);
         let (mut guesses, mut refusals) = (0, 0);
@@ -50,6 +51,8 @@ impl FamilySync {
                     }
                     break true;
                 }
+                // The rules are read back at the next start.
+                Err(_) if self.shutdown.is_cancelled() => break false,
                 Err(failure) => {
                     refusals += 1;
                     self.record_sync(started.elapsed(), SyncOutcome::Failed { full }, (0, 0));
@@ -92,7 +95,8 @@ impl FamilySync {
         batch: TableBatch,
         meanwhile: impl FnOnce(&mut Self),
     ) -> (TableBatch, Result<(), Error>) {
-        let before = self.generation();
+        self.beat();
+        let transaction = self.shared.transactions.begin();
         let backend = self.backend.clone();
         let shared = Arc::new(batch);
         let restoring = {
@@ -112,16 +116,12 @@ impl FamilySync {
             })
         };
         meanwhile(self);
-        let result = restoring.await.unwrap_or_else(|e| Err(panicked(&e)));
+        let result = in_time(async { restoring.await.unwrap_or_else(|e| Err(panicked(&e))) }).await;
         let batch = Arc::unwrap_or_clone(shared);
-        // The rules stay verified only if nobody else committed anything since they were verified, and until now.
-        if result.is_ok()
-            && let (Some(before), Some(after)) = (before, self.generation())
-        {
-            if after == before.wrapping_add(1) {
-                self.advance_genid((before, after));
-                self.generation_bumps.push((before, after));
-            }
+        if result.is_ok() {
+            transaction.committed();
+        } else {
+            drop(transaction);
         }
         self.verified_fingerprint = None;
         (batch, result)
@@ -144,6 +144,13 @@ impl FamilySync {
                 }
                 return Ok((lines.into(), count));
             };
+            if self.shutdown.is_cancelled() {
+                let stopped = Error::Interrupted {
+                    command: "the write of service rules".to_owned(),
+                    why: "the proxy stops".to_owned(),
+                };
+                return Err(self.abandon(stopped, batch, waiting));
+            }
             count += 1;
             lines[batch.table as usize] += batch.rules;
             let mut ahead = None;
@@ -190,7 +197,7 @@ impl FamilySync {
             %error, family = self.family().name(), chain = chains.first().map(|(_, name)| name.as_str()),
             "failed to delete a stale chain, a rule of another program may jump to it; the chain stays empty, retrying"
         );
-        if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {
+        if let Some(status) = self.shared.status.lock().families.get_mut(&self.backend.family()) {
             status.failures += 1;
         }
         self.ruleset.mark_undeletable(chains);
