@@ -88,6 +88,11 @@ pub struct Config {
     pub conntrack: Conntrack,
     /// `spec.externalIPs` of Services get rules; kube-proxy's feature gate `AllowServiceExternalIPs`.
     pub external_ips: bool,
+    /// Cluster IPs reject ports that they do not serve, and addresses of [`Config::service_cidrs`] without a Service drop
+    /// what is sent to them, as in kube-proxy's nftables mode. Its iptables mode lets such packets leave the machine.
+    pub cluster_ips_check: bool,
+    /// The ranges of cluster IPs, where they are known.
+    pub service_cidrs: Vec<Cidr>,
     /// Whether rules use nfacct counters; `None`: if the kernel supports them.
     pub nfacct: Option<bool>,
     /// Whether long chains become trees.
@@ -121,6 +126,8 @@ impl Default for Config {
             bind_hard_fail: false,
             conntrack: Conntrack::default(),
             external_ips: true,
+            cluster_ips_check: false,
+            service_cidrs: Vec::new(),
             nfacct: None,
             layout: Layout::Auto,
             variant: Variant::default(),
@@ -273,6 +280,8 @@ impl Config {
             zone: node.zone.clone(),
             counters: self.nfacct.unwrap_or(false),
             external_ips: self.external_ips,
+            cluster_ips_check: self.cluster_ips_check,
+            service_cidr: self.service_cidrs.iter().find(|c| c.family() == family).copied(),
             layout: self.layout,
             ..Settings::new(family)
         }

@@ -6,6 +6,7 @@
 //! [`conntrack`] decides which tracked connections are stale, `serve` the HTTP end points. The
 //! loop: `sync` owns all state and ties them. Imports nothing of ours but `windlass-kit`.
 
+mod affinity;
 pub mod apply;
 mod check;
 mod cleanup;

@@ -57,6 +57,8 @@ pub(crate) struct File {
     cluster_cidr: Option<Ranges>,
     detect_local_mode: Option<DetectLocalMode>,
     detect_local: Option<DetectLocalFields>,
+    #[serde(rename = "clusterIPsCheck")]
+    cluster_ips_check: Option<bool>,
     #[serde(rename = "serviceCIDR")]
     service_cidr: Option<Ranges>,
     node_port_range: Option<String>,
@@ -246,6 +248,7 @@ impl File {
         set(self.metrics_bind_address, &mut to.proxy_metrics_bind);
         to.cluster_cidr = self.cluster_cidr.or(to.cluster_cidr.take());
         set(self.detect_local_mode, &mut to.detect_local.mode);
+        to.cluster_ips_check = self.cluster_ips_check.or(to.cluster_ips_check);
         let detect_local = self.detect_local.unwrap_or_default();
         set(detect_local.bridge_interface, &mut to.detect_local.bridge_interface);
         set(detect_local.interface_name_prefix, &mut to.detect_local.interface_name_prefix);

@@ -110,6 +110,9 @@ pub(crate) struct Flags {
     /// Prefix of the names of the pods' interfaces, for InterfaceNamePrefix
     #[arg(long, global = true, value_name = "PREFIX")]
     pod_interface_name_prefix: Option<String>,
+    /// Whether cluster IPs reject ports that they do not serve, and addresses of serviceCIDR without a service drop what is sent to them, as in kube-proxy's nftables mode [default: true with windlass up, else false]
+    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    cluster_ips_check: Option<bool>,
     /// CIDR of services [default: 10.96.0.0/16]
     #[arg(long, global = true, value_name = "CIDR")]
     service_cidr: Option<Ranges>,
@@ -222,6 +225,7 @@ impl Flags {
         set(self.healthz_bind_address.as_ref(), &mut to.proxy_health_bind);
         set(self.metrics_bind_address.as_ref(), &mut to.proxy_metrics_bind);
         to.cluster_cidr = self.cluster_cidr.clone().or(to.cluster_cidr.take());
+        to.cluster_ips_check = self.cluster_ips_check.or(to.cluster_ips_check);
         set(self.detect_local_mode.as_ref(), &mut to.detect_local.mode);
         set(self.pod_bridge_interface.as_ref(), &mut to.detect_local.bridge_interface);
         set(self.pod_interface_name_prefix.as_ref(), &mut to.detect_local.interface_name_prefix);

@@ -115,6 +115,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
                 "interfaceNamePrefix": s.detect_local.interface_name_prefix,
             }),
         },
+        entry("clusterIPsCheck", "cluster-ips-check", json!(s.cluster_ips_check == Some(true))),
         entry("serviceCIDR", "service-cidr", json!(s.service_cidr.to_string())),
         entry("nodePortRange", "node-port-range", json!(ports)),
         entry("serviceLoadBalancer", "service-load-balancer", json!(s.service_load_balancer)),

@@ -144,6 +144,8 @@ pub(crate) struct Settings {
     /// If configured; else see [`Self::cluster_cidr`].
     pub(crate) cluster_cidr: Option<Ranges>,
     pub(crate) detect_local: DetectLocalSettings,
+    /// If configured; else with a control plane in the same process.
+    pub(crate) cluster_ips_check: Option<bool>,
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
     /// Services of type LoadBalancer get the addresses of nodes.
@@ -226,6 +228,7 @@ impl Settings {
             proxy_metrics_bind: local(10249),
             cluster_cidr: None,
             detect_local: DetectLocalSettings::default(),
+            cluster_ips_check: None,
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
             service_load_balancer: true,
@@ -370,6 +373,8 @@ impl Settings {
         let mut settings = self.clone();
         // Its controllers give nodes their ranges.
         settings.cluster_cidr.get_or_insert_with(Self::default_cluster_cidr);
+        // Its range of Services is known, and no kube-proxy writes the same rules beside.
+        settings.cluster_ips_check.get_or_insert(true);
         if settings.cluster_dns.is_empty() && self.cluster_dns_bind_address().is_some() {
             let range = self.service_cidr.ipv4();
             settings.cluster_dns.extend(range.map(|range| IpAddr::V4(windlass_control::dns::service_ip(range))));

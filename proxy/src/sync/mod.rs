@@ -24,6 +24,7 @@ use windlass_kit::{
 };
 
 use crate::{
+    affinity,
     apply::{Backend, Runner},
     config::{Config, Error, ValidConfig},
     model::{Changes, Family, Model, NodeFacts},
@@ -284,12 +285,19 @@ impl Watcher {
 /// Compares the sysctls with the wanted ones all the time, as rules are: some are not there before the kernel has
 /// loaded a module, and others may change them.
 async fn keep_kernel_settings(mut settings: KernelSettings) {
-    let mut told = String::new();
+    let (mut told, mut told_of_lists) = (String::new(), false);
     loop {
         tokio::time::sleep(KERNEL_SETTINGS_INTERVAL).await;
-        let set = tokio::task::spawn_blocking(move || (settings.set(), settings)).await;
-        let Ok((result, kept)) = set else { return std::future::pending().await };
+        let set = tokio::task::spawn_blocking(move || (settings.set(), affinity::full_lists(), settings)).await;
+        let Ok((result, full, kept)) = set else { return std::future::pending().await };
         settings = kept;
+        if let Some((endpoints, clients)) = full.filter(|_| !std::mem::replace(&mut told_of_lists, full.is_some())) {
+            tracing::warn!(
+                endpoints,
+                clients,
+                "session affinity remembers no more clients of some endpoints: further ones lose their endpoint to new ones; load the module xt_recent with a larger ip_list_tot (options xt_recent ip_list_tot=1000 in /etc/modprobe.d)"
+            );
+        }
         let problem = result.err().map(|error| error.to_string()).unwrap_or_default();
         if !problem.is_empty() && problem != told {
             tracing::warn!(error = problem, "failed to set the sysctls that services need; trying again");

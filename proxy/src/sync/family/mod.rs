@@ -184,11 +184,6 @@ impl FamilySync {
         self.probe.beat();
     }
 
-    /// The task has ended.
-    fn end(&mut self) {
-        self.probe.rest();
-    }
-
     /// A commit of another process: one that does not affect our chains leaves the rules verified.
     pub(super) fn on_commit(&mut self, commit: ForeignCommit) {
         if !commit.affects_us[self.family() as usize] && self.verified == Some(commit.number.wrapping_sub(1)) {

@@ -113,7 +113,7 @@ impl FamilyTask {
                 _ = heartbeat.tick() => {}
             }
         }
-        self.sync.end();
+        self.sync.probe.end();
         self.health.close().await;
         Ok(())
     }
