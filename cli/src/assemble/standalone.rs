@@ -12,7 +12,7 @@ use crate::{
         Settings,
         connect::install_crypto,
         control::{control_config, controllers_config, dns_config},
-        proxy::proxy_config,
+        proxy::valid_proxy_config,
     },
     systemd::Liveness,
 };
@@ -97,6 +97,6 @@ async fn start_node(
     let rounds = usage::readings(&agent.usage, &settings.node_name, tasks.token());
     start_agent(settings, agent, tasks).await?;
     tasks.spawn("metrics API", plane.clone().follow_usage(rounds, tasks.token()));
-    start_proxy(proxy_config(settings), plane.client(User::proxy()), liveness, tasks);
+    start_proxy(valid_proxy_config(settings)?, plane.client(User::proxy()), liveness, tasks);
     Ok(())
 }

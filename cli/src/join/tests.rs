@@ -248,8 +248,10 @@ fn addresses_come_from_kubeadms_configuration() {
     );
     assert_eq!(
         kubelet_config::from_cluster_configuration("networking: {podSubnet: \"\", serviceSubnet: 10.2.0.1/16}\n"),
-        []
+        [("clusterCIDR", json!("")), ("serviceCIDR", json!("10.2.0.0/16"))]
     );
+    let without = "kind: ClusterConfiguration\nnetworking: {serviceSubnet: 10.2.0.0/16}\n";
+    assert_eq!(kubelet_config::from_cluster_configuration(without)[0], ("clusterCIDR", json!("")));
     assert_eq!(kubelet_config::from_cluster_configuration("["), []);
 }
 

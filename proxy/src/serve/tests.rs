@@ -68,6 +68,12 @@ async fn health_check_node_ports_report_local_endpoints() {
     assert!(text.contains("\t\"localEndpoints\": 2,"), "{text}");
     assert!(health.set(Family::V4, wanted(first, 0), &everywhere(Family::V4)).await);
     assert!(get(first).await.contains(" 503 "));
+    // The port goes to another Service, as when one is replaced by force, and to one address: at once.
+    let other = LocalEndpoints { services: [("ns/other".into(), (first, 1))].into() };
+    assert!(health.set(Family::V4, other, &everywhere(Family::V4)).await);
+    assert!(get(first).await.contains("\"name\": \"other\""));
+    assert!(health.set(Family::V4, wanted(first, 1), &["127.0.0.1".parse().unwrap()]).await);
+    assert!(get(first).await.contains("\"name\": \"web\""));
     let taken = std::net::TcpListener::bind("[::]:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     assert!(!health.set(Family::V6, wanted(port, 1), &everywhere(Family::V6)).await, "a port that is taken");
