@@ -24,7 +24,6 @@ use super::{
     audit::{self, Audit, Sent},
     authentication::Credentials,
     authorization::forbidden,
-    decode::warn_first,
     error::ApiError,
     health,
     limits::Class,
@@ -97,10 +96,14 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
     if let Some((key, value)) = remarks.audit {
         audit.annotate(key, value);
     }
+    let warnings = Warnings::default();
+    warnings.extend(remarks.warning.map(str::to_owned));
     let response = match api.impersonate(&caller, &mut parts.headers) {
         Err(error) => {
             audit.refused(&error);
-            error.into_response()
+            let mut response = error.into_response();
+            warnings.write(&mut response);
+            response
         }
         Ok(impersonated) => {
             if let Some(user) = &impersonated {
@@ -115,7 +118,7 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 credentials,
                 accept: Accept::read(&parts.headers).recorded(audit.wants_response()),
                 audit: audit.clone(),
-                warnings: Warnings::default(),
+                warnings,
                 content_type: header_text(&parts.headers, header::CONTENT_TYPE),
                 method: parts.method,
                 uri: parts.uri,
@@ -134,9 +137,6 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
         }
     };
     let mut response = audit.answered(response);
-    if let Some(warning) = remarks.warning {
-        warn_first(&mut response, warning);
-    }
     audit::name_in(&mut response, &id);
     // Bodies and queries may hold secrets and are not logged.
     tracing::debug!(
