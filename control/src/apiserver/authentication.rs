@@ -57,13 +57,13 @@ pub struct Remarks {
 /// A request whose sender could not be told.
 #[derive(Debug)]
 pub(super) struct Unauthenticated {
-    pub(super) error: ApiError,
+    pub(super) error: Box<ApiError>,
     pub(super) audit: Option<AuditNote>,
 }
 
 impl From<ApiError> for Unauthenticated {
     fn from(error: ApiError) -> Self {
-        Self { error, audit: None }
+        Self { error: Box::new(error), audit: None }
     }
 }
 
@@ -145,7 +145,7 @@ impl Api {
         let known = self.authenticate_token(token.trim(), &[]).map_err(|Refused { why, audit }| {
             let client = caller.and_then(Caller::address).map(|address| address.ip().to_string());
             tracing::warn!(client, why, "unauthenticated request: token is invalid or has expired");
-            Unauthenticated { error: ApiError::unauthorized(), audit }
+            Unauthenticated { error: Box::new(ApiError::unauthorized()), audit }
         })?;
         if let Some(caller) = caller {
             caller.authenticated();
