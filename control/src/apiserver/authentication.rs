@@ -12,9 +12,27 @@ pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
     /// The user of a token for one of the audiences; the server's own audience if there are none.
     ///
     /// # Errors
-    /// Why a token that it knows is not good; empty for all others.
-    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String>;
+    /// Why a token that it knows is not good; nothing of all others.
+    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, Refused>;
 }
+
+/// Why a token is not taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// In upstream's words; empty for a token that is not known.
+    pub why: String,
+    /// What the audit log says of it.
+    pub audit: Option<AuditNote>,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self { why, audit: None }
+    }
+}
+
+/// A key of the audit log, and its value.
+pub type AuditNote = (&'static str, String);
 
 /// The user of a token, and the requested audiences that the token is for.
 #[derive(Debug, Clone)]
@@ -32,8 +50,21 @@ pub struct Authenticated {
 pub struct Remarks {
     /// To the client.
     pub warning: Option<&'static str>,
-    /// In the audit log: a key and its value.
-    pub audit: Option<(&'static str, String)>,
+    /// In the audit log.
+    pub audit: Option<AuditNote>,
+}
+
+/// A request whose sender could not be told.
+#[derive(Debug)]
+pub(super) struct Unauthenticated {
+    pub(super) error: Box<ApiError>,
+    pub(super) audit: Option<AuditNote>,
+}
+
+impl From<ApiError> for Unauthenticated {
+    fn from(error: ApiError) -> Self {
+        Self { error: Box::new(error), audit: None }
+    }
 }
 
 /// How a request was authenticated.
@@ -89,7 +120,7 @@ impl Api {
         &self,
         extensions: &Extensions,
         headers: &HeaderMap,
-    ) -> Result<(User, Credentials, Remarks), ApiError> {
+    ) -> Result<(User, Credentials, Remarks), Unauthenticated> {
         if let Some(user) = extensions.get::<User>() {
             return Ok((user.clone().authenticated(), Credentials::InProcess, Remarks::default()));
         }
@@ -105,17 +136,17 @@ impl Api {
                 return Ok((user.authenticated(), Credentials::Certificate, Remarks::default()));
             }
         }
-        let shown = serve::bearer(headers)?;
+        let shown = serve::bearer(headers).map_err(ApiError::from)?;
         let websocket_token = protocol_token(headers)?;
         let Some(token) = shown.or(websocket_token.as_deref()) else {
             return Ok((User::anonymous(), Credentials::Other, Remarks::default()));
         };
         let caller = extensions.get::<Caller>();
-        let Ok(known) = self.authenticate_token(token.trim(), &[]) else {
+        let known = self.authenticate_token(token.trim(), &[]).map_err(|Refused { why, audit }| {
             let client = caller.and_then(Caller::address).map(|address| address.ip().to_string());
-            tracing::warn!(client, "unauthenticated request: token is invalid or has expired");
-            return Err(ApiError::unauthorized());
-        };
+            tracing::warn!(client, why, "unauthenticated request: token is invalid or has expired");
+            Unauthenticated { error: Box::new(ApiError::unauthorized()), audit }
+        })?;
         if let Some(caller) = caller {
             caller.authenticated();
         }
@@ -126,15 +157,19 @@ impl Api {
     ///
     /// # Errors
     /// Why nobody takes it, in upstream's words.
-    pub(crate) fn authenticate_token(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
+    pub(crate) fn authenticate_token(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, Refused> {
         const INVALID: &str = "invalid bearer token";
-        let mut reasons = Vec::new();
+        let (mut reasons, mut note) = (Vec::new(), None);
         for authenticator in &self.inner.token_authenticators {
             match authenticator.authenticate(token, audiences) {
                 Ok(known) => return Ok(known),
-                Err(why) => reasons.extend((!why.is_empty()).then_some(why)),
+                Err(Refused { why, audit }) => {
+                    reasons.extend((!why.is_empty()).then_some(why));
+                    note = note.or(audit);
+                }
             }
         }
-        Err(if reasons.is_empty() { INVALID.to_owned() } else { format!("[{INVALID}, {}]", reasons.join(", ")) })
+        let why = if reasons.is_empty() { INVALID.to_owned() } else { format!("[{INVALID}, {}]", reasons.join(", ")) };
+        Err(Refused { why, audit: note })
     }
 }

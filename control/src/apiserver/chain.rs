@@ -22,7 +22,7 @@ use windlass_kit::serve::{self, BodyError, BodyStreaming, Caller, headers};
 use super::{
     Api,
     audit::{self, Audit, Sent},
-    authentication::Credentials,
+    authentication::{Credentials, Unauthenticated},
     authorization::forbidden,
     error::ApiError,
     health,
@@ -83,8 +83,11 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
     let begin = |user: &User| Audit::begin(api.inner.audit.as_ref(), &id, user, &route.attributes(), sent);
     let (caller, credentials, remarks) = match api.authenticate(&parts.extensions, &parts.headers) {
         Ok(known) => known,
-        Err(error) => {
+        Err(Unauthenticated { error, audit: note }) => {
             let audit = begin(&User::default());
+            if let Some((key, value)) = note {
+                audit.annotate(key, value);
+            }
             audit.refused(&error);
             let mut response = error.into_response();
             audit::name_in(&mut response, &id);

@@ -72,7 +72,7 @@ pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation};
 pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, ObjectReference};
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
-pub use authentication::{Authenticated, Remarks, TokenAuthenticator};
+pub use authentication::{AuditNote, Authenticated, Refused, Remarks, TokenAuthenticator};
 pub(crate) use authentication::{CREDENTIAL_ID, protocols_without_token};
 pub use authorization::{
     Attributes, Authorizer, Authorizers, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules,

@@ -159,9 +159,13 @@ async fn a_certificate_that_was_asked_for_authenticates() {
     };
     secrets.patch("s", &PatchParams::default(), &mark(Some(today()))).await.unwrap();
     let refused = api.authenticate_token(&token, &[]).unwrap_err();
+    let note = ("authentication.k8s.io/legacy-token-invalidated", "s/default".to_owned());
+    assert_eq!(refused.audit, Some(note));
     assert!(
-        refused.contains("the token in secret default/s for service account default/default has been marked invalid"),
-        "{refused}"
+        refused
+            .why
+            .contains("the token in secret default/s for service account default/default has been marked invalid"),
+        "{refused:?}"
     );
     secrets.patch("s", &PatchParams::default(), &mark(None)).await.unwrap();
     api.authenticate_token(&token, &[]).unwrap();

@@ -1,11 +1,13 @@
 //! A change costs what it concerns: the objects that controllers look at, counted.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, StatefulSet},
     batch::v1::{CronJob, Job},
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
+    core::v1::{
+        Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Secret, Service, ServiceAccount,
+    },
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use windlass_kit::{metrics::Registry, prometheus::Format};
 
 use super::{Bed, put};
-use crate::controllers::Config;
+use crate::{controllers::Config, service_account_tokens::TokenIssuer};
 
 /// Numbers of objects of each type that have nothing to do with the changes. A walk over one type looks at as many.
 const UNRELATED: [usize; 2] = [20, 200];
@@ -84,6 +86,12 @@ fn cron_job(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"schedule": "0 0 1 1 *", "suspend": true, "jobTemplate": job}})
 }
 
+/// The secret of an account, which gets a token.
+fn token_of(account: &str) -> Value {
+    let named = json!({"kubernetes.io/service-account.name": account});
+    json!({"metadata": {"name": account, "annotations": named}, "type": "kubernetes.io/service-account-token"})
+}
+
 fn budget(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": name}}}})
 }
@@ -126,6 +134,8 @@ async fn fill(bed: &Bed, unrelated: usize) {
         put(&bed.api::<Job>(), workload(&app, json!({"suspend": true, "parallelism": 1, "completions": 1}))).await;
         put(&bed.api::<CronJob>(), cron_job(&app)).await;
         put(&bed.api::<PodDisruptionBudget>(), budget(&app)).await;
+        put(&bed.api::<ServiceAccount>(), json!({"metadata": {"name": app}})).await;
+        put(&bed.api::<Secret>(), token_of(&app)).await;
         put(&volumes, volume(&app, "unused")).await;
         put(
             &bed.api::<PersistentVolumeClaim>(),
@@ -139,7 +149,9 @@ async fn fill(bed: &Bed, unrelated: usize) {
 async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
     // No node renews a lease here, and the whole may take longer than upstream's grace period.
     let hour = Duration::from_secs(3600);
-    let config = Config { node_grace: hour, node_startup_grace: hour, ..Config::default() };
+    let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    let tokens = Some(Arc::new(TokenIssuer::from_pem(&key).unwrap()));
+    let config = Config { node_grace: hour, node_startup_grace: hour, tokens, ..Config::default() };
     let metrics = config.metrics.clone();
     let bed = Bed::new(config).await;
     fill(&bed, unrelated).await;
@@ -215,6 +227,14 @@ async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
     bed.api::<ReplicationController>().delete("web", &DeleteParams::background()).await.unwrap();
     bed.fake.until("replicationcontrollers", "it goes", |r| r.len() == unrelated).await;
     cost("an owner is deleted").await;
+    put(&bed.api::<ServiceAccount>(), json!({"metadata": {"name": "mine"}})).await;
+    put(&bed.api::<Secret>(), token_of("mine")).await;
+    let has_token = |secrets: &[Value]| secrets.iter().any(|s| s["metadata"]["name"] == "mine" && !s["data"].is_null());
+    bed.fake.until("secrets", "its token", has_token).await;
+    cost("an account comes, and its secret gets a token").await;
+    bed.api::<ServiceAccount>().delete("mine", &DeleteParams::default()).await.unwrap();
+    bed.fake.until("secrets", "its secret goes", |secrets| secrets.len() == unrelated).await;
+    cost("an account goes with its secret").await;
     put(&bed.api::<Deployment>(), deployment("roll", 3)).await;
     bed.fake.until("replicasets", "its ReplicaSet", |sets| sets.len() == unrelated + 1).await;
     cost("a Deployment comes").await;

@@ -38,7 +38,12 @@ fn token_review(request: &ApiRequest, review: Value) -> Result<Value, ApiError> 
             let user = known.user.authenticated().user_info();
             json!({"authenticated": true, "user": user, "audiences": known.audiences})
         }
-        Err(why) => json!({"user": {}, "error": why}),
+        Err(refused) => {
+            if let Some((key, value)) = refused.audit {
+                request.audit.annotate(key, value);
+            }
+            json!({"user": {}, "error": refused.why})
+        }
     };
     Ok(reviews::with_status(review, status))
 }

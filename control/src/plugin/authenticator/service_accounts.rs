@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::TokenUses;
 use crate::{
-    apiserver::{Authenticated, CREDENTIAL_ID, Remarks, TokenAuthenticator, User},
+    apiserver::{Authenticated, CREDENTIAL_ID, Refused, Remarks, TokenAuthenticator, User},
     service_account_tokens::{INVALID_SINCE, ISSUER, TokenIssuer},
     store::{Key, Store},
 };
@@ -54,10 +54,10 @@ fn counts(deleted: &Value, now: Timestamp) -> bool {
 
 impl ServiceAccountTokens {
     /// The user of a token without an end: that of the account, while the secret with this token is there.
-    fn legacy_user(&self, token: &str, claims: &Value, now: Timestamp) -> Result<(User, Remarks), String> {
+    fn legacy_user(&self, token: &str, claims: &Value, now: Timestamp) -> Result<(User, Remarks), Refused> {
         use base64::{Engine as _, engine::general_purpose::STANDARD};
         const AUTO: &str = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of auto-generated secret-based tokens.";
-        let nobody = String::new;
+        let nobody = Refused::default;
         let claim = |name: &str| claims[&format!("kubernetes.io/serviceaccount/{name}")].as_str().ok_or_else(nobody);
         let (namespace, account, uid) =
             (claim("namespace")?, claim("service-account.name")?, claim("service-account.uid")?);
@@ -75,9 +75,11 @@ impl ServiceAccountTokens {
         let name = &key.name;
         if !metadata["labels"][INVALID_SINCE].as_str().unwrap_or_default().is_empty() {
             self.uses.invalid.add([]);
-            return Err(format!(
+            let audit = Some(("authentication.k8s.io/legacy-token-invalidated", format!("{name}/{namespace}")));
+            let why = format!(
                 "the token in secret {namespace}/{name} for service account {namespace}/{account} has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
-            ));
+            );
+            return Err(Refused { why, audit });
         }
         let mut named = owner["secrets"].as_array().into_iter().flatten();
         let is_generated = named.any(|reference| reference["name"] == name.as_str());
@@ -100,7 +102,7 @@ impl ServiceAccountTokens {
 }
 
 impl TokenAuthenticator for ServiceAccountTokens {
-    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
+    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, Refused> {
         self.authenticate_at(token, audiences, Timestamp::now())
     }
 }
@@ -115,9 +117,9 @@ impl ServiceAccountTokens {
         token: &str,
         audiences: &[&str],
         now: Timestamp,
-    ) -> Result<Authenticated, String> {
+    ) -> Result<Authenticated, Refused> {
         let audiences = if audiences.is_empty() { &[ISSUER][..] } else { audiences };
-        let nobody = String::new;
+        let nobody = Refused::default;
         if let Some(claims) = self.tokens.verify_legacy(token) {
             let shared: Vec<String> = audiences.iter().filter(|a| **a == ISSUER).map(|a| (*a).to_owned()).collect();
             if shared.is_empty() {
@@ -131,11 +133,8 @@ impl ServiceAccountTokens {
         let shared: Vec<String> = audiences.iter().filter(|a| of.contains(a)).map(|a| (*a).to_owned()).collect();
         if shared.is_empty() {
             let quoted = |all: &[&str]| all.iter().map(|a| format!("{a:?}")).collect::<Vec<_>>().join(" ");
-            return Err(format!(
-                "token audiences [{}] is invalid for the target audiences [{}]",
-                quoted(&of),
-                quoted(audiences)
-            ));
+            let (of, asked) = (quoted(&of), quoted(audiences));
+            return Err(format!("token audiences [{of}] is invalid for the target audiences [{asked}]").into());
         }
         let private = &claims["kubernetes.io"];
         let namespace = private["namespace"].as_str().ok_or_else(nobody)?;
@@ -155,7 +154,6 @@ impl ServiceAccountTokens {
         if !good {
             return Err(nobody());
         }
-        self.uses.bound.add([]);
         Ok(Authenticated { user, audiences: shared, remarks: Remarks::default() })
     }
 }

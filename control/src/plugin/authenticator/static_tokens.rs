@@ -11,7 +11,7 @@ use std::{
 use ring::digest::{SHA256, digest};
 
 use crate::{
-    apiserver::{Authenticated, Remarks, TokenAuthenticator, User},
+    apiserver::{Authenticated, Refused, Remarks, TokenAuthenticator, User},
     service_account_tokens::ISSUER,
 };
 
@@ -108,12 +108,12 @@ impl StaticTokens {
 }
 
 impl TokenAuthenticator for StaticTokens {
-    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, String> {
+    fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, Refused> {
         // The tokens are for this server.
         if !audiences.is_empty() && !audiences.contains(&ISSUER) {
-            return Err(String::new());
+            return Err(Refused::default());
         }
-        let user = self.0.get(&hash(token)).cloned().ok_or_else(String::new)?;
+        let user = self.0.get(&hash(token)).cloned().ok_or_else(Refused::default)?;
         Ok(Authenticated { user, audiences: vec![ISSUER.to_owned()], remarks: Remarks::default() })
     }
 }
@@ -183,11 +183,12 @@ mod tests {
                 format!("{name} {uid} {}", groups.join("+"))
             })
         };
-        assert_eq!(known("t1", &[]).as_deref(), Ok("ann 1 "));
-        assert_eq!(known("t2", &[ISSUER, "x"]).as_deref(), Ok("bob u-2 dev+ops"));
-        assert_eq!(known("t3", &[]).as_deref(), Ok("b\"q  g"));
+        let is = |text: &str| Ok(text.to_owned());
+        assert_eq!(known("t1", &[]), is("ann 1 "));
+        assert_eq!(known("t2", &[ISSUER, "x"]), is("bob u-2 dev+ops"));
+        assert_eq!(known("t3", &[]), is("b\"q  g"));
         for (token, audiences) in [("t4", &[][..]), ("", &[]), ("t1", &["x"])] {
-            assert_eq!(known(token, audiences), Err(String::new()), "{token}");
+            assert_eq!(known(token, audiences), Err(Refused::default()), "{token}");
         }
     }
 

@@ -32,7 +32,6 @@ pub(crate) struct TokenUses {
     pub(super) by_hand: Counter<0>,
     pub(super) generated: Counter<0>,
     pub(super) invalid: Counter<0>,
-    pub(super) bound: Counter<0>,
 }
 
 impl Default for TokenUses {
@@ -48,14 +47,13 @@ impl Default for TokenUses {
             ),
             generated: counter("serviceaccount_legacy_auto_token_uses_total", "Those of secrets that accounts name."),
             invalid: counter("serviceaccount_invalid_legacy_auto_token_uses_total", "Those that were marked invalid."),
-            bound: counter("serviceaccount_valid_tokens_total", "Uses of tokens with an end."),
         }
     }
 }
 
 impl Metrics for TokenUses {
     fn write(&self, page: &mut Text) {
-        for counter in [&self.all, &self.by_hand, &self.generated, &self.invalid, &self.bound] {
+        for counter in [&self.all, &self.by_hand, &self.generated, &self.invalid] {
             counter.write(page);
         }
     }
