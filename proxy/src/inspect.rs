@@ -14,6 +14,7 @@ use crate::{
     },
     nfacct::INVALID_DROPPED,
     plan::{Observed, rules_of_objects},
+    rules::CLUSTER_IPS_CHECK,
 };
 
 /// Why rules could not be inspected.
@@ -58,7 +59,9 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
     let kernel = tokio::task::spawn_blocking(move || kernel_rules(&reading, family)).await??;
     // The proxy probed for nfacct; its rules show the result.
     let nfacct = config.nfacct.or(Some(kernel.contains(INVALID_DROPPED)));
-    let config = Config { nfacct, ..config.clone() };
+    // And with `windlass up` it checks cluster IPs, which a proxy alone for the same API does not.
+    let cluster_ips_check = CLUSTER_IPS_CHECK.iter().any(|comment| kernel.contains(comment));
+    let config = Config { nfacct, cluster_ips_check, ..config.clone() };
     let wanted = rules_of_objects(&services, &slices, &nodes, &config, family, &Observed::of(&kernel));
     Ok(explain(&wanted, &kernel)?)
 }

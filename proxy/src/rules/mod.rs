@@ -14,6 +14,6 @@ pub use names::{ChainId, ChainKind, MAX_TREE_LEVELS, is_service_chain};
 pub use service_port::{ServicePortRules, probability, service_port_rules};
 pub use settings::{Layout, LocalTraffic, NodePortDestinations, Settings};
 pub use static_chains::{
-    DispatchChain, JUMPS, Jump, StaticChain, Table, base_chain_jumps, constant_rules, with_base_chains,
-    writes_kubelet_firewall,
+    CLUSTER_IPS_CHECK, DispatchChain, JUMPS, Jump, StaticChain, Table, base_chain_jumps, constant_rules,
+    with_base_chains, writes_kubelet_firewall,
 };

@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, net::IpAddr};
 
-use super::{ChainId, ChainKind, DispatchChain, MAX_TREE_LEVELS, Settings};
+use super::{CLUSTER_IPS_CHECK, ChainId, ChainKind, DispatchChain, MAX_TREE_LEVELS, Settings};
 use crate::{
     model::{Affinity, Endpoint, Family, Port, Protocol, Service},
     topology::{CategorizedEndpoints, TrafficPolicy, categorize_endpoints},
@@ -149,11 +149,11 @@ impl Renderer<'_> {
             );
         }
         if self.settings.cluster_ips_check && self.is_last() {
-            let ip = self.cluster_ip;
+            let (ip, why) = (self.cluster_ip, CLUSTER_IPS_CHECK[0]);
             push_rule(
                 out,
                 DispatchChain::Refused,
-                format_args!("-m comment --comment \"{name} and no other port of the cluster IP\" -d {ip} -j REJECT"),
+                format_args!("-m comment --comment \"{name} {why}\" -d {ip} -j REJECT"),
             );
         }
     }

@@ -175,6 +175,9 @@ const fn jump(from: &'static str, to: StaticChain, new_only: bool, comment: &'st
     Jump { from, to, new_only, comment }
 }
 
+/// The end of the comments of the rules that check cluster IPs: of other ports, and of addresses without a Service.
+pub const CLUSTER_IPS_CHECK: [&str; 2] = ["and no other port of the cluster IP", "unallocated cluster IPs"];
+
 /// All jumps in the order in which they are inserted (`-I`), each at the top of its base chain.
 pub const JUMPS: [Jump; 14] = [
     jump("INPUT", StaticChain::FilterExternal, true, EXTERNAL),
@@ -274,7 +277,8 @@ pub fn constant_rules(settings: &Settings, chain: StaticChain) -> String {
             if let Some(range) = settings.service_cidr.filter(|_| settings.cluster_ips_check) {
                 let _ = writeln!(
                     text,
-                    "-A KUBE-SERVICES -m comment --comment \"unallocated cluster IPs\" -d {range} -j DROP"
+                    "-A KUBE-SERVICES -m comment --comment \"{}\" -d {range} -j DROP",
+                    CLUSTER_IPS_CHECK[1]
                 );
             }
         }
