@@ -25,8 +25,10 @@ pub mod fuzzing;
 
 mod control_plane;
 mod event_ttl;
+mod fan_out;
 mod loopback_probe;
 mod plugin;
+mod pod_ending;
 mod quota;
 mod storage_version;
 

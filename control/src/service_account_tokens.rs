@@ -20,6 +20,15 @@ pub const ISSUER: &str = "https://kubernetes.default.svc";
 pub(crate) const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 /// The type of such secrets.
 pub(crate) const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
+/// The type of secrets with a token by which a node joins.
+pub(crate) const BOOTSTRAP_SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
+/// The label of secrets of service accounts whose token is not taken any more, with the day since when.
+pub(crate) const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+/// The label with the day on which such a token was last used.
+pub(crate) const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+/// The ConfigMap in `kube-system` that says since when the use of such tokens is noted, in the field [`TRACKED_SINCE`].
+pub(crate) const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
+pub(crate) const TRACKED_SINCE: &str = "since";
 
 /// The path of [`TokenIssuer::openid_configuration`].
 pub const CONFIGURATION_PATH: &str = "/.well-known/openid-configuration";

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::prometheus::{Format, Kind, Text};
+use crate::prometheus::{Described, Format, Kind, Text};
 
 /// Buckets in seconds for work that takes between milliseconds and minutes: Prometheus's default buckets, and three
 /// longer ones.
@@ -75,6 +75,15 @@ impl Registry {
         self.register(move |page| written.write(page));
         parts.insert(TypeId::of::<M>(), Arc::<M>::clone(&metrics));
         metrics
+    }
+
+    /// The names of all families and of their labels, those of families without samples too.
+    #[must_use]
+    pub fn described(&self) -> Described {
+        let collectors = lock(&self.collectors).clone();
+        let mut page = Text::describing();
+        collectors.iter().for_each(|collect| collect(&mut page));
+        page.described()
     }
 
     /// The page, in the order of registration.
@@ -166,6 +175,7 @@ impl<const N: usize> Counter<N> {
     pub fn write(&self, page: &mut Text) {
         let Family { name, help, labels, .. } = &self.0;
         page.family(name, help, Kind::Counter);
+        page.declare(name, labels);
         let all = self.0.all();
         if N == 0 && all.is_empty() {
             page.sample(name, &[], 0.0);
@@ -201,6 +211,7 @@ impl<const N: usize> Gauge<N> {
     pub fn write(&self, page: &mut Text) {
         let Family { name, help, labels, .. } = &self.0;
         page.family(name, help, Kind::Gauge);
+        page.declare(name, labels);
         let all = self.0.all();
         if N == 0 && all.is_empty() {
             page.sample(name, &[], 0.0);
@@ -265,6 +276,7 @@ impl<const N: usize> Histogram<N> {
     pub fn write(&self, page: &mut Text) {
         let Family { name, help, labels, .. } = &self.family;
         page.family(name, help, Kind::Histogram);
+        page.declare(name, labels);
         let all = self.family.all();
         if N == 0 && all.is_empty() {
             let buckets: Vec<(f64, u64)> = self.bounds.iter().map(|bound| (*bound, 0)).collect();

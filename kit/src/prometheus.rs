@@ -3,7 +3,10 @@
 //! Our own, because the endpoints in place of those of kubelet, cAdvisor and kube-proxy need exact metric names and
 //! sample timestamps, which client libraries do not write.
 
-use std::fmt::Write as _;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 /// The content type of the text that [`Text::new`] builds.
 pub const CONTENT_TYPE: &str = Format::Plain.content_type();
@@ -80,7 +83,11 @@ impl Kind {
 pub struct Text {
     out: String,
     format: Format,
+    described: Option<Described>,
 }
+
+/// Families of metrics by name, with the names of the labels of their samples.
+pub type Described = BTreeMap<String, BTreeSet<String>>;
 
 impl Text {
     /// An empty page.
@@ -92,11 +99,31 @@ impl Text {
     /// An empty page of a format.
     #[must_use]
     pub fn of(format: Format) -> Self {
-        Self { out: String::new(), format }
+        Self { out: String::new(), format, described: None }
+    }
+
+    /// An empty page that notes which families and labels are written to it.
+    #[must_use]
+    pub fn describing() -> Self {
+        Self { described: Some(Described::new()), ..Self::default() }
+    }
+
+    /// What was noted.
+    #[must_use]
+    pub fn described(self) -> Described {
+        self.described.unwrap_or_default()
+    }
+
+    /// Says which labels the samples of a family have, of which there may be none now.
+    pub fn declare(&mut self, name: &str, labels: &[&str]) {
+        if let Some(described) = &mut self.described {
+            described.entry(name.to_owned()).or_default().extend(labels.iter().map(|label| (*label).to_owned()));
+        }
     }
 
     /// Starts a family: its HELP and TYPE lines.
     pub fn family(&mut self, name: &str, help: &str, kind: Kind) {
+        self.declare(name, &[]);
         let (name, word) = match (self.format, kind) {
             // In OpenMetrics a counter's samples end in `_total`, and the name of its family does not. A counter with
             // another name keeps it, as a family of unknown type.
@@ -114,6 +141,10 @@ impl Text {
 
     /// One sample without timestamp.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        if self.described.as_ref().is_some_and(|described| described.contains_key(name)) {
+            let names: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
+            self.declare(name, &names);
+        }
         self.sample_at(name, labels, value, None);
     }
 

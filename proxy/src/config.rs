@@ -57,7 +57,9 @@ pub struct Config {
     pub node_name: String,
     /// Addresses of this node while its Node object is not known. iptables must work for the family of the first.
     pub node_ips: Vec<IpAddr>,
-    /// The cluster's pod CIDRs; the first of each family counts.
+    /// An address of this node that wins over those of its Node object; iptables must work for its family.
+    pub bind_address: Option<IpAddr>,
+    /// The cluster's pod CIDRs; the first of each family counts. None means that no traffic is known to be of pods.
     pub cluster_cidrs: Vec<Cidr>,
     /// How to detect local traffic.
     pub detect_local: DetectLocal,
@@ -86,6 +88,11 @@ pub struct Config {
     pub conntrack: Conntrack,
     /// `spec.externalIPs` of Services get rules; kube-proxy's feature gate `AllowServiceExternalIPs`.
     pub external_ips: bool,
+    /// Cluster IPs reject ports that they do not serve, and addresses of [`Config::service_cidrs`] without a Service drop
+    /// what is sent to them, as in kube-proxy's nftables mode. Its iptables mode lets such packets leave the machine.
+    pub cluster_ips_check: bool,
+    /// The ranges of cluster IPs, where they are known.
+    pub service_cidrs: Vec<Cidr>,
     /// Whether rules use nfacct counters; `None`: if the kernel supports them.
     pub nfacct: Option<bool>,
     /// Whether long chains become trees.
@@ -104,6 +111,7 @@ impl Default for Config {
         Self {
             node_name: String::new(),
             node_ips: Vec::new(),
+            bind_address: None,
             cluster_cidrs: Cidr::parse("10.244.0.0/16").into_iter().collect(),
             detect_local: DetectLocal::default(),
             masquerade_all: false,
@@ -118,6 +126,8 @@ impl Default for Config {
             bind_hard_fail: false,
             conntrack: Conntrack::default(),
             external_ips: true,
+            cluster_ips_check: false,
+            service_cidrs: Vec::new(),
             nfacct: None,
             layout: Layout::Auto,
             variant: Variant::default(),
@@ -130,14 +140,6 @@ impl Default for Config {
 /// Why the proxy could not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration is invalid.
-    #[error("the proxy cannot start: {field} {problem}")]
-    Config {
-        /// The field.
-        field: &'static str,
-        /// What is wrong, and which values are allowed.
-        problem: String,
-    },
     /// iptables is missing or does not work.
     #[error(transparent)]
     Iptables(#[from] crate::apply::Error),
@@ -161,32 +163,65 @@ pub enum Error {
     },
 }
 
+/// A configuration that was validated: the only one that a proxy runs with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValidConfig(Config);
+
+impl std::ops::Deref for ValidConfig {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.0
+    }
+}
+
+impl ValidConfig {
+    /// The same with further pages of the metrics server, which need no validation.
+    #[must_use]
+    pub fn with_pages(self, pages: Vec<Page>) -> Self {
+        Self(Config { pages, ..self.0 })
+    }
+}
+
 impl Config {
     /// Validates the configuration.
     ///
     /// # Errors
-    /// The first invalid field.
-    pub fn check(&self) -> Result<(), Error> {
-        let bad = |field, problem: &str| Err(Error::Config { field, problem: problem.to_owned() });
-        if self.masquerade_bit > 31 {
-            return bad("masqueradeBit", "must be from 0 to 31");
-        }
-        if self.sync_period.is_zero() {
-            return bad("syncPeriod", "must be more than 0");
-        }
-        if self.min_sync_period > self.sync_period {
-            return bad("minSyncPeriod", "must not be more than syncPeriod");
-        }
-        match &self.detect_local {
-            DetectLocal::BridgeInterface(name) | DetectLocal::InterfaceNamePrefix(name)
-                if name.is_empty()
-                    || name.len() > 15
-                    || !name.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'/') =>
-            {
-                bad("detectLocal", "needs the name of an interface (1 to 15 characters)")
-            }
-            _ => Ok(()),
-        }
+    /// All problems, as `field: reason`, with kube-proxy's names.
+    pub fn validated(self) -> Result<ValidConfig, Vec<String>> {
+        let named = |name: &str| {
+            (1..=15).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'/')
+        };
+        let has_port = |at: Option<SocketAddr>| at.is_none_or(|at| at.port() != 0);
+        let checks = [
+            (self.masquerade_bit <= 31, "iptables.masqueradeBit", "must be from 0 to 31"),
+            (!self.sync_period.is_zero(), "iptables.syncPeriod", "must be more than 0"),
+            (
+                self.min_sync_period <= self.sync_period,
+                "iptables.minSyncPeriod",
+                "must not be more than iptables.syncPeriod",
+            ),
+            (has_port(self.healthz_bind), "healthzBindAddress", "must have a port"),
+            (has_port(self.metrics_bind), "metricsBindAddress", "must have a port"),
+            (
+                !matches!(&self.detect_local, DetectLocal::BridgeInterface(name) if !named(name)),
+                "detectLocal.bridgeInterface",
+                "must be the name of an interface (1 to 15 characters), which detectLocalMode needs",
+            ),
+            (
+                !matches!(&self.detect_local, DetectLocal::InterfaceNamePrefix(name) if !named(name)),
+                "detectLocal.interfaceNamePrefix",
+                "must be the beginning of the names of interfaces (1 to 15 characters), which detectLocalMode needs",
+            ),
+        ];
+        let problems: Vec<String> =
+            checks.into_iter().filter(|(good, ..)| !good).map(|(_, field, why)| format!("{field}: {why}")).collect();
+        if problems.is_empty() { Ok(ValidConfig(self)) } else { Err(problems) }
+    }
+
+    /// The family of the node's first address, for which iptables must work.
+    pub(crate) fn primary_family(&self) -> Family {
+        self.bind_address.or(self.node_ips.first().copied()).as_ref().map_or(Family::V4, Family::of)
     }
 
     /// Whether node ports answer at 127.0.0.1: enabled, and loopback is among the node port addresses.
@@ -215,7 +250,8 @@ impl Config {
             DetectLocal::InterfaceNamePrefix(prefix) => Some(LocalTraffic::Interface(format!("{prefix}+"))),
         };
         let known = if node.addresses.is_empty() { &self.node_ips } else { &node.addresses };
-        let node_ip = known.iter().copied().find(|ip| Family::of(ip) == family);
+        let of_family = |ip: &IpAddr| Family::of(ip) == family;
+        let node_ip = self.bind_address.filter(of_family).or_else(|| known.iter().copied().find(of_family));
         let node_ports = match &self.node_port_addresses {
             NodePortAddresses::All => NodePortDestinations::All,
             NodePortAddresses::Primary => {
@@ -244,6 +280,8 @@ impl Config {
             zone: node.zone.clone(),
             counters: self.nfacct.unwrap_or(false),
             external_ips: self.external_ips,
+            cluster_ips_check: self.cluster_ips_check,
+            service_cidr: self.service_cidrs.iter().find(|c| c.family() == family).copied(),
             layout: self.layout,
             ..Settings::new(family)
         }

@@ -2,7 +2,7 @@
 //! kernel's table is [`windlass_kit::conntrack`]'s.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
 };
 
@@ -10,8 +10,55 @@ pub use windlass_kit::conntrack::{Conntrack, Flow, delete_stale};
 
 use crate::{
     local_addresses::LocalAddresses,
-    model::{Family, Model, UdpFrontend},
+    model::{Family, Model, ServiceId, UdpFrontend},
 };
+
+/// Which frontends are searched for: those of some Services, or of all, and those that Services have lost.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct UdpScope {
+    /// `None` for all.
+    pub services: Option<BTreeSet<ServiceId>>,
+    /// Frontends that were removed.
+    pub removed: BTreeSet<UdpFrontend>,
+}
+
+impl UdpScope {
+    /// All frontends.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self { services: None, removed: BTreeSet::new() }
+    }
+
+    /// Nothing.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { services: Some(BTreeSet::new()), removed: BTreeSet::new() }
+    }
+
+    /// Adds another scope.
+    pub fn extend(&mut self, other: Self) {
+        self.services = match (self.services.take(), other.services) {
+            (Some(mut some), Some(more)) => {
+                some.extend(more);
+                Some(some)
+            }
+            _ => None,
+        };
+        self.removed.extend(other.removed);
+    }
+
+    /// Whether a change of the one may concern what is searched for the other.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (&self.services, &other.services) {
+            (Some(some), Some(others)) => {
+                // A removed frontend may be another Service's now.
+                !self.removed.is_empty() || !other.removed.is_empty() || !some.is_disjoint(others)
+            }
+            _ => true,
+        }
+    }
+}
 
 /// UDP addresses of services and the endpoints that may answer there.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -21,14 +68,21 @@ pub struct UdpFrontends {
 }
 
 impl UdpFrontends {
-    /// All UDP frontends of a family, also those without endpoints. External IPs are left out where they are disabled:
+    /// The UDP frontends of a family, also those without endpoints. External IPs are left out where they are disabled:
     /// the proxy does not handle traffic to them.
     #[must_use]
-    pub fn of(model: &Model, family: Family, external_ips: bool) -> Self {
+    pub fn of(model: &Model, family: Family, external_ips: bool, scope: &UdpScope) -> Self {
+        // Several Services may have one external IP: all of their endpoints may answer there.
+        let wanted: Option<HashSet<UdpFrontend>> = scope.services.as_ref().map(|services| {
+            let changed = services.iter().filter_map(|id| model.service(id));
+            let frontends = changed.flat_map(|service| service.udp_frontends(family).map(|(frontend, _)| frontend));
+            frontends.chain(scope.removed.iter().copied()).collect()
+        });
         let mut out = Self::default();
         for (id, service) in model.udp_services() {
             let mut serving: HashMap<&str, HashSet<SocketAddr>> = HashMap::new();
-            for (frontend, port) in service.udp_frontends(family) {
+            let of_scope = |frontend: &UdpFrontend| wanted.as_ref().is_none_or(|wanted| wanted.contains(frontend));
+            for (frontend, port) in service.udp_frontends(family).filter(|(frontend, _)| of_scope(frontend)) {
                 let endpoints = serving.entry(&port.full_name).or_insert_with(|| {
                     let all = model.endpoints(id, port, family);
                     all.iter().filter(|e| e.serving).map(|e| SocketAddr::new(e.ip, e.port)).collect()
@@ -36,6 +90,7 @@ impl UdpFrontends {
                 out.add(frontend, external_ips, endpoints);
             }
         }
+        out.add_removed(scope.removed.iter().copied(), external_ips);
         out
     }
 
@@ -50,7 +105,7 @@ impl UdpFrontends {
     }
 
     /// Adds frontends that were removed from a Service. They have no endpoints, unless another Service has them now.
-    pub fn add_removed(&mut self, removed: impl IntoIterator<Item = UdpFrontend>, external_ips: bool) {
+    fn add_removed(&mut self, removed: impl IntoIterator<Item = UdpFrontend>, external_ips: bool) {
         for frontend in removed {
             self.add(frontend, external_ips, &HashSet::new());
         }

@@ -13,7 +13,7 @@ use crate::{
         objects::{EndpointSlice, Node, Service},
     },
     nfacct::INVALID_DROPPED,
-    plan::rules_of_objects,
+    plan::{Observed, rules_of_objects},
 };
 
 /// Why rules could not be inspected.
@@ -58,10 +58,8 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
     let kernel = tokio::task::spawn_blocking(move || kernel_rules(&reading, family)).await??;
     // The proxy probed for nfacct; its rules show the result.
     let nfacct = config.nfacct.or(Some(kernel.contains(INVALID_DROPPED)));
-    // Likewise for the comments of endpoints, which depend on earlier numbers of endpoints.
-    let large = kernel.contains("KUBE-SEP-") && !kernel.contains(" -> ");
     let config = Config { nfacct, ..config.clone() };
-    let wanted = rules_of_objects(&services, &slices, &nodes, &config, family, large);
+    let wanted = rules_of_objects(&services, &slices, &nodes, &config, family, &Observed::of(&kernel));
     Ok(explain(&wanted, &kernel)?)
 }
 

@@ -4,18 +4,24 @@ pub use windlass_kit::iptables_save::{Chain, ParseError, Rule, SavedRuleset, can
 
 use crate::rules::{JUMPS, Jump};
 
-/// Indices into [`JUMPS`] of the jumps that a ruleset lacks.
+/// How often each of [`JUMPS`] is in its base chain.
 #[must_use]
-pub fn missing_jumps(saved: &SavedRuleset<'_>) -> Vec<usize> {
-    let there = |jump: &Jump| {
-        saved.chain(jump.to.table(), jump.from).is_some_and(|c| c.rules.iter().any(|r| is_jump(r.text, jump)))
-    };
-    JUMPS.iter().enumerate().filter(|(_, j)| !there(j)).map(|(i, _)| i).collect()
+pub fn jump_counts(saved: &SavedRuleset<'_>) -> [usize; JUMPS.len()] {
+    JUMPS.map(|jump| {
+        let rules = saved.chain(jump.to.table(), jump.from).into_iter().flat_map(|chain| &chain.rules);
+        rules.filter(|rule| is_jump(rule.text, &jump)).count()
+    })
 }
 
-/// Whether a rule of a base chain is this jump.
+/// Whether a rule of a base chain is this jump: as a whole, like `iptables -C`. One with a further condition is not.
 #[must_use]
 pub fn is_jump(rule: &str, jump: &Jump) -> bool {
+    is_like_jump(rule, jump) && canonical(rule) == canonical(&jump.rule())
+}
+
+/// Whether a rule of a base chain is this jump, or was made of it by somebody: what clean-up removes.
+#[must_use]
+pub fn is_like_jump(rule: &str, jump: &Jump) -> bool {
     let Some(before) = rule.strip_suffix(jump.to.name()).and_then(|r| r.strip_suffix("-j ")) else { return false };
     before.contains("--ctstate NEW") == jump.new_only
         && match jump.comment {
@@ -39,6 +45,11 @@ mod tests {
             &JUMPS[3]
         ));
         assert!(!is_jump("-j KUBE-SERVICES", &JUMPS[10]));
-        assert_eq!(missing_jumps(&SavedRuleset::default()).len(), JUMPS.len());
+        // With a condition of somebody else it leads there for others no more.
+        let narrower = "-i eth9 -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD";
+        assert!(!is_jump(narrower, &JUMPS[5]) && is_like_jump(narrower, &JUMPS[5]));
+        let twice = format!("*nat\n:OUTPUT ACCEPT [0:0]\n{0}{0}COMMIT\n", format!("-A OUTPUT {}\n", JUMPS[9].rule()));
+        assert_eq!(jump_counts(&SavedRuleset::parse(&twice).unwrap())[9], 2);
+        assert_eq!(jump_counts(&SavedRuleset::default()), [0; JUMPS.len()]);
     }
 }

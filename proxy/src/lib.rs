@@ -6,6 +6,7 @@
 //! [`conntrack`] decides which tracked connections are stale, `serve` the HTTP end points. The
 //! loop: `sync` owns all state and ties them. Imports nothing of ours but `windlass-kit`.
 
+mod affinity;
 pub mod apply;
 mod check;
 mod cleanup;
@@ -29,7 +30,7 @@ pub mod topology;
 pub use apply::Variant;
 pub use check::check;
 pub use cleanup::{CleanupError, cleanup};
-pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page};
+pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page, ValidConfig};
 pub use inspect::{InspectError, inspect, kernel_rules};
 pub use plan::rules_from_objects;
 pub use startup::{prepare, snapshot_tables};

@@ -4,9 +4,9 @@
 use crate::{
     apply::{Backend, Error, Runner},
     cleanup::TableSnapshot,
-    config::Config,
+    config::{Config, ValidConfig},
     model::Family,
-    sysctls::{self, ChangedSysctls},
+    sysctls::{self, ChangedSysctls, Told},
 };
 
 /// Finds the iptables programs of both families. Those of the node's first address must work; the others may be
@@ -20,7 +20,7 @@ pub(crate) fn find_backends(config: &Config) -> Result<Vec<Backend>, Error> {
         let six = (!disabled).then(|| scope.spawn(|| find(Family::V6)));
         (find(Family::V4), six.map(std::thread::ScopedJoinHandle::join))
     });
-    let first = config.node_ips.first().map_or(Family::V4, Family::of);
+    let first = config.primary_family();
     let mut backends = Vec::new();
     let mut add = |family: Family, found: Result<Backend, Error>| match found {
         Ok(backend) => {
@@ -36,6 +36,8 @@ pub(crate) fn find_backends(config: &Config) -> Result<Vec<Backend>, Error> {
     };
     add(Family::V4, four)?;
     match six {
+        // As upstream, which has no support for the primary family then: a node without rules must not look well.
+        None if first == Family::V6 => return Err(Error::NoIpv6),
         None => tracing::warn!("IPv6 is disabled on this node; IPv6 services get no rules"),
         Some(Ok(six)) => add(Family::V6, six)?,
         Some(Err(_)) => tracing::error!("search for ip6tables panicked (bug); IPv6 services get no rules"),
@@ -81,21 +83,39 @@ fn ensure_snapshot(config: &Config, backends: &[Backend]) -> Result<TableSnapsho
 ///
 /// # Errors
 /// When iptables does not work, the snapshot cannot be written, or `route_localnet` cannot be set.
-pub fn prepare(config: &Config) -> Result<(), Error> {
-    set_sysctls(config, &find_backends(config)?)
+pub fn prepare(config: &ValidConfig) -> Result<(), Error> {
+    set_sysctls(config, &find_backends(config)?).map(drop)
 }
 
 /// Records the present state, unless a snapshot exists already; then sets `route_localnet`, where node ports are to
 /// answer at 127.0.0.1, and the limits and timeouts of connection tracking. Blocks.
-pub(crate) fn set_sysctls(config: &Config, backends: &[Backend]) -> Result<(), Error> {
-    let mut snapshot = ensure_snapshot(config, backends)?;
-    let runner = Runner::new(config.command_prefix.clone());
-    let tables = snapshot.clone();
-    let save = |changed: &ChangedSysctls| {
-        TableSnapshot { sysctls: changed.clone(), ..tables.clone() }.write(&config.table_snapshot)
-    };
-    if config.localhost_effective() {
-        sysctls::route_localnet(&runner, &mut snapshot.sysctls, &save)?;
+pub(crate) fn set_sysctls(config: &Config, backends: &[Backend]) -> Result<KernelSettings, Error> {
+    let mut settings =
+        KernelSettings { snapshot: ensure_snapshot(config, backends)?, told: Told::default(), config: config.clone() };
+    settings.set()?;
+    Ok(settings)
+}
+
+/// The sysctls as wanted state: what was changed of them, and what they are to be.
+#[derive(Debug)]
+pub(crate) struct KernelSettings {
+    snapshot: TableSnapshot,
+    told: Told,
+    config: Config,
+}
+
+impl KernelSettings {
+    /// Sets those that are not as wanted. Blocks.
+    pub(crate) fn set(&mut self) -> Result<(), Error> {
+        let Self { snapshot, told, config } = self;
+        let runner = Runner::new(config.command_prefix.clone());
+        let tables = snapshot.clone();
+        let save = |changed: &ChangedSysctls| {
+            TableSnapshot { sysctls: changed.clone(), ..tables.clone() }.write(&config.table_snapshot)
+        };
+        if config.localhost_effective() {
+            sysctls::route_localnet(&runner, &mut snapshot.sysctls, &save)?;
+        }
+        sysctls::conntrack(&runner, &config.conntrack, &mut snapshot.sysctls, told, &save)
     }
-    sysctls::conntrack(&runner, &config.conntrack, &mut snapshot.sysctls, &save)
 }

@@ -1,10 +1,16 @@
 //! Sysctls that services need: `route_localnet`, and the limits and timeouts of connection tracking. A pure function
 //! decides what to write; the previous values are recorded for clean-up.
 //!
-//! Unlike kube-proxy, no value is lowered unless the configuration requires an exact one: another program may need it.
-//! A sysctl that cannot be written is a warning: in containers they are often read-only.
+//! Unlike kube-proxy, no value is lowered unless the configuration requires an exact one, or it is the kernel's own
+//! default, which nobody chose: another program may need it. A sysctl that cannot be read or written is a warning: in
+//! containers they are often read-only, and those of nf_conntrack are not there before the kernel has loaded it. They
+//! are wanted state, and compared again as rules are.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +22,7 @@ pub enum Timeout {
     /// Leave the kernel's value.
     #[default]
     Keep,
-    /// This or longer.
+    /// This or longer; the kernel's own default counts as not set.
     AtLeast(Duration),
     /// Exactly this.
     Exactly(Duration),
@@ -55,6 +61,7 @@ impl Default for Conntrack {
     }
 }
 
+const CPUS_ONLINE: &str = "/sys/devices/system/cpu/online";
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 const NF_CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 const CONNTRACK_HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
@@ -66,10 +73,16 @@ const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_libera
 /// The upper bound of the limit scaled by processors (pkg/proxy/conntrack/sysctls.go).
 const MAX_SCALED_LIMIT: u32 = 1 << 20;
 
+/// Five days, which kernels have for established connections that nobody hears of any more. Upstream's day is there to
+/// lower it (pkg/proxy/apis/config/v1alpha1/defaults.go).
+const KERNEL_TCP_TIMEOUT_ESTABLISHED: u64 = 432_000;
+
 /// The desired value of a sysctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     AtLeast(u64),
+    /// The same, but that the second value, which is the kernel's default, is lowered.
+    AtLeastUnless(u64, u64),
     Exactly(u64),
 }
 
@@ -78,6 +91,9 @@ impl Wanted {
     fn value_to_write(self, now: u64) -> Option<u64> {
         match self {
             Self::AtLeast(value) => (now < value).then_some(value),
+            Self::AtLeastUnless(value, default) => {
+                (now < value || now == default).then_some(value).filter(|_| now != value)
+            }
             Self::Exactly(value) => (now != value).then_some(value),
         }
     }
@@ -100,6 +116,9 @@ fn wanted(settings: &Conntrack, cores: u32) -> Vec<(&'static str, Wanted)> {
     ] {
         match timeout {
             Timeout::Keep => {}
+            Timeout::AtLeast(time) if path == TCP_TIMEOUT_ESTABLISHED => {
+                out.push((path, Wanted::AtLeastUnless(time.as_secs(), KERNEL_TCP_TIMEOUT_ESTABLISHED)));
+            }
             Timeout::AtLeast(time) => out.push((path, Wanted::AtLeast(time.as_secs()))),
             Timeout::Exactly(time) => out.push((path, Wanted::Exactly(time.as_secs()))),
         }
@@ -162,19 +181,51 @@ pub(crate) fn route_localnet(
     write(runner, ROUTE_LOCALNET, "1")
 }
 
-/// Writes the sysctls of connection tracking; one that cannot be written is logged.
+/// The processors of the machine, as /sys lists them: those that we may use are fewer under a limit of our container,
+/// while the table of connections is the machine's (upstream: pkg/proxy/conntrack/sysctls.go, `detectNumCPU`).
+fn machine_cores(present: io::Result<String>) -> u32 {
+    let range = |part: &str| -> Option<u32> {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some(to.parse::<u32>().ok()?.checked_sub(from.parse().ok()?)? + 1)
+    };
+    let listed = present.ok().and_then(|text| text.trim().split(',').map(range).sum::<Option<u32>>());
+    let own = || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    listed.filter(|cores| *cores > 0).unwrap_or_else(own)
+}
+
+/// Which sysctls could not be read or written: each is told once.
+#[derive(Debug, Default)]
+pub(crate) struct Told(BTreeSet<&'static str>);
+
+/// Writes the sysctls of connection tracking that are not as wanted; one that cannot be read or written is told once,
+/// and tried again with the next call.
 pub(crate) fn conntrack(
     runner: &Runner,
     settings: &Conntrack,
     changed: &mut ChangedSysctls,
+    told: &mut Told,
     record: &dyn Fn(&ChangedSysctls) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let cores = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    let cores = machine_cores(std::fs::read_to_string(CPUS_ONLINE));
     for (path, wanted) in wanted(settings, cores) {
-        let Some((before, value)) =
-            read(runner, path).ok().and_then(|now| Some((now.clone(), wanted.value_to_write(now.parse().ok()?)?)))
-        else {
-            continue;
+        let now = read(runner, path).and_then(|now| match now.parse::<u64>() {
+            Ok(number) => Ok((now, number)),
+            Err(_) => Err(refused(path, "", &format!("{now:?} is no number"))),
+        });
+        let (before, value) = match now {
+            Err(error) => {
+                if told.0.insert(path) {
+                    tracing::warn!(%error, "failed to read a sysctl of connection tracking, which has the kernel's value; trying again, as the module nf_conntrack may be loaded later");
+                }
+                continue;
+            }
+            Ok((before, now)) => match wanted.value_to_write(now) {
+                Some(value) => (before, value),
+                None => {
+                    told.0.remove(path);
+                    continue;
+                }
+            },
         };
         let value = value.to_string();
         let mut next = changed.clone();
@@ -183,11 +234,14 @@ pub(crate) fn conntrack(
         match write(runner, path, &value) {
             Ok(()) => {
                 tracing::info!(setting = name(path), before, now = value, "set sysctl of connection tracking");
+                told.0.remove(path);
                 *changed = next;
             }
             Err(error) => {
                 record(changed)?;
-                tracing::warn!(%error, before, "failed to set sysctl of connection tracking; keeping its value");
+                if told.0.insert(path) {
+                    tracing::warn!(%error, before, "failed to set sysctl of connection tracking; keeping its value");
+                }
             }
         }
     }
@@ -235,6 +289,57 @@ mod tests {
         assert_eq!(of(&wanted(&settings, 1), UDP_TIMEOUT), Some(Wanted::Exactly(5)));
         assert_eq!(of(&wanted(&settings, 1), UDP_TIMEOUT_STREAM), None);
         assert_eq!(of(&wanted(&settings, 1), TCP_BE_LIBERAL), None);
+    }
+
+    #[test]
+    fn the_kernels_five_days_are_lowered_and_what_somebody_chose_is_not() {
+        let established = of(&wanted(&Conntrack::default(), 1), TCP_TIMEOUT_ESTABLISHED).unwrap();
+        for (now, write) in
+            [(432_000, Some(86_400)), (86_400, None), (3600, Some(86_400)), (100_000, None), (864_000, None)]
+        {
+            assert_eq!(established.value_to_write(now), write, "{now}");
+        }
+        let close_wait = of(&wanted(&Conntrack::default(), 1), TCP_TIMEOUT_CLOSE_WAIT).unwrap();
+        assert_eq!((close_wait.value_to_write(60), close_wait.value_to_write(432_000)), (Some(3600), None));
+    }
+
+    #[test]
+    fn the_processors_are_those_of_the_machine() {
+        for (text, cores) in [("0-63\n", 64), ("0\n", 1), ("0-3,8-11\n", 8), ("0,2,4\n", 3)] {
+            assert_eq!(machine_cores(Ok(text.to_owned())), cores, "{text}");
+        }
+        let own = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+        for unreadable in ["", "x", "5-2"] {
+            assert_eq!(machine_cores(Ok(unreadable.to_owned())), own, "{unreadable}");
+        }
+        assert_eq!(machine_cores(Err(io::ErrorKind::NotFound.into())), own);
+    }
+
+    /// What is not there at a start is set once it is, and told once.
+    #[test]
+    fn a_sysctl_that_appears_later_is_set_then() {
+        let dir = tempfile::tempdir().unwrap();
+        // All paths lead into the directory: there is nothing at first.
+        let script = format!(
+            "case $1 in cat) cat {0}/$(basename $2);; tee) tee {0}/$(basename $2);; esac",
+            dir.path().display()
+        );
+        let runner = Runner::new(vec!["sh".into(), "-c".into(), script, "sh".into()]);
+        let settings = Conntrack { tcp_be_liberal: true, max_per_core: 0, ..Conntrack::default() };
+        let (mut changed, mut told) = (ChangedSysctls::default(), Told::default());
+        let keep = |_: &ChangedSysctls| Ok(());
+        conntrack(&runner, &settings, &mut changed, &mut told, &keep).unwrap();
+        assert_eq!((told.0.len(), changed.0.len()), (3, 0));
+        let file = |name: &str| dir.path().join(name);
+        std::fs::write(file("nf_conntrack_tcp_be_liberal"), "0\n").unwrap();
+        std::fs::write(file("nf_conntrack_tcp_timeout_established"), "432000\n").unwrap();
+        conntrack(&runner, &settings, &mut changed, &mut told, &keep).unwrap();
+        assert_eq!((told.0.len(), changed.0.len()), (1, 2));
+        let read = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+        assert_eq!(read("nf_conntrack_tcp_be_liberal"), "1");
+        assert_eq!(read("nf_conntrack_tcp_timeout_established"), "86400");
+        assert_eq!(restore(&runner, &changed).len(), 0);
+        assert_eq!(read("nf_conntrack_tcp_timeout_established"), "432000");
     }
 
     #[test]

@@ -80,6 +80,11 @@ fn settings_change_the_rules_as_they_do_upstream() {
         ("node-port", "primary", Config { node_port_addresses: NodePortAddresses::Primary, ..config() }),
         ("node-port", "ranges", Config { node_port_addresses: ranges(&["192.168.0.0/24", "127.0.0.0/8"]), ..config() }),
         ("node-port", "ranges-of-ipv6", Config { node_port_addresses: ranges(&["2001:db8::/64"]), ..config() }),
+        (
+            "six-services",
+            "cluster-ips-check",
+            Config { cluster_ips_check: true, service_cidrs: vec![cidr("172.30.0.0/16")], ..config() },
+        ),
         ("external-ips", "gate-off", Config { external_ips: false, ..config() }),
     ];
     let wrong: Vec<String> = cases

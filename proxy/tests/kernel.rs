@@ -206,6 +206,46 @@ fn whole_life(variant: Variant) {
     assert_eq!(net.node_command("sysctl -n net.ipv4.conf.all.route_localnet"), localnet);
 }
 
+/// As in kube-proxy's nftables mode, behind a setting.
+fn cluster_ips_check(variant: Variant) {
+    let _free = lock_is_free(variant);
+    let net = Net::new();
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        cluster_ips_check: true,
+        service_cidrs: vec![windlass_proxy::model::Cidr::parse("172.30.0.0/16").unwrap()],
+        ..config(variant, &dir.path().join("before.json"))
+    };
+    net.serve(0, 8080);
+    let api = Api::default();
+    api.put("nodes", json!({"metadata": {"name": "n1"}}));
+    api.put("services", service("web", "172.30.0.41", &json!({})));
+    api.put("endpointslices", slice("web", &[0]));
+    let proxy = Proxy::start(&net, &api, &config);
+    for from in [&net.pods[1], &net.node] {
+        answers(from, WEB);
+        refused(from, "172.30.0.41:81");
+        let unallocated = connect(from, "172.30.0.99:80").map(drop).map_err(|error| error.kind());
+        assert!(unallocated.is_err() && unallocated != Err(std::io::ErrorKind::ConnectionRefused), "{unallocated:?}");
+    }
+    as_intended(&api, &config, &net);
+    let program = if variant == Variant::Legacy { "iptables-legacy-save" } else { "iptables-nft-save" };
+    let saved = net.node_command(&format!("{program} -c -t filter"));
+    let dropped = saved.lines().find(|line| line.contains("unallocated cluster IPs")).unwrap();
+    assert!(!dropped.starts_with("[0:0]"), "{dropped}");
+    proxy.stop();
+}
+
+#[test]
+fn what_a_cluster_ip_does_not_serve_is_refused_if_wanted_on_nf_tables() {
+    cluster_ips_check(Variant::Nft);
+}
+
+#[test]
+fn what_a_cluster_ip_does_not_serve_is_refused_if_wanted_on_legacy() {
+    cluster_ips_check(Variant::Legacy);
+}
+
 #[test]
 fn the_whole_life_of_the_proxy_on_nf_tables() {
     whole_life(Variant::Nft);

@@ -27,7 +27,7 @@ use crate::{
     config::{
         Settings,
         connect::{access_of, install_crypto, unusable},
-        proxy::proxy_config,
+        proxy::valid_proxy_config,
     },
     systemd::Liveness,
 };
@@ -78,7 +78,7 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
     tasks.forever("API servers", api_servers::watch(access, client.clone(), file, tasks.token()));
     if !cluster_access.no_proxy {
         let as_proxy = proxy_client(settings, &client, &mut tasks).await?;
-        start_proxy(proxy_config(settings), as_proxy, &liveness, &mut tasks);
+        start_proxy(valid_proxy_config(settings)?, as_proxy, &liveness, &mut tasks);
     }
     Ok(Node { tasks, client, liveness: Some(liveness), plane: None, dns_ready: None })
 }

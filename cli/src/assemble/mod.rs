@@ -120,7 +120,7 @@ impl Waiter {
 
 /// The service proxy alone.
 pub(crate) async fn proxy_alone(
-    config: proxy::Config,
+    config: proxy::ValidConfig,
     kubeconfig: Option<&Path>,
     master: Option<&str>,
 ) -> anyhow::Result<Node> {
@@ -144,7 +144,7 @@ pub(crate) async fn proxy_alone(
     Ok(Node { tasks, client, liveness: Some(liveness), plane: None, dns_ready: None })
 }
 
-fn start_proxy(config: proxy::Config, client: Client, liveness: &Liveness, tasks: &mut Supervisor) {
+fn start_proxy(config: proxy::ValidConfig, client: Client, liveness: &Liveness, tasks: &mut Supervisor) {
     tasks.spawn("service proxy", proxy::run(client, config, liveness.heartbeats.clone(), tasks.token()));
 }
 

@@ -12,7 +12,7 @@ use crate::{
         Settings,
         connect::install_crypto,
         control::{control_config, controllers_config, dns_config},
-        proxy::proxy_config,
+        proxy::valid_proxy_config,
     },
     systemd::Liveness,
 };
@@ -54,6 +54,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("store", plane.clone().watch_store(token.clone()));
     tasks.spawn("custom resources", plane.clone().serve_custom_resources(token.clone()));
     tasks.spawn("bootstrap objects", plane.clone().keep_bootstrap_objects(token.clone()));
+    tasks.spawn("uses of tokens", plane.clone().note_token_uses(token.clone()));
     tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
     let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
     let own = controllers_config(settings, plane.root_ca());
@@ -96,6 +97,6 @@ async fn start_node(
     let rounds = usage::readings(&agent.usage, &settings.node_name, tasks.token());
     start_agent(settings, agent, tasks).await?;
     tasks.spawn("metrics API", plane.clone().follow_usage(rounds, tasks.token()));
-    start_proxy(proxy_config(settings), plane.client(User::proxy()), liveness, tasks);
+    start_proxy(valid_proxy_config(settings)?, plane.client(User::proxy()), liveness, tasks);
     Ok(())
 }

@@ -12,6 +12,7 @@ use crate::{
         file::{API_VERSION, KIND},
         kube_proxy,
         list::{Entry, entries},
+        proxy::proxy_config,
     },
     exit,
 };
@@ -54,7 +55,12 @@ fn check(file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let name = file.display();
     let text = std::fs::read_to_string(&file).with_context(|| format!("the configuration {name} could not be read"))?;
     if kube_proxy::is_kube_proxy(&text) {
-        let (_, unknown) = kube_proxy::parse(&text).with_context(|| format!("{name} cannot be used"))?;
+        let (read, unknown) = kube_proxy::parse(&text).with_context(|| format!("{name} cannot be used"))?;
+        let own = proxy_config(&Settings::example());
+        if let Err(problems) = kube_proxy::config(own, Some(&read), &kube_proxy::Overrides::default()) {
+            problems.iter().for_each(|problem| say(format!("{name}: {problem}")));
+            return Ok(ExitCode::from(exit::USAGE));
+        }
         let unknown: Vec<String> = unknown.iter().map(|key| format!("; {key} is unknown and ignored")).collect();
         say(format!("{name}: can be used by `windlass proxy`{}", unknown.concat()));
         return Ok(ExitCode::SUCCESS);

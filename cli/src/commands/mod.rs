@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 
 use crate::{
-    config::{Flags, LogFormat, Settings, kube_proxy::KubeProxy},
+    config::{Flags, LogFormat, Settings},
     exit, logging,
 };
 
@@ -96,21 +96,22 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Join(args) => cli.flags.cluster_access = args.cluster_access.clone(),
         _ => {}
     }
-    let read = || -> anyhow::Result<(Settings, KubeProxy, bool)> {
-        let (kube_proxy, is_file) = match &cli.command {
+    let read = || -> anyhow::Result<(Settings, proxy::Given)> {
+        let given = match &cli.command {
             Command::Proxy(args) => proxy::configuration(args, &cli.flags)?,
-            _ => Default::default(),
+            _ => proxy::Given::default(),
         };
-        let mut settings = Settings::read(&cli.flags, !is_file)?;
+        let kube_proxy = given.settings()?;
+        let mut settings = Settings::read(&cli.flags, !given.is_file())?;
         if let Some(filter) = kube_proxy.log_filter() {
             filter.clone_into(&mut settings.log);
         }
         if kube_proxy.logging.format.as_deref() == Some("json") {
             settings.log_format = LogFormat::Json;
         }
-        Ok((settings, kube_proxy, is_file))
+        Ok((settings, given))
     };
-    let (settings, kube_proxy, is_file) = match read() {
+    let (settings, given) = match read() {
         Ok(read) => read,
         Err(error) => {
             exit::report(&error);
@@ -125,10 +126,7 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Agent(_) => agent::run(&settings, &cli.flags),
         Command::Join(args) => join::run(&args, &settings, &cli.flags),
         Command::Leave(args) => leave::run(&args, &settings),
-        Command::Proxy(args) => {
-            let file = cli.flags.config.as_deref().filter(|_| is_file);
-            proxy::run(&args, &settings, &kube_proxy, file, &cli.flags)
-        }
+        Command::Proxy(args) => proxy::run(&args, &settings, &given, &cli.flags),
         Command::Down(args) => down::run(&args, &settings),
         Command::Reload => reload::run(&settings),
         Command::Status(args) => status::run(&args, &settings),

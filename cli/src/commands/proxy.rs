@@ -11,14 +11,14 @@ use std::{
 };
 
 use anyhow::Context as _;
-use windlass_proxy::{Config, Page};
+use windlass_proxy::{Page, ValidConfig};
 
 use super::{require_root, runtime, say, termination_signal};
 use crate::{
     assemble,
     config::{
         Flags, Settings,
-        kube_proxy::{self, KubeProxy, OOM_SCORE_ADJ},
+        kube_proxy::{self, KubeProxy, OOM_SCORE_ADJ, Overrides},
         proxy::proxy_config,
     },
     logging,
@@ -84,7 +84,7 @@ struct KubeProxyFlags {
     masquerade_all: Option<bool>,
     /// Bit of the packet mark that means "masquerade", 0 to 31 [default: 14]
     #[arg(long, value_name = "BIT")]
-    iptables_masquerade_bit: Option<u8>,
+    iptables_masquerade_bit: Option<i64>,
     /// Whether node ports answer at 127.0.0.1 [default: true]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     iptables_localhost_nodeports: Option<bool>,
@@ -94,15 +94,6 @@ struct KubeProxyFlags {
     /// Minimum time between two syncs [default: 1s]
     #[arg(long, value_name = "DURATION")]
     iptables_min_sync_period: Option<String>,
-    /// ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
-    #[arg(long, value_name = "MODE")]
-    detect_local_mode: Option<String>,
-    /// Name of the bridge for BridgeInterface
-    #[arg(long, value_name = "NAME")]
-    pod_bridge_interface: Option<String>,
-    /// Prefix of interface names for InterfaceNamePrefix
-    #[arg(long, value_name = "PREFIX")]
-    pod_interface_name_prefix: Option<String>,
     /// Node addresses that serve node ports: CIDRs, or `primary`
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     nodeport_addresses: Option<Vec<String>>,
@@ -114,10 +105,10 @@ struct KubeProxyFlags {
     oom_score_adj: Option<i32>,
     /// Maximum conntrack entries per core; 0 leaves the kernel's limit [default: 32768]
     #[arg(long, value_name = "N")]
-    conntrack_max_per_core: Option<u32>,
+    conntrack_max_per_core: Option<i64>,
     /// Minimum of conntrack entries in total [default: 131072]
     #[arg(long, value_name = "N")]
-    conntrack_min: Option<u32>,
+    conntrack_min: Option<i64>,
     /// Exact value; 0 leaves the kernel's [default: at least 24h]
     #[arg(long, value_name = "DURATION")]
     conntrack_tcp_timeout_established: Option<String>,
@@ -196,11 +187,6 @@ impl KubeProxyFlags {
             hostname_override: self.hostname_override.clone(),
             bind_address: self.bind_address.clone(),
             bind_address_hard_fail: self.bind_address_hard_fail,
-            detect_local_mode: self.detect_local_mode.clone(),
-            detect_local: kube_proxy::DetectLocalFile {
-                bridge_interface: self.pod_bridge_interface.clone(),
-                interface_name_prefix: self.pod_interface_name_prefix.clone(),
-            },
             iptables: kube_proxy::Iptables {
                 masquerade_bit: self.iptables_masquerade_bit,
                 masquerade_all: self.masquerade_all,
@@ -220,42 +206,81 @@ impl KubeProxyFlags {
                 udp_stream_timeout: self.conntrack_udp_timeout_stream.clone(),
             },
             feature_gates: self.feature_gates.clone().map(|list| list.into_iter().collect()),
-            logging: kube_proxy::Logging { format: self.logging_format.clone(), verbosity: self.verbosity },
+            logging: kube_proxy::Logging {
+                format: self.logging_format.clone(),
+                verbosity: self.verbosity,
+                ..kube_proxy::Logging::default()
+            },
             ..KubeProxy::default()
         }
     }
 }
 
-/// The settings of kube-proxy: of its file, if `--config` names one, overridden by flags. Also returns whether there
-/// was such a file.
-///
-/// # Errors
-/// A file that cannot be read, or is invalid.
-pub(crate) fn configuration(args: &Args, flags: &Flags) -> anyhow::Result<(KubeProxy, bool)> {
-    let flag_settings = flags.kube_proxy().overridden_by(args.flags.settings());
-    let Some(path) = &flags.config else { return Ok((flag_settings, false)) };
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("the configuration {} could not be read", path.display()))?;
-    if !kube_proxy::is_kube_proxy(&text) {
-        return Ok((flag_settings, false));
-    }
-    let (file, unknown) =
-        kube_proxy::parse(&text).with_context(|| format!("the configuration {} cannot be used", path.display()))?;
-    for setting in unknown {
-        // Logging depends on this file and has not started.
-        super::warn(format!("{}: {setting} is not known here and has no effect", path.display()));
-    }
-    Ok((file.overridden_by(flag_settings), true))
+/// The settings of kube-proxy, as they were given.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    /// kube-proxy's file and its text, if `--config` names one.
+    file: Option<(PathBuf, String)>,
+    /// What the flags set above it.
+    over: Overrides,
 }
 
-/// Runs the proxy. `file` is kube-proxy's file, if `--config` names one.
-pub(crate) fn run(
-    args: &Args,
-    settings: &Settings,
-    kube_proxy: &KubeProxy,
-    file: Option<&Path>,
-    flags: &Flags,
-) -> anyhow::Result<ExitCode> {
+impl Given {
+    /// Whether `--config` names a file of kube-proxy.
+    pub(crate) const fn is_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The file and the flags together; warns of fields that are not known. Logging depends on it and has not started.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub(crate) fn settings(&self) -> anyhow::Result<KubeProxy> {
+        let Some((path, text)) = &self.file else { return Ok(self.over.fields.clone()) };
+        let (file, unknown) = kube_proxy::parse(text).with_context(|| unusable(path))?;
+        for setting in unknown {
+            super::warn(format!("{}: {setting} is not known here and has no effect", path.display()));
+        }
+        Ok(file.overridden_by(self.over.fields.clone()))
+    }
+
+    /// The configuration with the file as it was read at first, or with another text of it.
+    ///
+    /// # Errors
+    /// All problems.
+    fn config(&self, settings: &Settings, text: Option<&str>) -> anyhow::Result<(ValidConfig, KubeProxy)> {
+        let file = match text.or(self.file.as_ref().map(|(_, text)| text.as_str())) {
+            Some(text) => Some(kube_proxy::parse(text)?.0),
+            None => None,
+        };
+        kube_proxy::config(proxy_config(settings), file.as_ref(), &self.over)
+            .map_err(|problems| anyhow::anyhow!("the settings are invalid: {}", problems.join("; ")))
+    }
+}
+
+fn unusable(path: &Path) -> String {
+    format!("the configuration {} cannot be used", path.display())
+}
+
+/// Reads kube-proxy's file, if `--config` names one, and its flags.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn configuration(args: &Args, flags: &Flags) -> anyhow::Result<Given> {
+    let over = Overrides {
+        fields: flags.kube_proxy().overridden_by(args.flags.settings()),
+        healthz_port: args.flags.healthz_port,
+        metrics_port: args.flags.metrics_port,
+    };
+    let Some(path) = &flags.config else { return Ok(Given { file: None, over }) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the configuration {} could not be read", path.display()))?;
+    let file = kube_proxy::is_kube_proxy(&text).then(|| (path.clone(), text));
+    Ok(Given { file, over })
+}
+
+/// Runs the proxy.
+pub(crate) fn run(args: &Args, settings: &Settings, given: &Given, flags: &Flags) -> anyhow::Result<ExitCode> {
     if args.write_config_to.is_none() {
         require_root("windlass proxy")?;
     }
@@ -265,19 +290,7 @@ pub(crate) fn run(
         say("the rules of the service proxy are removed");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut config: Config = proxy_config(settings);
-    kube_proxy
-        .apply(&mut config)
-        .map_err(|problems| anyhow::anyhow!("the settings are invalid: {}", problems.join("; ")))?;
-    for (port, bind) in
-        [(args.flags.healthz_port, &mut config.healthz_bind), (args.flags.metrics_port, &mut config.metrics_bind)]
-    {
-        match (port, &mut *bind) {
-            (Some(0), _) => *bind = None,
-            (Some(port), Some(bind)) => bind.set_port(port),
-            _ => {}
-        }
-    }
+    let (config, kube_proxy) = given.config(settings, None)?;
     if args.init_only == Some(true) {
         windlass_proxy::prepare(&config)?;
         say("the sysctls of the service proxy are set");
@@ -293,7 +306,7 @@ pub(crate) fn run(
         say(format!("the settings are written to {}", path.display()));
         return Ok(ExitCode::SUCCESS);
     }
-    config.pages = pages(&effective);
+    let config = config.with_pages(pages(&effective));
     set_oom_score(kube_proxy.oom_score_adj.unwrap_or(OOM_SCORE_ADJ));
     let kubeconfig = args.kubeconfig.as_deref().or(kube_proxy.client_connection.kubeconfig.as_deref());
     let kubeconfig: Option<&Path> = kubeconfig.filter(|path| !path.as_os_str().is_empty());
@@ -309,8 +322,8 @@ pub(crate) fn run(
         let ended = tokio::select! {
             signal = termination_signal() => { tracing::info!(signal = signal.unwrap_or("a signal"), "stopping; the rules stay"); Ok(()) }
             failed = proxy.failed() => Err(failed),
-            config_changed = config_changed(file) => Err(config_changed),
-            never = reloads(reloader, &notifier, file) => match never {},
+            config_changed = config_changed(given, settings) => Err(config_changed),
+            never = reloads(reloader, &notifier, given.is_file()) => match never {},
             never = logging::report_suppressed() => match never {},
         };
         notifier.stopping();
@@ -321,11 +334,8 @@ pub(crate) fn run(
 }
 
 /// A file of kube-proxy is watched, so SIGHUP is ignored.
-async fn reloads(reloader: Reloader, notifier: &Notifier, file: Option<&Path>) -> Infallible {
-    match file {
-        None => reloader.run(notifier).await,
-        Some(_) => reloader.ignore().await,
-    }
+async fn reloads(reloader: Reloader, notifier: &Notifier, is_file: bool) -> Infallible {
+    if is_file { reloader.ignore().await } else { reloader.run(notifier).await }
 }
 
 /// Upstream's `/configz` and `/flagz`.
@@ -345,21 +355,18 @@ fn pages(effective: &KubeProxy) -> Vec<Page> {
 
 /// Returns when the file has changed and is valid: the service manager then restarts this process. An invalid change is
 /// only logged. Compares contents, since mounted files are replaced by symlinks.
-async fn config_changed(path: Option<&Path>) -> anyhow::Error {
-    let Some(path) = path else { return std::future::pending().await };
+async fn config_changed(given: &Given, settings: &Settings) -> anyhow::Error {
+    let Some((path, read_at_first)) = &given.file else { return std::future::pending().await };
     let read = || async { tokio::fs::read_to_string(path).await.unwrap_or_default() };
-    let mut last = read().await;
+    let mut last = read_at_first.clone();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let text = read().await;
         if text == last {
             continue;
         }
-        let usable = kube_proxy::parse(&text).and_then(|(file, _)| {
-            file.apply(&mut Config::default()).map_err(|problems| anyhow::anyhow!(problems.join("; ")))
-        });
-        match usable {
-            Ok(()) => return anyhow::anyhow!("{} changed; exiting to be restarted with it", path.display()),
+        match given.config(settings, Some(&text)) {
+            Ok(_) => return anyhow::anyhow!("{} changed; exiting to be restarted with it", path.display()),
             Err(error) => {
                 tracing::error!(path = %path.display(), %error, "the changed configuration is invalid; keeping the old one");
             }
@@ -375,5 +382,30 @@ fn set_oom_score(score: i32) {
     let file = OpenOptions::new().write(true).open("/proc/self/oom_score_adj");
     if let Err(error) = file.and_then(|mut file| file.write_all(score.to_string().as_bytes())) {
         tracing::info!(%error, score, "failed to set the OOM score adjustment of this process");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A changed file ends a working proxy only if it would start again with it.
+    #[test]
+    fn a_changed_file_is_judged_as_at_a_start() {
+        const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+        let given = Given { file: Some(("f".into(), HEAD.to_owned())), over: Overrides::default() };
+        let settings = Settings::example();
+        let judge = |text: &str| given.config(&settings, Some(&format!("{HEAD}{text}"))).map(drop);
+        assert!(judge("iptables: {syncPeriod: 0s}\n").is_ok());
+        for wrong in [
+            "iptables: {masqueradeBit: 40}\n",
+            "iptables: {syncPeriod: 1s, minSyncPeriod: 5s}\n",
+            "detectLocalMode: BridgeInterface\n",
+            "mode: ipvs\n",
+            "- a list\n",
+        ] {
+            assert!(judge(wrong).is_err(), "{wrong}");
+        }
+        assert!(given.config(&settings, None).is_ok());
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn agent_config(settings: &Settings, client_ca: Option<&Path>) -> any
             PodNetwork::Cni => PodNetworkConfig::Cni(cni_config(settings)),
             PodNetwork::Routed => PodNetworkConfig::Routed(NetworkConfig {
                 dir: settings.data_dir.join("network"),
-                cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
+                cluster_cidrs: settings.cluster_cidr().iter().copied().collect(),
             }),
         },
         fail_swap_on: settings.kubelet.fail_swap_on,

@@ -11,8 +11,9 @@ use super::{Ranges, Settings};
 /// The configuration of the API server and its store.
 ///
 /// # Errors
-/// When serviceCIDR has no IPv4 range.
+/// When clusterCIDR or serviceCIDR has no IPv4 range.
 pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
+    ipv4(&settings.cluster_cidr(), "clusterCIDR")?;
     Ok(Config {
         data_dir: settings.data_dir.clone(),
         listen: settings.api_bind_addresses().iter().collect(),
@@ -39,7 +40,7 @@ pub(crate) fn controllers_config(settings: &Settings, root_ca: watch::Receiver<S
     servers.extend([settings.node_api_bind.port(), settings.proxy_health_bind.port()]);
     servers.extend(settings.cluster_dns_bind_address().map(|at| at.port()));
     controllers::Config {
-        cluster_cidr: settings.cluster_cidr.to_string(),
+        cluster_cidr: settings.cluster_cidr().to_string(),
         local_path: settings.local_path_provisioner.then_some(local_path),
         service_load_balancer: settings.service_load_balancer.then_some(servers),
         root_ca,
@@ -58,10 +59,10 @@ pub(crate) fn dns_config(settings: &Settings) -> anyhow::Result<Option<dns::Conf
         service_ip: dns::service_ip(ipv4(&settings.service_cidr, "serviceCIDR")?),
         domain: settings.cluster_domain.clone(),
         resolv_conf: settings.resolv_conf.clone(),
-        pod_cidrs: settings.cluster_cidr.iter().copied().collect(),
+        pod_cidrs: settings.cluster_cidr().iter().copied().collect(),
     }))
 }
 
 fn ipv4(ranges: &Ranges, setting: &str) -> anyhow::Result<(Ipv4Addr, u8)> {
-    ranges.ipv4().with_context(|| format!("{setting} {ranges} has no IPv4 range"))
+    ranges.ipv4().with_context(|| format!("{setting} \"{ranges}\" has no IPv4 range, which a control plane needs"))
 }

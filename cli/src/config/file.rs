@@ -13,6 +13,7 @@ use windlass_kit::net::NodeIps;
 
 use super::{
     Addresses, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout, Settings,
+    detect_local::DetectLocalMode,
     flags::{parse_bytes, parse_ports},
     kubelet::{MemorySwap, ShutdownGracePeriodByPodPriority},
 };
@@ -54,6 +55,10 @@ pub(crate) struct File {
     metrics_bind_address: Option<SocketAddr>,
     #[serde(rename = "clusterCIDR")]
     cluster_cidr: Option<Ranges>,
+    detect_local_mode: Option<DetectLocalMode>,
+    detect_local: Option<DetectLocalFields>,
+    #[serde(rename = "clusterIPsCheck")]
+    cluster_ips_check: Option<bool>,
     #[serde(rename = "serviceCIDR")]
     service_cidr: Option<Ranges>,
     node_port_range: Option<String>,
@@ -130,6 +135,14 @@ pub(crate) struct File {
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
     shutdown_grace_period_by_pod_priority: Option<Vec<ShutdownGracePeriodByPodPriority>>,
+}
+
+/// As in a KubeProxyConfiguration.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct DetectLocalFields {
+    bridge_interface: Option<String>,
+    interface_name_prefix: Option<String>,
 }
 
 pub(crate) const API_VERSION: &str = "windlass.io/v1alpha1";
@@ -233,7 +246,12 @@ impl File {
         set(self.agent_healthz_bind_address, &mut to.agent_health_bind);
         set(self.healthz_bind_address, &mut to.proxy_health_bind);
         set(self.metrics_bind_address, &mut to.proxy_metrics_bind);
-        set(self.cluster_cidr, &mut to.cluster_cidr);
+        to.cluster_cidr = self.cluster_cidr.or(to.cluster_cidr.take());
+        set(self.detect_local_mode, &mut to.detect_local.mode);
+        to.cluster_ips_check = self.cluster_ips_check.or(to.cluster_ips_check);
+        let detect_local = self.detect_local.unwrap_or_default();
+        set(detect_local.bridge_interface, &mut to.detect_local.bridge_interface);
+        set(detect_local.interface_name_prefix, &mut to.detect_local.interface_name_prefix);
         set(self.service_cidr, &mut to.service_cidr);
         set(self.node_port_range.and_then(|r| parse_ports(&r).ok()), &mut to.node_ports);
         set(self.service_load_balancer, &mut to.service_load_balancer);

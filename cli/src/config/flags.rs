@@ -7,7 +7,8 @@ use windlass_kit::net::NodeIps;
 use super::{
     Addresses, ClusterAccessFlags, IdentityFlags, LogFormat, OptionalAddress, PodNetwork, Ranges, RulesLayout,
     Settings,
-    kube_proxy::{KubeProxy, bind},
+    detect_local::DetectLocalMode,
+    kube_proxy::{DetectLocalFile, KubeProxy, bind},
     kubelet::KubeletFlags,
     registration::RegistrationFlags,
 };
@@ -97,9 +98,21 @@ pub(crate) struct Flags {
     /// Listen address of the proxy's metrics [default: 127.0.0.1:10249]
     #[arg(long, global = true, value_name = "ADDR", value_parser = |t: &str| bind(t, 10249))]
     metrics_bind_address: Option<SocketAddr>,
-    /// CIDR of pods; one, or one per family separated by a comma [default: 10.244.0.0/16]
+    /// CIDR of pods; one, or one per family separated by a comma; empty for none [default: 10.244.0.0/16; none for CNI plugins in another cluster]
     #[arg(long, global = true, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<Ranges>,
+    /// How traffic of this node's pods is detected: by ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix [default: ClusterCIDR]
+    #[arg(long, global = true, value_name = "MODE")]
+    detect_local_mode: Option<DetectLocalMode>,
+    /// The bridge of the pods, for BridgeInterface
+    #[arg(long, global = true, value_name = "NAME")]
+    pod_bridge_interface: Option<String>,
+    /// Prefix of the names of the pods' interfaces, for InterfaceNamePrefix
+    #[arg(long, global = true, value_name = "PREFIX")]
+    pod_interface_name_prefix: Option<String>,
+    /// Whether cluster IPs reject ports that they do not serve, and addresses of serviceCIDR without a service drop what is sent to them, as in kube-proxy's nftables mode [default: true with windlass up, else false]
+    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    cluster_ips_check: Option<bool>,
     /// CIDR of services [default: 10.96.0.0/16]
     #[arg(long, global = true, value_name = "CIDR")]
     service_cidr: Option<Ranges>,
@@ -169,6 +182,11 @@ impl Flags {
             healthz_bind_address: self.healthz_bind_address.map(|at| at.to_string()),
             metrics_bind_address: self.metrics_bind_address.map(|at| at.to_string()),
             cluster_cidr: self.cluster_cidr.as_ref().map(ToString::to_string),
+            detect_local_mode: self.detect_local_mode.map(|mode| mode.to_string()),
+            detect_local: DetectLocalFile {
+                bridge_interface: self.pod_bridge_interface.clone(),
+                interface_name_prefix: self.pod_interface_name_prefix.clone(),
+            },
             ..KubeProxy::default()
         }
     }
@@ -206,7 +224,11 @@ impl Flags {
         set(self.agent_healthz_bind_address.as_ref(), &mut to.agent_health_bind);
         set(self.healthz_bind_address.as_ref(), &mut to.proxy_health_bind);
         set(self.metrics_bind_address.as_ref(), &mut to.proxy_metrics_bind);
-        set(self.cluster_cidr.as_ref(), &mut to.cluster_cidr);
+        to.cluster_cidr = self.cluster_cidr.clone().or(to.cluster_cidr.take());
+        to.cluster_ips_check = self.cluster_ips_check.or(to.cluster_ips_check);
+        set(self.detect_local_mode.as_ref(), &mut to.detect_local.mode);
+        set(self.pod_bridge_interface.as_ref(), &mut to.detect_local.bridge_interface);
+        set(self.pod_interface_name_prefix.as_ref(), &mut to.detect_local.interface_name_prefix);
         set(self.service_cidr.as_ref(), &mut to.service_cidr);
         set(self.node_port_range.as_ref(), &mut to.node_ports);
         set(self.service_load_balancer.as_ref(), &mut to.service_load_balancer);

@@ -103,7 +103,19 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("agentHealthzBindAddress", "agent-healthz-bind-address", json!(s.agent_health_bind)),
         entry("healthzBindAddress", "healthz-bind-address", json!(s.proxy_health_bind)),
         entry("metricsBindAddress", "metrics-bind-address", json!(s.proxy_metrics_bind)),
-        entry("clusterCIDR", "cluster-cidr", json!(s.cluster_cidr.to_string())),
+        entry("clusterCIDR", "cluster-cidr", json!(s.cluster_cidr().to_string())),
+        entry("detectLocalMode", "detect-local-mode", json!(s.detect_local.mode.to_string())),
+        Entry {
+            name: "detectLocal",
+            flag: Err(
+                "The names that detectLocalMode needs: bridgeInterface, or interfaceNamePrefix (--pod-bridge-interface, --pod-interface-name-prefix)",
+            ),
+            value: json!({
+                "bridgeInterface": s.detect_local.bridge_interface,
+                "interfaceNamePrefix": s.detect_local.interface_name_prefix,
+            }),
+        },
+        entry("clusterIPsCheck", "cluster-ips-check", json!(s.cluster_ips_check == Some(true))),
         entry("serviceCIDR", "service-cidr", json!(s.service_cidr.to_string())),
         entry("nodePortRange", "node-port-range", json!(ports)),
         entry("serviceLoadBalancer", "service-load-balancer", json!(s.service_load_balancer)),

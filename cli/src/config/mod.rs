@@ -8,6 +8,7 @@ mod cluster_access;
 pub(crate) mod configz;
 pub(crate) mod connect;
 pub(crate) mod control;
+pub(crate) mod detect_local;
 pub(crate) mod field_names;
 pub(crate) mod file;
 mod flags;
@@ -31,6 +32,7 @@ use anyhow::Context as _;
 pub(crate) use addresses::Addresses;
 use audit::AuditSettings;
 pub(crate) use cluster_access::{ClusterAccess, ClusterAccessFlags, IdentityFlags};
+use detect_local::DetectLocalSettings;
 pub(crate) use flags::Flags;
 pub(crate) use kubelet::KubeletSettings;
 pub(crate) use problem::Problem;
@@ -139,7 +141,11 @@ pub(crate) struct Settings {
     pub(crate) agent_health_bind: SocketAddr,
     pub(crate) proxy_health_bind: SocketAddr,
     pub(crate) proxy_metrics_bind: SocketAddr,
-    pub(crate) cluster_cidr: Ranges,
+    /// If configured; else see [`Self::cluster_cidr`].
+    pub(crate) cluster_cidr: Option<Ranges>,
+    pub(crate) detect_local: DetectLocalSettings,
+    /// If configured; else with a control plane in the same process.
+    pub(crate) cluster_ips_check: Option<bool>,
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
     /// Services of type LoadBalancer get the addresses of nodes.
@@ -220,7 +226,9 @@ impl Settings {
             agent_health_bind: local(10248),
             proxy_health_bind: all(10256),
             proxy_metrics_bind: local(10249),
-            cluster_cidr: Ranges::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
+            cluster_cidr: None,
+            detect_local: DetectLocalSettings::default(),
+            cluster_ips_check: None,
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
             service_load_balancer: true,
@@ -322,6 +330,19 @@ impl Settings {
         self.node_ip.unwrap_or_else(|| self.default_route_ip.into())
     }
 
+    /// The ranges of pods: configured, or what nodes of the built-in network usually get. CNI plugins have ranges of
+    /// their own, which are not known here: none, as for kube-proxy.
+    pub(crate) fn cluster_cidr(&self) -> Ranges {
+        self.cluster_cidr.clone().unwrap_or_else(|| match self.network {
+            PodNetwork::Routed => Self::default_cluster_cidr(),
+            PodNetwork::Cni => Ranges::none(),
+        })
+    }
+
+    fn default_cluster_cidr() -> Ranges {
+        Ranges::v4(Ipv4Addr::new(10, 244, 0, 0), 16)
+    }
+
     /// The API's listen addresses: configured, or loopback and the node's address, where pods reach it.
     pub(crate) fn api_bind_addresses(&self) -> Addresses {
         let at = |ip: IpAddr| SocketAddr::new(ip, API_PORT);
@@ -350,6 +371,10 @@ impl Settings {
     /// The settings of a node whose control plane is in the same process: unless configured, pods use its DNS.
     pub(crate) fn of_standalone(&self) -> Self {
         let mut settings = self.clone();
+        // Its controllers give nodes their ranges.
+        settings.cluster_cidr.get_or_insert_with(Self::default_cluster_cidr);
+        // Its range of Services is known, and no kube-proxy writes the same rules beside.
+        settings.cluster_ips_check.get_or_insert(true);
         if settings.cluster_dns.is_empty() && self.cluster_dns_bind_address().is_some() {
             let range = self.service_cidr.ipv4();
             settings.cluster_dns.extend(range.map(|range| IpAddr::V4(windlass_control::dns::service_ip(range))));
@@ -392,16 +417,20 @@ impl Settings {
                 problems.push(format!("{name} {} must be an absolute path below /", path.display()));
             }
         }
-        if self.cluster_cidr.overlap(&self.service_cidr) {
-            problems.push(format!("clusterCIDR {} and serviceCIDR {} overlap", self.cluster_cidr, self.service_cidr));
+        let cluster_cidr = self.cluster_cidr();
+        if cluster_cidr.overlap(&self.service_cidr) {
+            problems.push(format!("clusterCIDR {cluster_cidr} and serviceCIDR {} overlap", self.service_cidr));
         }
-        match self.cluster_cidr.ipv4() {
-            None => problems.push(format!("clusterCIDR {} has no range of IPv4", self.cluster_cidr)),
-            Some((_, 25..)) => {
-                problems.push(format!("clusterCIDR {} is too small: each node gets a /24 of it", self.cluster_cidr));
+        match cluster_cidr.ipv4() {
+            None if self.network == PodNetwork::Routed && !cluster_cidr.is_none() => {
+                problems.push(format!("clusterCIDR {cluster_cidr} has no range of IPv4"));
             }
-            Some(_) => {}
+            Some((_, 25..)) => {
+                problems.push(format!("clusterCIDR {cluster_cidr} is too small: each node gets a /24 of it"));
+            }
+            _ => {}
         }
+        problems.extend(proxy::proxy_config(self).validated().err().into_iter().flatten());
         if !self.service_cidr.ipv4().is_some_and(|(_, length)| (12..=28).contains(&length)) {
             problems.push(format!("serviceCIDR {} must have a range of IPv4 between /12 and /28", self.service_cidr));
         }

@@ -1,6 +1,6 @@
 //! The service proxy's configuration from the settings.
 
-use windlass_proxy::{Config, rules::Layout};
+use windlass_proxy::{Config, ValidConfig, rules::Layout};
 
 use super::{RulesLayout, Settings};
 
@@ -9,7 +9,10 @@ pub(crate) fn proxy_config(settings: &Settings) -> Config {
     Config {
         node_name: settings.node_name.clone(),
         node_ips: settings.node_ips().iter().collect(),
-        cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
+        cluster_cidrs: settings.cluster_cidr().iter().copied().collect(),
+        detect_local: settings.detect_local.config(),
+        cluster_ips_check: settings.cluster_ips_check == Some(true),
+        service_cidrs: settings.service_cidr.iter().copied().collect(),
         healthz_bind: Some(settings.proxy_health_bind),
         metrics_bind: Some(settings.proxy_metrics_bind),
         layout: match settings.rules_layout {
@@ -20,4 +23,12 @@ pub(crate) fn proxy_config(settings: &Settings) -> Config {
         table_snapshot: settings.run_dir.join("proxy-before.json"),
         ..Config::default()
     }
+}
+
+/// The same, validated, to be run.
+///
+/// # Errors
+/// All problems, which [`Settings`] has reported before.
+pub(crate) fn valid_proxy_config(settings: &Settings) -> anyhow::Result<ValidConfig> {
+    proxy_config(settings).validated().map_err(|problems| anyhow::anyhow!(problems.join("; ")))
 }

@@ -8,14 +8,38 @@ use std::{
 
 use windlass_kit::net::{Cidr, Family};
 
-/// At most one range per family, IPv4 first; never empty.
+/// At most one range per family, IPv4 first. Empty for none, which is not the same as not set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<Cidr>);
 
 impl Ranges {
+    /// Ranges of different families.
+    ///
+    /// # Errors
+    /// Two of one family.
+    pub(crate) fn new(mut ranges: Vec<Cidr>) -> Result<Self, String> {
+        ranges.sort_by_key(Cidr::family);
+        if ranges.windows(2).any(|pair| pair[0].family() == pair[1].family()) {
+            let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+            return Err(format!(
+                "{:?} has two ranges of one family; give one of IPv4 and one of IPv6 at most",
+                texts.join(",")
+            ));
+        }
+        Ok(Self(ranges))
+    }
+
     /// A single IPv4 range.
     pub(crate) fn v4(base: Ipv4Addr, length: u8) -> Self {
         Self(vec![Cidr::new(IpAddr::V4(base), length)])
+    }
+
+    pub(crate) fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Cidr> {
@@ -41,12 +65,8 @@ impl FromStr for Ranges {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut ranges = text.split(',').map(|part| part.trim().parse()).collect::<Result<Vec<Cidr>, String>>()?;
-        ranges.sort_by_key(Cidr::family);
-        if ranges.windows(2).any(|pair| pair[0].family() == pair[1].family()) {
-            return Err(format!("{text:?} has two ranges of one family; give one of IPv4 and one of IPv6 at most"));
-        }
-        Ok(Self(ranges))
+        let parts = text.split(',').filter(|_| !text.trim().is_empty());
+        Self::new(parts.map(|part| part.trim().parse()).collect::<Result<Vec<Cidr>, String>>()?)
     }
 }
 

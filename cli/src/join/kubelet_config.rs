@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::file;
+use super::feature_gates;
+use crate::config::{file, kube_proxy::foreign_ranges};
 
 /// The imported settings, and the skipped fields with reasons.
 #[derive(Debug, Default, PartialEq)]
@@ -119,6 +120,10 @@ pub(crate) fn import(text: &str, exists: impl Fn(&Path) -> bool) -> Result<Impor
         }
     }
     for (name, value) in &all {
+        if let ("featureGates", Some(gates)) = (name.as_str(), value.as_object()) {
+            import.skipped.extend(feature_gates::not_taken(gates));
+            continue;
+        }
         let set = match value {
             // A boolean that is present was set.
             Value::Bool(_) => SUPPORTED.contains(&name.as_str()) || !is_zero(value),
@@ -175,13 +180,21 @@ fn import_field(import: &mut ImportedSettings, name_here: &'static str, kubelet_
 
 /// The settings from kubeadm's ClusterConfiguration.
 pub(crate) fn from_cluster_configuration(text: &str) -> Vec<(&'static str, Value)> {
-    let Ok(all) = serde_saphyr::from_str::<Value>(text) else { return Vec::new() };
-    let networking = &all["networking"];
-    [("podSubnet", "clusterCIDR"), ("serviceSubnet", "serviceCIDR"), ("dnsDomain", "clusterDomain")]
-        .into_iter()
-        .map(|(kubelet_name, name_here)| (name_here, networking[kubelet_name].clone()))
-        .filter(|(name_here, value)| !is_zero(value) && validate(name_here, value).is_ok())
-        .collect()
+    let Ok(Value::Object(all)) = serde_saphyr::from_str::<Value>(text) else { return Vec::new() };
+    let networking = all.get("networking").cloned().unwrap_or_default();
+    let field = |name: &str| networking[name].as_str().unwrap_or_default();
+    // Without a range kube-proxy gets none from kubeadm: pods have addresses of the CNI plugin's choice, which must not
+    // be taken for others by a default of ours. Go's parser clears bits beyond a length.
+    let ranges = |name: &str| foreign_ranges(field(name)).ok().map(|ranges| json!(ranges.to_string()));
+    [
+        ("clusterCIDR", ranges("podSubnet")),
+        ("serviceCIDR", ranges("serviceSubnet").filter(|text| !is_zero(text))),
+        ("clusterDomain", Some(json!(field("dnsDomain"))).filter(|text| !is_zero(text))),
+    ]
+    .into_iter()
+    .filter_map(|(name_here, value)| Some((name_here, value?)))
+    .filter(|(name_here, value)| validate(name_here, value).is_ok())
+    .collect()
 }
 
 /// The text of a configuration file with these settings.

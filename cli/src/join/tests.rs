@@ -208,7 +208,7 @@ fn what_is_set_is_taken_or_named() {
         assert_eq!(one(text), [(name, value.to_owned())], "{text}");
     }
     for (text, words) in [
-        ("featureGates: {A: true}\n", "no such setting"),
+        ("featureGates: {A: true}\n", "no such gate"),
         ("cpuManagerPolicy: static\n", "no such setting"),
         ("maxPods: many\n", "maxPods"),
         ("clusterDNS: [nowhere]\n", "clusterDNS"),
@@ -248,8 +248,10 @@ fn addresses_come_from_kubeadms_configuration() {
     );
     assert_eq!(
         kubelet_config::from_cluster_configuration("networking: {podSubnet: \"\", serviceSubnet: 10.2.0.1/16}\n"),
-        []
+        [("clusterCIDR", json!("")), ("serviceCIDR", json!("10.2.0.0/16"))]
     );
+    let without = "kind: ClusterConfiguration\nnetworking: {serviceSubnet: 10.2.0.0/16}\n";
+    assert_eq!(kubelet_config::from_cluster_configuration(without)[0], ("clusterCIDR", json!("")));
     assert_eq!(kubelet_config::from_cluster_configuration("["), []);
 }
 

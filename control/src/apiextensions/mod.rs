@@ -11,6 +11,6 @@ mod naming;
 mod watch;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use watch::CustomResources;

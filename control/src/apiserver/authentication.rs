@@ -23,6 +23,17 @@ pub struct Authenticated {
     pub user: User,
     /// The audiences.
     pub audiences: Vec<String>,
+    /// What else is to be said of it.
+    pub remarks: Remarks,
+}
+
+/// What an authenticator says of a token that it takes.
+#[derive(Debug, Clone, Default)]
+pub struct Remarks {
+    /// To the client.
+    pub warning: Option<&'static str>,
+    /// In the audit log: a key and its value.
+    pub audit: Option<(&'static str, String)>,
 }
 
 /// How a request was authenticated.
@@ -78,9 +89,9 @@ impl Api {
         &self,
         extensions: &Extensions,
         headers: &HeaderMap,
-    ) -> Result<(User, Credentials), ApiError> {
+    ) -> Result<(User, Credentials, Remarks), ApiError> {
         if let Some(user) = extensions.get::<User>() {
-            return Ok((user.clone().authenticated(), Credentials::InProcess));
+            return Ok((user.clone().authenticated(), Credentials::InProcess, Remarks::default()));
         }
         if let Some(peer) = extensions.get::<ClientIdentity>() {
             let mut user = User { name: peer.name.clone(), groups: peer.groups.clone(), ..User::default() };
@@ -91,13 +102,13 @@ impl Api {
                 if !peer.fingerprint.is_empty() {
                     user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", peer.fingerprint)]);
                 }
-                return Ok((user.authenticated(), Credentials::Certificate));
+                return Ok((user.authenticated(), Credentials::Certificate, Remarks::default()));
             }
         }
         let shown = serve::bearer(headers)?;
         let websocket_token = protocol_token(headers)?;
         let Some(token) = shown.or(websocket_token.as_deref()) else {
-            return Ok((User::anonymous(), Credentials::Other));
+            return Ok((User::anonymous(), Credentials::Other, Remarks::default()));
         };
         let caller = extensions.get::<Caller>();
         let Ok(known) = self.authenticate_token(token.trim(), &[]) else {
@@ -108,7 +119,7 @@ impl Api {
         if let Some(caller) = caller {
             caller.authenticated();
         }
-        Ok((known.user.authenticated(), Credentials::Other))
+        Ok((known.user.authenticated(), Credentials::Other, known.remarks))
     }
 
     /// The user of a token.

@@ -81,7 +81,7 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
     let address = parts.extensions.get::<Caller>().and_then(Caller::address).map(|address| address.ip());
     let sent = Sent { uri: &parts.uri, headers: &parts.headers, address };
     let begin = |user: &User| Audit::begin(api.inner.audit.as_ref(), &id, user, &route.attributes(), sent);
-    let (caller, credentials) = match api.authenticate(&parts.extensions, &parts.headers) {
+    let (caller, credentials, remarks) = match api.authenticate(&parts.extensions, &parts.headers) {
         Ok(known) => known,
         Err(error) => {
             let audit = begin(&User::default());
@@ -93,10 +93,17 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
         }
     };
     let audit = begin(&caller);
+    if let Some((key, value)) = remarks.audit {
+        audit.annotate(key, value);
+    }
+    let warnings = Warnings::default();
+    warnings.extend(remarks.warning.map(str::to_owned));
     let response = match api.impersonate(&caller, &mut parts.headers) {
         Err(error) => {
             audit.refused(&error);
-            error.into_response()
+            let mut response = error.into_response();
+            warnings.write(&mut response);
+            response
         }
         Ok(impersonated) => {
             if let Some(user) = &impersonated {
@@ -111,7 +118,7 @@ pub(super) async fn handle(api: Api, request: Request) -> Response {
                 credentials,
                 accept: Accept::read(&parts.headers).recorded(audit.wants_response()),
                 audit: audit.clone(),
-                warnings: Warnings::default(),
+                warnings,
                 content_type: header_text(&parts.headers, header::CONTENT_TYPE),
                 method: parts.method,
                 uri: parts.uri,

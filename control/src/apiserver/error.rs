@@ -145,6 +145,13 @@ impl ApiError {
         Self { details: json!({"group": "meta.k8s.io", "kind": kind, "causes": causes}), ..error }
     }
 
+    /// What is no resource, and is invalid.
+    pub(crate) fn invalid_of(kind: &str, name: &str, errors: &[FieldError]) -> Self {
+        let error = Self::of_fields(kind, name, errors);
+        let causes = error.details["causes"].clone();
+        Self { details: json!({"name": name, "kind": kind, "causes": causes}), ..error }
+    }
+
     /// An invalid review. Upstream names the group alone.
     pub(crate) fn invalid_review(group: &str, errors: &[FieldError]) -> Self {
         let error = Self::of_fields(&format!(".{group}"), "", errors);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::http::header;
 use serde_json::{Value, json};
 use windlass_apimachinery::{
+    field::go_quoted,
     managed_fields::{ApplyError, FieldSet, OneVersion, Request, Type, Versions, apply, update},
     schema::Schema,
 };
@@ -156,7 +157,8 @@ fn faults_of_manager(manager: &str) -> Vec<(Cause, String)> {
     }
     if let Some((at, odd)) = manager.char_indices().find(|(_, c)| !is_printable(*c)) {
         let code = u32::from(odd);
-        let detail = format!("Invalid value: {manager:?}: invalid character U+{code:04X} (at position {at})");
+        let detail =
+            format!("Invalid value: {}: invalid character U+{code:04X} (at position {at})", go_quoted(manager));
         faults.push((Cause::Invalid, detail));
     }
     faults

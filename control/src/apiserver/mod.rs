@@ -72,7 +72,7 @@ pub use admission::{AdmissionAttributes, AdmissionPlugin, Operation};
 pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, ObjectReference};
 #[cfg(test)]
 pub(crate) use authentication::protocol_token;
-pub use authentication::{Authenticated, TokenAuthenticator};
+pub use authentication::{Authenticated, Remarks, TokenAuthenticator};
 pub(crate) use authentication::{CREDENTIAL_ID, protocols_without_token};
 pub use authorization::{
     Attributes, Authorizer, Authorizers, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules,
@@ -102,8 +102,7 @@ use limits::Limits;
 use request_metrics::RequestMetrics;
 use types::{Catalogs, Definition, TypeSchema};
 
-/// The version that clients see; `+windlass` marks the build.
-pub const VERSION: &str = "v1.36.2+windlass";
+pub use windlass_kit::build_info::VERSION;
 
 /// What an API server is made of.
 #[derive(Debug)]

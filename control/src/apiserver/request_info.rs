@@ -328,7 +328,9 @@ impl RequestOptions {
         match self.resource_version.as_str() {
             "" | "0" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
-                ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion is not a number"))
+                ApiError::bad_request(format!(
+                    "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+                ))
             }),
         }
     }

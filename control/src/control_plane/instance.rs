@@ -2,6 +2,8 @@
 
 use std::{net::Ipv4Addr, ops::RangeInclusive, sync::Arc};
 
+use windlass_kit::metrics::Metrics as _;
+
 use crate::{
     apiserver::{
         Api, AuditSink, Authorizer, Authorizers, Components, Document, KubeletClient, PrivilegedGroups,
@@ -12,7 +14,7 @@ use crate::{
     pki::MASTERS_GROUP,
     plugin::{
         admission::{self, AdmissionConfiguration},
-        authenticator::ServiceAccountTokens,
+        authenticator::{ServiceAccountTokens, TokenUses},
         authorizer::{NodeAuthorizer, RbacAuthorizer},
     },
     service_account_tokens::{CONFIGURATION_PATH, KEY_SET_PATH, TokenIssuer},
@@ -56,6 +58,8 @@ pub(crate) struct Instance {
     pub(crate) api: Api,
     /// The usage that `metrics.k8s.io` shows.
     pub(crate) usage: Usage,
+    /// The tokens of service accounts that are used.
+    pub(crate) token_uses: Arc<TokenUses>,
     /// The cluster IPs and node ports.
     #[cfg(test)]
     pub(crate) allocator: Arc<ServiceAllocator>,
@@ -91,8 +95,10 @@ impl Instance {
         let authorizers = Authorizers::new(authorizers);
         let documents = tokens.as_deref().map(documents).unwrap_or_default();
         let mut token_authenticators = config.token_authenticators.clone();
+        let token_uses: Arc<TokenUses> = Arc::default();
         token_authenticators.extend(tokens.map(|tokens| {
-            Arc::new(ServiceAccountTokens { store: store.clone(), tokens }) as Arc<dyn TokenAuthenticator>
+            let uses = Arc::clone(&token_uses);
+            Arc::new(ServiceAccountTokens { store: store.clone(), tokens, uses }) as Arc<dyn TokenAuthenticator>
         }));
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
@@ -105,9 +111,13 @@ impl Instance {
             audit: config.audit.clone(),
             documents,
         };
+        let api = Api::new(store.clone(), components);
+        let counted = Arc::clone(&token_uses);
+        api.metrics().register(move |page| counted.write(page));
         Self {
-            api: Api::new(store.clone(), components),
+            api,
             usage,
+            token_uses,
             #[cfg(test)]
             allocator,
         }

@@ -42,7 +42,7 @@ use crate::{
     plugin::{
         admission::{AdmissionConfiguration, AdmissionError},
         audit::{AuditConfig, AuditError, AuditLog},
-        authenticator::{StaticTokens, TokenFileError},
+        authenticator::{StaticTokens, TokenFileError, TokenUses},
     },
     service_account_tokens::{self, TokenIssuer},
     store::{self, Store},
@@ -134,6 +134,7 @@ pub enum Error {
 pub struct ControlPlane {
     api: Api,
     usage: Usage,
+    token_uses: Arc<TokenUses>,
     custom_resources: Arc<CustomResources>,
     store: Store,
     pki: Arc<RwLock<Arc<Pki>>>,
@@ -207,6 +208,7 @@ impl ControlPlane {
         let plane = Self {
             api,
             usage: instance.usage,
+            token_uses: instance.token_uses,
             custom_resources: Arc::new(custom_resources),
             store,
             pki,
@@ -322,6 +324,16 @@ impl ControlPlane {
     pub async fn expire_events(self, shutdown: CancellationToken) -> Result<(), Error> {
         let client = self.client(User::internal("system:event-sweeper"));
         event_ttl::sweep(&self.store, &client, &shutdown).await;
+        Ok(())
+    }
+
+    /// Writes to the labels of service accounts' secrets when their tokens are used, until `shutdown`.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn note_token_uses(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let client = self.client(User::api_server());
+        self.token_uses.write_labels(&client, &shutdown).await;
         Ok(())
     }
 

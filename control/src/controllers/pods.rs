@@ -1,4 +1,4 @@
-//! Predicates of pods for controllers. Pure.
+//! Predicates of pods for controllers, and how they end those that they do not own.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use super::runtime::CachedPod;
+use super::runtime::{CachedPod, Error, Key};
+use crate::pod_ending::{DISRUPTION_TARGET, Ending, Failed, Target};
 
 /// Succeeded or Failed: its containers do not run again.
 pub(crate) fn is_terminal(pod: &CachedPod) -> bool {
@@ -97,4 +98,23 @@ pub(crate) fn selects<'a>(
         }
     }
     any
+}
+
+/// Ends a pod; returns whether it was this that deleted it.
+///
+/// # Errors
+/// When the API refuses.
+pub(crate) async fn end(client: &kube::Client, pod: &CachedPod, ending: &Ending<'_>) -> Result<bool, Error> {
+    let meta = &pod.metadata;
+    let target = Target {
+        namespace: meta.namespace.as_deref().unwrap_or_default(),
+        name: meta.name.as_deref().unwrap_or_default(),
+        uid: meta.uid.as_deref().unwrap_or_default(),
+        generation: meta.generation,
+        is_terminal: is_terminal(pod),
+        condition: condition(pod, DISRUPTION_TARGET),
+    };
+    let failed =
+        |Failed { action, source }| Error::Api { action, object: Key::of(meta).to_string(), source: Box::new(source) };
+    ending.end(client, &target).await.map_err(failed)
 }

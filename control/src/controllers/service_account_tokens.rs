@@ -15,14 +15,20 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_object};
+use super::runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error, same_object};
 use crate::service_account_tokens::{LEGACY_ISSUER, SECRET_TYPE, TokenIssuer};
 
-const NAME: &str = "kubernetes.io/service-account.name";
-const UID: &str = "kubernetes.io/service-account.uid";
+pub(super) const NAME: &str = "kubernetes.io/service-account.name";
+pub(super) const UID: &str = "kubernetes.io/service-account.uid";
 const TOKEN: &str = "token";
 const CA: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
+
+/// Secrets with tokens by the account that they name.
+const SECRETS_BY_ACCOUNT: Index<Secret> = Index::new("service account", |secret| {
+    let account = secret.annotations().get(NAME).filter(|_| is_token(secret));
+    account.map(|name| Key::new(secret.namespace().unwrap_or_default(), name).to_string()).into_iter().collect()
+});
 
 /// What the controller is made of beside the API.
 #[derive(Clone)]
@@ -49,6 +55,7 @@ impl Controller for ServiceAccountTokens {
     fn subscribe(context: &mut Context<Key>, config: TokensConfig) -> Self {
         let secrets = context.informer::<Secret>();
         let accounts = context.informer::<PartialObjectMeta<ServiceAccount>>();
+        secrets.index(&SECRETS_BY_ACCOUNT);
         let queue = context.queue();
         secrets.on_change(move |_, new: Option<&Arc<Secret>>| {
             if let Some(secret) = new.filter(|secret| is_token(secret)) {
@@ -57,19 +64,15 @@ impl Controller for ServiceAccountTokens {
         });
         let (queue, cache) = (context.queue(), secrets.cache());
         accounts.on_change(move |old, new| {
-            // Of changes only those of the uid matter: few secrets are of this type.
+            // Of changes only those of the uid matter.
             if let (Some(old), Some(new)) = (old, new)
                 && old.metadata.uid == new.metadata.uid
             {
                 return;
             }
             let Some(account) = new.or(old) else { return };
-            let of = |secret: &Arc<Secret>| {
-                is_token(secret)
-                    && secret.metadata.namespace == account.metadata.namespace
-                    && secret.annotations().get(NAME) == account.metadata.name.as_ref()
-            };
-            cache.all().iter().filter(|secret| of(secret)).for_each(|secret| queue.add(Key::of(&secret.metadata)));
+            let secrets = cache.by_index(&SECRETS_BY_ACCOUNT, &Key::of(&account.metadata).to_string());
+            secrets.iter().for_each(|secret| queue.add(Key::of(&secret.metadata)));
         });
         Self { client: context.client(), secrets: secrets.cache(), accounts: accounts.cache(), config }
     }
@@ -110,7 +113,7 @@ impl Controller for ServiceAccountTokens {
     }
 }
 
-fn is_token(secret: &Secret) -> bool {
+pub(super) fn is_token(secret: &Secret) -> bool {
     secret.type_.as_deref() == Some(SECRET_TYPE)
 }
 

@@ -114,7 +114,7 @@ impl ClusterDns {
     /// # Errors
     /// When a port is taken, or the domain is no name.
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let tcp = serve::listen("the cluster's DNS", config.listen).await?;
+        let tcp = serve::listen("the cluster's DNS", serve::ListenAddress::At(config.listen)).await?;
         // The same port for both, if any will do.
         let address = tcp.local_addr().unwrap_or(config.listen);
         let udp = UdpSocket::bind(address).await.map_err(|reason| Error::Bind { address, reason })?;

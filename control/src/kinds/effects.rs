@@ -17,7 +17,7 @@ const WEBHOOKS: Effect = Effect::Stored(Inert {
     undone: "its webhooks are not called: every request is admitted as if it were not there",
     holds: |object| object["webhooks"].as_array().is_some_and(|webhooks| !webhooks.is_empty()),
 });
-const DEVICES: Effect = inert("no devices are allocated: pods that claim them run without");
+const DEVICES: Effect = inert("no devices are allocated: pods that claim them wait");
 const CSI: Effect = inert("no volumes of CSI drivers are provisioned, attached or mounted");
 const FAIRNESS: Effect = inert("it does not decide how requests are queued: they are limited as a whole, by class");
 

@@ -9,8 +9,9 @@ pub(crate) const NO_VICTIMS: &str = "No preemption victims found for incoming po
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 pub(crate) const NEVER_PREEMPTS: &str = "not eligible due to preemptionPolicy=Never.";
 pub(crate) const VICTIM_TERMINATES: &str = "not eligible due to a terminating pod on the nominated node.";
-/// What DynamicResources has to say to a pod without claims of devices.
+/// What DynamicResources has to say to a pod without claims of devices, and to one with some.
 const NO_DEVICES: &str = "no new claims to deallocate";
+const NOTHING_TO_DEALLOCATE: &str = "still not schedulable";
 /// What it says after a PreFilter has rejected the pod, since it has not come to its own; preemption is not tried then.
 const NO_STATE: &str = "not found";
 
@@ -48,11 +49,17 @@ pub(crate) fn pre_filter_error(nodes: usize, why: &str) -> String {
 }
 
 /// The message of a pod that fits none of `nodes`; `preemption` is why preemption does not help, `None` when it does.
-pub(crate) fn fit_error(nodes: usize, reasons: &Histogram<'_>, preemption: Option<&str>) -> String {
+pub(crate) fn fit_error(
+    nodes: usize,
+    reasons: &Histogram<'_>,
+    claims_devices: bool,
+    preemption: Option<&str>,
+) -> String {
     if nodes == 0 {
         return NO_NODES.to_owned();
     }
-    let why_not = preemption.map_or_else(String::new, |why| format!(" {NO_DEVICES}, preemption: {why}"));
+    let devices = if claims_devices { NOTHING_TO_DEALLOCATE } else { NO_DEVICES };
+    let why_not = preemption.map_or_else(String::new, |why| format!(" {devices}, preemption: {why}"));
     format!("0/{nodes} nodes are available: {}.{why_not}", reasons.text())
 }
 

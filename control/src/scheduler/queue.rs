@@ -77,13 +77,14 @@ impl Group {
 impl Demands {
     fn signature(&self) -> Signature {
         let Self { pod, constraints, claims, exclusive, nominated, .. } = self;
-        let Constraints { selector, required, tolerations, spread, features, preempts, .. } = &**constraints;
+        let Constraints { selector, required, tolerations, spread, features, claims_devices, preempts, .. } =
+            &**constraints;
         let own = (pod.priority, preempts, &pod.requests, &pod.ports, &pod.disks, selector, required, tolerations);
         let among = self.depends_on_pods().then(|| {
             let spread: Vec<String> = spread.iter().map(|constraint| constraint.text()).collect();
             (&pod.namespace, &pod.labels, pod.affinity.as_ref().map(|affinity| affinity.required_text()), spread)
         });
-        format!("{:?}", (own, features, claims, exclusive, nominated, among)).into()
+        format!("{:?}", (own, features, claims_devices, claims, exclusive, nominated, among)).into()
     }
 
     /// Whether pods of other nodes decide where it fits.

@@ -2,19 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use k8s_openapi::{
     api::core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use windlass_kit::{
     events::{Recorder, Severity},
     objects::claims::{BOUND_BY_CONTROLLER, SELECTED_NODE},
+};
+
+use crate::{
+    fan_out::bounded_join,
+    pod_ending::{Ending, Failed, Target},
 };
 
 use super::{
@@ -208,32 +212,26 @@ impl Writer {
             }
         }
         let evictions = preemption.victims.iter().map(|victim| self.evict(preemptor, victim, &preemption.node));
-        join_all(evictions).await.into_iter().collect()
+        bounded_join(evictions).await.into_iter().collect()
     }
 
     /// Upstream's `PreemptPod`.
     async fn evict(&self, preemptor: &PodInfo, victim: &PodReference, node: &str) -> Result<(), String> {
-        let mut condition = json!({
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "PreemptionByScheduler",
-            "message": messages::disruption(SCHEDULER_NAME),
-            "lastTransitionTime": Time(jiff::Timestamp::now()),
-        });
-        observe(&mut condition, victim.generation);
-        match self.patch_status(victim, &json!({"conditions": [condition]})).await {
-            Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) => {
-                return Err(format!("writing the condition of {}/{}: {error}", victim.namespace, victim.name));
-            }
-            Ok(()) => {}
-        }
-        let preconditions = Preconditions { uid: Some(victim.uid.clone()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match self.pods(&victim.namespace).delete(&victim.name, &params).await {
-            Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) => return Err(format!("deleting {}/{}: {error}", victim.namespace, victim.name)),
-            Ok(_) => {}
+        let message = messages::disruption(SCHEDULER_NAME);
+        let target = Target {
+            namespace: &victim.namespace,
+            name: &victim.name,
+            uid: &victim.uid,
+            generation: victim.generation,
+            is_terminal: false,
+            condition: None,
+        };
+        let ended = Ending::evicted(("PreemptionByScheduler", &message)).end(&self.client, &target).await;
+        let failed = |Failed { action, source }: Failed| {
+            format!("failed to {action} {}/{}: {source}", victim.namespace, victim.name)
+        };
+        if !ended.map_err(failed)? {
+            return Ok(());
         }
         let text = messages::preempted(&preemptor.uid, node);
         self.recorder.record(&reference_of(victim), Severity::Normal, "Preempted", text);
@@ -245,11 +243,6 @@ impl Writer {
 async fn in_time<T>(writes: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let answered = tokio::time::timeout(WRITE_TIMEOUT, writes).await;
     answered.unwrap_or_else(|_| Err("the API did not answer in time".to_owned()))
-}
-
-/// Whether a pod does not exist any more, or another one has its name.
-fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_not_found() || status.is_conflict())
 }
 
 /// The generation of the pod that a condition is about, where the API counts it.

@@ -31,7 +31,7 @@ impl RetryAfter {
         if status != StatusCode::TOO_MANY_REQUESTS && !status.is_server_error() {
             return None;
         }
-        let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+        let seconds = std::str::from_utf8(headers.get(RETRY_AFTER)?.as_bytes()).ok()?.trim().parse().ok()?;
         let wait = Duration::from_secs(seconds);
         self.retries = self.retries.checked_sub(1)?;
         self.patience = self.patience.checked_sub(wait)?;

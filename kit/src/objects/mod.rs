@@ -10,6 +10,7 @@ pub mod label_selector;
 pub mod node_labels;
 pub mod node_selector;
 pub mod pod_defaults;
+pub mod pod_secrets;
 pub mod requests;
 pub mod resources;
 pub mod schedule;

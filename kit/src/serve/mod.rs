@@ -12,6 +12,7 @@ mod dns_rebinding;
 pub mod headers;
 mod in_process;
 mod limits;
+mod listener;
 mod port_owner;
 mod stall;
 mod tls;
@@ -48,6 +49,7 @@ use limits::{
     CONNECTION_WINDOW, HANDSHAKE_TIMEOUT, HEADER_READ_TIMEOUT, Limits, MAX_CONCURRENT_STREAMS, MAX_HEADER_BYTES,
     STREAM_WINDOW, SWEEP_INTERVAL,
 };
+pub use listener::{ListenAddress, Listener};
 use stall::{Socket, Streams};
 pub use tls::{Pems, Tls, certificates, ends_at, identity};
 
@@ -87,12 +89,15 @@ pub enum ServeError {
     Certificate(String),
 }
 
-/// Binds a port for `what`.
+/// Binds a port for `what`. An unspecified address is one of both families.
 ///
 /// # Errors
 /// Names the port and, when it is in use, the process that has it.
-pub async fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|e| {
+#[allow(clippy::unused_async, reason = "it must be called in a runtime")]
+pub async fn listen(what: &'static str, address: impl Into<ListenAddress>) -> Result<TcpListener, ServeError> {
+    let address = address.into();
+    address.bind().map_err(|e| {
+        let address = address.address();
         let holder = (e.kind() == std::io::ErrorKind::AddrInUse).then(|| port_owner::of(address.port())).flatten();
         ServeError::Listen { what, address, reason: e.to_string(), holder: holder.unwrap_or_default() }
     })
@@ -145,8 +150,14 @@ impl Server {
 
 /// Serves without TLS until `shutdown`: for what anybody who can connect may read. On a loopback address it only
 /// accepts local names.
-pub async fn serve_plain(name: &'static str, listener: TcpListener, router: Router, shutdown: CancellationToken) {
-    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+pub async fn serve_plain(
+    name: &'static str,
+    listener: impl Into<Listener>,
+    router: Router,
+    shutdown: CancellationToken,
+) {
+    let listener = listener.into();
+    let is_local = listener.local_addr().is_some_and(|address| address.ip().is_loopback());
     let router = if is_local { dns_rebinding::only_local_names(router) } else { router };
     serve(Server::new(name, router, Limits::of_process(), ReservedAddresses::default()), listener, None, shutdown)
         .await;
@@ -162,10 +173,10 @@ pub async fn serve_tls(
     reserved: ReservedAddresses,
     shutdown: CancellationToken,
 ) {
-    serve(Server::new(name, router, Limits::of_process(), reserved), listener, Some(tls), shutdown).await;
+    serve(Server::new(name, router, Limits::of_process(), reserved), listener.into(), Some(tls), shutdown).await;
 }
 
-async fn serve(server: Server, listener: TcpListener, tls: Option<Tls>, shutdown: CancellationToken) {
+async fn serve(server: Server, listener: Listener, tls: Option<Tls>, shutdown: CancellationToken) {
     let graceful = GracefulShutdown::new();
     let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -199,7 +210,7 @@ async fn serve(server: Server, listener: TcpListener, tls: Option<Tls>, shutdown
             }
         });
     }
-    drop(listener);
+    listener.close();
     let _ = tokio::time::timeout(SHUTDOWN_GRACE, graceful.shutdown()).await;
 }
 

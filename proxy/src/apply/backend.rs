@@ -2,11 +2,11 @@
 
 use std::hash::{DefaultHasher, Hasher as _};
 
-use super::{Error, Runner, command::summarize_stderr};
+use super::{Error, Runner, command::failure};
 use crate::{
     iptables_save::SavedRuleset,
     model::Family,
-    plan::{BatchLimit, RestoreBatch},
+    plan::{BatchLimit, TableBatch},
 };
 
 /// Rules in one nf_tables transaction, whose time grows with the square of its size.
@@ -218,9 +218,10 @@ impl Backend {
 
     /// Restores one batch.
     ///
-    /// # Errors [`Error::Rule`] names a refused rule and its line; a locked or exhausted kernel is [`Error::Failed`].
-    /// Each table is committed atomically, but filter may be committed when nat fails.
-    pub fn restore(&self, batch: &RestoreBatch) -> Result<(), Error> {
+    /// # Errors
+    /// [`Error::Rule`] names a refused rule and its line. The table is as before, unless the error
+    /// [says otherwise](Error::outcome).
+    pub fn restore(&self, batch: &TableBatch) -> Result<(), Error> {
         self.restore_text(&batch.text)
     }
 
@@ -235,14 +236,13 @@ impl Backend {
         if output.status.success() {
             return Ok(());
         }
-        let stderr = summarize_stderr(&output.stderr);
-        match failed_line(&stderr).and_then(|n| Some((n, text.lines().nth(n.checked_sub(1)?)?))) {
-            Some((line, rule)) => Err(Error::Rule { program, line, rule: rule.to_owned(), owner: None, stderr }),
-            None => Err(Error::Failed {
-                command: format!("{program} {}", args.join(" ")),
-                status: output.status.to_string(),
-                stderr,
-            }),
+        let failed = failure(format!("{program} {}", args.join(" ")), output.status, &output.stderr);
+        let Error::Failed { stderr, .. } = &failed else { return Err(failed) };
+        match failed_line(stderr).and_then(|n| Some((n, text.lines().nth(n.checked_sub(1)?)?))) {
+            Some((line, rule)) => {
+                Err(Error::Rule { program, line, rule: rule.to_owned(), owner: None, stderr: stderr.clone() })
+            }
+            None => Err(failed),
         }
     }
 

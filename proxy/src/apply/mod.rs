@@ -8,6 +8,8 @@ pub(crate) mod nf_tables_netlink;
 
 use std::{io, path::PathBuf};
 
+use crate::plan::Outcome;
+
 pub(crate) use backend::MIN_VERSION;
 pub use backend::{Backend, Variant};
 pub use command::Runner;
@@ -32,6 +34,22 @@ pub enum Error {
         status: String,
         /// Its standard error, shortened.
         stderr: String,
+    },
+    /// Another process held the xtables lock for too long.
+    #[error("{command} did not get the xtables lock, which another process holds: {stderr}")]
+    Locked {
+        /// Program and arguments.
+        command: String,
+        /// Its standard error, shortened.
+        stderr: String,
+    },
+    /// It was killed, or its end was not seen.
+    #[error("{command} was interrupted: {why}")]
+    Interrupted {
+        /// Program and arguments.
+        command: String,
+        /// By what.
+        why: String,
     },
     /// A rule was refused.
     #[error("{program} refused line {line}, \"{rule}\"{}: {stderr}", owner.as_ref().map(|o| format!(" of service port {o}")).unwrap_or_default())]
@@ -66,6 +84,11 @@ pub enum Error {
         /// The version it reports.
         version: String,
     },
+    /// The node's first address is of a family that this machine does not have.
+    #[error(
+        "the node's first address is of IPv6, which is disabled on this machine (net.ipv6.conf.all.disable_ipv6); enable it, or give the node an address of IPv4"
+    )]
+    NoIpv6,
     /// A service proxy runs in this network namespace.
     #[error("the service proxy is running (process {process}) and would write its rules again; stop it first")]
     Running {
@@ -102,9 +125,17 @@ const SHORTAGE_MESSAGES: [&str; 5] = [
 ];
 
 impl Error {
-    /// Another process held the xtables lock for too long; nothing was changed.
-    pub(crate) fn is_locked(&self) -> bool {
-        matches!(self, Self::Failed { stderr, .. } if stderr.contains("xtables lock"))
+    /// Another process held the xtables lock for too long: the table is as before.
+    pub(crate) const fn is_locked(&self) -> bool {
+        matches!(self, Self::Locked { .. })
+    }
+
+    /// What is known of a transaction that failed with this.
+    pub(crate) const fn outcome(&self) -> Outcome {
+        match self {
+            Self::Interrupted { .. } => Outcome::Unknown,
+            _ => Outcome::Unchanged,
+        }
     }
 
     /// The kernel lacked resources; the same input may be accepted later.

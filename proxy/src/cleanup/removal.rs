@@ -2,7 +2,7 @@
 //! mode. Pure.
 
 use crate::{
-    iptables_save::{SavedRuleset, is_jump},
+    iptables_save::{SavedRuleset, is_like_jump},
     rules::{JUMPS, StaticChain, Table, is_service_chain, is_tree_chain},
 };
 
@@ -83,7 +83,7 @@ impl<'a> Removal<'a> {
                         j.to.table() == table
                             && j.from == from
                             && (j.to != StaticChain::FilterKubeletFirewall || !keep_firewall)
-                            && is_jump(rule.text, j)
+                            && is_like_jump(rule.text, j)
                     }) || IPVS_JUMPS.iter().any(|j| j.is(table, from, rule.text));
                     if jump {
                         jumps.push_str(&format!("-D {from} {}\n", rule.text));

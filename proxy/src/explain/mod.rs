@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-pub use compare::Difference;
 pub(crate) use compare::{Comparison, differences};
+pub use compare::{Difference, Problem};
 pub use trace::{Hop, Outcome, Packet, Trace, trace};
 pub use tree::Branch;
 

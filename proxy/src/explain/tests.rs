@@ -50,11 +50,11 @@ fn differences_name_the_chain_and_the_rule() {
     assert_eq!(found.len(), 1);
     assert!(
         found[0].chain.starts_with("KUBE-SEP-")
-            && found[0].problem.starts_with("rule 2 should be")
-            && found[0].problem.ends_with("is nothing"),
+            && found[0].problem.to_string().starts_with("rule 2 should be")
+            && found[0].problem.to_string().ends_with("is nothing"),
         "{found:?}"
     );
     let extra = whole.replacen("*nat\n", "*nat\n:KUBE-SVC-OLD - [0:0]\n", 1);
-    assert_eq!(explain(WANTED, &extra).unwrap().differences[0].problem, "should not be there");
+    assert_eq!(explain(WANTED, &extra).unwrap().differences[0].problem, Problem::Extra);
     assert!(explain(WANTED, "").unwrap().differences.len() > 20);
 }

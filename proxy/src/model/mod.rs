@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 pub use services::{Affinity, Port, Protocol, Service, UdpFrontend};
-pub use slices::{Endpoint, Hints, Slice, SlicePort};
+pub use slices::{Endpoint, Hints, Slice, SliceId, SlicePort};
 pub use windlass_kit::net::{Cidr, Family, parse_ip};
 
 /// `namespace/name` of a Service.
@@ -70,8 +70,8 @@ impl NodeFacts {
 pub struct Changes {
     /// Services that changed, or whose endpoints did.
     pub services: BTreeSet<ServiceId>,
-    /// By address family: conntrack entries of UDP services may be stale.
-    pub udp: [bool; 2],
+    /// By address family: Services whose UDP conntrack entries may be stale.
+    pub udp: [BTreeSet<ServiceId>; 2],
     /// UDP frontends that a Service lost; another Service may have them now.
     pub removed_udp: BTreeSet<(Family, UdpFrontend)>,
     /// A health check node port or the endpoints behind one may have changed.
@@ -82,8 +82,10 @@ pub struct Changes {
 #[derive(Debug, Default, Clone)]
 pub struct Model {
     services: BTreeMap<ServiceId, Arc<Service>>,
-    /// Slices by Service, then by slice name.
-    slices: HashMap<ServiceId, BTreeMap<Box<str>, Slice>>,
+    /// Slices by Service, then by their id.
+    slices: HashMap<ServiceId, BTreeMap<SliceId, Arc<Slice>>>,
+    /// The Service that each slice is of, so that one whose label changes is of one Service at a time.
+    owners: HashMap<SliceId, ServiceId>,
     /// Services with a health check node port.
     health_checked: BTreeSet<ServiceId>,
     /// Services with a UDP port.
@@ -146,7 +148,9 @@ impl Model {
                 service.into_iter().flat_map(|s| s.udp_frontends(family)).map(|(frontend, _)| frontend).collect()
             };
             let (before, after) = (of(known.as_deref()), of(next));
-            self.changes.udp[family as usize] |= !(before.is_empty() && after.is_empty());
+            if !(before.is_empty() && after.is_empty()) {
+                self.changes.udp[family as usize].insert(id.clone());
+            }
             self.changes.removed_udp.extend(before.difference(&after).map(|frontend| (family, *frontend)));
         }
         self.udp_services.remove(id);
@@ -180,39 +184,45 @@ impl Model {
 
     /// Adds or updates a slice; endpoints on `node`, our node, are local.
     pub fn put_slice(&mut self, object: &objects::EndpointSlice, node: &str) -> bool {
-        let Some((service, name)) = slices::key(object) else { return false };
-        let Some(slice) = Slice::of(object, node) else { return self.remove_slice(&service, &name) };
-        let known = self.slices.get(&service).and_then(|of_service| of_service.get(&*name));
-        if known == Some(&slice) {
-            return false;
+        let id = slices::id(object);
+        let of = slices::service_of(object).and_then(|service| Some((service, Slice::of(object, node)?)));
+        let Some((service, slice)) = of else { return self.remove_slice(&id) };
+        let moved = self.owners.get(&id).is_some_and(|owner| *owner != service) && self.remove_slice(&id);
+        let known = self.slices.get(&service).and_then(|of_service| of_service.get(&id));
+        if known.is_some_and(|known| **known == slice) {
+            return moved;
         }
-        let had_udp = known.is_some_and(Slice::has_udp);
+        let had_udp = known.is_some_and(|known| known.has_udp());
         self.record_slice_change(&service, slice.family, had_udp || slice.has_udp());
-        self.slices.entry(service).or_default().insert(name, slice);
+        self.owners.insert(id.clone(), service.clone());
+        self.slices.entry(service).or_default().insert(id, Arc::new(slice));
         true
     }
 
     /// Records that a slice of a Service was added, changed or removed. A Service without endpoints may have a slice
     /// without ports, so the previous ports and those of the Service count, too.
     fn record_slice_change(&mut self, service: &ServiceId, family: Family, has_udp: bool) {
-        self.changes.udp[family as usize] |= has_udp || self.udp_services.contains(service);
+        if has_udp || self.udp_services.contains(service) {
+            self.changes.udp[family as usize].insert(service.clone());
+        }
         self.changes.health_checks |= self.health_checked.contains(service);
         self.changes.services.insert(service.clone());
     }
 
     /// Removes a slice; returns whether it existed.
     pub fn delete_slice(&mut self, object: &objects::EndpointSlice) -> bool {
-        slices::key(object).is_some_and(|(service, name)| self.remove_slice(&service, &name))
+        self.remove_slice(&slices::id(object))
     }
 
-    fn remove_slice(&mut self, service: &ServiceId, name: &str) -> bool {
-        let Some(slice) = self.slices.get_mut(service).and_then(|of_service| of_service.remove(name)) else {
+    fn remove_slice(&mut self, id: &SliceId) -> bool {
+        let Some(service) = self.owners.remove(id) else { return false };
+        let Some(slice) = self.slices.get_mut(&service).and_then(|of_service| of_service.remove(id)) else {
             return false;
         };
-        if self.slices.get(service).is_some_and(BTreeMap::is_empty) {
-            self.slices.remove(service);
+        if self.slices.get(&service).is_some_and(BTreeMap::is_empty) {
+            self.slices.remove(&service);
         }
-        self.record_slice_change(service, slice.family, slice.has_udp());
+        self.record_slice_change(&service, slice.family, slice.has_udp());
         true
     }
 
@@ -225,16 +235,11 @@ impl Model {
         !removed.is_empty()
     }
 
-    /// After a new list: removes every slice that was not in it, by (Service, slice name).
-    pub fn retain_slices(&mut self, listed: &BTreeSet<(ServiceId, Box<str>)>) -> bool {
-        let removed: Vec<(ServiceId, Box<str>)> = self
-            .slices
-            .iter()
-            .flat_map(|(service, of)| of.keys().map(move |name| (service.clone(), name.clone())))
-            .filter(|key| !listed.contains(key))
-            .collect();
-        for (service, name) in &removed {
-            self.remove_slice(service, name);
+    /// After a new list: removes every slice that was not in it.
+    pub fn retain_slices(&mut self, listed: &BTreeSet<SliceId>) -> bool {
+        let removed: Vec<SliceId> = self.owners.keys().filter(|id| !listed.contains(*id)).cloned().collect();
+        for id in &removed {
+            self.remove_slice(id);
         }
         !removed.is_empty()
     }
@@ -245,10 +250,16 @@ impl Model {
         services::id(&object.metadata)
     }
 
-    /// The key of an object for [`retain_slices`](Self::retain_slices); `None` for slices that belong to no Service.
+    /// The key of an object for [`retain_slices`](Self::retain_slices).
     #[must_use]
-    pub fn slice_key(object: &objects::EndpointSlice) -> Option<(ServiceId, Box<str>)> {
-        slices::key(object)
+    pub fn slice_key(object: &objects::EndpointSlice) -> SliceId {
+        slices::id(object)
+    }
+
+    /// The Service that a slice is of now.
+    #[must_use]
+    pub fn owner_of(&self, object: &objects::EndpointSlice) -> Option<&ServiceId> {
+        self.owners.get(&slices::id(object))
     }
 
     /// The changes since the last call; recounts the endpoints of the changed Services.

@@ -90,7 +90,17 @@ pub struct Slice {
     pub endpoints: Box<[Endpoint]>,
 }
 
-pub(super) fn key(object: &EndpointSlice) -> Option<(ServiceId, Box<str>)> {
+/// `namespace/name` of a slice.
+pub type SliceId = Arc<str>;
+
+pub(super) fn id(object: &EndpointSlice) -> SliceId {
+    let meta = &object.metadata;
+    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().to_owned();
+    format!("{}/{}", text(&meta.namespace), text(&meta.name)).into()
+}
+
+/// The Service that a slice is of; `None` for slices that belong to none, or are not the proxy's.
+pub(super) fn service_of(object: &EndpointSlice) -> Option<ServiceId> {
     let meta = &object.metadata;
     let labels = meta.labels.as_ref()?;
     if labels.contains_key("service.kubernetes.io/headless") {
@@ -98,7 +108,7 @@ pub(super) fn key(object: &EndpointSlice) -> Option<(ServiceId, Box<str>)> {
     }
     let service = labels.get("kubernetes.io/service-name").filter(|s| !s.is_empty())?;
     let namespace = meta.namespace.as_deref().unwrap_or_default();
-    Some((format!("{namespace}/{service}").into(), meta.name.as_deref().unwrap_or_default().into()))
+    Some(format!("{namespace}/{service}").into())
 }
 
 impl Slice {

@@ -181,14 +181,14 @@ fn udp_is_looked_at_when_its_last_endpoint_goes_and_when_the_service_does() {
     // Without the Service, the slice alone decides.
     for (ports, udp) in [(dns.clone(), true), (json!([]), true), (json!([{"name": "dns", "port": 1}]), false)] {
         model.put_slice(&udp_slice(ports, endpoints.clone()), "n1");
-        assert_eq!(model.take_changes().udp, [udp, false]);
+        assert_eq!(model.take_changes().udp.map(|of| !of.is_empty()), [udp, false]);
     }
     model.put_service(&udp_service("172.30.0.1", 3001));
     model.put_slice(&udp_slice(dns, endpoints), "n1");
     let changes = model.take_changes();
-    assert_eq!((changes.udp, changes.removed_udp.len()), ([true, false], 0));
+    assert_eq!((changes.udp.map(|of| of.len()), changes.removed_udp.len()), ([1, 0], 0));
     model.put_slice(&udp_slice(json!([]), json!([])), "n1");
-    assert_eq!(model.take_changes().udp, [true, false]);
+    assert_eq!(model.take_changes().udp.map(|of| of.len()), [1, 0]);
 
     // What a Service no longer has is remembered until the next read.
     let at = |ip: &str| (Family::V4, UdpFrontend::Address(format!("{ip}:53").parse().unwrap()));
@@ -198,7 +198,7 @@ fn udp_is_looked_at_when_its_last_endpoint_goes_and_when_the_service_does() {
     model.delete_service(&udp_service("172.30.0.2", 3001));
     let changes = model.take_changes();
     assert_eq!(changes.removed_udp, BTreeSet::from([at("172.30.0.2"), port(3001)]));
-    assert_eq!((changes.udp, model.udp_services().count()), ([true, false], 0));
+    assert_eq!((changes.udp.map(|of| of.len()), model.udp_services().count()), ([1, 0], 0));
     assert_eq!(model.take_changes(), Changes::default());
 }
 
@@ -235,4 +235,40 @@ fn only_the_api_has_endpoints_on_the_loopback_device() {
     for (namespace, name) in [("default", "kubernetes-x"), ("ns", "kubernetes")] {
         assert_eq!(endpoints(namespace, name), ["10.2.2.2"]);
     }
+}
+
+/// A slice whose label changes, as in a manual move from blue to green, is of one Service at a time.
+#[test]
+fn a_slice_is_of_the_service_that_its_label_names_now() {
+    let slice = |service: Option<&str>| -> objects::EndpointSlice {
+        let labels = service.map_or(json!({}), |name| json!({"kubernetes.io/service-name": name}));
+        serde_json::from_value(
+            json!({"metadata": {"name": "s", "namespace": "ns", "labels": labels}, "addressType": "IPv4",
+            "ports": [{"name": "", "port": 80}], "endpoints": [{"addresses": ["10.0.0.1"]}]}),
+        )
+        .unwrap()
+    };
+    let service = |name: &str, ip: &str| -> objects::Service {
+        serde_json::from_value(
+            json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {"clusterIP": ip, "ports": [{"port": 80}]}}),
+        )
+        .unwrap()
+    };
+    let mut model = Model::default();
+    model.put_service(&service("blue", "172.30.0.1"));
+    model.put_service(&service("green", "172.30.0.2"));
+    let endpoints =
+        |model: &Model, id: &str| model.endpoints(id, &model.service(id).unwrap().ports[0], Family::V4).len();
+    for (label, blue, green, changed) in
+        [(Some("blue"), 1, 0, 1), (Some("green"), 0, 1, 2), (None, 0, 0, 1), (Some("blue"), 1, 0, 1)]
+    {
+        model.take_changes();
+        assert!(model.put_slice(&slice(label), "n1"));
+        assert!(!model.put_slice(&slice(label), "n1"), "again");
+        assert_eq!((endpoints(&model, "ns/blue"), endpoints(&model, "ns/green")), (blue, green), "{label:?}");
+        assert_eq!(model.take_changes().services.len(), changed, "{label:?}");
+    }
+    // Deleted under another label than it was known by.
+    assert!(model.delete_slice(&slice(Some("green"))));
+    assert_eq!(endpoints(&model, "ns/blue"), 0);
 }

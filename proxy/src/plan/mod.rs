@@ -1,6 +1,7 @@
 //! The rules in the kernel, the desired rules, and the smallest restore input that turns the one into the other.
 //! Pure: texts go in and out; nothing here runs a program. May import the model and the rules, never `apply` or `sync`.
 
+mod base_chains;
 mod batch;
 mod quarantine;
 mod render;
@@ -10,14 +11,14 @@ mod ruleset_state;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BatchLimit, RestoreBatch};
+pub use batch::{BatchLimit, Outcome, TableBatch};
 pub use render::rules_from_objects;
 pub use resync::{KernelComparison, KernelState, VerifiedChains, compare_with_kernel};
 pub use ruleset_state::RulesetState;
 
 #[cfg(test)]
 pub(crate) use render::{LARGE_CLUSTER_ENDPOINTS, for_each_batch};
-pub(crate) use render::{is_large_cluster, rules_of_objects};
+pub(crate) use render::{Observed, is_large_cluster, rules_of_objects};
 
 use std::{
     hash::{DefaultHasher, Hasher},

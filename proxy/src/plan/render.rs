@@ -1,8 +1,11 @@
 //! Renders the complete rules of a model or of API objects.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
-use super::{BatchLimit, RestoreBatch, RulesetState};
+use super::{BatchLimit, RulesetState, TableBatch};
 use crate::{
     config::Config,
     model::{Family, Model, NodeFacts, objects},
@@ -25,17 +28,57 @@ pub fn rules_from_objects(
     config: &Config,
     family: Family,
 ) -> String {
-    rules_of_objects(services, slices, nodes, config, family, false)
+    rules_of_objects(services, slices, nodes, config, family, &Observed::default())
 }
 
-/// The same, for a cluster that was a `large` one before.
+/// What the rules of a proxy depend on that neither objects nor configuration say: what its kernel lacks, and what was
+/// before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Observed {
+    /// The cluster was a large one.
+    large: bool,
+    drop_invalid: bool,
+    recent: bool,
+    sctp: bool,
+    /// Service ports without endpoints, or whose rules the kernel refuses, which have the same rules.
+    refused: BTreeSet<String>,
+}
+
+impl Default for Observed {
+    fn default() -> Self {
+        Self { large: false, drop_invalid: true, recent: true, sctp: true, refused: BTreeSet::new() }
+    }
+}
+
+impl Observed {
+    /// Reads it from the rules that a proxy has written. A kernel without any is one with everything.
+    pub(crate) fn of(kernel: &str) -> Self {
+        if !kernel.contains("KUBE-FORWARD") {
+            return Self::default();
+        }
+        let refused = kernel.lines().filter_map(|line| {
+            let (_, comment) = line.split_once("--comment \"")?;
+            comment.split_once(" has no endpoints\"").map(|(port, _)| port.to_owned())
+        });
+        Self {
+            // The comments of endpoints depend on earlier numbers of endpoints.
+            large: kernel.contains("KUBE-SEP-") && !kernel.contains(" -> "),
+            drop_invalid: kernel.contains("--ctstate INVALID"),
+            recent: kernel.contains("-m recent "),
+            sctp: kernel.contains("-p sctp "),
+            refused: refused.collect(),
+        }
+    }
+}
+
+/// The same, as a proxy with what was observed of it writes them.
 pub(crate) fn rules_of_objects(
     services: &[objects::Service],
     slices: &[objects::EndpointSlice],
     nodes: &[objects::Node],
     config: &Config,
     family: Family,
-    large: bool,
+    observed: &Observed,
 ) -> String {
     let node = nodes
         .iter()
@@ -53,10 +96,19 @@ pub(crate) fn rules_of_objects(
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let local: Vec<IpAddr> = loopback.into_iter().chain(config.node_ips.iter().copied()).collect();
     model.take_changes();
-    let settings =
-        Settings { large: is_large_cluster(&model, family, large), ..config.settings(family, &node, &local) };
+    let settings = Settings {
+        large: is_large_cluster(&model, family, observed.large),
+        drop_invalid: observed.drop_invalid,
+        recent: observed.recent,
+        sctp: observed.sctp,
+        ..config.settings(family, &node, &local)
+    };
+    let mut ruleset = RulesetState::new(settings);
+    for port in &observed.refused {
+        ruleset.quarantine_port(&model, port);
+    }
     let mut out = String::new();
-    for_each_batch(&model, RulesetState::new(settings), BatchLimit::None, |batch| out.push_str(&batch.text));
+    for_each_batch(&model, ruleset, BatchLimit::None, |batch| out.push_str(&batch.text));
     out
 }
 
@@ -71,7 +123,7 @@ pub(crate) fn for_each_batch(
     model: &Model,
     mut ruleset: RulesetState,
     limit: BatchLimit,
-    mut then: impl FnMut(&RestoreBatch),
+    mut then: impl FnMut(&TableBatch),
 ) {
     model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
     while let Some(batch) = ruleset.next_batch(model, limit) {

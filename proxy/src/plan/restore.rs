@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    BatchLimit, RestoreBatch, RulesetState, SyncPass, TreeChainId,
+    BatchLimit, RulesetState, SyncPass, TableBatch, TreeChainId,
+    base_chains::BaseChains,
     batch::{BatchBuilder, is_needed_first},
     lines,
 };
@@ -18,7 +19,7 @@ impl RulesetState {
     /// so that a large write is never in memory as a whole. Call [`commit`](Self::commit) for each batch that was
     /// applied, before the next but one is requested; hand one that failed back to [`abandon`](Self::abandon): each
     /// rule is handed out once.
-    pub fn next_batch(&mut self, model: &Model, limit: BatchLimit) -> Option<RestoreBatch> {
+    pub fn next_batch(&mut self, model: &Model, limit: BatchLimit) -> Option<TableBatch> {
         let mut pass = match self.pass.take() {
             Some(pass) => pass,
             None => SyncPass::new(self.take_dirty(model)),
@@ -40,28 +41,34 @@ impl RulesetState {
         queue
     }
 
-    fn next_of(&mut self, pass: &mut SyncPass, model: &Model, limit: BatchLimit) -> Option<RestoreBatch> {
-        if let Some(rest) = &mut pass.rest {
-            return rest.pop_front();
+    fn next_of(&mut self, pass: &mut SyncPass, model: &Model, limit: BatchLimit) -> Option<TableBatch> {
+        if pass.ready.is_empty() && !pass.is_rendered {
+            self.render_next(pass, model, limit);
         }
+        pass.ready.pop_front()
+    }
+
+    /// Renders the next batches.
+    fn render_next(&mut self, pass: &mut SyncPass, model: &Model, limit: BatchLimit) {
         let bound = limit.lines();
         let mut builder = BatchBuilder::default();
         loop {
-            let full = builder.batch.lines > bound
-                || (pass.large.is_none() && builder.batch.services.len() >= self.services_per_batch);
+            let full = builder.lines() > bound
+                || (pass.large.is_none() && builder.services().len() >= self.services_per_batch);
             if full {
                 if !std::mem::replace(&mut pass.chunked, true) {
                     let first = StaticChain::ALL.into_iter().filter(|chain| is_needed_first(*chain));
                     let first = first.filter_map(|chain| self.changed(chain, String::new()));
                     first.for_each(|(chain, body)| builder.static_chain(chain, &body));
                 }
-                return builder.finish();
+                pass.ready.extend(builder.finish());
+                return;
             }
             if let Some((id, chains)) = &mut pass.large {
                 if let Some((chain, body)) = chains.pop() {
                     builder.service_chain(chain, &body);
-                    if builder.batch.services.last() != Some(id) {
-                        builder.batch.services.push(id.clone());
+                    if builder.services().last() != Some(id) {
+                        builder.services().push(id.clone());
                     }
                 } else {
                     pass.large = None;
@@ -79,16 +86,16 @@ impl RulesetState {
                 pass.large = Some((id, chains));
             } else {
                 chains.iter().for_each(|(chain, body)| builder.service_chain(*chain, body));
-                builder.batch.services.push(id);
+                builder.services().push(id);
             }
         }
-        let rest = pass.rest.insert(self.remaining_batches(builder, pass.chunked, bound));
-        rest.pop_front()
+        pass.ready = self.remaining_batches(builder, pass.chunked, bound);
+        pass.is_rendered = true;
     }
 
     /// The batches that follow the chains of Services: static chains, trees, jumps, deletions. `builder` contains the
     /// last chains of Services.
-    fn remaining_batches(&mut self, mut builder: BatchBuilder, chunked: bool, bound: usize) -> VecDeque<RestoreBatch> {
+    fn remaining_batches(&mut self, mut builder: BatchBuilder, chunked: bool, bound: usize) -> VecDeque<TableBatch> {
         let (static_chains, trees) = self.render_shared_chains();
         let tree_lines: usize = trees.iter().map(|(_, body)| lines(body)).sum();
         let undeletable = &self.undeletable;
@@ -99,7 +106,7 @@ impl RulesetState {
         let stale_trees: Vec<&TreeChainId> = self.stale_tree_chains.iter().filter(|id| !stays(id.0, &id.1)).collect();
         let unknown: Vec<&String> = self.unknown_chains.iter().filter(|name| !stays(Table::Nat, name)).collect();
         let deletions = stale.len() + unknown.len() + stale_trees.len();
-        let chunked = chunked || builder.batch.lines + tree_lines + deletions > bound;
+        let chunked = chunked || builder.lines() + tree_lines + deletions > bound;
         let bound = if chunked { bound } else { usize::MAX };
         let mut out = VecDeque::new();
         // Jump targets come first.
@@ -108,7 +115,7 @@ impl RulesetState {
             first.iter().for_each(|(chain, body)| builder.static_chain(*chain, body));
         }
         for (id, body) in trees {
-            if builder.batch.lines > bound {
+            if builder.lines() > bound {
                 out.extend(std::mem::take(&mut builder).finish());
             }
             builder.tree_chain(id, &body);
@@ -123,40 +130,47 @@ impl RulesetState {
             builder = shared.before(builder);
         }
         if self.kubelet_firewall_missing {
-            if !builder.batch.static_chains.iter().any(|(f, _)| *f == StaticChain::FilterKubeletFirewall) {
+            let written = &builder.changes(Table::Filter).static_chains;
+            if !written.iter().any(|(f, _)| *f == StaticChain::FilterKubeletFirewall) {
                 builder.chain(Table::Filter, &StaticChain::FilterKubeletFirewall.name(), "");
             }
-            builder.batch.creates_kubelet_firewall = true;
+            builder.changes(Table::Filter).creates_kubelet_firewall = true;
         }
-        self.jumps.iter().for_each(|index| builder.jump(*index));
+        self.base_chains.iter().flat_map(BaseChains::missing).for_each(|index| builder.jump(index));
         if chunked {
             out.extend(std::mem::take(&mut builder).finish());
         }
         // Stale chains may jump to each other: all are flushed before the first is deleted.
         for flush in [true, false] {
             for chain in &stale {
-                if builder.batch.lines > bound {
+                if builder.lines() > bound {
                     out.extend(std::mem::take(&mut builder).finish());
                 }
                 builder.remove(Table::Nat, chain, flush);
-                if !flush {
-                    builder.batch.deleted.push(*chain);
-                }
+                let changes = builder.changes(Table::Nat);
+                if flush { &mut changes.flushed } else { &mut changes.deleted }.push(*chain);
             }
             for id in &stale_trees {
                 builder.remove(id.0, &id.1, flush);
-                if !flush {
-                    builder.batch.deleted_tree_chains.push((*id).clone());
-                }
+                let changes = builder.changes(id.0);
+                if flush { &mut changes.flushed_tree_chains } else { &mut changes.deleted_tree_chains }
+                    .push((*id).clone());
             }
             for name in &unknown {
                 builder.remove(Table::Nat, name, flush);
                 if !flush {
-                    builder.batch.deleted_unknown.push((*name).clone());
+                    builder.changes(Table::Nat).deleted_unknown.push((*name).clone());
                 }
             }
         }
         out.extend(builder.finish());
+        // Apart from all else, since the deletion of a rule that somebody else has deleted meanwhile is refused.
+        let mut copies = BatchBuilder::default();
+        self.base_chains
+            .iter()
+            .flat_map(BaseChains::surplus)
+            .for_each(|(index, count)| copies.delete_copies(index, count));
+        out.extend(copies.finish());
         out
     }
 }

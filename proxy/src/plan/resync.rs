@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{BatchLimit, ChainHash, RestoreBatch, RulesetState, TreeChainId, render::for_each_batch};
+use super::{
+    BatchLimit, ChainHash, RulesetState, TableBatch, TreeChainId, base_chains::BaseChains, render::for_each_batch,
+};
 use crate::{
     explain::{Comparison, Difference},
     iptables_save::{ParseError, SavedRuleset},
     model::Model,
-    rules::{ChainId, StaticChain, Table, is_service_chain, is_tree_chain},
+    rules::{ChainId, JUMPS, StaticChain, Table, is_service_chain, is_tree_chain},
 };
 
 /// Rules that are rendered at a time to be compared with the kernel's.
@@ -22,8 +24,8 @@ pub struct KernelState {
     pub(super) unknown_chains: BTreeSet<String>,
     pub(super) tree_chains: Vec<TreeChainId>,
     pub(super) kubelet_firewall_missing: bool,
-    /// Indices into [`crate::rules::JUMPS`].
-    pub(super) missing_jumps: BTreeSet<usize>,
+    /// Of filter and nat.
+    pub(super) base_chains: Option<[BaseChains; 2]>,
 }
 
 impl KernelState {
@@ -42,7 +44,14 @@ impl KernelState {
             }
         }
         out.kubelet_firewall_missing = kernel.chain(Table::Filter, StaticChain::FilterKubeletFirewall.name()).is_none();
-        out.missing_jumps = crate::iptables_save::missing_jumps(kernel).into_iter().collect();
+        let counts = crate::iptables_save::jump_counts(kernel);
+        out.base_chains = Some(Table::BOTH.map(|table| {
+            let of_table = || counts.iter().enumerate().filter(|(i, _)| JUMPS[*i].to.table() == table);
+            BaseChains::Known {
+                missing: of_table().filter(|(_, count)| **count == 0).map(|(i, _)| i).collect(),
+                surplus: of_table().filter(|(_, count)| **count > 1).map(|(i, count)| (i, count - 1)).collect(),
+            }
+        }));
         out
     }
 
@@ -64,8 +73,9 @@ pub struct VerifiedChains {
 }
 
 impl VerifiedChains {
-    fn extend(&mut self, batch: RestoreBatch, differ: &HashSet<(Table, String)>) {
+    fn extend(&mut self, batch: TableBatch, differ: &HashSet<(Table, String)>) {
         let is_verified = |table: Table, name: String| !differ.contains(&(table, name));
+        let batch = batch.changes;
         self.chains.extend(batch.chains.into_iter().filter(|(id, _)| is_verified(Table::Nat, id.to_string())));
         self.static_chains
             .extend(batch.static_chains.into_iter().filter(|(f, _)| is_verified(f.table(), f.name().to_owned())));
@@ -111,7 +121,7 @@ pub fn compare_with_kernel(model: &Model, ruleset: &RulesetState, saved: &str) -
         return Err(error);
     }
     let mut differences = comparison.finish();
-    let known = |d: &Difference| ruleset.undeletable().iter().any(|(t, name)| t.name() == d.table && *name == d.chain);
+    let known = |d: &Difference| ruleset.undeletable().contains(&(d.table, d.chain.clone()));
     differences.retain(|d| !known(d));
     Ok(KernelComparison { kernel, verified, differences })
 }

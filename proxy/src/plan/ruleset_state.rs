@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::{
-    Bodies, ChainHash, RestoreBatch, SyncPass, TreeChainId,
+    Bodies, ChainHash, Outcome, SyncPass, TableBatch, TreeChainId,
+    base_chains::BaseChains,
+    batch::TableChanges,
     quarantine::{Quarantine, Treatment},
     resync::{KernelState, VerifiedChains},
 };
@@ -78,8 +80,8 @@ pub struct RulesetState {
     dirty_chains: [bool; DispatchChain::COUNT],
     /// KUBE-FIREWALL does not exist, and the jumps to it need it.
     pub(super) kubelet_firewall_missing: bool,
-    /// Missing jumps from base chains: indices into [`crate::rules::JUMPS`].
-    pub(super) jumps: BTreeSet<usize>,
+    /// The jumps from base chains, of filter and nat.
+    pub(super) base_chains: [BaseChains; 2],
     /// Stale chains that could not be deleted because a rule of another program jumps to them. Not retried before
     /// [`retry_deletions`](Self::retry_deletions).
     pub(super) undeletable: BTreeSet<(Table, String)>,
@@ -112,7 +114,7 @@ impl RulesetState {
             wanted_tree_chains: Default::default(),
             dirty_chains: [true; DispatchChain::COUNT],
             kubelet_firewall_missing: false,
-            jumps: BTreeSet::new(),
+            base_chains: [BaseChains::complete(), BaseChains::complete()],
             undeletable: BTreeSet::new(),
             services_per_batch: usize::MAX,
             quarantine: Quarantine::default(),
@@ -144,37 +146,32 @@ impl RulesetState {
         self.committed = kernel.service_chains.into_iter().map(|id| (id, None)).collect();
         self.unknown_chains = kernel.unknown_chains;
         self.kubelet_firewall_missing = kernel.kubelet_firewall_missing;
-        self.jumps = kernel.missing_jumps;
+        self.base_chains = kernel.base_chains.unwrap_or([BaseChains::Unknown, BaseChains::Unknown]);
         let VerifiedChains { chains, static_chains, tree_chains } = verified;
-        self.commit(&RestoreBatch { chains, static_chains, tree_chains, ..RestoreBatch::default() });
+        self.record(&TableChanges { chains, static_chains, tree_chains, ..TableChanges::default() });
     }
 
-    /// Takes back batches that were handed out and not applied, and ends the pass they belong to: their Services are
-    /// dirty again, and the content of their chains is unknown, since one table may have been committed and the other
-    /// not.
-    pub fn abandon(&mut self, batches: impl IntoIterator<Item = RestoreBatch>) {
-        let mut unapplied: Vec<RestoreBatch> = batches.into_iter().collect();
+    /// Takes back a batch that failed, and those behind it that were handed out and not tried, and ends the pass they
+    /// belong to: their Services are dirty again. What is in the kernel is what was committed, but for a batch whose
+    /// outcome is unknown: the table must be [read back](Self::needs_read_back) then.
+    pub fn abandon(&mut self, failed: TableBatch, outcome: Outcome, untried: impl IntoIterator<Item = TableBatch>) {
+        if outcome == Outcome::Unknown {
+            self.base_chains[failed.table as usize] = BaseChains::Unknown;
+        }
         if let Some(pass) = self.pass.take() {
             let (queue, rest) = pass.into_remaining();
             self.dirty.extend(queue);
-            unapplied.extend(rest);
+            self.dirty.extend(rest.into_iter().flat_map(|batch| batch.changes.services));
         }
-        for batch in unapplied {
-            self.dirty.extend(batch.services);
-            for (chain, _) in batch.chains {
-                let old = self.committed.insert(chain, None).flatten();
-                self.count_rules(Table::Nat, None, old);
-            }
-            for (chain, _) in batch.static_chains {
-                let old = self.static_chains.remove(&chain);
-                self.count_rules(chain.table(), None, old);
-            }
-            for (id, _) in batch.tree_chains {
-                let old = self.tree_chains.insert(id.clone(), None).flatten();
-                self.count_rules(id.0, None, old);
-            }
-        }
+        self.dirty.extend(std::iter::once(failed).chain(untried).flat_map(|batch| batch.changes.services));
         self.dirty_chains = [true; DispatchChain::COUNT];
+    }
+
+    /// Whether the outcome of a transaction is unknown: the kernel's rules must be read before anything is written, so
+    /// that no jump is inserted a second time.
+    #[must_use]
+    pub fn needs_read_back(&self) -> bool {
+        self.base_chains.contains(&BaseChains::Unknown)
     }
 
     /// Keeps stale chains that cannot be deleted, because a rule of another program jumps to them.
@@ -404,7 +401,21 @@ impl RulesetState {
     }
 
     /// Records that a batch was applied.
-    pub fn commit(&mut self, batch: &RestoreBatch) {
+    pub fn commit(&mut self, batch: &TableBatch) {
+        self.base_chains[batch.table as usize].committed(&batch.changes.jumps, &batch.changes.single_jumps);
+        self.record(&batch.changes);
+    }
+
+    fn record(&mut self, batch: &TableChanges) {
+        // They are empty now: one that is wanted again is written again.
+        for chain in &batch.flushed {
+            let old = self.committed.insert(*chain, None).flatten();
+            self.count_rules(Table::Nat, None, old);
+        }
+        for id in &batch.flushed_tree_chains {
+            let old = self.tree_chains.insert(id.clone(), None).flatten();
+            self.count_rules(id.0, None, old);
+        }
         for (chain, hash) in &batch.chains {
             let old = self.committed.insert(*chain, Some(*hash)).flatten();
             self.count_rules(Table::Nat, Some(*hash), old);
@@ -429,9 +440,6 @@ impl RulesetState {
         }
         for name in &batch.deleted_unknown {
             self.unknown_chains.remove(name);
-        }
-        for jump in &batch.jumps {
-            self.jumps.remove(jump);
         }
         if batch.creates_kubelet_firewall {
             self.kubelet_firewall_missing = false;

@@ -11,13 +11,35 @@ use crate::{
     rules::{JUMPS, Layout, Settings, Table, is_tree_chain},
 };
 
-/// A kernel that understands restore texts: tables, chains and their rules.
+/// A kernel behind `iptables-restore`: tables, chains and their rules. Like the program it commits at each COMMIT,
+/// before it reads on, and takes the lock anew for each table.
 #[derive(Default, Clone, PartialEq, Eq, Debug)]
 struct Kernel(BTreeMap<(String, String), Vec<String>>);
 
+/// What happens to a restore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    /// A rule of the table is refused.
+    Refused,
+    /// Somebody holds the lock.
+    Locked,
+    /// The program is killed before its COMMIT.
+    KilledBefore,
+    /// The program is killed after its COMMIT, before its end is seen.
+    KilledAfter,
+}
+
+const FAULTS: [Fault; 4] = [Fault::Refused, Fault::Locked, Fault::KilledBefore, Fault::KilledAfter];
+
 impl Kernel {
     fn restore(&mut self, text: &str) -> Result<(), String> {
+        self.restore_until(text, usize::MAX)
+    }
+
+    /// Runs a text up to so many COMMITs.
+    fn restore_until(&mut self, text: &str, commits: usize) -> Result<(), String> {
         let mut next = self.0.clone();
+        let mut done = 0;
         let mut table = String::new();
         for line in text.lines() {
             let word = |i: usize| line.split(' ').nth(i).unwrap_or_default().to_owned();
@@ -32,12 +54,21 @@ impl Kernel {
                 next.entry((table.clone(), word(1)))
                     .or_default()
                     .insert(0, line.splitn(3, ' ').nth(2).unwrap().to_owned());
+            } else if let Some(rule) = line.strip_prefix("-D ") {
+                let (chain, rule) = rule.split_once(' ').unwrap();
+                let rules = next.get_mut(&(table.clone(), chain.to_owned())).ok_or("no chain")?;
+                let at = rules.iter().position(|r| r == rule).ok_or_else(|| format!("no rule: {line}"))?;
+                rules.remove(at);
             } else if line.starts_with("-X ") {
                 let rules = next.remove(&(table.clone(), word(1))).ok_or_else(|| format!("no chain: {line}"))?;
                 if !rules.is_empty() {
                     return Err(format!("not empty: {line}"));
                 }
             } else if line == "COMMIT" {
+                if done == commits {
+                    return Ok(());
+                }
+                done += 1;
                 for ((of, chain), rules) in &next {
                     for rule in rules {
                         let target = rule.rsplit(' ').next().unwrap_or_default();
@@ -46,9 +77,9 @@ impl Kernel {
                         }
                     }
                 }
+                self.0.clone_from(&next);
             }
         }
-        self.0 = next;
         Ok(())
     }
 
@@ -67,15 +98,70 @@ impl Kernel {
 
     /// As the loop does it: each batch is rendered before the one before is known to be good.
     fn apply(&mut self, ruleset: &mut RulesetState, model: &Model, limit: BatchLimit) -> usize {
+        self.apply_with(ruleset, model, limit, &mut |_| None)
+    }
+
+    /// The same with faults, by the number of the restore: what was refused is rendered again, what was locked is sent
+    /// again, and what has an unknown outcome is read back before. Returns how many restores there were.
+    fn apply_with(
+        &mut self,
+        ruleset: &mut RulesetState,
+        model: &Model,
+        limit: BatchLimit,
+        fault: &mut impl FnMut(usize) -> Option<Fault>,
+    ) -> usize {
         let mut count = 0;
-        let mut next = ruleset.next_batch(model, limit);
-        while let Some(batch) = next {
-            next = ruleset.next_batch(model, limit);
-            self.restore(&batch.text).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
-            ruleset.commit(&batch);
+        let mut ahead: Option<TableBatch> = None;
+        loop {
+            if ruleset.needs_read_back() {
+                let found = compare_with_kernel(model, ruleset, &self.text()).unwrap();
+                ruleset.resync(found.kernel, found.verified);
+                model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
+            }
+            let Some(batch) = ahead.take().or_else(|| ruleset.next_batch(model, limit)) else {
+                if ruleset.is_dirty() {
+                    continue;
+                }
+                return count;
+            };
+            ahead = ruleset.next_batch(model, limit);
+            assert_eq!(batch.text.lines().filter(|l| *l == "COMMIT").count(), 1, "{}", batch.text);
+            let fault = fault(count);
             count += 1;
+            match fault {
+                None => {
+                    self.restore(&batch.text).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
+                    ruleset.commit(&batch);
+                }
+                Some(Fault::Locked) => {
+                    self.restore(&batch.text).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
+                    ruleset.commit(&batch);
+                    count += 1;
+                }
+                Some(fault) => {
+                    let commits = usize::from(fault == Fault::KilledAfter);
+                    self.restore_until(&batch.text, commits).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
+                    let outcome = if fault == Fault::Refused { Outcome::Unchanged } else { Outcome::Unknown };
+                    ruleset.abandon(batch, outcome, ahead.take());
+                }
+            }
         }
-        count
+    }
+
+    /// The rules of base chains that are there more than once.
+    fn repeated(&self) -> Vec<String> {
+        let twice = |rules: &Vec<String>| {
+            rules
+                .iter()
+                .filter(|rule| rules.iter().filter(|other| other == rule).count() > 1)
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        self.0
+            .iter()
+            .filter(|((_, chain), _)| !chain.starts_with("KUBE-"))
+            .flat_map(|(_, rules)| twice(rules))
+            .collect()
     }
 }
 
@@ -141,7 +227,7 @@ fn apply_changes(ruleset: &mut RulesetState, model: &mut Model) {
     }
 }
 
-fn batches(ruleset: &mut RulesetState, model: &Model) -> Vec<RestoreBatch> {
+fn batches(ruleset: &mut RulesetState, model: &Model) -> Vec<TableBatch> {
     std::iter::from_fn(|| ruleset.next_batch(model, BatchLimit::None)).collect()
 }
 
@@ -156,7 +242,7 @@ fn nothing_is_written_twice_and_only_what_changed() {
     let mut ruleset = RulesetState::new(settings());
     ruleset.resync_from_kernel(&SavedRuleset::default());
     (1..=3).for_each(|s| put(&mut model, s, &[1, 2], false));
-    assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 1);
+    assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 2, "one for each table");
     assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 0);
     assert_eq!(JUMPS.len(), kernel.0.values().flatten().filter(|r| JUMPS.iter().any(|j| j.rule() == **r)).count());
 
@@ -224,8 +310,7 @@ fn a_chain_that_cannot_be_deleted_is_left_alone_until_it_is_tried_again() {
     let batches = batches(&mut ruleset, &model);
     let (batch, plain) = (&batches[0], batches[0].without_deletions());
     assert!(batches.len() == 1 && batch.deletes() && !plain.deletes() && !plain.text.contains("-X "), "{}", batch.text);
-    let line = batch.text.lines().position(|l| l.starts_with("-X ")).unwrap() + 1;
-    assert_eq!(batch.table_of_line(line), Some(Table::Nat));
+    assert_eq!(batch.table, Table::Nat);
     let deletions: Vec<(Table, String)> = batch.deletions().collect();
     assert_eq!(deletions.len(), 2);
     kernel.restore(&plain.text).unwrap();
@@ -282,6 +367,129 @@ fn what_the_kernel_holds_already_is_not_written_again() {
     assert_eq!(edited, kernel);
 }
 
+/// A chain that was emptied and could not be deleted is written again when it is wanted again, with the same rules.
+#[test]
+fn a_chain_that_was_flushed_alone_is_written_when_it_is_wanted_again() {
+    let (mut model, mut kernel) = (Model::default(), Kernel::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
+    put(&mut model, 1, &[1, 2], false);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    put_slice(&mut model, 1, &[1]);
+    apply_changes(&mut ruleset, &mut model);
+    let batch = batches(&mut ruleset, &model).remove(0);
+    let plain = batch.without_deletions();
+    kernel.restore(&plain.text).unwrap();
+    ruleset.commit(&plain);
+    ruleset.mark_undeletable(batch.deletions());
+    put_slice(&mut model, 1, &[1, 2]);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    assert_eq!(kernel, fresh(&model, BatchLimit::None));
+}
+
+/// After every restore of a start, and of a change that deletes much, each fault once: it ends in the same rules, base
+/// chains included.
+#[test]
+fn a_fault_at_any_restore_ends_in_the_same_rules() {
+    for limit in [BatchLimit::None, BatchLimit::Lines(12)] {
+        let mut model = Model::default();
+        (1..=4).for_each(|s| put(&mut model, s, &[1, 2, 3], s % 2 == 0));
+        model.take_changes();
+        let mut after = model.clone();
+        remove(&mut after, 2);
+        put_slice(&mut after, 3, &[]);
+        put(&mut after, 5, &[4], true);
+        let changed: Vec<_> = after.take_changes().services.into_iter().collect();
+        let run = |fault: Option<(usize, Fault)>| {
+            let mut kernel = Kernel::default();
+            let mut ruleset = RulesetState::new(settings());
+            ruleset.resync_from_kernel(&SavedRuleset::default());
+            model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
+            let mut total = 0;
+            let mut faults = |at: usize| fault.filter(|(when, _)| *when == at).map(|(_, fault)| fault);
+            total += kernel.apply_with(&mut ruleset, &model, limit, &mut faults);
+            assert_eq!((kernel.repeated(), &kernel), (vec![], &fresh(&model, BatchLimit::None)), "{fault:?}");
+            changed.iter().for_each(|id| ruleset.mark_dirty(id));
+            let begun = total;
+            total += kernel.apply_with(&mut ruleset, &after, limit, &mut |at| faults(begun + at));
+            assert_eq!((kernel.repeated(), &kernel), (vec![], &fresh(&after, BatchLimit::None)), "{fault:?}");
+            total
+        };
+        let restores = run(None);
+        assert!(restores >= 4, "{restores}");
+        for at in 0..restores {
+            for fault in FAULTS {
+                run(Some((at, fault)));
+            }
+        }
+    }
+}
+
+/// What a kernel lacks, and which ports it refuses, is read from what its proxy has written.
+#[test]
+fn what_a_proxy_does_without_is_no_difference() {
+    let json = json!({"metadata": {"name": "sticky", "namespace": "ns"}, "spec": {"clusterIP": "172.30.0.9",
+        "sessionAffinity": "ClientIP", "ports": [{"name": "a", "port": 80}, {"name": "s", "port": 81, "protocol": "SCTP"}]}});
+    let services = vec![serde_json::from_value(json).unwrap()];
+    let json = json!({"metadata": {"name": "sticky-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "sticky"}},
+        "addressType": "IPv4", "ports": [{"name": "a", "port": 80}, {"name": "s", "port": 81, "protocol": "SCTP"}],
+        "endpoints": [{"addresses": ["10.180.0.1"]}]});
+    let slices = vec![serde_json::from_value(json).unwrap()];
+    let config = crate::Config::default();
+    let render = |observed: &Observed| rules_of_objects(&services, &slices, &[], &config, Family::V4, observed);
+    let all = render(&Observed::default());
+    assert!(all.contains("-m recent ") && all.contains("-p sctp ") && all.contains("--ctstate INVALID"));
+    assert_eq!(Observed::of(&all), Observed::default());
+    let mut model = Model::default();
+    model.put_service(&services[0]);
+    model.put_slice(&slices[0], "");
+    for without in ["recent", "sctp", "drop_invalid", "refused"] {
+        let settings = config.settings(Family::V4, &crate::model::NodeFacts::default(), &[]);
+        let mut ruleset = RulesetState::new(match without {
+            "recent" => Settings { recent: false, ..settings },
+            "sctp" => Settings { sctp: false, ..settings },
+            "drop_invalid" => Settings { drop_invalid: false, ..settings },
+            _ => settings,
+        });
+        if without == "refused" {
+            ruleset.quarantine_port(&model, "ns/sticky:a");
+        }
+        let mut written = String::new();
+        for_each_batch(&model, ruleset, BatchLimit::None, |batch| written.push_str(&batch.text));
+        assert_ne!(written, all, "{without}");
+        assert_eq!(render(&Observed::of(&written)), written, "{without}");
+    }
+}
+
+/// What an earlier version left: jumps that were inserted again and again.
+#[test]
+fn copies_of_jumps_are_seen_and_removed() {
+    let (mut model, mut kernel) = (Model::default(), Kernel::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
+    put(&mut model, 1, &[1], false);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    let good = kernel.clone();
+    for _ in 0..3 {
+        kernel.restore(&format!("*filter\n-I INPUT {}\nCOMMIT\n", JUMPS[0].rule())).unwrap();
+    }
+    kernel.restore("*filter\n-I FORWARD -i eth9 -j KUBE-FORWARD\nCOMMIT\n").unwrap();
+    assert_eq!(drift(&model, &kernel), ["INPUT leads to KUBE-EXTERNAL-SERVICES more than once"]);
+    let found = compare_with_kernel(&model, &ruleset, &kernel.text()).unwrap();
+    assert!(!found.differences[0].problem.may_be_form());
+    ruleset.resync(found.kernel, found.verified);
+    model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
+    assert_eq!(kernel.apply(&mut ruleset, &model, BatchLimit::None), 1);
+    kernel.restore("*filter\n-D FORWARD -i eth9 -j KUBE-FORWARD\nCOMMIT\n").unwrap();
+    assert_eq!(kernel.repeated(), [] as [String; 0]);
+    assert!(kernel.0.iter().all(|(chain, rules)| {
+        let (mut a, mut b) = (rules.clone(), good.0[chain].clone());
+        a.sort();
+        b.sort();
+        a == b
+    }));
+}
+
 #[test]
 fn a_refused_service_port_is_refused_then_left_out_and_tried_again_when_it_changes() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
@@ -327,10 +535,9 @@ fn a_large_service_is_written_in_steps_each_of_which_leads_somewhere() {
     ruleset.resync_from_kernel(&SavedRuleset::default());
     let many: Vec<u8> = (1..=200).collect();
     put(&mut model, 1, &many, true);
-    let longest = |batches: &[RestoreBatch]| batches.iter().map(|s| s.lines).max().unwrap();
+    let longest = |batches: &[TableBatch]| batches.iter().map(|s| s.lines).max().unwrap();
     apply_changes(&mut ruleset, &mut model);
-    let batches: Vec<RestoreBatch> =
-        std::iter::from_fn(|| ruleset.next_batch(&model, BatchLimit::Lines(100))).collect();
+    let batches: Vec<TableBatch> = std::iter::from_fn(|| ruleset.next_batch(&model, BatchLimit::Lines(100))).collect();
     assert!(longest(&batches) < 150, "{}", longest(&batches));
     for batch in &batches {
         kernel.restore(&batch.text).unwrap();
@@ -379,7 +586,7 @@ proptest! {
         changes in prop::collection::vec((1u8..6, prop::collection::vec(1u8..7, 0..5), any::<bool>(), 0u8..4), 1..30),
         small in any::<bool>(),
         tree in any::<bool>(),
-        fails in prop::collection::vec(0usize..4, 30),
+        fails in prop::collection::vec(prop::option::of((0usize..8, prop::sample::select(&FAULTS[..]))), 31),
         one_by_one in any::<bool>(),
     ) {
         let settings = || Settings { layout: if tree { Layout::Tree } else { Layout::Auto }, ..settings() };
@@ -388,20 +595,12 @@ proptest! {
         let mut ruleset = RulesetState::new(settings());
         ruleset.resync_from_kernel(&SavedRuleset::default());
         ruleset.limit_services_per_batch(if one_by_one { 1 } else { usize::MAX });
-        for ((service, endpoints, local, what), fail) in changes.into_iter().zip(fails) {
-            // One batch of a write is refused: what comes before it is in the kernel, the rest is not.
-            if fail < 2 {
+        for ((service, endpoints, local, what), fault) in changes.into_iter().zip(fails) {
+            // One restore of a write fails: what comes before it is in the kernel, the rest is not.
+            if let Some((at, fault)) = fault {
                 apply_changes(&mut ruleset, &mut model);
-                for at in 0.. {
-                    let Some(batch) = ruleset.next_batch(&model, limit) else { break };
-                    if at == fail {
-                        let ahead = ruleset.next_batch(&model, limit);
-                        ruleset.abandon(std::iter::once(batch).chain(ahead));
-                        break;
-                    }
-                    kernel.restore(&batch.text).unwrap();
-                    ruleset.commit(&batch);
-                }
+                kernel.apply_with(&mut ruleset, &model, limit, &mut |i| (i == at).then_some(fault));
+                prop_assert_eq!(kernel.repeated(), Vec::<String>::new());
             }
             match what {
                 0 => remove(&mut model, service),

@@ -311,10 +311,12 @@ impl TreeNode {
         out: &mut Vec<(u32, String, String)>,
     ) {
         let mut protocols: BTreeMap<u8, Vec<(u128, &str)>> = BTreeMap::new();
+        // What is for all ports is behind those for some.
+        let mut of_all_ports = String::new();
         for (_, line) in entries {
             match port(line) {
                 Some((letter, port)) => protocols.entry(letter).or_default().push((port, line)),
-                None => drop(writeln!(self.body, "-A {} {line}", self.chain)),
+                None => of_all_ports.extend(["-A ", self.chain.as_str(), " ", line, "\n"]),
             }
         }
         for (letter, mut ports) in protocols {
@@ -324,6 +326,7 @@ impl TreeNode {
             part.build_subtree(&ports, out);
             self.body.push_str(&part.body);
         }
+        self.body.push_str(&of_all_ports);
     }
 }
 

@@ -148,6 +148,21 @@ impl Renderer<'_> {
                 format_args!("-m comment --comment \"{name} {why}\" {at} -j {target}"),
             );
         }
+        if self.settings.cluster_ips_check && self.is_last() {
+            let ip = self.cluster_ip;
+            push_rule(
+                out,
+                DispatchChain::Refused,
+                format_args!("-m comment --comment \"{name} and no other port of the cluster IP\" -d {ip} -j REJECT"),
+            );
+        }
+    }
+
+    /// Whether the rules of all other ports of the Service come before: what is left is for none of them.
+    fn is_last(&self) -> bool {
+        let key = |port: &Port| (port.port, port.protocol, port.full_name.clone());
+        let own = key(self.port);
+        self.service.ports.iter().all(|port| key(port) <= own)
     }
 
     fn external_ip_rules(&self, out: &mut ServicePortRules) {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::model::Family;
+use crate::model::{Cidr, Family};
 
 /// How rules match traffic that originates from pods of this node (kube-proxy: `LocalTrafficDetector`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +87,10 @@ pub struct Settings {
     pub sctp: bool,
     /// `spec.externalIPs` of Services get rules.
     pub external_ips: bool,
+    /// Cluster IPs reject what they do not serve, as in kube-proxy's nftables mode.
+    pub cluster_ips_check: bool,
+    /// The range of cluster IPs, if it is known: with the check, addresses of no Service drop what is sent to them.
+    pub service_cidr: Option<Cidr>,
     /// How to detect local traffic; `None` when that is not possible.
     pub local_traffic: Option<LocalTraffic>,
     /// Where node ports answer.
@@ -117,6 +121,8 @@ impl Settings {
             recent: true,
             sctp: true,
             external_ips: true,
+            cluster_ips_check: false,
+            service_cidr: None,
             local_traffic: None,
             node_ports: NodePortDestinations::All,
             node_ip: None,

@@ -29,6 +29,12 @@ impl Table {
     }
 }
 
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl AsRef<str> for Table {
     fn as_ref(&self) -> &str {
         self.name()
@@ -263,6 +269,15 @@ pub fn constant_rules(settings: &Settings, chain: StaticChain) -> String {
             let _ = writeln!(text, "-A KUBE-MARK-MASQ -j MARK --or-mark {mark}");
         }
         StaticChain::NatServices => node_port_jump(settings, &mut text),
+        // Behind all cluster IPs (pkg/proxy/nftables/proxier.go, `cluster-ips-check`).
+        StaticChain::FilterServices => {
+            if let Some(range) = settings.service_cidr.filter(|_| settings.cluster_ips_check) {
+                let _ = writeln!(
+                    text,
+                    "-A KUBE-SERVICES -m comment --comment \"unallocated cluster IPs\" -d {range} -j DROP"
+                );
+            }
+        }
         StaticChain::FilterKubeletFirewall if writes_kubelet_firewall(settings) => text.push_str(
             "-A KUBE-FIREWALL -m comment --comment \"block incoming localnet connections\" -d 127.0.0.0/8 \
              ! -s 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n",

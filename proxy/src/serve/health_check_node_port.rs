@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -15,12 +16,10 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::Response,
 };
-use nix::sys::socket::{setsockopt, sockopt};
-use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use windlass_kit::{
     events::{Recorder, Severity},
-    serve::serve_plain,
+    serve::{ListenAddress, Listener, serve_plain},
 };
 
 use super::{Status, json};
@@ -28,6 +27,9 @@ use crate::{
     model::{Family, Model, ServiceId},
     object_ref,
 };
+
+/// How often a port that cannot be bound is told of, while it is retried all the time.
+const TELL_AGAIN: Duration = Duration::from_mins(10);
 
 /// The ready endpoints of this node and one family, for each Service with a health check node port. Pure.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -51,28 +53,38 @@ impl LocalEndpoints {
     }
 }
 
+/// An open server. It owns the socket, so that the port is free for another Service when it is closed.
 #[derive(Debug)]
 struct HealthServer {
     count: Arc<AtomicUsize>,
+    listener: Listener,
     stop: CancellationToken,
+}
+
+impl HealthServer {
+    fn close(&self) {
+        self.listener.close();
+        self.stop.cancel();
+    }
 }
 
 /// The open servers.
 #[derive(Debug)]
 pub(crate) struct HealthCheckServers {
     status: Arc<Status>,
-    events: Option<Recorder>,
+    /// With the name of the node, which the events tell.
+    events: Option<(Recorder, String)>,
     /// By Service and address.
     servers: BTreeMap<(ServiceId, SocketAddr), HealthServer>,
-    /// Servers that failed to open, which was logged.
-    unavailable: BTreeSet<(ServiceId, SocketAddr)>,
+    /// Servers that failed to open, and when that was told.
+    unavailable: BTreeMap<(ServiceId, SocketAddr), Instant>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl HealthCheckServers {
-    pub(crate) fn new(status: Arc<Status>, events: Option<Recorder>, stop: CancellationToken) -> Self {
-        Self { status, events, servers: BTreeMap::new(), unavailable: BTreeSet::new(), tasks: TaskTracker::new(), stop }
+    pub(crate) fn new(status: Arc<Status>, events: Option<(Recorder, String)>, stop: CancellationToken) -> Self {
+        Self { status, events, servers: BTreeMap::new(), unavailable: BTreeMap::new(), tasks: TaskTracker::new(), stop }
     }
 
     /// Opens, closes and moves the servers of a family; returns whether all of them are open. Those that failed to open
@@ -83,11 +95,14 @@ impl HealthCheckServers {
                 || (wanted.services.get(id).is_some_and(|(port, _)| *port == at.port())
                     && addresses.contains(&at.ip()));
             if !stays {
-                server.stop.cancel();
+                server.close();
             }
             stays
         });
-        self.unavailable.retain(|(id, at)| wanted.services.get(id).is_some_and(|(port, _)| *port == at.port()));
+        self.unavailable.retain(|(id, at), _| {
+            Family::of(&at.ip()) != family
+                || (wanted.services.get(id).is_some_and(|(port, _)| *port == at.port()) && addresses.contains(&at.ip()))
+        });
         let mut all = true;
         for (id, (port, count)) in wanted.services {
             for ip in addresses {
@@ -103,9 +118,12 @@ impl HealthCheckServers {
             server.count.store(count, Ordering::Relaxed);
             return true;
         }
-        match listen(address) {
+        // Each family has a socket of its own, so that one does not take the other's port.
+        match ListenAddress::At(address).bind() {
             Ok(listener) => {
-                let server = HealthServer { count: Arc::new(AtomicUsize::new(count)), stop: self.stop.child_token() };
+                let listener = Listener::from(listener);
+                let count = Arc::new(AtomicUsize::new(count));
+                let server = HealthServer { count, listener: listener.clone(), stop: self.stop.child_token() };
                 let router = router(id.clone(), server.count.clone(), self.status.clone());
                 let stop = server.stop.clone();
                 self.tasks.spawn(serve_plain("kubeproxy_service_healthz", listener, router, stop));
@@ -114,7 +132,9 @@ impl HealthCheckServers {
                 true
             }
             Err(error) => {
-                if self.unavailable.insert(key) {
+                let told = self.unavailable.get(&key).is_some_and(|told| told.elapsed() < TELL_AGAIN);
+                if !told {
+                    self.unavailable.insert(key, Instant::now());
                     tracing::warn!(%error, service = %id, %address, "failed to listen at the health check node port; retrying");
                     self.record_failure_event(id, address.port(), &error);
                 }
@@ -125,8 +145,8 @@ impl HealthCheckServers {
 
     fn record_failure_event(&self, id: &str, port: u16, error: &std::io::Error) {
         let Some(about) = object_ref::service(id) else { return };
-        if let Some(events) = &self.events {
-            let message = format!("node cannot listen at health check node port {port}: {error}");
+        if let Some((events, node)) = &self.events {
+            let message = format!("node {node} failed to start healthcheck {id:?} on port {port}: {error}");
             events.record(&about, Severity::Warning, "FailedToStartServiceHealthcheck", message);
         }
     }
@@ -136,21 +156,6 @@ impl HealthCheckServers {
         self.tasks.close();
         self.tasks.wait().await;
     }
-}
-
-/// Each family has a socket of its own, so that one does not take the other's port.
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => {
-            let socket = TcpSocket::new_v6()?;
-            setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
-            socket
-        }
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(128)
 }
 
 fn router(id: ServiceId, count: Arc<AtomicUsize>, status: Arc<Status>) -> Router {

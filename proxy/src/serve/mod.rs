@@ -15,9 +15,12 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{prometheus::Text, serve::serve_plain, slis::HealthChecks};
+use windlass_kit::{
+    prometheus::Text,
+    serve::{ListenAddress, serve_plain},
+    slis::HealthChecks,
+};
 
 use crate::{
     config::{Error, Page},
@@ -106,7 +109,7 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let listener = loop {
-        match TcpListener::bind(address).await {
+        match ListenAddress::from(address).bind() {
             Ok(listener) => break listener,
             Err(source) if hard_fail => return Err(Error::Listen { what, address, source }),
             Err(error) => tracing::warn!(%error, %address, what, "failed to listen; retrying in 5 s"),

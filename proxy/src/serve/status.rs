@@ -164,7 +164,8 @@ impl Status {
     pub(crate) fn start(&self, family: Family) {
         let now = jiff::Timestamp::now();
         let programming = Histogram::new(&PROGRAMMING_BOUNDS);
-        let status = FamilyStatus { last_updated: Some(now), programming, ..FamilyStatus::default() };
+        let status =
+            FamilyStatus { last_updated: Some(now), last_queued: Some(now), programming, ..FamilyStatus::default() };
         self.lock().families.insert(family, status);
     }
 

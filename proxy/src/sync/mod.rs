@@ -1,25 +1,20 @@
-//! The loop: watches Services, EndpointSlices and our Node; owns the model and the sync state of both families; writes
-//! changes; repairs rules that other programs changed; deletes stale UDP conntrack entries. May import everything else
-//! of the crate.
+//! The loops: one watches Services, EndpointSlices and our Node and owns the model; one for each family owns its sync
+//! state, writes changes, repairs rules that other programs changed, and deletes stale UDP conntrack entries. A family
+//! that is slow, or whose program hangs, delays nothing of the other. May import everything else of the crate.
 
 mod family;
 mod forbidden;
 pub(crate) mod lock;
-mod nft_monitor;
 mod rate_limit;
 mod stale_udp;
+mod transactions;
 mod watch;
 
-use std::{
-    net::IpAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _};
-use jiff::Timestamp;
 use kube::Client;
-use tokio::task::JoinSet;
+use tokio::sync::{mpsc, watch::Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use windlass_kit::{
@@ -29,20 +24,20 @@ use windlass_kit::{
 };
 
 use crate::{
+    affinity,
     apply::{Backend, Runner},
-    config::{Config, Error},
-    inspect::node_addresses,
-    model::{Model, NodeFacts},
+    config::{Config, Error, ValidConfig},
+    model::{Changes, Family, Model, NodeFacts},
     nfacct, object_ref,
-    serve::{self, HealthCheckServers, LocalEndpoints, Status},
-    startup,
+    serve::{self, Status},
+    startup::{self, KernelSettings},
 };
-use family::FamilySync;
-use nft_monitor::{RulesetChange, RulesetMonitor};
-use watch::{Change, InitialSync};
+use family::{FamilySync, FamilyTask};
+use transactions::Transactions;
+use watch::{Change, InitialSync, Trigger};
 
-/// How often the generation of nf_tables is queried: one system call while nobody changes rules.
-const NFT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How often sysctls are compared with the wanted ones.
+const KERNEL_SETTINGS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long the first write waits for our Node.
 const NODE_WAIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,16 +47,15 @@ const CHANGE_QUEUE_CAPACITY: usize = 4096;
 /// Runs the proxy until `shutdown` is cancelled. The rules stay in the kernel then, so that established connections and
 /// new traffic are not interrupted; [`cleanup`](crate::cleanup()) removes them. The loop reports to `heartbeats`.
 ///
-/// # Errors An invalid configuration, no working iptables for the node's first address family, or an address that
-/// cannot be bound while [`Config::bind_hard_fail`] is set. Later failures are retried, and reported by health and
+/// # Errors
+/// No working iptables for the node's first address family, or an address that cannot be bound while [`Config::bind_hard_fail`] is set. Later failures are retried, and reported by health and
 /// metrics.
 pub async fn run(
     client: Client,
-    config: Config,
+    config: ValidConfig,
     heartbeats: Heartbeats,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    config.check()?;
     let config = Arc::new(config);
     // With a command prefix the rules are those of another network namespace, in which we cannot bind the lock's name.
     let _lock = match config.command_prefix.is_empty() {
@@ -81,7 +75,7 @@ pub async fn run(
             }
         }
     }));
-    let backends = prepare(config.clone()).await?;
+    let (backends, kernel_settings) = prepare(config.clone()).await?;
     let status = Arc::new(Status::new(config.sync_period));
     backends.iter().for_each(|(b, _)| status.start(b.family()));
     let events = Recorder::new(client.clone(), "kube-proxy", &config.node_name);
@@ -89,32 +83,34 @@ pub async fn run(
 
     let mut tasks = Supervisor::new(shutdown.child_token());
     spawn_servers(&config, &status, &mut tasks);
-    let health = HealthCheckServers::new(status.clone(), Some(events.clone()), tasks.token());
+    tasks.forever("kernel settings", keep_kernel_settings(kernel_settings));
     let own_netns = Runner::new(config.command_prefix.clone()).in_own_netns();
+    let transactions = Transactions::new(own_netns && backends.iter().any(|(backend, _)| backend.is_nft()));
+    let (cluster, snapshots) = tokio::sync::watch::channel(Cluster::default());
     let mut families = Vec::new();
     for (backend, counters) in backends {
+        let family = backend.family();
         tracing::info!(
-            family = backend.family().name(),
+            family = family.name(),
             program = backend.program(),
             nf_tables = backend.is_nft(),
             "service rules go to this back end"
         );
-        families.push(FamilySync::new(backend, counters, status.clone(), events.clone(), own_netns, &config));
+        // All rules of the largest clusters are written in less, and each batch of them beats.
+        let probe = heartbeats.begin("service rules", family.name(), STUCK_AFTER);
+        let shared =
+            family::Shared { status: status.clone(), events: events.clone(), transactions: transactions.clone() };
+        let sync = FamilySync::new(backend, counters, shared, probe, tasks.token(), &config);
+        let (letters, inbox) = mpsc::unbounded_channel();
+        families.push(letters);
+        let task = FamilyTask::new(sync, snapshots.clone(), inbox, config.clone());
+        tasks.spawn(family_name(family), task.run(tasks.token()));
     }
-    let sync = Loop {
-        model: Arc::default(),
-        node: NodeFacts::default(),
-        families,
-        own_netns,
-        stale_udp: JoinSet::new(),
-        health,
-        status,
-        config,
-        // All rules of the largest clusters are written in less.
-        probe: heartbeats.begin("service rules", "", STUCK_AFTER),
-    };
+    tasks.forever("monitor of rules", family::report_changes(transactions, families.clone()));
+    let watcher =
+        Watcher { cluster, families, status, config, probe: heartbeats.begin("service watches", "", STUCK_AFTER) };
     let ended = tokio::select! {
-        () = sync.run(ReceiverStream::new(changes), shutdown.clone()) => Ok(()),
+        () = watcher.run(ReceiverStream::new(changes), shutdown.clone()) => Ok(()),
         ended = async {
             loop {
                 match tasks.next_ended().await {
@@ -127,6 +123,13 @@ pub async fn run(
     };
     tasks.shutdown(Duration::from_secs(3)).await;
     ended
+}
+
+const fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "service rules of IPv4",
+        Family::V6 => "service rules of IPv6",
+    }
 }
 
 /// Starts the servers of health and metrics.
@@ -149,15 +152,15 @@ fn spawn_servers(config: &Config, status: &Arc<Status>, tasks: &mut Supervisor) 
 
 /// Finds the iptables programs of both families, takes the snapshot of the tables, and sets the sysctls. Each back end
 /// comes with whether its rules may use nfacct counters.
-async fn prepare(config: Arc<Config>) -> Result<Vec<(Backend, bool)>, Error> {
-    let work = move || -> Result<Vec<(Backend, bool)>, crate::apply::Error> {
+async fn prepare(config: Arc<ValidConfig>) -> Result<(Vec<(Backend, bool)>, KernelSettings), Error> {
+    let work = move || -> Result<_, crate::apply::Error> {
         let backends = startup::find_backends(&config)?;
-        startup::set_sysctls(&config, &backends)?;
+        let settings = startup::set_sysctls(&config, &backends)?;
         let counters = |backend: &Backend| match config.nfacct {
             Some(usable) => usable,
             None => config.command_prefix.is_empty() && nfacct::create_counters(backend),
         };
-        Ok(backends.into_iter().map(|backend| (backend.clone(), counters(&backend))).collect())
+        Ok((backends.into_iter().map(|backend| (backend.clone(), counters(&backend))).collect(), settings))
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => Ok(result?),
@@ -165,62 +168,56 @@ async fn prepare(config: Arc<Config>) -> Result<Vec<(Backend, bool)>, Error> {
     }
 }
 
-struct Loop {
-    /// Shared with a comparison while the loop waits for it, and with nobody else.
+/// What the watches know. Families take a snapshot when they need one: what they hold is not changed any more.
+#[derive(Debug, Clone, Default)]
+struct Cluster {
     model: Arc<Model>,
-    node: NodeFacts,
-    families: Vec<FamilySync>,
-    /// Whether the conntrack table is that of this process's network namespace.
-    own_netns: bool,
-    /// Running searches for stale conntrack entries, at most one for each family.
-    stale_udp: JoinSet<stale_udp::SearchResult>,
-    health: HealthCheckServers,
+    node: Arc<NodeFacts>,
+    /// All initial lists are complete, so that rules may be written.
+    complete: bool,
+    /// How many letters were sent about it: who has read them all knows what differs from before.
+    letters: u64,
+}
+
+/// What changed in the cluster, for one family.
+#[derive(Debug, Clone)]
+struct Letter {
+    changes: Arc<Changes>,
+    /// When endpoints changed.
+    triggers: Vec<Trigger>,
+}
+
+/// The task that owns the model: applies the watches' changes to it, and tells both families.
+struct Watcher {
+    cluster: Sender<Cluster>,
+    families: Vec<mpsc::UnboundedSender<family::Message>>,
     status: Arc<Status>,
-    config: Arc<Config>,
+    config: Arc<ValidConfig>,
     probe: LoopProbe,
 }
 
-impl Loop {
-    async fn run(mut self, mut changes: ReceiverStream<Change>, shutdown: CancellationToken) {
+impl Watcher {
+    async fn run(self, mut changes: ReceiverStream<Change>, shutdown: CancellationToken) {
         let mut initial_sync = InitialSync::default();
-        let check_interval = if self.families.iter().all(FamilySync::has_generation) {
-            NFT_CHECK_INTERVAL.min(self.config.sync_period)
-        } else {
-            self.config.sync_period
-        };
-        let mut monitor = RulesetMonitor::new(!self.families.iter().any(FamilySync::has_generation));
-        let mut checks = tokio::time::interval_at(tokio::time::Instant::now() + check_interval, check_interval);
-        checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let node_wait = tokio::time::sleep(NODE_WAIT_TIMEOUT);
         tokio::pin!(node_wait);
         let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
         loop {
             self.probe.beat();
-            let complete = initial_sync.complete();
-            let now = Instant::now();
-            let due = self.families.iter().filter_map(|f| f.due(now)).min().filter(|_| complete);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 change = changes.next() => match change {
                     None => break,
                     Some(change) => {
-                        let mut changed = self.apply_change(change, &mut initial_sync);
                         // Changes that are queued already are written together.
-                        for _ in 0..CHANGE_QUEUE_CAPACITY {
+                        let mut queued = vec![change];
+                        while queued.len() < CHANGE_QUEUE_CAPACITY {
                             let Some(Some(change)) = changes.next().now_or_never() else { break };
-                            changed |= self.apply_change(change, &mut initial_sync);
+                            queued.push(change);
                         }
-                        if changed {
-                            self.families.iter_mut().for_each(FamilySync::request_sync);
-                        }
+                        self.apply(queued, &mut initial_sync);
                     }
                 },
-                () = tokio::time::sleep_until(due.unwrap_or(now).into()), if due.is_some() => {
-                    monitor.close();
-                    self.write(&mut initial_sync).await;
-                    // Under constant change there is no other moment for it.
-                    self.detect_drift().await;
-                }
                 () = &mut node_wait, if !initial_sync.has_node() => {
                     tracing::warn!(
                         node = %self.config.node_name,
@@ -228,57 +225,46 @@ impl Loop {
                         NODE_WAIT_TIMEOUT.as_secs()
                     );
                     initial_sync.proceed_without_node();
-                    self.families.iter_mut().for_each(FamilySync::request_sync);
+                    self.apply(Vec::new(), &mut initial_sync);
                 }
-                change = monitor.changed(), if complete => {
-                    if let RulesetChange::Commits(commits) = change {
-                        for commit in commits {
-                            self.families.iter_mut().for_each(|family| family.on_commit(commit));
-                        }
-                    }
-                    self.detect_drift().await;
-                }
-                _ = checks.tick(), if complete => self.periodic_sync().await,
-                Some(result) = self.stale_udp.join_next() => self.stale_udp_ended(result),
                 _ = heartbeat.tick() => {}
             }
         }
         self.probe.end();
-        self.health.close().await;
     }
 
-    /// The periodic work, whether or not anything changed.
-    async fn periodic_sync(&mut self) {
-        self.detect_drift().await;
-        let local = self.local_addresses();
-        for family in &mut self.families {
-            family.retry_refused(Instant::now());
-            if family.would_change(&self.model, &self.config, &self.node, &local) {
-                family.request_sync();
+    /// Applies changes to the model, and tells the families if rules may have to be written.
+    fn apply(&self, queued: Vec<Change>, initial_sync: &mut InitialSync) {
+        self.cluster.send_modify(|cluster| {
+            let mut changed = false;
+            for change in queued {
+                changed |= self.apply_one(change, cluster, initial_sync);
             }
-        }
-        for i in 0..self.families.len() {
-            if self.families[i].is_synced() {
-                self.update_health_checks(i, &local).await;
-                self.find_stale_udp(i);
+            if !cluster.complete && initial_sync.complete() {
+                tracing::debug!("initial lists are complete");
+                (cluster.complete, changed) = (true, true);
             }
-        }
+            if !changed {
+                return;
+            }
+            if cluster.complete {
+                self.status.queued();
+            }
+            let changes = Arc::new(Arc::make_mut(&mut cluster.model).take_changes());
+            let triggers = initial_sync.take_triggers();
+            cluster.letters += 1;
+            for family in &self.families {
+                // A family that has ended ends the proxy.
+                let letter = Letter { changes: changes.clone(), triggers: triggers.clone() };
+                let _ = family.send(family::Message::Letter(letter));
+            }
+        });
     }
 
-    /// Requests a write for each family whose rules were changed by other programs.
-    async fn detect_drift(&mut self) {
-        for family in &mut self.families {
-            if family.detect_drift(&self.model, self.config.sync_period).await {
-                family.request_sync();
-            }
-        }
-    }
-
-    /// Applies one change to the model; returns whether rules may have to be written.
-    fn apply_change(&mut self, change: Change, initial_sync: &mut InitialSync) -> bool {
-        let was_complete = initial_sync.complete();
-        let (services, slices, node) =
-            initial_sync.apply(change, Arc::make_mut(&mut self.model), &self.config.node_name);
+    /// Applies one change; returns whether rules may have to be written.
+    fn apply_one(&self, change: Change, cluster: &mut Cluster, initial_sync: &mut InitialSync) -> bool {
+        let model = Arc::make_mut(&mut cluster.model);
+        let (services, slices, node) = initial_sync.apply(change, model, &self.config.node_name);
         {
             let mut state = self.status.lock();
             state.service_changes += u64::from(services);
@@ -286,80 +272,36 @@ impl Loop {
             state.endpoint_changes += u64::from(slices);
             state.endpoint_changes_pending += u64::from(slices);
         }
-        let mut changed = services || slices;
-        if let Some(node) = node {
-            self.status.lock().eligible = node.as_ref().is_some_and(|n| n.eligible);
-            let node = node.unwrap_or_else(|| self.node.clone());
-            let of_rules = |n: &NodeFacts| (n.zone.clone(), n.addresses.clone(), n.pod_cidrs.clone());
-            if of_rules(&node) != of_rules(&self.node) {
-                changed = true;
-                self.families.iter_mut().for_each(|family| family.health_checks_dirty = true);
-            }
-            self.node = node;
-        }
-        if !was_complete && initial_sync.complete() {
-            tracing::debug!("initial lists are complete");
-            changed = true;
-        }
-        if changed && initial_sync.complete() {
-            self.status.queued();
-        }
-        changed
+        let Some(node) = node else { return services || slices };
+        self.status.lock().eligible = node.as_ref().is_some_and(|n| n.eligible);
+        let Some(node) = node else { return services || slices };
+        let of_rules = |n: &NodeFacts| (n.zone.clone(), n.addresses.clone(), n.pod_cidrs.clone());
+        let changed = of_rules(&node) != of_rules(&cluster.node);
+        cluster.node = Arc::new(node);
+        services || slices || changed
     }
+}
 
-    /// The addresses of this node's interfaces, read only where rules depend on them.
-    fn local_addresses(&self) -> Vec<IpAddr> {
-        match &self.config.node_port_addresses {
-            crate::config::NodePortAddresses::Ranges(_) => node_addresses(),
-            _ => Vec::new(),
+/// Compares the sysctls with the wanted ones all the time, as rules are: some are not there before the kernel has
+/// loaded a module, and others may change them.
+async fn keep_kernel_settings(mut settings: KernelSettings) {
+    let (mut told, mut told_of_lists) = (String::new(), false);
+    loop {
+        tokio::time::sleep(KERNEL_SETTINGS_INTERVAL).await;
+        let set = tokio::task::spawn_blocking(move || (settings.set(), affinity::full_lists(), settings)).await;
+        let Ok((result, full, kept)) = set else { return std::future::pending().await };
+        settings = kept;
+        if let Some((endpoints, clients)) = full.filter(|_| !std::mem::replace(&mut told_of_lists, full.is_some())) {
+            tracing::warn!(
+                endpoints,
+                clients,
+                "session affinity remembers no more clients of some endpoints: further ones lose their endpoint to new ones; load the module xt_recent with a larger ip_list_tot (options xt_recent ip_list_tot=1000 in /etc/modprobe.d)"
+            );
         }
-    }
-
-    /// Writes the changes of each family whose write is due.
-    async fn write(&mut self, initial_sync: &mut InitialSync) {
-        let changes = Arc::make_mut(&mut self.model).take_changes();
-        self.families.iter_mut().for_each(|family| family.apply_changes(&changes));
-        for (of, at) in initial_sync.take_endpoint_trigger_times() {
-            self.families
-                .iter_mut()
-                .filter(|f| f.family() == of)
-                .for_each(|family| family.add_endpoint_trigger_time(at));
+        let problem = result.err().map(|error| error.to_string()).unwrap_or_default();
+        if !problem.is_empty() && problem != told {
+            tracing::warn!(error = problem, "failed to set the sysctls that services need; trying again");
         }
-        {
-            let mut state = self.status.lock();
-            state.service_changes_pending = 0;
-            state.endpoint_changes_pending = 0;
-        }
-        let local = self.local_addresses();
-        for i in 0..self.families.len() {
-            let now = Instant::now();
-            if self.families[i].due(now).is_none_or(|due| due > now) {
-                continue;
-            }
-            let family = &mut self.families[i];
-            let done = family.write(&self.model, &self.config, &self.node, &local).await;
-            if done {
-                let triggers = std::mem::take(&mut family.endpoint_trigger_times);
-                self.status.record_programming_latency(family.family(), &triggers, Timestamp::now());
-            }
-            // Both families share one generation of nf_tables: our write of one is no drift of the other.
-            for bump in self.families[i].take_generation_bumps() {
-                self.families.iter_mut().for_each(|other| other.advance_genid(bump));
-            }
-            if done {
-                self.update_health_checks(i, &local).await;
-                self.find_stale_udp(i);
-            }
-        }
-    }
-
-    /// Opens and closes the servers of health check node ports, where that may be needed.
-    async fn update_health_checks(&mut self, i: usize, local: &[IpAddr]) {
-        let family = &mut self.families[i];
-        if family.health_checks_dirty {
-            let addresses = self.config.health_check_addresses(family.family(), &self.node, local);
-            let wanted = LocalEndpoints::of(&self.model, family.family());
-            family.health_checks_dirty = !self.health.set(family.family(), wanted, &addresses).await;
-        }
+        told = problem;
     }
 }

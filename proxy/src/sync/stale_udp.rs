@@ -1,65 +1,66 @@
 //! Deletes conntrack entries of UDP services whose endpoint was removed, as kube-proxy's `CleanStaleEntries`
-//! (pkg/proxy/conntrack/cleanup.go). The search runs beside the loop, so that a table of a million entries does not
-//! delay changes of the other family.
+//! (pkg/proxy/conntrack/cleanup.go). The search runs beside the family's task, and for the Services that changed alone,
+//! so that a table of a million entries does not delay other changes.
 
 use std::{
-    collections::BTreeSet,
     io,
     time::{Duration, Instant},
 };
 
-use super::Loop;
 use crate::{
-    conntrack::{self, UdpFrontends},
+    conntrack::{self, UdpFrontends, UdpScope},
     local_addresses::LocalAddresses,
-    model::{Family, UdpFrontend},
+    model::Family,
 };
 
-/// Whether a search for a family is requested or running, and for which removed frontends. Pure.
+/// Which search for a family is requested, and which one runs. Pure.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// A search is requested for after the next successful write.
-    wanted: bool,
-    running: bool,
+    /// Requested for after the next successful write.
+    wanted: Option<UdpScope>,
+    running: Option<UdpScope>,
     /// The last search failed, which was logged.
     failure_reported: bool,
-    /// Removed UDP frontends that were not searched for yet.
-    removed: BTreeSet<UdpFrontend>,
 }
 
 impl Search {
     /// After a start all entries are searched once.
     pub(super) const fn new() -> Self {
-        Self { wanted: true, running: false, failure_reported: false, removed: BTreeSet::new() }
+        Self { wanted: Some(UdpScope::all()), running: None, failure_reported: false }
     }
 
-    pub(super) const fn is_running(&self) -> bool {
-        self.running
+    /// Whether a write has to wait for the running search: it must not delete entries that are right once that write is
+    /// done.
+    pub(super) fn delays_write(&self) -> bool {
+        matches!((&self.wanted, &self.running), (Some(wanted), Some(running)) if wanted.overlaps(running))
     }
 
-    /// Requests a search if endpoints may have been removed; `removed` are removed frontends.
-    pub(super) fn request(&mut self, wanted: bool, removed: impl IntoIterator<Item = UdpFrontend>) {
-        self.wanted |= wanted;
-        self.removed.extend(removed);
+    /// Requests a search, as endpoints or frontends may have been removed.
+    pub(super) fn request(&mut self, scope: UdpScope) {
+        match &mut self.wanted {
+            Some(wanted) => wanted.extend(scope),
+            None => self.wanted = Some(scope),
+        }
     }
 
-    /// Begins a search, if one is requested and none runs; returns the removed frontends to search for.
-    fn begin(&mut self) -> Option<BTreeSet<UdpFrontend>> {
-        if !self.wanted || self.running {
+    /// Begins a search, if one is requested and none runs.
+    pub(super) fn begin(&mut self) -> Option<UdpScope> {
+        if self.running.is_some() {
             return None;
         }
-        (self.wanted, self.running) = (false, true);
-        Some(std::mem::take(&mut self.removed))
+        self.running = self.wanted.take();
+        self.running.clone()
     }
 
-    fn succeeded(&mut self) {
-        (self.running, self.failure_reported) = (false, false);
+    pub(super) fn succeeded(&mut self) {
+        (self.running, self.failure_reported) = (None, false);
     }
 
-    /// The search failed and is requested again, for the same frontends; returns whether to log it.
-    fn failed(&mut self, removed: BTreeSet<UdpFrontend>) -> bool {
-        (self.running, self.wanted) = (false, true);
-        self.removed.extend(removed);
+    /// The search failed and is requested again; returns whether to log it.
+    pub(super) fn failed(&mut self) -> bool {
+        if let Some(scope) = self.running.take() {
+            self.request(scope);
+        }
         !std::mem::replace(&mut self.failure_reported, true)
     }
 }
@@ -67,91 +68,68 @@ impl Search {
 /// The result of one search.
 #[derive(Debug)]
 pub(super) struct SearchResult {
-    family: Family,
-    took: Duration,
-    removed: BTreeSet<UdpFrontend>,
-    deleted: io::Result<usize>,
+    pub(super) took: Duration,
+    pub(super) deleted: io::Result<usize>,
 }
 
-/// Finds and deletes stale entries; returns their number. Blocks.
-fn delete_stale(family: Family, frontends: &UdpFrontends) -> io::Result<usize> {
+/// Finds and deletes stale entries. Blocks.
+pub(super) fn search(family: Family, frontends: &UdpFrontends) -> SearchResult {
+    let started = Instant::now();
     let local = LocalAddresses::of_kernel();
-    conntrack::delete_stale(family, |flow| frontends.is_stale(flow, &local))
-}
-
-impl Loop {
-    /// Starts a search for a family, if one is requested. The next write of the family waits for its end: the search
-    /// must not delete entries that are right once that write is done.
-    pub(super) fn find_stale_udp(&mut self, i: usize) {
-        let external_ips = self.config.external_ips;
-        let family = &mut self.families[i];
-        let name = family.family();
-        let Some(removed) = family.stale_udp.begin() else { return };
-        let mut frontends = UdpFrontends::of(&self.model, name, external_ips);
-        frontends.add_removed(removed.iter().copied(), external_ips);
-        // With a command prefix the conntrack table is that of another network namespace.
-        if frontends.is_empty() || !self.own_netns {
-            return family.stale_udp.succeeded();
-        }
-        self.stale_udp.spawn_blocking(move || {
-            let started = Instant::now();
-            let deleted = delete_stale(name, &frontends);
-            SearchResult { family: name, took: started.elapsed(), removed, deleted }
-        });
-    }
-
-    /// Records the result of a search; one that failed is repeated with the next periodic sync.
-    pub(super) fn stale_udp_ended(&mut self, result: Result<SearchResult, tokio::task::JoinError>) {
-        let result = match result {
-            Ok(result) => result,
-            Err(error) => {
-                tracing::error!(%error, "search for stale UDP conntrack entries panicked (bug); retrying");
-                for family in self.families.iter_mut().filter(|family| family.stale_udp.is_running()) {
-                    family.stale_udp.failed(BTreeSet::new());
-                }
-                return;
-            }
-        };
-        let Some(family) = self.families.iter_mut().find(|family| family.family() == result.family) else { return };
-        match result.deleted {
-            Ok(count) => {
-                family.stale_udp.succeeded();
-                if let Some(status) = self.status.lock().families.get_mut(&result.family) {
-                    status.deleted_conntrack_entries += count as u64;
-                    status.conntrack.observe(result.took);
-                }
-            }
-            Err(error) => {
-                if family.stale_udp.failed(result.removed) {
-                    tracing::warn!(%error, "failed to delete stale UDP conntrack entries, clients may still send to removed endpoints; load the kernel module nf_conntrack_netlink; retrying");
-                }
-            }
-        }
-    }
+    let deleted = conntrack::delete_stale(family, |flow| frontends.is_stale(flow, &local));
+    SearchResult { took: started.elapsed(), deleted }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{ServiceId, UdpFrontend};
+
+    fn of(services: &[&str], removed: &[u16]) -> UdpScope {
+        UdpScope {
+            services: Some(services.iter().map(|id| ServiceId::from(*id)).collect()),
+            removed: removed.iter().map(|port| UdpFrontend::NodePort(*port)).collect(),
+        }
+    }
 
     #[test]
     fn a_search_that_failed_is_repeated_and_logged_once() {
-        let gone = UdpFrontend::NodePort(3001);
         let mut search = Search::new();
-        assert_eq!(search.begin(), Some(BTreeSet::new()));
-        search.request(true, [gone]);
+        assert_eq!(search.begin(), Some(UdpScope::all()));
+        search.request(of(&["ns/a"], &[3001]));
         assert_eq!(search.begin(), None, "one at a time");
         search.succeeded();
-        assert_eq!(search.begin(), Some(BTreeSet::from([gone])));
-        assert!(search.failed(BTreeSet::from([gone])));
+        assert_eq!(search.begin(), Some(of(&["ns/a"], &[3001])));
+        assert!(search.failed());
         // Nothing changed since, and it is repeated all the same, for the same frontends.
-        assert_eq!(search.begin(), Some(BTreeSet::from([gone])));
-        assert!(!search.failed(BTreeSet::from([gone])), "it was logged already");
-        assert_eq!(search.begin(), Some(BTreeSet::from([gone])));
+        assert_eq!(search.begin(), Some(of(&["ns/a"], &[3001])));
+        search.request(of(&["ns/b"], &[]));
+        assert!(!search.failed(), "it was logged already");
+        assert_eq!(search.begin(), Some(of(&["ns/a", "ns/b"], &[3001])));
         search.succeeded();
         assert_eq!(search.begin(), None);
         // A later failure is logged again.
-        search.request(true, []);
-        assert!(search.begin().is_some() && search.failed(BTreeSet::new()));
+        search.request(of(&["ns/a"], &[]));
+        assert!(search.begin().is_some() && search.failed());
+    }
+
+    #[test]
+    fn a_write_waits_only_for_a_search_that_it_concerns() {
+        let mut search = Search::new();
+        search.begin();
+        assert!(!search.delays_write(), "nothing of UDP changed");
+        search.request(of(&["ns/a"], &[]));
+        assert!(search.delays_write(), "all are searched");
+        search.succeeded();
+        search.begin();
+        search.request(of(&["ns/b"], &[]));
+        assert!(!search.delays_write());
+        search.request(of(&["ns/a"], &[]));
+        assert!(search.delays_write());
+        search.succeeded();
+        search.request(of(&[], &[3001]));
+        search.begin();
+        search.request(of(&["ns/c"], &[]));
+        assert!(search.delays_write(), "it may have that frontend now");
     }
 }

@@ -16,7 +16,7 @@ use windlass_kit::reflector::{Extent, reflect};
 
 use super::forbidden::{self, ForbiddenState};
 use crate::model::{
-    Family, Model, NodeFacts, ServiceId,
+    Family, Model, NodeFacts, ServiceId, SliceId,
     objects::{EndpointSlice, Node, Service, TRIGGER_TIME},
 };
 
@@ -80,18 +80,26 @@ where
     })
 }
 
+/// When the endpoints of a Service changed.
+#[derive(Debug, Clone)]
+pub(super) enum Trigger {
+    At(Family, ServiceId, Timestamp),
+    /// A slice was deleted: earlier times of its Service count no more.
+    Forget(ServiceId),
+}
+
 /// Which initial lists are complete, and the objects of a list in progress.
 #[derive(Debug, Default)]
 pub(super) struct InitialSync {
     services: Option<BTreeSet<ServiceId>>,
-    slices: Option<BTreeSet<(ServiceId, Box<str>)>>,
+    slices: Option<BTreeSet<SliceId>>,
     have_services: bool,
     have_slices: bool,
     have_node: bool,
     node_seen: bool,
     /// When endpoints changed that are not written yet, as the EndpointSlice controller reports
     /// (`endpoints.kubernetes.io/last-change-trigger-time`).
-    endpoint_trigger_times: Vec<(Family, Timestamp)>,
+    triggers: Vec<Trigger>,
 }
 
 impl InitialSync {
@@ -106,8 +114,8 @@ impl InitialSync {
     }
 
     /// The times at which endpoints changed since the last call.
-    pub(super) fn take_endpoint_trigger_times(&mut self) -> Vec<(Family, Timestamp)> {
-        std::mem::take(&mut self.endpoint_trigger_times)
+    pub(super) fn take_triggers(&mut self) -> Vec<Trigger> {
+        std::mem::take(&mut self.triggers)
     }
 
     /// Whether the list of our Node is complete.
@@ -159,18 +167,24 @@ impl InitialSync {
             }
             Event::InitApply(slice) => {
                 if let Some(listed) = &mut self.slices {
-                    listed.extend(Model::slice_key(&slice));
+                    listed.insert(Model::slice_key(&slice));
                 }
                 model.put_slice(&slice, node)
             }
             Event::Apply(slice) => {
                 let changed = model.put_slice(&slice, node);
+                let owner = model.owner_of(&slice).cloned();
                 let trigger = slice.metadata.annotations.iter().flatten().find(|(key, _)| *key == TRIGGER_TIME);
                 let at = trigger.filter(|_| changed).and_then(|(_, at)| at.parse::<Timestamp>().ok());
-                self.endpoint_trigger_times.extend(slice.family().zip(at));
+                if let (Some(family), Some(owner), Some(at)) = (slice.family(), owner, at) {
+                    self.triggers.push(Trigger::At(family, owner, at));
+                }
                 changed
             }
-            Event::Delete(slice) => model.delete_slice(&slice),
+            Event::Delete(slice) => {
+                self.triggers.extend(model.owner_of(&slice).cloned().map(Trigger::Forget));
+                model.delete_slice(&slice)
+            }
             Event::InitDone => {
                 self.have_slices = true;
                 self.slices.take().is_some_and(|listed| model.retain_slices(&listed))

@@ -51,7 +51,7 @@ impl Proxy {
             .build()
             .unwrap();
         let shutdown = CancellationToken::new();
-        let (api, config, stop) = (api.clone(), config.clone(), shutdown.clone());
+        let (api, config, stop) = (api.clone(), config.clone().validated().unwrap(), shutdown.clone());
         let task = runtime.spawn(async move { run(api.client(), config, Heartbeats::default(), stop).await });
         Self { runtime: Some(runtime), shutdown, task }
     }

@@ -11,7 +11,8 @@ use super::{
     net::{self, Net},
 };
 
-/// The programs in the node's namespace, behind a script that rejects configured rules as a kernel would.
+/// The programs in the node's namespace, behind a script that rejects configured rules as the program does: what comes
+/// before the table of such a rule is committed by then.
 struct Refusing {
     net: Net,
     dir: tempfile::TempDir,
@@ -30,10 +31,15 @@ impl Refusing {
         let text = format!(
             "case \"$1\" in *-restore) ;; *) exec ip netns exec {node} \"$@\";; esac\n\
              if grep -qx -- \"$1\" {at}/programs 2>/dev/null; then echo 'it does not work' >&2; exit 1; fi\n\
+             if grep -qx -- \"$1\" {at}/hangs 2>/dev/null; then while [ -e {at}/hangs ]; do sleep 0.1; done; fi\n\
              text=$(mktemp -p {at}); cat > $text\n\
              line=$(grep -nF -f {at}/words $text | grep -v ':-X\\|::' | head -1 | cut -d: -f1)\n\
              if [ -n \"$line\" ] && [ -e {at}/commit ]; then line=$(grep -n COMMIT $text | tail -1 | cut -d: -f1); fi\n\
-             if [ -n \"$line\" ]; then rm $text; echo \"iptables-restore: line $line failed\" >&2; exit 1; fi\n\
+             if [ -n \"$line\" ]; then\n\
+               done=$(head -n $((line - 1)) $text | grep -nx COMMIT | tail -1 | cut -d: -f1)\n\
+               if [ -n \"$done\" ]; then head -n $done $text | ip netns exec {node} \"$@\"; fi\n\
+               rm $text; echo \"iptables-restore: line $line failed\" >&2; exit 1\n\
+             fi\n\
              ip netns exec {node} \"$@\" < $text; status=$?; rm $text; exit $status\n",
             node = net.node
         );
@@ -64,6 +70,18 @@ impl Refusing {
         format!("{ip}:80")
     }
 
+    /// No rule of a base chain is there twice.
+    fn nothing_is_repeated(&self, variant: Variant) {
+        let program = if variant == Variant::Legacy { "iptables-legacy" } else { "iptables-nft" };
+        for table in ["filter", "nat"] {
+            let mut rules: Vec<String> =
+                self.net.node_command(&format!("{program} -t {table} -S")).lines().map(str::to_owned).collect();
+            rules.sort();
+            let twice: Vec<&[String]> = rules.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+            assert!(twice.is_empty(), "{twice:?}");
+        }
+    }
+
     fn metric(&self, line: &str) -> f64 {
         let page = net::get(&self.net.node, "127.0.0.1:10249", "/metrics");
         let found = page.lines().find_map(|l| l.strip_prefix(line)).unwrap_or_else(|| panic!("{line} in {page}"));
@@ -83,6 +101,7 @@ fn a_kernel_without_the_match_recent_serves_without_affinity() {
     }
     let pods: std::collections::BTreeSet<usize> = (0..40).map(|_| answers(&node.net.pods[0], &sticky).0).collect();
     assert_eq!(pods.len(), 2, "it is known to have no affinity");
+    node.nothing_is_repeated(Variant::Nft);
     assert!(net::get(&node.net.node, "127.0.0.1:10256", "/livez").contains(" 200 "));
     proxy.stop();
 }
@@ -104,6 +123,7 @@ fn one_among_many(variant: Variant, unnamed: bool) {
     let ports = "windlass_proxy_refused_service_ports{ip_family=\"IPv4\"}";
     assert!((node.metric(ports) - 1.0).abs() < 0.1, "{}", node.metric(ports));
     assert!(net::get(&node.net.node, "127.0.0.1:10256", "/livez").contains(" 200 "));
+    node.nothing_is_repeated(variant);
     // Later changes are written.
     answers(&node.net.pods[0], &node.service(60, "later", &json!({})));
     // The kernel accepts it later.
@@ -114,6 +134,7 @@ fn one_among_many(variant: Variant, unnamed: bool) {
         if held < 0.1 { Ok(()) } else { Err(format!("{held} refused")) }
     });
     answers(&node.net.pods[0], &bad);
+    node.nothing_is_repeated(variant);
     proxy.stop();
 }
 
@@ -125,6 +146,34 @@ fn a_refused_rule_stops_its_service_and_no_other_on_nf_tables() {
 #[test]
 fn a_refused_rule_that_is_not_named_stops_its_service_and_no_other_on_legacy() {
     one_among_many(Variant::Legacy, true);
+}
+
+/// A program of one family hangs: the other family is written as ever, and is no less healthy.
+#[test]
+fn a_family_whose_program_hangs_holds_up_nothing_of_the_other() {
+    let node = Refusing::new(Variant::Nft);
+    node.set("words", "nothing of the kind\n");
+    node.set("hangs", "ip6tables-nft-restore\n");
+    let both = json!({"clusterIPs": ["172.30.0.41", "fd00:172:30::41"]});
+    let web = node.service(41, "web", &both);
+    node.api.put("endpointslices", slice6("web", &[0, 1]));
+    let proxy = Proxy::start(&node.net, &node.api, &node.config);
+    answers(&node.net.pods[0], &web);
+    for pod in [0, 1, 0] {
+        node.api.put("endpointslices", slice("web", &[pod]));
+        eventually("IPv4 is written", Duration::from_secs(10), || {
+            let all: Vec<usize> = (0..10).map(|_| answers(&node.net.pods[1 - pod], &web).0).collect();
+            if all.iter().all(|one| *one == pod) { Ok(()) } else { Err(format!("{all:?}")) }
+        });
+    }
+    // Twice the sync period of the tests.
+    std::thread::sleep(Duration::from_secs(5));
+    let health = net::get(&node.net.node, "127.0.0.1:10256", "/healthz");
+    let body: serde_json::Value = serde_json::from_str(health.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert_eq!((&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]), (&json!(true), &json!(false)));
+    std::fs::remove_file(node.path("hangs")).unwrap();
+    answers(&node.net.pods[1], "[fd00:172:30::41]:80");
+    proxy.stop();
 }
 
 /// The programs of one family fail permanently: the other family is synced undelayed, and the failure is reported.

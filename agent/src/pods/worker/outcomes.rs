@@ -91,7 +91,8 @@ impl Worker {
                     None => self.observed.remove(&id),
                 }
             }
-            Outcome::Resized { result: Err(error), .. } => {
+            Outcome::PodResized(Ok(())) => self.observed.resize_failure = None,
+            Outcome::Resized { result: Err(error), .. } | Outcome::PodResized(Err(error)) => {
                 let count = self.observed.resize_failure.as_ref().map_or(1, |f| f.count + 1);
                 self.observed.resize_failure = self.failure(error, count, now);
             }
@@ -109,7 +110,8 @@ impl Worker {
             | Outcome::VolumesReleased(Err(error))
             | Outcome::CleanedUp(Err(error))
             | Outcome::DeletedFromApi(Err(error)) => {
-                self.warn(reasons::FAILED_KILL_POD, &error);
+                let message = format!("error killing pod: {}", error.message);
+                self.warn(reasons::FAILED_KILL_POD, &StepError { message, ..error });
                 self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY));
             }
             Outcome::StatusPatched { from, result } => self.apply_patched(from, result, now),

@@ -14,6 +14,12 @@ use crate::{
 /// The faults of all defaults in the schema at `path`, which is structural.
 pub(super) fn check(schema: &Value, path: &str) -> Vec<FieldError> {
     let mut defaults = Defaults { path: Path::new(path), errors: Errors::default(), depth: 0 };
+    if schema.get("default").is_some_and(|default| !default.is_null()) {
+        // The root is an object with metadata, as an embedded one.
+        let mut root = schema.clone();
+        root["x-kubernetes-embedded-resource"] = Value::Bool(true);
+        defaults.default(&root);
+    }
     let properties = schema["properties"].as_object().into_iter().flatten();
     for (name, property) in properties {
         let before = defaults.path.enter_field("properties");

@@ -13,25 +13,27 @@ use crate::{
 /// CEL rules are checked for their form, but are not compiled.
 #[must_use]
 pub fn validate(schema: &Value, path: &str, status: bool) -> Vec<FieldError> {
-    let mut rules = Rules { path: Path::new(path), errors: Errors::default(), unsupported: false, depth: 0 };
-    if is_true(schema, "nullable") {
-        rules.errors.forbidden(format!("{path}.nullable"), "nullable cannot be true at the root");
-    }
+    let mut rules = Rules { path: Path::new(path), errors: Errors::default(), depth: 0, in_metadata: false };
     if status {
         rules.status_root(schema);
     }
-    rules.node(schema);
-    let mut errors = rules.errors.0;
-    if rules.unsupported {
-        // Upstream cannot make a structural schema of it.
-        return errors;
+    if is_true(schema, "nullable") {
+        rules.errors.forbidden(format!("{path}.nullable"), "nullable cannot be true at the root");
     }
-    let structural = invariants::check(schema, path);
-    if structural.is_empty() {
-        errors.extend(super::defaults::check(schema, path));
+    let why = unsupported(schema, 0);
+    if why.is_none() {
+        let structural = invariants::check(schema, path);
+        let found = if structural.is_empty() { super::defaults::check(schema, path) } else { structural };
+        rules.errors.0.extend(found);
     }
-    errors.extend(structural);
-    errors
+    rules.node(schema, true);
+    // Of what upstream cannot make a structural schema, if nothing else is wrong with it.
+    if rules.errors.0.is_empty()
+        && let Some(why) = why
+    {
+        rules.errors.invalid_text(path, "", &format!("OpenAPIV3Schema {why}"));
+    }
+    rules.errors.0
 }
 
 /// The faults that keep a schema from being structural, as upstream's controller looks for them in definitions that are
@@ -51,8 +53,9 @@ fn unsupported(schema: &Value, depth: usize) -> Option<String> {
     if depth > MAX_DEPTH {
         return None;
     }
-    let words = ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"];
+    let words = ["id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions"];
     if let Some(word) = words.iter().find(|word| is_present(&schema[**word])) {
+        let word = if *word == "$schema" { "schema" } else { word };
         return Some(format!("'{word}' is not supported"));
     }
     if schema["items"].as_array().is_some_and(|items| !items.is_empty()) {
@@ -115,17 +118,28 @@ pub(super) fn is_set(value: &Value) -> bool {
     }
 }
 
+/// What contains schemas, in upstream's order.
+const CONTAINERS: [&str; 9] =
+    ["additionalProperties", "properties", "not", "allOf", "oneOf", "anyOf", "definitions", "items", "dependencies"];
+
 /// A walk through everything that a schema contains.
 struct Rules {
     path: Path,
     errors: Errors,
-    /// Whether there is something that a structural schema cannot hold.
-    unsupported: bool,
     depth: usize,
+    /// Whether the node is inside of an object's `metadata`, `apiVersion` or `kind`.
+    in_metadata: bool,
 }
 
 impl Rules {
     fn status_root(&mut self, schema: &Value) {
+        let before = ["id", "$schema", "$ref"].iter().any(|word| is_present(&schema[*word]));
+        let of = type_of(schema);
+        if !before && !of.is_empty() && of != "object" {
+            let why =
+                "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+            return self.errors.invalid_text(self.field("type"), of, why);
+        }
         let fields = schema.as_object().into_iter().flatten();
         let other =
             fields.clone().any(|(name, value)| is_set(value) && !AT_ROOT.iter().any(|(_, known)| known == name));
@@ -139,7 +153,7 @@ impl Rules {
         }
     }
 
-    fn node(&mut self, schema: &Value) {
+    fn node(&mut self, schema: &Value, root: bool) {
         if self.depth > MAX_DEPTH {
             let why = format!("must not be nested deeper than {MAX_DEPTH} levels");
             self.errors.forbidden(self.path.as_str(), &why);
@@ -147,24 +161,29 @@ impl Rules {
         }
         self.depth += 1;
         self.unsupported(schema);
+        let meta = root || is_true(schema, "x-kubernetes-embedded-resource");
+        for word in CONTAINERS {
+            match &schema[word] {
+                Value::Object(fields) if matches!(word, "properties" | "definitions" | "dependencies") => {
+                    for (name, inside) in fields.iter().filter(|(_, value)| value.is_object()) {
+                        let before = self.in_metadata;
+                        self.in_metadata |=
+                            meta && word == "properties" && matches!(&**name, "metadata" | "kind" | "apiVersion");
+                        self.inside(word, Some(name), None, inside);
+                        self.in_metadata = before;
+                    }
+                }
+                Value::Array(members) => {
+                    for (at, inside) in members.iter().enumerate() {
+                        self.inside(word, None, Some(at), inside);
+                    }
+                }
+                inside @ Value::Object(_) => self.inside(word, None, None, inside),
+                _ => {}
+            }
+        }
         self.topology(schema);
         self.rules(schema);
-        for word in ["properties", "definitions", "dependencies"] {
-            let fields = schema[word].as_object().into_iter().flatten().filter(|(_, value)| value.is_object());
-            for (name, inside) in fields {
-                self.inside(word, Some(name), None, inside);
-            }
-        }
-        for word in ["allOf", "oneOf", "anyOf"] {
-            for (at, inside) in schema[word].as_array().into_iter().flatten().enumerate() {
-                self.inside(word, None, Some(at), inside);
-            }
-        }
-        for word in ["not", "items", "additionalProperties"] {
-            if schema[word].is_object() {
-                self.inside(word, None, None, &schema[word]);
-            }
-        }
         self.depth -= 1;
     }
 
@@ -176,7 +195,7 @@ impl Rules {
         if let Some(at) = at {
             self.path.enter_item(at);
         }
-        self.node(schema);
+        self.node(schema, false);
         self.path.leave(before);
     }
 
@@ -185,15 +204,14 @@ impl Rules {
     }
 
     fn unsupported(&mut self, schema: &Value) {
-        for word in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-            if is_present(&schema[word]) {
-                self.errors.forbidden(self.field(word), &format!("{word} is not supported"));
-                self.unsupported = true;
-            }
-        }
         let of = type_of(schema);
         if !of.is_empty() && !TYPES.contains(&of) {
             self.errors.not_supported(self.field("type"), &schema["type"], &TYPES);
+        }
+        for word in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
+            if is_present(&schema[word]) {
+                self.errors.forbidden(self.field(word), &format!("{word} is not supported"));
+            }
         }
         if of == "null" {
             let why = "type cannot be set to null, use nullable as an alternative";
@@ -201,7 +219,10 @@ impl Rules {
         }
         if schema["items"].is_array() {
             self.errors.forbidden(self.field("items"), "items must be a schema object and not an array");
-            self.unsupported = true;
+        }
+        if self.in_metadata && is_true(schema, "x-kubernetes-embedded-resource") {
+            let field = self.field("x-kubernetes-embedded-resource");
+            self.errors.forbidden(field, "must not be used inside of resource meta");
         }
         if is_true(schema, "uniqueItems") {
             let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
@@ -211,10 +232,6 @@ impl Rules {
         if is_set(&schema["properties"]) && additional.is_some_and(|additional| additional != true) {
             let why = "additionalProperties and properties are mutual exclusive";
             self.errors.forbidden(self.field("additionalProperties"), why);
-        }
-        if schema["x-kubernetes-preserve-unknown-fields"] == false {
-            let field = self.field("x-kubernetes-preserve-unknown-fields");
-            self.errors.invalid(field, &Value::Bool(false), "must be true or undefined");
         }
     }
 
@@ -232,6 +249,10 @@ impl Rules {
         const MAP_TYPE: &str = "x-kubernetes-map-type";
         const LIST_TYPE: &str = "x-kubernetes-list-type";
         const KEYS: &str = "x-kubernetes-list-map-keys";
+        if schema["x-kubernetes-preserve-unknown-fields"] == false {
+            let field = self.field("x-kubernetes-preserve-unknown-fields");
+            self.errors.invalid(field, &Value::Bool(false), "must be true or undefined");
+        }
         if schema[MAP_TYPE].is_string() {
             self.wants(schema, "object", MAP_TYPE);
             if !matches!(schema[MAP_TYPE].as_str(), Some("atomic" | "granular")) {
@@ -241,6 +262,9 @@ impl Rules {
         let list_type = schema[LIST_TYPE].as_str();
         if let Some(of) = list_type {
             self.wants(schema, "array", LIST_TYPE);
+            if of == "set" && type_of(schema) == "array" && schema["items"].is_object() {
+                self.set_items(schema);
+            }
             if !matches!(of, "atomic" | "set" | "map") {
                 self.errors.not_supported(self.field(LIST_TYPE), &schema[LIST_TYPE], &["atomic", "set", "map"]);
             }
@@ -253,47 +277,63 @@ impl Rules {
                     self.errors.required(self.field(KEYS), "must not be empty if x-kubernetes-list-type is map");
                 }
                 self.map_items(schema, &keys);
+                self.map_keys(&schema["items"], &keys);
             }
             None if !keys.is_empty() => self.errors.required(self.field(LIST_TYPE), why),
             Some(of) if !keys.is_empty() => self.errors.invalid_text(self.field(LIST_TYPE), of, why),
             _ => {}
         }
-        if list_type == Some("set") {
-            self.set_items(schema);
+        if list_type == Some("set") && is_true(&schema["items"], "nullable") {
+            let field = format!("{}.nullable", self.path.field("items"));
+            self.errors.forbidden(field, "cannot be nullable when x-kubernetes-list-type is set");
         }
     }
 
-    /// Items of a map are objects with scalar keys that are always there.
+    /// Items of a map are objects with scalar keys.
     fn map_items(&mut self, schema: &Value, keys: &[&str]) {
         let items = &schema["items"];
+        if items.is_array() {
+            let why = "must only have a single schema if x-kubernetes-list-type is map";
+            return self.errors.invalid(self.field("items"), items, why);
+        }
         if !items.is_object() {
             return self.errors.required(self.field("items"), "must have a schema if x-kubernetes-list-type is map");
         }
         let field = |name: &str| format!("{}.{name}", self.path.field("items"));
-        if is_true(items, "nullable") {
-            self.errors.forbidden(field("nullable"), "cannot be nullable when x-kubernetes-list-type is map");
-        }
         let of = type_of(items);
-        let why = "must be object if parent array's x-kubernetes-list-type is map";
         if of != "object" {
+            let why = "must be object if parent array's x-kubernetes-list-type is map";
             return self.errors.invalid_text(field("type"), of, why);
         }
         let list = self.path.field("x-kubernetes-list-map-keys");
+        for (at, key) in keys.iter().enumerate() {
+            match items["properties"].get(*key).map(type_of) {
+                Some("object" | "array") => {
+                    let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                    self.errors.invalid_text(field(&format!("properties[{key}].type")), of, why);
+                }
+                Some(_) => {}
+                None => {
+                    self.errors.invalid(list.as_str(), &json!(keys), "entries must all be names of item properties")
+                }
+            }
+            if keys[..at].contains(key) {
+                self.errors.invalid(list.as_str(), &json!(keys), "must not contain duplicate entries");
+            }
+        }
+    }
+
+    /// Items of a map and their keys are always there.
+    fn map_keys(&mut self, items: &Value, keys: &[&str]) {
+        let field = |name: &str| format!("{}.{name}", self.path.field("items"));
+        if is_true(items, "nullable") {
+            self.errors.forbidden(field("nullable"), "cannot be nullable when x-kubernetes-list-type is map");
+        }
         let required: Vec<&str> =
             items["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        for (at, key) in keys.iter().enumerate() {
-            if keys[..at].contains(key) {
-                continue;
-            }
-            let Some(property) = items["properties"].get(*key) else {
-                self.errors.invalid(list.as_str(), &json!(keys), "entries must all be names of item properties");
-                continue;
-            };
+        for key in keys {
+            let Some(property) = items["properties"].get(*key) else { continue };
             let here = field(&format!("properties[{key}]"));
-            if matches!(type_of(property), "object" | "array") {
-                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                self.errors.invalid_text(format!("{here}.type"), of, why);
-            }
             if property.get("default").is_none_or(Value::is_null) && !required.contains(key) {
                 let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
                 self.errors.required(format!("{here}.default"), why);
@@ -303,9 +343,6 @@ impl Rules {
                 self.errors.forbidden(format!("{here}.nullable"), why);
             }
         }
-        if keys.iter().enumerate().any(|(at, key)| keys[..at].contains(key)) {
-            self.errors.invalid(list, &json!(keys), "must not contain duplicate entries");
-        }
     }
 
     /// Items of a set are scalars, or as a whole one.
@@ -313,9 +350,6 @@ impl Rules {
         const WHY: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
         let items = &schema["items"];
         let field = |name: &str| format!("{}.{name}", self.path.field("items"));
-        if is_true(items, "nullable") {
-            self.errors.forbidden(field("nullable"), "cannot be nullable when x-kubernetes-list-type is set");
-        }
         let mut refuse = |name: &str| {
             // Upstream shows the list type, also where the map type is wrong.
             let value = &items["x-kubernetes-list-type"];
@@ -360,6 +394,12 @@ impl Rules {
             self.errors.not_supported(self.field("reason"), &rule["reason"], &REASONS);
         }
         let path = text("fieldPath");
+        if !path.is_empty() && path.trim().is_empty() {
+            self.errors.invalid_text(self.field("fieldPath"), path, "must be non-empty if specified");
+        }
+        if path.contains(['\n', '\r']) {
+            self.errors.invalid_text(self.field("fieldPath"), path, "must not contain line breaks");
+        }
         if !path.is_empty() && !is_path_of(path, schema) {
             self.errors.invalid_text(self.field("fieldPath"), path, "must be a valid path");
         }

@@ -47,6 +47,24 @@ fn walk(schema: &Schema, value: &Value, path: &mut Path, root: bool, errors: &mu
 
 fn check_one(value: &Value, path: &Path) -> Errors {
     let mut errors = Errors::default();
+    let of = match &value["metadata"] {
+        Value::Null | Value::Object(_) => None,
+        Value::Bool(_) => Some("bool"),
+        Value::Number(_) => Some("number"),
+        Value::String(_) => Some("string"),
+        Value::Array(_) => Some("array"),
+    };
+    if let Some(of) = of {
+        let why = format!("json: cannot unmarshal {of} into Go value of type v1.ObjectMeta");
+        errors.invalid(path.field("metadata"), &value["metadata"], &why);
+        return errors;
+    }
+    for field in ["apiVersion", "kind"] {
+        if !value[field].is_null() && !value[field].is_string() {
+            errors.invalid(path.field(field), &value[field], "must be a string");
+            return errors;
+        }
+    }
     match value["apiVersion"].as_str() {
         None => errors.required(path.field("apiVersion"), ""),
         Some("") => errors.invalid_text(path.field("apiVersion"), "", "must not be empty"),

@@ -160,7 +160,9 @@ fn manifest_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCod
 /// The kernel's rules, compared with those for the API's objects.
 fn kernel_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass rules")?;
-    let config = proxy_config(settings);
+    // The administrator's kubeconfig is that of a control plane here, which has its own defaults.
+    let standalone = args.source.kubeconfig.is_none() && settings.cluster_access.kubeconfig.is_none();
+    let config = if standalone { proxy_config(&settings.of_standalone()) } else { proxy_config(settings) };
     if args.output == Some(Output::Save) {
         say(kernel_rules(&config, args.source.family.map_or(Family::V4, FamilyName::family))?.trim_end());
         return Ok(ExitCode::SUCCESS);

@@ -1,6 +1,6 @@
 //! The effective settings as a KubeProxyConfiguration, for `--write-config-to` and `/configz`.
 
-use serde_json::json;
+use serde_json::Value;
 use windlass_kit::duration;
 use windlass_proxy::{Config, DetectLocal, NodePortAddresses, Timeout};
 
@@ -13,6 +13,12 @@ fn timeout(timeout: Timeout) -> Option<String> {
         Timeout::AtLeast(_) => None,
         Timeout::Exactly(time) => Some(duration::format(time)),
     }
+}
+
+/// The fields as values.
+pub(super) fn value_of(settings: &KubeProxy) -> Value {
+    // Texts, numbers and lists of them can always be written as JSON.
+    serde_json::to_value(settings).unwrap_or_default()
 }
 
 fn texts<T: ToString>(list: &[T]) -> Vec<String> {
@@ -30,14 +36,14 @@ impl KubeProxy {
         };
         let mut gates = self.feature_gates.clone().unwrap_or_default();
         gates.insert("AllowServiceExternalIPs".to_owned(), config.external_ips);
-        let mut rest = self.rest.clone();
-        rest.insert("apiVersion".to_owned(), json!(API_VERSION));
-        rest.insert("kind".to_owned(), json!(KIND));
+        // That of one family alone decides nothing more: the addresses that depend on it are given.
+        let unspecified = self.bind_address.clone().unwrap_or_else(|| "0.0.0.0".to_owned());
         Self {
+            api_version: Some(API_VERSION.to_owned()),
+            kind: Some(KIND.to_owned()),
             mode: Some("iptables".to_owned()),
-            client_connection: self.client_connection.clone(),
             hostname_override: Some(config.node_name.clone()),
-            bind_address: config.node_ips.first().map(ToString::to_string),
+            bind_address: Some(config.bind_address.map_or(unspecified, |ip| ip.to_string())),
             healthz_bind_address: config.healthz_bind.map(|at| at.to_string()),
             metrics_bind_address: config.metrics_bind.map(|at| at.to_string()),
             bind_address_hard_fail: Some(config.bind_hard_fail),
@@ -48,7 +54,7 @@ impl KubeProxy {
                 interface_name_prefix: Some(prefix.to_owned()),
             },
             iptables: Iptables {
-                masquerade_bit: Some(config.masquerade_bit),
+                masquerade_bit: Some(config.masquerade_bit.into()),
                 masquerade_all: Some(config.masquerade_all),
                 localhost_node_ports: Some(config.localhost_node_ports),
                 sync_period: Some(duration::format(config.sync_period)),
@@ -61,8 +67,8 @@ impl KubeProxy {
             }),
             oom_score_adj: Some(self.oom_score_adj.unwrap_or(OOM_SCORE_ADJ)),
             conntrack: Conntrack {
-                max_per_core: Some(config.conntrack.max_per_core),
-                min: Some(config.conntrack.min),
+                max_per_core: Some(config.conntrack.max_per_core.into()),
+                min: Some(config.conntrack.min.into()),
                 tcp_established_timeout: timeout(config.conntrack.tcp_established),
                 tcp_close_wait_timeout: timeout(config.conntrack.tcp_close_wait),
                 tcp_be_liberal: Some(config.conntrack.tcp_be_liberal),
@@ -70,8 +76,7 @@ impl KubeProxy {
                 udp_stream_timeout: timeout(config.conntrack.udp_stream),
             },
             feature_gates: Some(gates),
-            logging: self.logging.clone(),
-            rest,
+            ..self.clone()
         }
     }
 
@@ -83,23 +88,22 @@ impl KubeProxy {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Overrides, *};
 
     #[test]
     fn what_is_written_reads_back_as_the_same_settings() {
         let text = format!(
             "apiVersion: {API_VERSION}\nkind: {KIND}\nclusterCIDR: 10.180.0.0/16,fd00:1::/48\nnodePortAddresses: [10.0.0.0/8]\n\
-             detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: veth}}\niptables: {{minSyncPeriod: 1m1.5s}}\n\
+             detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: veth}}\niptables: {{syncPeriod: 2m, minSyncPeriod: 1m1.5s}}\n\
              conntrack: {{udpTimeout: 5s, tcpEstablishedTimeout: 2h0m0s, tcpCloseWaitTimeout: 90s}}\n"
         );
-        let mut config = Config { node_name: "n1".to_owned(), ..Config::default() };
+        let own = Config { node_name: "n1".to_owned(), ..Config::default() };
         let (file, _) = super::super::parse(&text).unwrap();
-        file.apply(&mut config).unwrap();
-        let written = file.effective(&config).yaml().unwrap();
+        let (config, given) = super::super::config(own, Some(&file), &Overrides::default()).unwrap();
+        let written = given.effective(&config).yaml().unwrap();
         let (again, unknown) = super::super::parse(&written).unwrap();
         assert_eq!(unknown, [] as [String; 0]);
-        let mut read = Config::default();
-        again.apply(&mut read).unwrap();
+        let (read, _) = super::super::config(Config::default(), Some(&again), &Overrides::default()).unwrap();
         assert_eq!(read, config, "{written}");
     }
 }

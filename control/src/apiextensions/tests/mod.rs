@@ -6,7 +6,7 @@ mod versions;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::CustomResources;
 use crate::{
@@ -79,6 +79,16 @@ async fn establish(api: &Instance, definition: Value) -> Value {
     assert_eq!(made.code, 201, "{}", made.body);
     let path = format!("{DEFINITIONS}/{}", made.body["metadata"]["name"].as_str().unwrap());
     until(api, &path, |reply| condition(&reply.body, "Established").0 == "True").await.body
+}
+
+/// Serves definitions, each with its path, until the guard is dropped.
+pub(crate) async fn establish_all(api: &Instance, definitions: &[&Value]) -> Option<DropGuard> {
+    let stop = (!definitions.is_empty()).then(|| serve(api).drop_guard());
+    for one in definitions {
+        let path = format!("{DEFINITIONS}/{}", one[1]["metadata"]["name"].as_str().unwrap());
+        until(api, &path, |reply| condition(&reply.body, "Established").0 == "True").await;
+    }
+    stop
 }
 
 fn widget(name: &str, spec: Value) -> Value {

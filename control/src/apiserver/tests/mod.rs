@@ -69,7 +69,7 @@ pub(crate) fn api_over(memory: &Memory) -> Api {
     Api::new(&kinds::open_store(Box::new(memory.clone())).unwrap(), &config(), None, None)
 }
 
-fn api_with(tokens: Option<TokenIssuer>, max_token_seconds: Option<i64>) -> Api {
+pub(crate) fn api_with(tokens: Option<TokenIssuer>, max_token_seconds: Option<i64>) -> Api {
     let store = kinds::open_store(Box::new(Memory::default())).unwrap();
     Api::new(&store, &ApiConfig { max_token_seconds, ..config() }, None, tokens)
 }

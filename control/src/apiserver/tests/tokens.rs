@@ -189,7 +189,8 @@ async fn a_token_of_what_is_deleted_is_good_for_a_minute() {
         let made = call(&api, "POST", path, body).await;
         assert_eq!(made.code, 201, "{}", made.body);
     }
-    let authenticator = ServiceAccountTokens { store: api.store().clone(), tokens: Arc::new(issuer()) };
+    let (tokens, uses) = (Arc::new(issuer()), Arc::default());
+    let authenticator = ServiceAccountTokens { store: api.store().clone(), tokens, uses };
     let is_good = |token: &str, seconds: i64| {
         let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         authenticator.authenticate_at(token, &[], at).is_ok()

@@ -20,6 +20,13 @@ pub(super) fn validate(version: &Version, metadata: &Value, errors: &mut Errors)
 }
 
 fn validate_whole(version: &Version, metadata: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let prefix = text(metadata, "generateName");
+    if !prefix.is_empty() {
+        // Something follows a dash at its end.
+        let dashed = prefix.strip_suffix('-').filter(|rest| rest.is_ascii() && !rest.is_empty());
+        let checked = dashed.map_or(prefix.to_owned(), |rest| format!("{}a", &rest[..rest.len() - 1]));
+        errors.unless("metadata.generateName", prefix, version.strategy.validate_name(&checked));
+    }
     match text(metadata, "name") {
         "" => errors.required("metadata.name", "name or generateName is required"),
         name => errors.unless("metadata.name", name, version.strategy.validate_name(name)),

@@ -7,9 +7,14 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
 
 use super::Wanted;
-use crate::kinds::core::service::DEFAULT_SERVICE_CIDR;
+use crate::{
+    kinds::core::service::DEFAULT_SERVICE_CIDR,
+    service_account_tokens::{TRACKED_SINCE, TRACKING},
+};
 
 const SYSTEM: &str = "kube-system";
+/// Says that the use of tokens is recorded.
+const RECORDS: &str = "windlass.io/records-token-uses";
 const OBJECTS: &str = include_str!("objects.jsonl");
 /// The lease says for so long that the server is there.
 const LEASE_SECONDS: i64 = 3600;
@@ -194,16 +199,26 @@ fn authentication(identity: &Identity) -> Wanted {
     })
 }
 
-/// Since when the use of tokens in Secrets is recorded.
+/// Since when the use of tokens in Secrets is recorded. A day that cannot be read, and that of a version that recorded
+/// nothing, is none: unused tokens are removed a year after it.
 fn tracking() -> Wanted {
     let since = Timestamp::now().strftime("%Y-%m-%d").to_string();
-    made(
-        "v1",
-        "ConfigMap",
-        SYSTEM,
-        "kube-apiserver-legacy-service-account-token-tracking",
-        json!({"data": {"since": since}}),
-    )
+    let object = json!({"metadata": {"annotations": {RECORDS: "true"}}, "data": {TRACKED_SINCE: since}});
+    kept("v1", "ConfigMap", SYSTEM, TRACKING, object, |stored, wanted| {
+        let is_day = |text: &str| text.parse::<jiff::civil::Date>().is_ok_and(|day| day.to_string() == text);
+        let known = stored["data"][TRACKED_SINCE].as_str().is_some_and(is_day);
+        if known && stored["metadata"]["annotations"][RECORDS] == "true" {
+            return false;
+        }
+        for (part, key) in [(&["metadata", "annotations"][..], RECORDS), (&["data"], TRACKED_SINCE)] {
+            let (mut to, mut from) = (&mut *stored, wanted);
+            for field in part {
+                (to, from) = (&mut to[*field], &from[*field]);
+            }
+            to[key] = from[key].clone();
+        }
+        true
+    })
 }
 
 /// The objects of the table: group version, kind, name and the rest.

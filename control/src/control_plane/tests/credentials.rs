@@ -11,7 +11,10 @@ use k8s_openapi::{
         core::v1::{Secret, ServiceAccount},
     },
 };
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{
+    ResourceExt as _,
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 
 use super::*;
@@ -134,14 +137,42 @@ async fn a_certificate_that_was_asked_for_authenticates() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let kubeconfig = with_credentials(&served, |user| user.token = Some(token.into()));
+    let kubeconfig = with_credentials(&served, |user| user.token = Some(token.clone().into()));
     assert_eq!(who(kubeconfig.clone()).await.username.as_deref(), Some("system:serviceaccount:default:default"));
+
+    // Its use is noted, the token that an account names is warned of, and one that is marked is not taken.
+    let noting = tokio::spawn(served.plane.clone().note_token_uses(stop.clone()));
+    let today = || jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    let used = |secret: &Secret| secret.labels().get("kubernetes.io/legacy-token-last-used").cloned();
+    while used(&secrets.get("s").await.unwrap()).is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(used(&secrets.get("s").await.unwrap()), Some(today()));
+    let api = served.plane.api.clone();
+    assert_eq!(api.authenticate_token(&token, &[]).unwrap().remarks.warning, None);
+    let named = Patch::Merge(json!({"secrets": [{"name": "s"}]}));
+    accounts.patch("default", &PatchParams::default(), &named).await.unwrap();
+    let warning = api.authenticate_token(&token, &[]).unwrap().remarks.warning.unwrap();
+    assert!(warning.contains("instead of auto-generated secret-based tokens"), "{warning}");
+    let mark = |day: Option<String>| {
+        Patch::Merge(json!({"metadata": {"labels": {"kubernetes.io/legacy-token-invalid-since": day}}}))
+    };
+    secrets.patch("s", &PatchParams::default(), &mark(Some(today()))).await.unwrap();
+    let refused = api.authenticate_token(&token, &[]).unwrap_err();
+    assert!(
+        refused.contains("the token in secret default/s for service account default/default has been marked invalid"),
+        "{refused}"
+    );
+    secrets.patch("s", &PatchParams::default(), &mark(None)).await.unwrap();
+    api.authenticate_token(&token, &[]).unwrap();
+
     accounts.delete("default", &kube::api::DeleteParams::default()).await.unwrap();
     while secrets.get_opt("s").await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
     stop.cancel();
+    noting.await.unwrap().unwrap();
     running.await.unwrap().unwrap();
     served.end().await;
 }

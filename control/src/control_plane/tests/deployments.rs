@@ -131,3 +131,45 @@ async fn a_deployment_is_rolled_out_forth_and_back() {
     stop.cancel();
     running.await.unwrap().unwrap();
 }
+
+/// What a controller writes at once is what the API takes at once: nothing is refused, and users are told of no failure.
+#[tokio::test]
+async fn hundreds_of_pods_come_and_go_without_a_refusal() {
+    const REPLICAS: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let plane = ControlPlane::open(config(dir.path())).await.unwrap();
+    let stop = CancellationToken::new();
+    let client = plane.client(User::internal("system:kube-controller-manager"));
+    let running = tokio::spawn(controllers::run(client, controllers::Config::default(), stop.clone()));
+    let client = plane.client(User::internal("t"));
+    let deployments: KubeApi<Deployment> = KubeApi::namespaced(client.clone(), "default");
+    let pods: KubeApi<Pod> = KubeApi::namespaced(client.clone(), "default");
+    let web = json!({
+        "metadata": {"name": "web"},
+        "spec": {"replicas": REPLICAS, "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "v1"}]}}},
+    });
+    deployments.create(&PostParams::default(), &serde_json::from_value(web).unwrap()).await.unwrap();
+    for replicas in [REPLICAS, 0] {
+        let scale = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        deployments.patch("web", &PatchParams::default(), &scale).await.unwrap();
+        let mut left = 3000;
+        while pods.list_metadata(&ListParams::default()).await.unwrap().items.len() != replicas {
+            left -= 1;
+            assert!(left > 0, "there are never {replicas} pods");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let events: KubeApi<Event> = KubeApi::namespaced(client, "default");
+    let told = events.list(&ListParams::default()).await.unwrap().items;
+    let reasons: Vec<_> = told.iter().filter_map(|event| event.reason.as_deref()).collect();
+    assert!(
+        reasons.contains(&"SuccessfulCreate") && !reasons.iter().any(|why| why.starts_with("Failed")),
+        "{reasons:?}"
+    );
+    let page = plane.metrics().page(windlass_kit::prometheus::Format::Plain);
+    let refused: Vec<&str> = page.lines().filter(|line| line.contains("code=\"429\"")).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    stop.cancel();
+    running.await.unwrap().unwrap();
+}

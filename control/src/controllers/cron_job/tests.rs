@@ -270,3 +270,12 @@ fn a_new_schedule_begins_when_it_is_given() {
     // A time that was missed by the schedule that it had all along is due.
     assert_eq!(started(&run(None, "2026-05-19T12:00:01Z")).as_deref(), Some("2026-05-19T10:00:00Z"));
 }
+
+/// On machines without a database of time zones there is ours.
+#[test]
+fn time_zones_come_with_the_program() {
+    let ours = jiff::tz::TimeZoneDatabase::bundled();
+    for name in ["Europe/Berlin", "Asia/Kathmandu", "America/Argentina/Buenos_Aires", "Etc/UTC"] {
+        assert!(ours.get(name).is_ok(), "{name}");
+    }
+}

@@ -11,10 +11,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::controllers::{
+use crate::{
+    controllers::{
+        pods,
+        runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome, error},
+    },
     pod_ending::DISRUPTION_TARGET,
-    pods,
-    runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome, error},
 };
 
 /// How long a pod may have the condition without being deleted. Upstream's `stalePodDisruptionTimeout`.

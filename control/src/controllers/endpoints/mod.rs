@@ -24,7 +24,7 @@ use super::{
     label_selector::Selector,
     pods,
     runtime::{
-        Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint,
+        Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, Step, SyncPoint,
         WorkQueue, error, same_object,
     },
 };
@@ -186,7 +186,8 @@ impl Controller for EndpointsController {
                 let concerned = by_topology.by_index(&BY_TOPOLOGY, "");
                 concerned.iter().for_each(|service| trigger.enqueue(Key::of(&service.metadata)));
             }
-            if old.and_then(|n| model::zone(n)) != new.and_then(|n| model::zone(n))
+            let seen = |node: Option<&Arc<Node>>| node.map(|node| model::zone(node));
+            if seen(old) != seen(new)
                 && let Some(name) = new.or(old).and_then(|n| n.metadata.name.as_deref())
             {
                 all.by_index(&PODS_BY_NODE, name).iter().for_each(|pod| trigger.on_pod(None, Some(pod)));
@@ -220,12 +221,14 @@ impl Controller for EndpointsController {
     /// One run for one service.
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(service) = self.services.get(&key) else {
+            self.metrics.forget(&key);
             self.state.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             return self.service_deleted(&key).await;
         };
         let managed =
             service.metadata.deletion_timestamp.is_none() && service.spec.as_ref().is_some_and(model::has_endpoints);
         if !managed {
+            self.metrics.forget(&key);
             self.state.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             return Ok(Outcome::Done);
         }
@@ -236,13 +239,27 @@ impl Controller for EndpointsController {
         let trigger = self.remember(&key, |s| s.trigger.take()).unwrap_or_else(Timestamp::now);
         let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
         let pods = selector.map(|s| selected(&self.pods, &key.namespace, s.into())).unwrap_or_default();
-        let zone = |node: &str| self.nodes.get(&Key::new("", node)).and_then(|n| model::zone(&n));
-        let mut groups = model::desired(&service, &pods, zone);
-        let legacy = legacy::reconcile(&service, &groups, self.endpoints.get(&key).as_deref());
+        let node = |name: &str| self.nodes.get(&Key::new("", name));
+        let zone = |name: &str| node(name).and_then(|node| model::zone(&node));
+        let (known, unknown) = model::on_known_nodes(&service, &pods, |name| node(name).is_some());
+        let mut groups = model::desired(&service, &known, zone);
+        // As upstream's, this older controller asks for no node.
+        let all = if unknown.is_empty() { None } else { Some(model::desired(&service, &pods, zone)) };
+        let legacy = legacy::reconcile(&service, all.as_ref().unwrap_or(&groups), self.endpoints.get(&key).as_deref());
         let ours = self.slices.by_index(&SLICES_BY_SERVICE, &key.to_string());
         self.add_hints(&key, &service, &mut groups, &ours);
         let plan = slices::reconcile(&service, groups, &ours);
+        self.metrics.planned(&key, &service, &plan);
+        let changed = plan.create.len() + plan.update.len() + plan.delete.len();
         let result = self.write(&key, plan, legacy, trigger).await;
+        if result.is_ok() {
+            self.metrics.carried_out(&service, changed);
+        }
+        if result.is_ok() && !unknown.is_empty() {
+            self.metrics.syncs.add(["error"]);
+            self.tell_unknown(&key, &service, &unknown);
+            return Ok(Step::waits_for(&self.nodes).into());
+        }
         self.metrics.syncs.add([if result.is_ok() { "success" } else { "error" }]);
         if let Err(error) = &result {
             self.remember(&key, |s| s.trigger = Some(s.trigger.map_or(trigger, |t| t.min(trigger))));
@@ -251,13 +268,7 @@ impl Controller for EndpointsController {
                     return Ok(Outcome::Done);
                 }
                 if !error::is_conflict(source) && !error::is_not_found(source) {
-                    let text = format!("Error updating Endpoint Slices for Service {key}: {}", error::message(source));
-                    self.recorder.record(
-                        &service.object_ref(&()),
-                        Severity::Warning,
-                        "FailedToUpdateEndpointSlices",
-                        text,
-                    );
+                    self.tell_failure(&key, &service, &error::message(source));
                 }
             }
         }
@@ -293,6 +304,23 @@ impl EndpointsController {
             }
         }
         self.remember(key, |s| s.hinted = hinted);
+    }
+
+    /// That pods are on nodes that the API does not know. Their nodes wake the service.
+    fn tell_unknown(&self, key: &Key, service: &Service, pods: &[Arc<CachedPod>]) {
+        let why = |pod: &Arc<CachedPod>| {
+            let node = pods::node_name(pod).unwrap_or_default();
+            format!("skipping Pod {} for Service {key}: Node {node} Not Found", pod.name_any())
+        };
+        let all: Vec<String> = pods.iter().map(why).collect();
+        let text = if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
+        self.tell_failure(key, service, &text);
+    }
+
+    fn tell_failure(&self, key: &Key, service: &Service, why: &str) {
+        let text = format!("Error updating Endpoint Slices for Service {key}: {why}");
+        let about = service.object_ref(&());
+        self.recorder.record(&about, Severity::Warning, "FailedToUpdateEndpointSlices", text);
     }
 
     fn tell(&self, service: &Service, note: topology::Note) {

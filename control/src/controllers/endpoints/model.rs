@@ -111,6 +111,18 @@ pub(crate) fn desired(service: &Service, pods: &[Arc<CachedPod>], zone_of: impl 
     groups
 }
 
+/// Parts pods into those that slices may name, and those whose node the API does not know, or not yet: what runs there, and in
+/// which zone, nobody can say. Addresses that are to be published whatever state they are in are named all the same.
+pub(crate) fn on_known_nodes(
+    service: &Service,
+    pods: &[Arc<CachedPod>],
+    is_known: impl Fn(&str) -> bool,
+) -> (Vec<Arc<CachedPod>>, Vec<Arc<CachedPod>>) {
+    let publish = service.spec.as_ref().is_some_and(|spec| spec.publish_not_ready_addresses == Some(true));
+    let is_named = |pod: &Arc<CachedPod>| publish || !is_endpoint(pod) || pods::node_name(pod).is_some_and(&is_known);
+    pods.iter().cloned().partition(is_named)
+}
+
 /// Whether a pod is an endpoint: it has an address and is not terminal. A terminating pod still is one.
 fn is_endpoint(pod: &CachedPod) -> bool {
     !pods::is_terminal(pod) && !pods::addresses(pod).is_empty()

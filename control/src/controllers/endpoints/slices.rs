@@ -31,6 +31,20 @@ pub(crate) struct Plan {
     /// Whole objects with the resourceVersion they are based on.
     pub(crate) update: Vec<EndpointSlice>,
     pub(crate) delete: Vec<Arc<EndpointSlice>>,
+    pub(crate) sums: Sums,
+}
+
+/// What is counted of a plan.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Endpoints that come, and those that go.
+    pub(crate) added: usize,
+    pub(crate) removed: usize,
+    /// Endpoints and slices, when all is written.
+    pub(crate) endpoints: usize,
+    pub(crate) slices: usize,
+    /// Slices, if all but one of each family and ports were full.
+    pub(crate) fewest_slices: usize,
 }
 
 impl Plan {
@@ -51,19 +65,44 @@ pub(crate) fn reconcile(service: &Service, mut groups: Groups, existing: &[Arc<E
     }
     let mut by_group: BTreeMap<(Family, Vec<Port>), Vec<&Arc<EndpointSlice>>> = BTreeMap::new();
     let mut plan = Plan::default();
-    for slice in existing {
+    for slice in existing.iter().filter(|slice| slice.metadata.deletion_timestamp.is_none()) {
         let key = group_of(slice);
-        if groups.contains_key(&key) && slice.metadata.deletion_timestamp.is_none() {
+        // Those of a service of this name that is gone go with it.
+        if groups.contains_key(&key) && is_of(slice, service) {
             by_group.entry(key).or_default().push(slice);
-        } else if slice.metadata.deletion_timestamp.is_none() {
+        } else {
             plan.delete.push(Arc::clone(slice));
         }
     }
     for (key, endpoints) in groups {
         let slices = by_group.remove(&key).unwrap_or_default();
+        plan.sums.endpoints += endpoints.len();
+        plan.sums.fewest_slices += endpoints.len().div_ceil(MAX_ENDPOINTS);
         pack(service, &labels, &key, endpoints, &slices, &mut plan);
     }
+    plan.sums.fewest_slices = plan.sums.fewest_slices.max(1);
+    let left = existing.len() + plan.create.len();
+    plan.sums.slices = left.saturating_sub(plan.delete.len());
+    rewrite(service, &mut plan);
     plan
+}
+
+/// Slices that are not needed become those that are: names stay, and watchers hear of one change instead of two. A slice keeps
+/// its family, which is immutable.
+fn rewrite(service: &Service, plan: &mut Plan) {
+    plan.delete.retain(|old| {
+        let fits = |new: &EndpointSlice| new.address_type == old.address_type && is_of(old, service);
+        let Some(at) = plan.create.iter().rposition(fits) else { return true };
+        let mut new = plan.create.remove(at);
+        let (labels, owners) = (new.metadata.labels.take(), new.metadata.owner_references.take());
+        new.metadata = ObjectMeta { labels, owner_references: owners, ..old.metadata.clone() };
+        plan.update.push(new);
+        false
+    });
+}
+
+fn is_of(slice: &EndpointSlice, service: &Service) -> bool {
+    slice.metadata.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == service.metadata.uid.as_ref())
 }
 
 /// The address family and ports of a slice.
@@ -100,7 +139,7 @@ fn pack(
     let mut bins: Vec<Bin<'_>> = Vec::new();
     let mut seen = HashSet::new();
     for slice in slices {
-        let mut bin = Bin { slice, endpoints: Vec::new(), changed: !same_meta(slice, service, labels) };
+        let mut bin = Bin { slice, endpoints: Vec::new(), changed: !has_labels(slice, labels) };
         for old in slice.endpoints.iter().flatten() {
             let id = identity(old);
             match wanted.get(&id) {
@@ -108,13 +147,17 @@ fn pack(
                     bin.changed |= new != old;
                     bin.endpoints.push(new.clone());
                 }
-                _ => bin.changed = true,
+                _ => {
+                    bin.changed = true;
+                    plan.sums.removed += 1;
+                }
             }
         }
         bins.push(bin);
     }
     wanted.retain(|id, _| !seen.contains(id));
     let mut left: Vec<Endpoint> = wanted.into_values().collect();
+    plan.sums.added += left.len();
 
     // New endpoints go first into slices that are written anyway, then into the fullest that holds
     // them all, then into new slices.
@@ -161,9 +204,8 @@ fn fill(bin: &mut Bin<'_>, left: &mut Vec<Endpoint>) {
     bin.endpoints.extend(left.drain(..room));
 }
 
-fn same_meta(slice: &EndpointSlice, service: &Service, labels: &BTreeMap<String, String>) -> bool {
-    let owned = slice.metadata.owner_references.iter().flatten().any(|o| Some(&o.uid) == service.metadata.uid.as_ref());
-    owned && slice.metadata.labels.as_ref() == Some(labels)
+fn has_labels(slice: &EndpointSlice, labels: &BTreeMap<String, String>) -> bool {
+    slice.metadata.labels.as_ref() == Some(labels)
 }
 
 fn labels(service: &Service, headless: bool) -> BTreeMap<String, String> {

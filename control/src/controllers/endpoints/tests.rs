@@ -247,3 +247,58 @@ fn hints_follow_the_traffic_distribution() {
         assert_eq!(hints(distribution, zone), expected, "{distribution:?} in {zone:?}");
     }
 }
+
+#[test]
+fn slices_are_rewritten_and_keep_their_names() {
+    let service = service();
+    let state = apply(&[], slices::reconcile(&service, groups(&service, &many(3)), &[]), &mut 0);
+    let name = state[0].metadata.name.clone();
+    // Other pods, another port, none at all, and some again.
+    let other: Vec<_> = many(6).split_off(3);
+    let moved = vec![Arc::new(pod("m", "10.0.0.9", true, 9090))];
+    let mut state = state;
+    for pods in [other, moved, Vec::new(), many(2)] {
+        let plan = slices::reconcile(&service, groups(&service, &pods), &state);
+        assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0), "{} pods", pods.len());
+        state = apply(&state, plan, &mut 1);
+        assert_eq!((state.len(), &state[0].metadata.name), (1, &name));
+        assert_eq!(sizes(&state), [pods.len()]);
+    }
+    // What is left of a service of the same name is not this one's.
+    let mut again = service.clone();
+    again.metadata.uid = Some("another".into());
+    let plan = slices::reconcile(&again, groups(&again, &many(2)), &state);
+    assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (1, 0, 1));
+}
+
+#[test]
+fn what_a_plan_comes_to_is_counted() {
+    let service = service();
+    let plan = slices::reconcile(&service, groups(&service, &many(250)), &[]);
+    let sums = slices::Sums { added: 250, removed: 0, endpoints: 250, slices: 3, fewest_slices: 3 };
+    assert_eq!(plan.sums, sums);
+    let state = apply(&[], plan, &mut 0);
+    let plan = slices::reconcile(&service, groups(&service, &many(251)[4..]), &state);
+    let sums = slices::Sums { added: 1, removed: 4, endpoints: 247, slices: 3, fewest_slices: 3 };
+    assert_eq!(plan.sums, sums);
+    let plan = slices::reconcile(&service, groups(&service, &[]), &[]);
+    assert_eq!((plan.sums.endpoints, plan.sums.slices, plan.sums.fewest_slices), (0, 1, 1), "a placeholder");
+}
+
+#[test]
+fn pods_wait_until_their_node_is_known() {
+    let mut service = service();
+    let mut elsewhere = pod("b", "10.0.0.2", true, 80);
+    elsewhere.spec.as_mut().unwrap().node_name = Some("n2".into());
+    let pods = [pod("a", "10.0.0.1", true, 80), elsewhere, pod("no-ip", "", true, 80)].map(Arc::new);
+    let parted = |service: &Service| {
+        let (known, unknown) = model::on_known_nodes(service, &pods, |node| node == "n1");
+        let names =
+            |pods: Vec<Arc<CachedPod>>| pods.iter().map(|p| p.metadata.name.clone().unwrap()).collect::<Vec<_>>();
+        (names(known), names(unknown))
+    };
+    let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(parted(&service), (all(&["a", "no-ip"]), all(&["b"])));
+    service.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
+    assert_eq!(parted(&service), (all(&["a", "b", "no-ip"]), all(&[])));
+}

@@ -15,7 +15,11 @@ use kube::{
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    metrics::{Counter, Metrics},
+    prometheus::Text,
+};
 
 use super::runtime::{
     Context, Controller, Discovery, During as _, Error, Informers, Life, MetadataSource, Outcome, WorkQueue, error,
@@ -72,6 +76,22 @@ struct Monitor {
     life: Life,
 }
 
+/// Metrics by upstream's names (`pkg/controller/garbagecollector/metrics`).
+struct SyncMetrics(Counter<0>);
+
+impl Default for SyncMetrics {
+    fn default() -> Self {
+        let name = "garbagecollector_controller_resources_sync_error_total";
+        Self(Counter::new(name, "Times that kinds could not be discovered or listed.", []))
+    }
+}
+
+impl Metrics for SyncMetrics {
+    fn write(&self, page: &mut Text) {
+        self.0.write(page);
+    }
+}
+
 pub(crate) struct GarbageCollector {
     client: Client,
     informers: Informers,
@@ -83,6 +103,7 @@ pub(crate) struct GarbageCollector {
     absent_owners: Mutex<AbsentOwnerCache>,
     /// By plural and group.
     monitors: Mutex<BTreeMap<String, Monitor>>,
+    metrics: Arc<SyncMetrics>,
 }
 
 impl Controller for GarbageCollector {
@@ -105,6 +126,7 @@ impl Controller for GarbageCollector {
             recorder: context.recorder("garbage-collector-controller"),
             absent_owners: Mutex::default(),
             monitors: Mutex::default(),
+            metrics: context.metrics().of(),
         }
     }
 
@@ -126,6 +148,7 @@ impl Controller for GarbageCollector {
             () = shutdown.cancelled() => return,
             () = lists => {}
             () = tokio::time::sleep(FIRST_LISTS_TIMEOUT) => {
+                self.metrics.0.add([]);
                 tracing::warn!("some kinds could not be listed; their objects are collected when they can be");
             }
         }
@@ -208,6 +231,9 @@ impl GarbageCollector {
         let served: BTreeMap<String, Arc<Kind>> =
             kinds::by_name(found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();
         let complete = found.failed.is_empty();
+        if !complete {
+            self.metrics.0.add([]);
+        }
         let mut monitors = lock(&self.monitors);
         if complete {
             let gone: Vec<String> = monitors.keys().filter(|name| !served.contains_key(*name)).cloned().collect();

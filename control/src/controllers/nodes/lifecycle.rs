@@ -131,14 +131,22 @@ impl Controller for NodeLifecycle {
     /// Reconciles one node.
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
-        let mut node = Node::clone(&node);
+        let began = Instant::now();
+        let outcome = self.update(&key, Node::clone(&node)).await;
+        self.metrics.update.observe_duration([], began.elapsed());
+        outcome
+    }
+}
+
+impl NodeLifecycle {
+    async fn update(&self, key: &Key, mut node: Node) -> Result<Outcome, Error> {
         let reported = health::condition(&node, "Ready").is_some();
         let grace = if reported { self.timing.grace } else { self.timing.startup_grace };
         let Some(left) = self.grace_left(&key.name, grace) else { return Ok(Outcome::Done) };
         if left.is_zero()
             && let Some(conditions) = health::heartbeat_expired(&node, Timestamp::now())
         {
-            self.mark_unreachable(&key, &mut node, conditions).await?;
+            self.mark_unreachable(key, &mut node, conditions).await?;
         }
         let (eviction, retry_after) = self.eviction(&node);
         if let Some(taints) = health::taints(&node, eviction, Timestamp::now()) {
@@ -150,7 +158,7 @@ impl Controller for NodeLifecycle {
             let written = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
             match written {
                 Err(error) if error::is_not_found(&error) => return Ok(Outcome::Done),
-                other => drop(other.during("set the taints of node", &key)?),
+                other => drop(other.during("set the taints of node", key)?),
             }
         }
         if reported && health::ready(&node) == "Unknown" {
@@ -159,9 +167,7 @@ impl Controller for NodeLifecycle {
         let left = (!left.is_zero()).then_some(left);
         Ok(left.into_iter().chain(retry_after).min().map_or(Outcome::Done, Outcome::After))
     }
-}
 
-impl NodeLifecycle {
     /// Time left until the grace period ends; `None` for an unknown node.
     fn grace_left(&self, name: &str, grace: Duration) -> Option<Duration> {
         let mut memory = lock(&self.memory);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use windlass_kit::{
-    metrics::{Counter, Metrics},
+    metrics::{Counter, Histogram, Metrics, exponential_buckets},
     prometheus::{Kind, Text},
 };
 
@@ -20,12 +20,20 @@ pub(super) struct ZoneSize {
 pub(super) struct NodeMetrics {
     zones: Mutex<BTreeMap<String, ZoneSize>>,
     pub(super) evictions: Counter<1>,
+    /// How long it takes to see to one node. There is no walk over all nodes, whose time upstream counts too.
+    pub(super) update: Histogram<0>,
 }
 
 impl Default for NodeMetrics {
     fn default() -> Self {
+        const ONE: &[f64] = &exponential_buckets::<8>(0.001, 4.0);
         let name = "node_collector_evictions_total";
-        Self { zones: Mutex::default(), evictions: Counter::new(name, "Nodes whose pods are evicted.", ["zone"]) }
+        let update = "node_collector_update_node_health_duration_seconds";
+        Self {
+            zones: Mutex::default(),
+            evictions: Counter::new(name, "Nodes whose pods are evicted.", ["zone"]),
+            update: Histogram::new(update, "Time of an update of a node's health.", [], ONE),
+        }
     }
 }
 
@@ -52,6 +60,7 @@ impl Metrics for NodeMetrics {
             size.unready as f64
         });
         self.evictions.write(page);
+        self.update.write(page);
     }
 }
 

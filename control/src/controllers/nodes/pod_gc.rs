@@ -11,11 +11,15 @@ use windlass_kit::{
 };
 
 use super::health;
-use crate::controllers::{
-    indexes::PODS_BY_NODE,
+use crate::{
+    controllers::{
+        indexes::PODS_BY_NODE,
+        pods,
+        runtime::{
+            Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Live, Outcome, Proof, bounded_join,
+        },
+    },
     pod_ending::Ending,
-    pods,
-    runtime::{Cache, CachedPod, Context, Controller, During as _, Error, Index, Key, Live, Outcome, bounded_join},
 };
 
 /// Time from a node's deletion to that of its pods (upstream's quarantine).
@@ -154,7 +158,7 @@ impl Controller for PodGc {
                 // The cache may be stale.
                 let node = Live::get(&Api::<Node>::all(self.client.clone()), node_name).await;
                 match node.during("look for node", &node_name)?.shows(Option::is_none) {
-                    Some(gone) => Ending::without_node((BY_POD_GC, "PodGC: node no longer exists"), &gone),
+                    Some(gone) => without_node(&gone),
                     None => return Ok(Outcome::After(QUARANTINE)),
                 }
             }
@@ -167,11 +171,16 @@ impl Controller for PodGc {
     }
 }
 
+/// Of a pod whose node the API knows no more.
+const fn without_node(_: &Proof) -> Ending<'static> {
+    Ending::forced(Some((BY_POD_GC, "PodGC: node no longer exists")))
+}
+
 impl PodGc {
-    async fn delete(&self, pod: &CachedPod, reason: GcReason, ending: &Ending) -> Result<(), Error> {
+    async fn delete(&self, pod: &CachedPod, reason: GcReason, ending: &Ending<'_>) -> Result<(), Error> {
         let namespace = pod.namespace().unwrap_or_default();
         let labels = [namespace.as_str(), reason.name()];
-        let ended = ending.end(&self.client, pod).await;
+        let ended = pods::end(&self.client, pod, ending).await;
         match &ended {
             Ok(true) => self.metrics.deletions.add(labels),
             Ok(false) => {}

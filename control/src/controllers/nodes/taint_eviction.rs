@@ -16,11 +16,13 @@ use windlass_kit::{
     prometheus::Text,
 };
 
-use crate::controllers::{
-    indexes::PODS_BY_NODE,
+use crate::{
+    controllers::{
+        indexes::PODS_BY_NODE,
+        pods,
+        runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome},
+    },
     pod_ending::Ending,
-    pods,
-    runtime::{Cache, CachedPod, Context, Controller, Error, Key, Outcome},
 };
 
 pub(crate) struct TaintEviction {
@@ -124,7 +126,7 @@ impl Controller for TaintEviction {
         let text = format!("Marking for deletion Pod {key}");
         self.recorder.record(&object_ref::of(&*pod), Severity::Normal, "TaintManagerEviction", text);
         let why = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
-        if Ending::evicted(why).end(&self.client, &pod).await? {
+        if pods::end(&self.client, &pod, &Ending::evicted(why)).await? {
             self.metrics.deletions.add([]);
             self.metrics.latency.observe_duration([], since.elapsed().saturating_sub(time));
         }

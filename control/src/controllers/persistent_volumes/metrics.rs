@@ -1,17 +1,15 @@
 //! Metrics of claims and volumes, by upstream's names (`pkg/controller/volume/persistentvolume/metrics`).
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use windlass_kit::{
     metrics::{Counter, Metrics},
-    prometheus::{Kind, Text},
+    prometheus::Text,
 };
 
 use crate::controllers::{
+    gauges::counted,
     runtime::Cache,
     storage::{PROVISIONED_BY, annotation, claim_phase, class_of_claim, class_of_volume, volume_phase},
 };
@@ -58,13 +56,13 @@ fn write(claims: &[Arc<PersistentVolumeClaim>], volumes: &[Arc<PersistentVolume>
     let mode = |v: &PersistentVolume| v.spec.as_ref().and_then(|s| s.volume_mode.clone());
     let plugin = |v: &PersistentVolume| annotation(&v.metadata, PROVISIONED_BY).unwrap_or("N/A").to_owned();
     let by_plugin = volumes.iter().map(|v| vec![plugin(v), mode(v).unwrap_or_else(|| "Filesystem".to_owned())]);
-    family(page, "pv_collector_total_pv_count", "Volumes.", ["plugin_name", "volume_mode"], by_plugin);
+    counted(page, "pv_collector_total_pv_count", "Volumes.", ["plugin_name", "volume_mode"], by_plugin);
     for (bound, name, help) in [
         (true, "pv_collector_bound_pv_count", "Volumes that are bound."),
         (false, "pv_collector_unbound_pv_count", "Volumes that are not bound."),
     ] {
         let those = volumes.iter().filter(|volume| (volume_phase(volume) == "Bound") == bound);
-        family(page, name, help, ["storage_class"], those.map(|volume| vec![class_of_volume(volume).to_owned()]));
+        counted(page, name, help, ["storage_class"], those.map(|volume| vec![class_of_volume(volume).to_owned()]));
     }
     let attributes = |c: &PersistentVolumeClaim| c.spec.as_ref().and_then(|s| s.volume_attributes_class_name.clone());
     for (bound, name, help) in [
@@ -75,24 +73,6 @@ fn write(claims: &[Arc<PersistentVolumeClaim>], volumes: &[Arc<PersistentVolume>
             let namespace = claim.metadata.namespace.clone().unwrap_or_default();
             vec![namespace, class_of_claim(claim).to_owned(), attributes(claim).unwrap_or_default()]
         });
-        family(page, name, help, ["namespace", "storage_class", "volume_attributes_class"], those);
-    }
-}
-
-/// One gauge, which counts equal values of its labels.
-fn family<const N: usize>(
-    page: &mut Text,
-    name: &str,
-    help: &str,
-    labels: [&str; N],
-    all: impl Iterator<Item = Vec<String>>,
-) {
-    let mut counts: BTreeMap<Vec<String>, usize> = BTreeMap::new();
-    all.for_each(|values| *counts.entry(values).or_default() += 1);
-    page.family(name, help, Kind::Gauge);
-    for (values, count) in counts {
-        let pairs: Vec<(&str, &str)> = labels.into_iter().zip(values.iter().map(String::as_str)).collect();
-        #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-        page.sample(name, &pairs, count as f64);
+        counted(page, name, help, ["namespace", "storage_class", "volume_attributes_class"], those);
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Claim<T> {
     pub(crate) ours: Vec<Arc<T>>,
     /// Matching ones without a controller.
     pub(crate) adopt: Vec<Arc<T>>,
-    /// It controls them, but their labels no longer match.
+    /// It controls them, but they are not its own any more, mostly since their labels no longer match.
     pub(crate) release: Vec<Arc<T>>,
 }
 
@@ -38,10 +38,20 @@ pub(crate) fn claim<T: Resource>(
     objects: &[Arc<T>],
     adoptable: impl Fn(&T) -> bool,
 ) -> Claim<T> {
+    claim_members(claimant, objects, |_| true, adoptable)
+}
+
+/// The same where labels are not all: only what `belongs` too is the owner's.
+pub(crate) fn claim_members<T: Resource>(
+    claimant: &Claimant<'_>,
+    objects: &[Arc<T>],
+    belongs: impl Fn(&T) -> bool,
+    adoptable: impl Fn(&T) -> bool,
+) -> Claim<T> {
     let mut claim = Claim::default();
     for object in objects {
         let meta = object.meta();
-        let matches = claimant.selector.matches(meta.labels.as_ref());
+        let matches = claimant.selector.matches(meta.labels.as_ref()) && belongs(object);
         match pods::controller_of(meta) {
             Some(owner) if owner.uid != claimant.uid => {}
             Some(_) if matches => claim.ours.push(Arc::clone(object)),

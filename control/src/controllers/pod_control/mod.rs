@@ -36,7 +36,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use claim::{Claim, Claimant, claim};
+pub(crate) use claim::{Claim, Claimant, claim, claim_members};
 pub(crate) use ownership::{owner_reference, take_over, take_over_held};
 pub(crate) use template::{batches, pod_of};
 

@@ -20,7 +20,8 @@ struct Rank<'a> {
     /// Related pods on the same node.
     siblings: usize,
     ready_for: Option<u32>,
-    restarts: i32,
+    /// Of containers, and of sidecars.
+    restarts: (i32, i32),
     age: Option<u32>,
 }
 
@@ -58,7 +59,10 @@ fn rank<'a>(pod: &'a Arc<CachedPod>, per_node: &HashMap<&str, usize>, now: Times
         cost: annotation.and_then(|text| text.parse().ok()).unwrap_or(0),
         siblings: pods::node_name(pod).and_then(|node| per_node.get(node).copied()).unwrap_or(0),
         ready_for: pods::ready_since(pod).map(|since| bucket(since, now)),
-        restarts: statuses.iter().map(|s| s.restart_count).max().unwrap_or(0),
+        restarts: (
+            statuses.iter().map(|s| s.restart_count).max().unwrap_or(0),
+            pod.status.as_ref().map_or(0, |status| status.sidecar_restarts),
+        ),
         age: pod.metadata.creation_timestamp.as_ref().map(|created| bucket(created.0, now)),
     }
 }

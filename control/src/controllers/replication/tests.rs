@@ -70,6 +70,7 @@ fn deletion_order_follows_the_preferences() {
                 Some(vec![CachedContainerStatus { restart_count: n, ..CachedContainerStatus::default() }]);
         }
     };
+    let sidecar = |n: i32| move |p: &mut CachedPod| p.status.as_mut().unwrap().sidecar_restarts = n;
     let cost = |n: &'static str| {
         move |p: &mut CachedPod| {
             p.metadata.annotations =
@@ -82,6 +83,7 @@ fn deletion_order_follows_the_preferences() {
         with(pod("i-alone", "Running", Some(100)), alone),
         with(pod("g-young", "Running", Some(100)), |p| p.metadata.creation_timestamp = Some(Time(at(9_000)))),
         with(pod("f-restarted", "Running", Some(100)), restarts(3)),
+        with(pod("fs-sidecar", "Running", Some(100)), sidecar(9)),
         with(pod("e-ready-short", "Running", Some(9_990)), |_| {}),
         with(pod("d-cheap", "Running", Some(100)), cost("-5")),
         with(pod("j-dear", "Running", Some(9_999)), cost("10")),
@@ -98,6 +100,7 @@ fn deletion_order_follows_the_preferences() {
             "d-cheap",
             "e-ready-short",
             "f-restarted",
+            "fs-sidecar",
             "g-young",
             "h-oldest",
             "i-alone",

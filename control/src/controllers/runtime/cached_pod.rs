@@ -10,7 +10,8 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{
         ContainerPort, EphemeralVolumeSource, NodeSelectorRequirement, PersistentVolumeClaimVolumeSource, Pod,
-        PodCondition, PodIP, Toleration, Volume,
+        PodCondition, PodExtendedResourceClaimStatus, PodIP, PodResourceClaim, PodResourceClaimStatus, Toleration,
+        Volume,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
@@ -62,6 +63,7 @@ pub(crate) struct CachedPodSpec {
     /// Those that have a claim.
     #[serde(default, deserialize_with = "volumes_with_claims")]
     pub(crate) volumes: Option<Vec<Volume>>,
+    pub(crate) resource_claims: Option<Vec<PodResourceClaim>>,
     /// Of the pod as a whole.
     #[serde(rename = "resources", default, deserialize_with = "cached_requests::of_resources")]
     pub(crate) requests: Option<Box<CachedRequests>>,
@@ -91,10 +93,17 @@ pub(crate) struct CachedPodStatus {
     pub(crate) pod_ips: Option<Vec<PodIP>>,
     pub(crate) container_statuses: Option<Vec<CachedContainerStatus>>,
     pub(crate) init_container_statuses: Option<Vec<CachedContainerStatus>>,
+    pub(crate) resource_claim_statuses: Option<Vec<PodResourceClaimStatus>>,
+    pub(crate) extended_resource_claim_status: Option<PodExtendedResourceClaimStatus>,
+    /// The most restarts of a sidecar.
+    #[serde(skip)]
+    pub(crate) sidecar_restarts: i32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CachedContainerStatus {
+    /// Empty once it is known whose restarts they are.
+    pub(crate) name: Box<str>,
     pub(crate) restart_count: i32,
     pub(crate) terminated: Option<Box<CachedTermination>>,
 }
@@ -113,7 +122,7 @@ impl<'de> Deserialize<'de> for CachedContainerStatus {
         #[serde(rename_all = "camelCase")]
         struct Status {
             #[serde(default)]
-            name: String,
+            name: Box<str>,
             #[serde(default)]
             restart_count: i32,
             state: Option<State>,
@@ -132,9 +141,9 @@ impl<'de> Deserialize<'de> for CachedContainerStatus {
         let status = Status::deserialize(deserializer)?;
         let terminated = status.state.and_then(|state| state.terminated).map(|end| {
             let finished_at = end.finished_at.map(|time| time.0);
-            Box::new(CachedTermination { container: status.name, exit_code: end.exit_code, finished_at })
+            Box::new(CachedTermination { container: status.name.to_string(), exit_code: end.exit_code, finished_at })
         });
-        Ok(Self { restart_count: status.restart_count, terminated })
+        Ok(Self { name: status.name, restart_count: status.restart_count, terminated })
     }
 }
 
@@ -180,7 +189,8 @@ impl Resource for CachedPod {
 }
 
 impl Cached for CachedPod {
-    /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports and keep what they request.
+    /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports and keep what they request,
+    /// and their restarts count.
     fn trim(&mut self) {
         if let Some(spec) = &mut self.spec {
             if let Some(inits) = &mut spec.init_containers {
@@ -194,6 +204,14 @@ impl Cached for CachedPod {
             spec.tolerations.iter_mut().for_each(Vec::shrink_to_fit);
         }
         if let Some(status) = &mut self.status {
+            let sidecars = self.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+            let sidecars: Vec<&str> = sidecars.map(|container| &*container.name).collect();
+            let inits = status.init_container_statuses.iter().flatten();
+            let restarts = inits.filter(|of| sidecars.contains(&&*of.name)).map(|of| of.restart_count);
+            // Looked at once: an object that comes from the cache is trimmed already.
+            status.sidecar_restarts = restarts.max().unwrap_or(status.sidecar_restarts);
+            let all = [&mut status.container_statuses, &mut status.init_container_statuses];
+            all.into_iter().flatten().flatten().for_each(|status| status.name = Box::default());
             status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
             status.pod_ips.iter_mut().for_each(Vec::shrink_to_fit);
             status.container_statuses.iter_mut().for_each(Vec::shrink_to_fit);
@@ -360,6 +378,7 @@ mod tests {
                                 "resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "1"}}}],
                 "initContainers": [{"name": "once", "ports": [{"containerPort": 1}]},
                                    {"name": "sidecar", "restartPolicy": "Always", "ports": [{"containerPort": 2}]}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
                 "volumes": [{"name": "v", "ephemeral": {}}, {"name": "e", "emptyDir": {}},
                             {"name": "c", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}],
             },
@@ -368,7 +387,9 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
                 "containerStatuses": [{"name": "c", "restartCount": 4, "ready": true, "image": "i", "imageID": "d",
                     "state": {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}}}],
-                "initContainerStatuses": [{"name": "once", "restartCount": 0, "state": {"running": {}}}],
+                "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}],
+                "initContainerStatuses": [{"name": "once", "restartCount": 7, "state": {"running": {}}},
+                                          {"name": "sidecar", "restartCount": 5, "state": {"running": {}}}],
             },
         });
         let mut cached: CachedPod = serde_json::from_value(pod.clone()).expect("a pod");
@@ -382,6 +403,7 @@ mod tests {
         assert_eq!(cached_spec.target_node.as_deref(), Some("target"));
         assert_eq!((&cached_spec.hostname, &cached_spec.subdomain), (&spec.hostname, &spec.subdomain));
         assert_eq!(cached_spec.tolerations, spec.tolerations);
+        assert_eq!(cached_spec.resource_claims, spec.resource_claims);
         assert_eq!(cached_spec.containers[0].ports, spec.containers[0].ports);
         assert_eq!(&*cached_spec.containers[0].name, spec.containers[0].name);
         let milli = |requests: &Option<Box<CachedRequests>>, of: &str| requests.as_ref().and_then(|r| r.milli(of));
@@ -397,6 +419,7 @@ mod tests {
         let (cached_status, status) = (cached.status.expect("a status"), whole.status.expect("a status"));
         assert_eq!((cached_status.phase, cached_status.pod_ip), (status.phase, status.pod_ip));
         assert_eq!(cached_status.start_time, status.start_time);
+        assert_eq!(cached_status.resource_claim_statuses, status.resource_claim_statuses);
         assert_eq!((cached_status.pod_ips, cached_status.conditions), (status.pod_ips, status.conditions));
         let restarts: Vec<i32> = status.container_statuses.iter().flatten().map(|s| s.restart_count).collect();
         let end = CachedTermination {
@@ -404,9 +427,10 @@ mod tests {
             exit_code: 3,
             finished_at: Some("2026-01-01T00:00:00Z".parse().expect("a time")),
         };
-        let ended = CachedContainerStatus { restart_count: restarts[0], terminated: Some(Box::new(end)) };
-        assert_eq!(cached_status.container_statuses, Some(vec![ended]));
-        assert_eq!(cached_status.init_container_statuses, Some(vec![CachedContainerStatus::default()]));
+        let of = |restart_count, terminated| CachedContainerStatus { restart_count, terminated, name: Box::default() };
+        assert_eq!(cached_status.container_statuses, Some(vec![of(restarts[0], Some(Box::new(end)))]));
+        assert_eq!(cached_status.init_container_statuses, Some(vec![of(7, None), of(5, None)]));
+        assert_eq!(cached_status.sidecar_restarts, 5);
     }
 
     #[test]

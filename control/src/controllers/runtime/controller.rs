@@ -1,6 +1,13 @@
 //! What a controller is, and how controllers run: each in a task of its own, which is started again when it panics.
 
-use std::{convert::Infallible, fmt, future::Future, hash::Hash, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    fmt,
+    future::Future,
+    hash::Hash,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use futures::future::BoxFuture;
 use kube::Client;
@@ -9,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     events::Recorder,
     metrics::Registry,
+    prometheus::{Kind, Text},
     supervise::{Supervisor, keep_running},
 };
 
@@ -151,7 +159,28 @@ struct Shared {
     discovery: Discovery,
     registry: Registry,
     metrics: Arc<QueueMetrics>,
+    running: Arc<Running>,
     shutdown: CancellationToken,
+}
+
+/// Which controllers run: by name, how many instances (none after a panic, until it is started again).
+#[derive(Debug, Default)]
+struct Running(Mutex<BTreeMap<&'static str, usize>>);
+
+impl Running {
+    fn change(&self, name: &'static str, change: impl FnOnce(&mut usize)) {
+        change(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default());
+    }
+
+    /// Upstream's metric (`component-base/metrics/prometheus/controllers`).
+    #[allow(clippy::cast_precision_loss, reason = "numbers of a metric")]
+    fn write(&self, page: &mut Text) {
+        let name = "running_managed_controllers";
+        page.family(name, "Controllers that run.", Kind::Gauge);
+        for (controller, running) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            page.sample(name, &[("name", controller), ("manager", "kube-controller-manager")], *running as f64);
+        }
+    }
 }
 
 /// The controllers of a control plane.
@@ -173,15 +202,18 @@ impl Controllers {
         let informers = Informers::new(client.clone(), shutdown.clone());
         let metrics: Arc<QueueMetrics> = Arc::default();
         let (queues, caches) = (Arc::clone(&metrics), informers.clone());
+        let running: Arc<Running> = Arc::default();
+        let shown = Arc::clone(&running);
         registry.register(move |page| {
             queues.write(page, Instant::now());
             caches.write(page);
+            shown.write(page);
         });
         let discoverer = Discoverer::new(client.clone(), generation);
         let discovery = discoverer.discovery();
         Self {
             discoverer,
-            shared: Shared { client, informers, discovery, registry: registry.clone(), metrics, shutdown },
+            shared: Shared { client, informers, discovery, registry: registry.clone(), metrics, running, shutdown },
             added: Vec::new(),
         }
     }
@@ -236,11 +268,13 @@ struct Instance<C: Controller> {
     queue: WorkQueue<C::Key>,
     synced: Vec<watch::Receiver<bool>>,
     life: Life,
+    running: Arc<Running>,
 }
 
 impl<C: Controller> Drop for Instance<C> {
     fn drop(&mut self) {
         self.life.end();
+        self.running.change(C::NAME, |running| *running -= 1);
     }
 }
 
@@ -256,7 +290,8 @@ impl<C: Controller> Instance<C> {
         let mut context =
             Context { shared: shared.clone(), queue: queue.clone(), life: life.clone(), synced: Vec::new() };
         let controller = C::subscribe(&mut context, config);
-        Self { controller, queue, synced: context.synced, life }
+        shared.running.change(C::NAME, |running| *running += 1);
+        Self { controller, queue, synced: context.synced, life, running: Arc::clone(&shared.running) }
     }
 
     async fn run(mut self, shutdown: &CancellationToken) -> Result<(), HandlerPanicked> {

@@ -16,13 +16,14 @@ use k8s_openapi::api::{
     networking::v1::{IPAddress, ServiceCIDR},
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
+    resource::v1::{ResourceClaim, ResourceClaimTemplate},
     storage::v1::{StorageClass, VolumeAttributesClass},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, api::DynamicObject, core::PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
-use crate::service_account_tokens::SECRET_TYPE;
+use crate::service_account_tokens::{BOOTSTRAP_SECRET_TYPE, SECRET_TYPE};
 
 /// A type that informers cache: one of k8s-openapi, `PartialObjectMeta` of one, or either dynamic form.
 pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
@@ -50,6 +51,8 @@ impl Cached for PersistentVolumeClaim {}
 impl Cached for PodDisruptionBudget {}
 impl Cached for ReplicaSet {}
 impl Cached for ReplicationController {}
+impl Cached for ResourceClaim {}
+impl Cached for ResourceClaimTemplate {}
 impl Cached for ResourceQuota {}
 impl Cached for Service {}
 impl Cached for StatefulSet {}
@@ -71,11 +74,11 @@ where
     }
 }
 
-/// Keeps the content of token secrets only.
+/// Keeps the content of secrets with tokens only, those of service accounts and those by which nodes join.
 impl Cached for Secret {
     fn trim(&mut self) {
         trim_meta(&mut self.metadata);
-        if self.type_.as_deref() != Some(SECRET_TYPE) {
+        if !matches!(self.type_.as_deref(), Some(SECRET_TYPE | BOOTSTRAP_SECRET_TYPE)) {
             self.data = None;
             self.metadata.labels = None;
             self.metadata.annotations = None;

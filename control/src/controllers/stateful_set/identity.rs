@@ -28,6 +28,12 @@ pub(super) fn ordinal_of(set: &str, pod: &str) -> Option<i64> {
     (ordinal.to_string() == digits).then(|| i64::from(ordinal))
 }
 
+/// Whether a pod's name is one of a set, however its number is written (upstream: `isMemberOf`).
+pub(super) fn is_member(set: &str, pod: &str) -> bool {
+    let digits = pod.strip_prefix(set).and_then(|rest| rest.strip_prefix('-'));
+    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// The name of a claim of a pod.
 pub(super) fn claim_name(template: &str, set: &str, ordinal: i64) -> String {
     format!("{template}-{set}-{ordinal}")

@@ -22,12 +22,14 @@ use super::{
 mod execute;
 mod identity;
 mod messages;
+mod metrics;
 mod plan;
 mod retention;
 mod status;
 #[cfg(test)]
 mod tests;
 
+use metrics::SetMetrics;
 use plan::{Desired, Update};
 
 /// The key of a revision's label with its hash.
@@ -107,6 +109,7 @@ impl Controller for StatefulSets {
             let keys = identity::sets_of_claim(&name).map(|set| Key::new(&namespace, set));
             keys.filter(|key| known.get(key).is_some()).for_each(|key| queue.add(key));
         });
+        context.metrics().of::<SetMetrics>().show(sets.clone());
         Self { sets, claims: claims.cache(), control, history }
     }
 

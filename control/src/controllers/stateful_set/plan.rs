@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    identity::{ordinal_of, revision_of},
+    identity::{is_member, ordinal_of, revision_of},
     status::{Counts, count},
 };
 use crate::controllers::{
     label_selector::Selector,
-    pod_control::{Claim, Claimant, claim},
+    pod_control::{Claim, Claimant, claim_members},
     pods,
     runtime::CachedPod,
 };
@@ -95,7 +95,7 @@ pub(super) enum Step {
 pub(super) struct Plan {
     /// Pods of the set's names that nobody controls, to adopt.
     pub(super) adopt: Vec<Arc<CachedPod>>,
-    /// Owned pods whose labels no longer match, to release.
+    /// Owned pods whose labels or names are not the set's, to release.
     pub(super) release: Vec<Arc<CachedPod>>,
     /// The set's pods by ordinal.
     pub(super) pods: BTreeMap<i64, Arc<CachedPod>>,
@@ -112,7 +112,8 @@ pub(super) fn reconcile(desired: &Desired<'_>, pods: &[Arc<CachedPod>], settled:
     let adoptable = |pod: &CachedPod| {
         pod.metadata.deletion_timestamp.is_none() && ordinal_of(desired.name, &pod.name_any()).is_some()
     };
-    let Claim { ours, adopt, release } = claim(&claimant, pods, adoptable);
+    let belongs = |pod: &CachedPod| is_member(desired.name, &pod.name_any());
+    let Claim { ours, adopt, release } = claim_members(&claimant, pods, belongs, adoptable);
     let members = ours.iter().chain(&adopt);
     let members: BTreeMap<i64, Arc<CachedPod>> =
         members.filter_map(|pod| Some((ordinal_of(desired.name, &pod.name_any())?, Arc::clone(pod)))).collect();

@@ -18,13 +18,16 @@ use super::{Config, fake_api::FakeApi, run};
 mod addresses;
 mod custom_types;
 mod deployments;
+mod faults;
 mod horizontal_pod_autoscalers;
 mod jobs;
 mod load_balancers;
 mod local_path;
 mod names;
+mod resource_claims;
 mod stateful_and_daemon_sets;
 mod steps;
+mod tokens;
 mod visits;
 mod volumes;
 
@@ -45,9 +48,9 @@ struct Bed {
 impl Bed {
     async fn new(config: Config) -> Self {
         let fake = FakeApi::new();
-        let (client, stop) = (fake.client(), CancellationToken::new());
+        let (client, stop) = (fake.user(), CancellationToken::new());
         put(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": "default"}})).await;
-        let running = tokio::spawn(run(client.clone(), config, stop.clone()));
+        let running = tokio::spawn(run(fake.client(), config, stop.clone()));
         Self { fake, client, stop, running }
     }
 
@@ -57,7 +60,7 @@ impl Bed {
         self.stop.cancel();
         let _ = (&mut self.running).await;
         self.stop = CancellationToken::new();
-        self.running = tokio::spawn(run(self.client.clone(), config, self.stop.clone()));
+        self.running = tokio::spawn(run(self.fake.client(), config, self.stop.clone()));
     }
 
     fn api<K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(&self) -> Api<K> {
@@ -163,6 +166,13 @@ async fn foreground_and_orphan_deletion() {
     bed.end().await;
 }
 
+/// A pod of the service `web`, on the node `n`.
+fn serving(name: &str, address: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": {"nodeName": "n", "containers": []},
+        "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
 #[tokio::test]
 async fn services_get_slices_and_endpoints() {
     let bed = Bed::new(Config::default()).await;
@@ -174,14 +184,15 @@ async fn services_get_slices_and_endpoints() {
     .await;
     bed.fake.until("endpointslices", "a placeholder", |s| s.len() == 1).await;
     let pods: Api<Pod> = bed.api();
+    put(&pods, serving("early", "10.244.1.1")).await;
+    let skipped = "Error updating Endpoint Slices for Service default/web: skipping Pod early for Service default/web: Node n Not Found";
+    bed.fake.until("events", "whose node is not there", |e| e.iter().any(|e| e["message"] == skipped)).await;
+    put(&Api::<Node>::all(bed.client.clone()), json!({"metadata": {"name": "n"}})).await;
+    let has_one = |s: &[Value]| s[0]["endpoints"].as_array().is_some_and(|e| e.len() == 1);
+    bed.fake.until("endpointslices", "its node is there", has_one).await;
+    pods.delete("early", &DeleteParams::default().grace_period(0)).await.unwrap();
     for i in 0..150 {
-        let ready = json!([{"type": "Ready", "status": "True"}]);
-        put(
-            &pods,
-            json!({"metadata": {"name": format!("p{i}"), "labels": {"app": "web"}}, "spec": {"nodeName": "n", "containers": []},
-                "status": {"phase": "Running", "podIP": format!("10.244.0.{i}"), "podIPs": [{"ip": format!("10.244.0.{i}")}], "conditions": ready}}),
-        )
-        .await;
+        put(&pods, serving(&format!("p{i}"), &format!("10.244.0.{i}"))).await;
     }
     let count = |s: &[Value]| s.iter().map(|s| s["endpoints"].as_array().map_or(0, Vec::len)).sum::<usize>();
     let slices = bed.fake.until("endpointslices", "150 endpoints", |s| count(s) == 150).await;

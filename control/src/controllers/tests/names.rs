@@ -2,13 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use serde_json::json;
 use windlass_kit::prometheus::Format;
 
-use super::Bed;
+use super::{Bed, put};
 use crate::controllers::Config;
 
 /// Controllers that need a configuration of their own, and those that upstream does not have.
-const OTHERS: [&str; 2] = ["certificatesigningrequest-cleaner-controller", "node-ipam-controller"];
+const OTHERS: [&str; 3] = [
+    "certificatesigningrequest-cleaner-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "node-ipam-controller",
+];
 const NEED_CONFIGURATION: [&str; 1] = ["serviceaccount_tokens_service"];
 
 fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {
@@ -34,16 +41,29 @@ async fn queues_have_upstreams_names() {
 }
 
 #[tokio::test]
-async fn metrics_have_upstreams_names_and_types() {
+async fn metrics_have_upstreams_names_types_and_labels() {
     let config = Config::default();
     let metrics = config.metrics.clone();
     let bed = Bed::new(config).await;
+    // For families that are written by hand.
+    put(&Api::<Node>::all(bed.client.clone()), json!({"metadata": {"name": "n"}})).await;
     bed.fake.until("serviceaccounts", "they run", |accounts| !accounts.is_empty()).await;
-    let page = metrics.page(Format::Plain);
-    let missing: Vec<String> = rows(include_str!("metrics.tsv"))
-        .map(|row| format!("# TYPE {} {}", row[0], row[1]))
-        .filter(|line| !page.lines().any(|shown| shown == line))
+    bed.fake.until("nodes", "a zone is known", |nodes| !nodes[0]["spec"]["podCIDR"].is_null()).await;
+    let (page, described) = (metrics.page(Format::Plain), metrics.described());
+    let wrong: Vec<String> = rows(include_str!("metrics.tsv"))
+        .filter_map(|row| {
+            let kind = format!("# TYPE {} {}", row[0], row[1]);
+            let labels: BTreeSet<&str> = row[2].split(',').filter(|label| !label.is_empty()).collect();
+            let shown: BTreeSet<&str> = described.get(row[0])?.iter().map(String::as_str).collect();
+            (!page.lines().any(|line| line == kind) || shown != labels).then(|| format!("{row:?}: {shown:?}"))
+        })
+        .chain(
+            rows(include_str!("metrics.tsv"))
+                .map(|row| row[0])
+                .filter(|name| !described.contains_key(*name))
+                .map(str::to_owned),
+        )
         .collect();
-    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
     bed.end().await;
 }

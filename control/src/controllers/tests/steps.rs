@@ -6,11 +6,11 @@ use http::Method;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     certificates::v1::CertificateSigningRequest,
-    core::v1::{Endpoints, PersistentVolumeClaim, Pod, ReplicationController, Service},
+    core::v1::{Endpoints, PersistentVolumeClaim, Pod, Service},
 };
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -168,51 +168,18 @@ async fn one_pod_that_cannot_be_released_does_not_keep_the_others() {
     bed.end().await;
 }
 
-/// Whichever single write fails, the end is the same.
-#[tokio::test]
-async fn no_write_is_given_up() {
-    let run = |fails: Option<usize>| async move {
-        let bed = Bed::new(Config::default()).await;
-        if let Some(number) = fails {
-            bed.fake.fail_write(bed.fake.writes() + number);
-        }
-        let template = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
-        let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 2, "serviceName": "db",
-            "podManagementPolicy": "Parallel", "selector": {"matchLabels": {"app": "db"}},
-            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
-            "volumeClaimTemplates": [template],
-            "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": []}}}});
-        let rc = json!({"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": {"app": "web"},
-            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": []}}}});
-        // The test's own writes may be the one that fails.
-        while bed
-            .api::<StatefulSet>()
-            .create(&PostParams::default(), &serde_json::from_value(set.clone()).unwrap())
-            .await
-            .is_err()
-        {}
-        let rcs: Api<ReplicationController> = bed.api();
-        while rcs.create(&PostParams::default(), &serde_json::from_value(rc.clone()).unwrap()).await.is_err() {}
-        bed.fake.until("pods", "four pods", |p| p.len() == 4).await;
-        let owned = |c: &[Value]| {
-            c.len() == 2
-                && is_protected(c)
-                && is_protected(&c[1..])
-                && c.iter().all(|c| !c["metadata"]["ownerReferences"].is_null())
-                && c.iter().all(|c| c["status"]["phase"] == "Pending")
-        };
-        bed.fake.until("persistentvolumeclaims", "claims with owners", owned).await;
-        bed.fake.until("statefulsets", "status", |s| s[0]["status"]["replicas"] == 2).await;
-        bed.fake.until("replicationcontrollers", "status", |r| r[0]["status"]["replicas"] == 2).await;
-        bed.fake.until("serviceaccounts", "account", |a| a.len() == 1).await;
-        let writes = bed.fake.writes();
-        bed.end().await;
-        writes
-    };
-    let writes = run(None).await;
-    for number in 0..writes + 2 {
-        run(Some(number)).await;
-    }
+/// A request as a node makes it.
+pub(super) fn node_request() -> Value {
+    let mut name = rcgen::DistinguishedName::new();
+    name.push(rcgen::DnType::CommonName, "system:node:n1");
+    name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = name;
+    let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let now = jiff::Timestamp::now().to_string();
+    json!({"metadata": {"name": "r", "creationTimestamp": now}, "spec": {"request": k8s_openapi::ByteString(pem.into_bytes()),
+        "username": "system:bootstrap:abcdef", "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+        "usages": ["digital signature", "client auth"]}})
 }
 
 /// The right often comes after the request: a node is started, it does not get ready, and a binding is made.
@@ -223,19 +190,9 @@ async fn a_node_whose_right_comes_later_gets_its_certificate() {
         Some(json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {},
             "spec": {}, "status": {"allowed": allowed}}))
     };
-    let mut name = rcgen::DistinguishedName::new();
-    name.push(rcgen::DnType::CommonName, "system:node:n1");
-    name.push(rcgen::DnType::OrganizationName, "system:nodes");
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name = name;
-    let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
     let bed = Bed::new(Config::default()).await;
     bed.fake.answer(REVIEWS, review(false));
-    let now = jiff::Timestamp::now().to_string();
-    let request = json!({"metadata": {"name": "r", "creationTimestamp": now}, "spec": {"request": k8s_openapi::ByteString(pem.into_bytes()),
-        "username": "system:bootstrap:abcdef", "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
-        "usages": ["digital signature", "client auth"]}});
-    put(&Api::<CertificateSigningRequest>::all(bed.client.clone()), request).await;
+    put(&Api::<CertificateSigningRequest>::all(bed.client.clone()), node_request()).await;
     for _ in 0..2000 {
         if bed.fake.asked().iter().any(|path| path.starts_with(REVIEWS)) {
             break;

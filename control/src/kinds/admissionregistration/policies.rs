@@ -122,6 +122,13 @@ impl Strategy for Policy {
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
+        for warning in Field::root(new).below("status.typeChecking.expressionWarnings").items() {
+            for field in ["warning", "fieldRef"].map(|field| warning.at(field)) {
+                if field.text().trim().is_empty() {
+                    field.required("", errors);
+                }
+            }
+        }
         conditions::validate(&Field::root(new).below("status.conditions"), errors);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use http::Uri;
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::{items, set};
 
@@ -18,7 +17,7 @@ use crate::{
             field::Field,
             selector,
             tables::{AGE, count, named},
-            tolerance,
+            tolerance, webhook_client,
         },
         types,
     },
@@ -26,7 +25,6 @@ use crate::{
 
 /// The versions of reviews that the server can send.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
-const URL_FORM: &str = "; desired format: https://host[/path]";
 
 /// The resource of ValidatingWebhookConfigurations.
 pub(crate) fn validating() -> Definition {
@@ -156,65 +154,7 @@ fn client_config(config: &Field<'_>, errors: &mut Errors) {
     let (url, service) = (config.at("url"), config.at("service"));
     match (url.is_set(), service.is_set()) {
         (true, true) | (false, false) => config.required("exactly one of url or service is required", errors),
-        (true, false) => validate_url(&url, errors),
-        (false, true) => validate_service(&service, errors),
-    }
-}
-
-fn validate_url(field: &Field<'_>, errors: &mut Errors) {
-    let text = field.text();
-    let Ok(url) = text.parse::<Uri>() else {
-        return field.required(&format!("url must be a valid URL: parse {text:?}: invalid URI{URL_FORM}"), errors);
-    };
-    let refuse = |shown: &str, why: String, errors: &mut Errors| errors.invalid_text(field.path.as_str(), shown, &why);
-    let scheme = url.scheme_str().unwrap_or("");
-    if scheme != "https" {
-        refuse(scheme, format!("'https' is the only allowed URL scheme{URL_FORM}"), errors);
-    }
-    let authority = url.authority().map_or("", |authority| authority.as_str());
-    if url.host().is_none_or(str::is_empty) {
-        refuse("", format!("host must be specified{URL_FORM}"), errors);
-    }
-    if let Some((user, _)) = authority.rsplit_once('@') {
-        refuse(user, "user information is not permitted in the URL".to_owned(), errors);
-    }
-    if let Some((_, fragment)) = text.split_once('#').filter(|(_, fragment)| !fragment.is_empty()) {
-        refuse(fragment, "fragments are not permitted in the URL".to_owned(), errors);
-    }
-    if let Some(query) = url.query().filter(|query| !query.is_empty()) {
-        refuse(query, "query parameters are not permitted in the URL".to_owned(), errors);
-    }
-}
-
-fn validate_service(service: &Field<'_>, errors: &mut Errors) {
-    // Upstream confuses the two.
-    for (field, told) in [("namespace", "name"), ("name", "namespace")] {
-        if service.at(field).text().is_empty() {
-            service.at(told).required("", errors);
-        }
-    }
-    let port = service.at("port");
-    if let Some(why) = port.number().and_then(names::port_number) {
-        port.invalid(&format!("port is not valid: {why}"), errors);
-    }
-    let path = service.at("path");
-    let text = path.text();
-    if !path.is_set() || text == "/" {
-        return;
-    }
-    if text == "//" {
-        return path.invalid("segment[0] may not be empty", errors);
-    }
-    if !text.starts_with('/') {
-        path.invalid("must start with a '/'", errors);
-    }
-    let inner: String = text.chars().skip(1).collect();
-    let inner = inner.strip_suffix('/').unwrap_or(&inner);
-    for (at, step) in inner.split('/').enumerate() {
-        if step.is_empty() {
-            path.invalid(&format!("segment[{at}] may not be empty"), errors);
-        } else if let Some(why) = names::subdomain(step) {
-            path.invalid(&format!("segment[{at}]: {why}"), errors);
-        }
+        (true, false) => webhook_client::validate_url(&url, errors),
+        (false, true) => webhook_client::validate_service(&service, errors),
     }
 }

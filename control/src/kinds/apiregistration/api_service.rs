@@ -1,5 +1,6 @@
 //! APIService. Pure.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::set;
 
@@ -154,7 +155,9 @@ fn validate_server(spec: &Field<'_>, errors: &mut Errors) {
     let service = spec.at("service");
     if !service.is_set() {
         if !bundle.text().is_empty() {
-            bundle.invalid("local APIServices may not have a caBundle", errors);
+            let bytes = STANDARD.decode(bundle.text()).map_or(0, |bytes| bytes.len());
+            let why = "local APIServices may not have a caBundle";
+            errors.invalid_text(bundle.path.as_str(), &format!("{bytes} bytes"), why);
         }
         if insecure.value == &Value::Bool(true) {
             insecure.invalid("local APIServices may not have insecureSkipTLSVerify", errors);

@@ -32,6 +32,9 @@ fn token_review(request: &ApiRequest, review: Value) -> Result<Value, ApiError> 
     let audiences: Vec<&str> = spec["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let status = match request.api.authenticate_token(token, &audiences) {
         Ok(known) => {
+            if let Some((key, value)) = known.remarks.audit {
+                request.audit.annotate(key, value);
+            }
             let user = known.user.authenticated().user_info();
             json!({"authenticated": true, "user": user, "audiences": known.audiences})
         }

@@ -17,7 +17,7 @@ use crate::{
     },
     kinds::{
         shared::{
-            cells, data,
+            cells, data, go_json,
             tables::{AGE, column, count, named},
         },
         types,
@@ -124,7 +124,11 @@ fn not_an_object(text: &[u8]) -> Option<String> {
         Ok(Value::Number(_)) => "number",
         Ok(Value::Bool(_)) => "bool",
         Err(why) if why.is_eof() => return Some("unexpected end of JSON input".to_owned()),
-        Err(why) => return Some(format!("invalid JSON at line {}, column {}", why.line(), why.column())),
+        Err(why) => {
+            let begins = std::str::from_utf8(text).ok().and_then(go_json::bad_beginning);
+            let place = || format!("invalid JSON at line {}, column {}", why.line(), why.column());
+            return Some(begins.unwrap_or_else(place));
+        }
     };
     Some(format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"))
 }

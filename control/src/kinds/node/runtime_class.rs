@@ -1,5 +1,7 @@
 //! RuntimeClass. Pure.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -44,6 +46,12 @@ impl Strategy for RuntimeClass {
         let scheduling = class.at("scheduling");
         names::labels(scheduling.at("nodeSelector").value, "scheduling.nodeSelector", errors);
         pod_template::validate_runtime_class(&overhead, &scheduling.at("tolerations"), errors);
+        let mut seen = BTreeSet::new();
+        for toleration in scheduling.at("tolerations").items() {
+            if !seen.insert(["key", "operator", "value", "effect"].map(|field| toleration.at(field).text())) {
+                toleration.duplicate(errors);
+            }
+        }
     }
 
     /// Pods of the class run by its handler.

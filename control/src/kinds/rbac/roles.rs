@@ -58,7 +58,11 @@ impl Strategy for Role {
             selectors.required("at least one clusterRoleSelector required if aggregationRule is non-nil", errors);
         }
         for each in selectors.items() {
+            let before = errors.0.len();
             selector::validate(&each, errors);
+            if errors.0.len() > before {
+                each.invalid_as("null", "invalid label selector.", errors);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod conditions;
 pub(crate) mod data;
 pub(crate) mod endpoints;
 pub(crate) mod field;
+pub(crate) mod go_json;
 pub(crate) mod internal_version;
 pub(crate) mod node_selector;
 pub(crate) mod old_volumes;
@@ -17,6 +18,7 @@ pub(crate) mod tables;
 pub(crate) mod tolerance;
 pub(crate) mod volume_claims;
 pub(crate) mod volume_sources;
+pub(crate) mod webhook_client;
 pub(crate) mod workload;
 
 use serde_json::{Value, json};

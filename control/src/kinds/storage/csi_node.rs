@@ -70,7 +70,9 @@ impl Strategy for CsiNode {
                 } else if !keys.insert(key.text()) {
                     errors.duplicate(driver.path.as_str(), key.value);
                 }
-                errors.unless(driver.path.as_str(), key.text(), names::qualified(key.text()));
+                for why in names::qualified_problems(key.text()) {
+                    errors.invalid_text(driver.path.as_str(), key.text(), &why);
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! StorageClass. Pure; the time is a value.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -93,8 +93,9 @@ impl Strategy for StorageClass {
 }
 
 fn topologies(terms: &Field<'_>, errors: &mut Errors) {
+    let mut before: Vec<BTreeMap<&str, BTreeSet<&str>>> = Vec::new();
     for term in terms.items() {
-        let mut keys = BTreeSet::new();
+        let mut keys = BTreeMap::new();
         for expression in term.at("matchLabelExpressions").items() {
             let (key, values) = (expression.at("key"), expression.at("values"));
             if values.is_empty() {
@@ -105,9 +106,14 @@ fn topologies(terms: &Field<'_>, errors: &mut Errors) {
                 value.duplicate(errors);
             }
             key.fits(names::qualified, errors);
-            if !keys.insert(key.text()) {
+            if keys.insert(key.text(), values.texts().into_iter().collect()).is_some() {
                 key.duplicate(errors);
             }
         }
+        // Upstream tells it for each term before that is the same, without its value.
+        for _ in before.iter().filter(|other| **other == keys) {
+            errors.duplicate(term.at("matchLabelExpressions").path, &json!(""));
+        }
+        before.push(keys);
     }
 }

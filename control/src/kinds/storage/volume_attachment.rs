@@ -12,6 +12,7 @@ use crate::{
         validation::{errors::Errors, names},
     },
     kinds::{
+        core::persistent_volume::validate_inline,
         shared::{
             cells::text,
             field::{Field, IMMUTABLE},
@@ -87,6 +88,7 @@ impl Strategy for VolumeAttachment {
             (false, true) if volume.text().is_empty() => {
                 volume.required("must specify non empty persistentVolumeName", errors);
             }
+            (true, false) => validate_inline(&inline, errors),
             _ => {}
         }
         spec.at("nodeName").fits(names::subdomain, errors);

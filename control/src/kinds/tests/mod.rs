@@ -7,7 +7,9 @@ mod refusals;
 mod reset_fields;
 mod rules;
 mod security_profiles;
+mod stored;
 mod tables;
+mod upstream;
 mod validation;
 mod volume_changes;
 
@@ -44,6 +46,12 @@ fn errors(kind: &str, value: Value) -> Vec<String> {
 
 /// A good object of each kind that has a line here: `apiVersion`, kind, and the rest of the object.
 static SAMPLES: &str = include_str!("samples.tsv");
+
+/// A table beside this file, read when its test runs.
+fn table(name: &str) -> String {
+    let path = format!("{}/src/kinds/tests/{name}.tsv", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
 
 /// A good object of a kind, without its metadata.
 pub(crate) fn sample(api_version: &str, kind: &str) -> Value {

@@ -1,17 +1,20 @@
 //! Changes of pods: of themselves, of their resources, statuses and ephemeral containers.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
 use super::{
     pod_specs::pod_of,
     refusals::{compare, with},
+    table,
 };
 use crate::apiserver::tests::{PODS, call, with_namespace};
 
 /// The subresource, the spec of a pod but for its container, the rest of its metadata, what its status has, what is changed
 /// by pointers (`-` for nothing), and the errors of fields. Recorded from kube-apiserver 1.36; which fields of a spec differ
 /// is told in other words here, and left out.
-static CHANGES: &str = include_str!("pod_changes.tsv");
+static CHANGES: LazyLock<String> = LazyLock::new(|| table("pod_changes"));
 
 fn fields(text: &str) -> Map<String, Value> {
     serde_json::from_str(text).unwrap()

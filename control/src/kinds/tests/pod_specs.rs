@@ -1,38 +1,43 @@
 //! Specs of pods, in pods and in templates.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
-use super::refusals::{compare, compare_warnings};
+use super::{
+    refusals::{compare, compare_warnings},
+    table,
+};
 use crate::apiserver::tests::{PODS, call, with_namespace};
 
 /// `Pod`, or `Deployment` for its template; the spec, but for its container; the errors of fields; the warnings; and what
 /// the answer has of affinity and spreading, if it was asked. Recorded from kube-apiserver 1.36.
-static SCHEDULING: &str = include_str!("scheduling.tsv");
+static SCHEDULING: LazyLock<String> = LazyLock::new(|| table("scheduling"));
 
 /// The same, of volumes with templates of claims.
-static VOLUMES: &str = include_str!("pod_volumes.tsv");
+static VOLUMES: LazyLock<String> = LazyLock::new(|| table("pod_volumes"));
 
 /// The same, of specs that are warned of.
-static WARNINGS: &str = include_str!("pod_warnings.tsv");
+static WARNINGS: LazyLock<String> = LazyLock::new(|| table("pod_warnings"));
 
 /// The same, of who pods and containers may be.
-static SECURITY: &str = include_str!("pod_security.tsv");
+static SECURITY: LazyLock<String> = LazyLock::new(|| table("pod_security"));
 
 /// The same, of fields of pods that stand for themselves.
-static FIELDS: &str = include_str!("pod_fields.tsv");
+static FIELDS: LazyLock<String> = LazyLock::new(|| table("pod_fields"));
 
 /// The same, of resources.
-static RESOURCES: &str = include_str!("pod_resources.tsv");
+static RESOURCES: LazyLock<String> = LazyLock::new(|| table("pod_resources"));
 
 /// The same, of containers.
-static CONTAINERS: &str = include_str!("pod_containers.tsv");
+static CONTAINERS: LazyLock<String> = LazyLock::new(|| table("pod_containers"));
 
 /// The same, of the sources of volumes.
-static SOURCES: &str = include_str!("pod_volume_sources.tsv");
+static SOURCES: LazyLock<String> = LazyLock::new(|| table("pod_volume_sources"));
 
 /// The ephemeral containers that are there, those that stand there instead, the errors of fields, the warnings, and what is
 /// there then, if they are taken. Recorded from kube-apiserver 1.36.
-static EPHEMERAL: &str = include_str!("ephemeral_containers.tsv");
+static EPHEMERAL: LazyLock<String> = LazyLock::new(|| table("ephemeral_containers"));
 
 /// A pod, or the Deployment with it as template: the path and object to create, and where the spec of pods is in it.
 pub(super) fn with_pod(kind: &str, pod: Value) -> (String, Value, &'static str) {
@@ -58,8 +63,8 @@ pub(super) fn pod_of(rest: &str) -> Value {
 async fn specs_are_validated_as_upstream_does() {
     let api = with_namespace().await;
     let (mut rows, mut wrong) = (0, Vec::new());
-    let tables = [SCHEDULING, VOLUMES, WARNINGS, SECURITY, FIELDS, RESOURCES, CONTAINERS, SOURCES];
-    for line in tables.into_iter().flat_map(str::lines) {
+    let tables = [&SCHEDULING, &VOLUMES, &WARNINGS, &SECURITY, &FIELDS, &RESOURCES, &CONTAINERS, &SOURCES];
+    for line in tables.into_iter().flat_map(|table| table.lines()) {
         let fields: Vec<&str> = line.split('\t').collect();
         let [kind, rest, refused, warnings, answered] = fields[..] else { panic!("{line}") };
         let (path, object, at) = with_pod(kind, pod_of(rest));

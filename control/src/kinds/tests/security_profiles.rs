@@ -1,16 +1,19 @@
 //! Profiles of AppArmor and seccomp, as annotations and as fields.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
 use super::{
     pod_specs::with_pod,
     refusals::{compare, compare_warnings},
+    table,
 };
 use crate::apiserver::tests::{PODS, call, pod, with_namespace};
 
 /// `Pod`, or `Deployment` for its template; annotations; spec; the errors of fields; the warnings; the security contexts of
 /// containers in the answer. Recorded from kube-apiserver 1.36.
-static ROWS: &str = include_str!("security_profiles.tsv");
+static ROWS: LazyLock<String> = LazyLock::new(|| table("security_profiles"));
 
 #[tokio::test]
 async fn profiles_are_read_as_upstream_reads_them() {

@@ -1,13 +1,18 @@
 //! Changes of claims and volumes in all their states.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
-use super::refusals::{compare, compare_warnings, with};
+use super::{
+    refusals::{compare, compare_warnings, with},
+    table,
+};
 use crate::apiserver::tests::{call, with_namespace};
 
 /// The kind, the stored object, its status or `null`, a pointer, what stands there instead (`-` for nothing), the errors
 /// of its fields, and the warnings. Recorded from kube-apiserver 1.36.
-static CHANGES: &str = include_str!("volume_changes.tsv");
+static CHANGES: LazyLock<String> = LazyLock::new(|| table("volume_changes"));
 
 #[tokio::test]
 async fn claims_and_volumes_change_as_upstream_allows() {

@@ -2,6 +2,8 @@
 
 mod service_accounts;
 mod static_tokens;
+mod token_uses;
 
 pub(crate) use service_accounts::ServiceAccountTokens;
 pub(crate) use static_tokens::{StaticTokens, TokenFileError};
+pub(crate) use token_uses::TokenUses;

@@ -11,7 +11,7 @@ use std::{
 use ring::digest::{SHA256, digest};
 
 use crate::{
-    apiserver::{Authenticated, TokenAuthenticator, User},
+    apiserver::{Authenticated, Remarks, TokenAuthenticator, User},
     service_account_tokens::ISSUER,
 };
 
@@ -114,7 +114,7 @@ impl TokenAuthenticator for StaticTokens {
             return Err(String::new());
         }
         let user = self.0.get(&hash(token)).cloned().ok_or_else(String::new)?;
-        Ok(Authenticated { user, audiences: vec![ISSUER.to_owned()] })
+        Ok(Authenticated { user, audiences: vec![ISSUER.to_owned()], remarks: Remarks::default() })
     }
 }
 

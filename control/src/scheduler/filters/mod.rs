@@ -9,6 +9,7 @@ use super::{
     model::{Constraints, NodeInfo, PodInfo, Usage},
 };
 
+mod dynamic_resources;
 pub(crate) mod inter_pod_affinity;
 pub(crate) mod node_affinity;
 mod node_declared_features;
@@ -62,7 +63,8 @@ pub(crate) fn run(cluster: &Cluster, cycle: &Cycle, view: &NodeView<'_>) -> Resu
     volume_binding::filter(cluster, cycle, view.node)?;
     volume_zone::filter(cycle, view.node)?;
     pod_topology_spread::filter(cycle, view)?;
-    inter_pod_affinity::filter(cycle, view)
+    inter_pod_affinity::filter(cycle, view)?;
+    dynamic_resources::filter(&cycle.constraints)
 }
 
 /// The same where pods are nominated to the node: the pod must fit with those of them that are not less important, and

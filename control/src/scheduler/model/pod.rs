@@ -75,6 +75,8 @@ pub(crate) struct Constraints {
     pub(crate) owner: Option<(String, String)>,
     /// What its node must declare to support.
     pub(crate) features: Vec<&'static str>,
+    /// It claims devices.
+    pub(crate) claims_devices: bool,
     /// `preemptionPolicy` is not `Never`.
     pub(crate) preempts: bool,
     /// Reason and message of its PodScheduled condition.
@@ -214,6 +216,7 @@ impl Constraints {
             images: images.chain(volumes).collect(),
             owner: owner.map(|owner| (owner.kind.clone(), owner.name.clone())),
             features: needed_features(spec),
+            claims_devices: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
             preempts: spec.preemption_policy.as_deref() != Some("Never"),
             condition,
         }

@@ -155,7 +155,7 @@ impl State {
             Ok(preemption) => (None, Nomination::Set(preemption.node.clone()), Some(preemption)),
             Err((why, nomination)) => (Some(why), nomination, None),
         };
-        let message = messages::fit_error(nodes, &reasons, why_not.as_deref());
+        let message = messages::fit_error(nodes, &reasons, cycle.constraints.claims_devices, why_not.as_deref());
         Refusal { reason: Reason::Unschedulable, message, nomination, preemption }
     }
 

@@ -25,11 +25,28 @@ fn messages_are_upstreams() {
     }
     let mut tried = Histogram::default();
     tried.add(messages::NO_VICTIMS, 2);
-    let text = messages::fit_error(3, &reasons, Some(&messages::no_candidates(3, 2, tried)));
+    let text = messages::fit_error(3, &reasons, false, Some(&messages::no_candidates(3, 2, tried)));
     assert_eq!(
         text,
         "0/3 nodes are available: 1 Insufficient memory, 1 node(s) were unschedulable, 2 Too many pods. no new claims to deallocate, preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
     );
+}
+
+/// As kube-scheduler says where no driver offers a device.
+#[test]
+fn a_pod_that_claims_devices_waits() {
+    let claims = json!([{"name": "gpu", "resourceClaimName": "mine"}]);
+    let claiming = with(&with(&pod("p", "1"), "/spec/resourceClaims", claims), "/spec/nodeSelector", json!({}));
+    assert_eq!(
+        refused(&[node("n1", "4", "110")], &[], &claiming),
+        "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    );
+    // It keeps no other pod of the same demands from its node.
+    let (mut state, now) = (state_of(&[node("n1", "4", "110")], &[]), Instant::now());
+    state.pod_applied(PodInfo::of(&claiming), true, now);
+    assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable(_)))));
+    state.pod_applied(PodInfo::of(&pod("q", "1")), true, now);
+    assert_eq!(next(&mut state, now), Some(("q".to_owned(), Decision::Bind { node: "n1".to_owned() })));
 }
 
 #[test]

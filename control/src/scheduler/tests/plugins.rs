@@ -20,7 +20,7 @@ const PLUGINS: [(&str, &str, &str); 20] = [
     ("VolumeZone", "src/scheduler/filters/volume_zone.rs", "VolumeZone"),
     ("PodTopologySpread", "src/scheduler/filters/pod_topology_spread.rs", "PodTopologySpread"),
     ("InterPodAffinity", "src/scheduler/filters/inter_pod_affinity.rs", "InterPodAffinity"),
-    ("DynamicResources", "../docs/decisions.md", "without DynamicResources"),
+    ("DynamicResources", "src/scheduler/filters/dynamic_resources.rs", "cannot allocate all claims"),
     ("DefaultPreemption", "src/scheduler/preemption.rs", "upstream's"),
     (
         "NodeResourcesBalancedAllocation",

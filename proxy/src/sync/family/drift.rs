@@ -23,15 +23,23 @@ impl FamilySync {
             return false;
         }
         let full_check = self.last_full_check.elapsed() > FULL_CHECK_INTERVAL;
-        let generation = self.generation();
-        let unchanged = generation.is_some() && generation == self.verified_genid;
+        let foreign = self.foreign();
+        // A transaction of the other family is on its way, which ends soon, or hangs.
+        if self.netlink.is_some() && foreign.is_none() {
+            if self.postponed.get_or_insert_with(Instant::now).elapsed() < period {
+                return false;
+            }
+        } else {
+            self.postponed = None;
+        }
+        let unchanged = foreign.is_some() && foreign == self.verified;
         if !full_check && self.unverified_repair.is_none() {
             if unchanged {
                 return false;
             }
             // Where others change rules all the time, large tables are not read back each time. On legacy the duration
             // of a comparison says nothing: it may have waited for the xtables lock.
-            let too_early = |(begin, end): (Instant, Instant)| match generation {
+            let too_early = |(begin, end): (Instant, Instant)| match foreign {
                 Some(_) => {
                     let took = end.saturating_duration_since(begin);
                     end.elapsed() < (took * 20).min(period.max(took))
@@ -47,6 +55,7 @@ impl FamilySync {
             self.verified_fingerprint = None;
             self.accepted.clear();
         }
+        self.beat();
         let begin = Instant::now();
         let found = self.compare_with_kernel(model).await;
         self.last_comparison = Some((begin, Instant::now()));
@@ -59,11 +68,12 @@ impl FamilySync {
             }
         };
         // The rules of this generation are known now, right or wrong.
-        self.verified_genid = generation;
+        self.verified = foreign;
         if drift.is_empty() {
             return false;
         }
-        if repair.as_ref() == Some(&drift) && (unchanged || generation.is_none()) {
+        let may_be_form = drift.iter().all(|difference| difference.problem.may_be_form());
+        if may_be_form && repair.as_ref() == Some(&drift) && (unchanged || self.netlink.is_none()) {
             tracing::warn!(
                 family = self.family().name(),
                 difference = summary(&drift),
@@ -78,7 +88,7 @@ impl FamilySync {
             "service rules were changed by another program; writing them again"
         );
         self.detect_conflict(&drift);
-        if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {
+        if let Some(status) = self.shared.status.lock().families.get_mut(&self.backend.family()) {
             status.repairs += 1;
         }
         self.unverified_repair = Some(drift);
@@ -109,7 +119,7 @@ impl FamilySync {
     /// Another service proxy on this node rewrites KUBE-SERVICES at each of its syncs.
     fn detect_conflict(&mut self, drift: &[Difference]) {
         let services = StaticChain::NatServices;
-        if !drift.iter().any(|d| d.chain == services.name() && d.table == services.table().name()) {
+        if !drift.iter().any(|d| d.chain == services.name() && d.table == services.table()) {
             return;
         }
         let now = Instant::now();

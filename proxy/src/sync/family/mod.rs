@@ -5,40 +5,49 @@
 mod drift;
 mod read_back;
 mod refusal;
+mod task;
 mod write;
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
+    liveness::LoopProbe,
 };
 
-use super::{rate_limit::SyncRateLimiter, stale_udp};
+use super::{
+    rate_limit::SyncRateLimiter,
+    stale_udp,
+    transactions::{ForeignCommit, ForeignCount, Transactions},
+    watch::Trigger,
+};
 use crate::{
-    apply::{
-        Backend, Error,
-        nf_tables_netlink::{Commit, NfTables},
-    },
+    apply::{Backend, Error, nf_tables_netlink::NfTables},
     config::Config,
+    conntrack::UdpScope,
     explain::Difference,
-    model::{Changes, Family, Model, NodeFacts},
+    model::{Changes, Family, Model, NodeFacts, ServiceId},
     object_ref,
-    plan::{RestoreBatch, RulesetState, is_large_cluster},
+    plan::{RulesetState, TableBatch, is_large_cluster},
     rules::{Settings, Table},
     serve::{Status, SyncOutcome},
 };
+pub(super) use task::{FamilyTask, Message, report_changes};
 
 /// While a family fails, a change starts a write at once only so many times in a row; then its back-off decides.
 const MAX_IMMEDIATE_RETRIES: u32 = 3;
 /// Change times of endpoints that are kept while they cannot be written.
 const MAX_TRIGGER_TIMES: usize = 4096;
+/// A program that was killed must have ended by then.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(150);
 /// Refused rules and deletions are retried after the sync period, and at longest after so many of them.
 const MAX_RETRY_PERIODS: u32 = 60;
 
@@ -53,12 +62,21 @@ struct Features {
     sctp: bool,
 }
 
+/// What both families share.
+pub(super) struct Shared {
+    pub(super) status: Arc<Status>,
+    pub(super) events: Recorder,
+    pub(super) transactions: Arc<Transactions>,
+}
+
 pub(super) struct FamilySync {
+    pub(super) shared: Shared,
+    probe: LoopProbe,
+    /// Heard between two batches of a write.
+    pub(super) shutdown: CancellationToken,
     backend: Arc<Backend>,
     features: Features,
     ruleset: RulesetState,
-    status: Arc<Status>,
-    events: Recorder,
     /// The kernel's rules must be read back before the next write: at start, and after a failure of unknown effect.
     needs_resync: bool,
     /// Changes wait to be written.
@@ -70,11 +88,11 @@ pub(super) struct FamilySync {
     /// After a failure: when the next write may start.
     retry_at: Option<Instant>,
     /// Batches that are rendered, and not restored because another process held the xtables lock.
-    pending_batches: VecDeque<RestoreBatch>,
-    /// The nf_tables generation at which the rules are known to be those that were written.
-    verified_genid: Option<u32>,
-    /// Generations before and after our own transactions, for the other family.
-    generation_bumps: Vec<(u32, u32)>,
+    pending_batches: VecDeque<TableBatch>,
+    /// How many transactions of others there were when the rules were known to be those that were written.
+    verified: Option<ForeignCount>,
+    /// Since when nothing was compared because the other family was writing.
+    postponed: Option<Instant>,
     /// Fingerprint of the rules when they were last compared and found right, if nothing was written since.
     verified_fingerprint: Option<u64>,
     netlink: Option<NfTables>,
@@ -90,7 +108,7 @@ pub(super) struct FamilySync {
     conflicts: VecDeque<Instant>,
     refused_retry: RefusedRetry,
     /// When endpoints changed whose rules are not in the kernel yet.
-    pub(super) endpoint_trigger_times: Vec<Timestamp>,
+    endpoint_trigger_times: HashMap<ServiceId, Vec<Timestamp>>,
     /// The servers of health check node ports must be updated after the next successful write.
     pub(super) health_checks_dirty: bool,
     /// The search for stale conntrack entries of UDP services. While it runs, nothing is written.
@@ -108,19 +126,21 @@ impl FamilySync {
     pub(super) fn new(
         backend: Backend,
         counters: bool,
-        status: Arc<Status>,
-        events: Recorder,
-        own_netns: bool,
+        shared: Shared,
+        probe: LoopProbe,
+        shutdown: CancellationToken,
         config: &Config,
     ) -> Self {
+        let own_netns = backend.runner().in_own_netns();
         let netlink = (backend.is_nft() && own_netns).then(NfTables::open).and_then(Result::ok);
         let period = config.sync_period;
         Self {
             ruleset: RulesetState::new(Settings::new(backend.family())),
             backend: Arc::new(backend),
+            shared,
+            probe,
+            shutdown,
             features: Features { counters, recent: true, sctp: true },
-            status,
-            events,
             needs_resync: true,
             pending: false,
             synced_once: false,
@@ -128,8 +148,8 @@ impl FamilySync {
             backoff: Backoff::new(Duration::from_millis(500), period),
             retry_at: None,
             pending_batches: VecDeque::new(),
-            verified_genid: None,
-            generation_bumps: Vec::new(),
+            verified: None,
+            postponed: None,
             verified_fingerprint: None,
             netlink,
             last_comparison: None,
@@ -138,7 +158,7 @@ impl FamilySync {
             accepted: HashSet::new(),
             conflicts: VecDeque::new(),
             refused_retry: RefusedRetry { backoff: Backoff::new(period, period * MAX_RETRY_PERIODS), at: None },
-            endpoint_trigger_times: Vec::new(),
+            endpoint_trigger_times: HashMap::new(),
             health_checks_dirty: true,
             stale_udp: stale_udp::Search::new(),
         }
@@ -154,29 +174,20 @@ impl FamilySync {
         self.netlink.is_some()
     }
 
-    /// The present generation of nf_tables.
-    fn generation(&mut self) -> Option<u32> {
-        self.netlink.as_mut().and_then(|n| n.generation().ok())
+    /// How many transactions of nf_tables are of others, where that is known at the moment.
+    fn foreign(&mut self) -> Option<ForeignCount> {
+        self.netlink.as_mut().and_then(|netlink| self.shared.transactions.foreign(netlink))
     }
 
-    /// Our own transaction, of this or the other family, advanced the generation: rules that were verified before are
-    /// verified after it.
-    pub(super) fn advance_genid(&mut self, (before, after): (u32, u32)) {
-        if self.verified_genid == Some(before) {
-            self.verified_genid = Some(after);
-        }
-    }
-
-    /// The generations before and after our own transactions since the last call.
-    pub(super) fn take_generation_bumps(&mut self) -> Vec<(u32, u32)> {
-        std::mem::take(&mut self.generation_bumps)
+    /// The task is alive.
+    pub(super) fn beat(&self) {
+        self.probe.beat();
     }
 
     /// A commit of another process: one that does not affect our chains leaves the rules verified.
-    pub(super) fn on_commit(&mut self, commit: Commit) {
-        if !commit.affects_us[self.family() as usize] && self.verified_genid == Some(commit.generation.wrapping_sub(1))
-        {
-            self.verified_genid = Some(commit.generation);
+    pub(super) fn on_commit(&mut self, commit: ForeignCommit) {
+        if !commit.affects_us[self.family() as usize] && self.verified == Some(commit.number.wrapping_sub(1)) {
+            self.verified = Some(commit.number);
         }
     }
 
@@ -199,19 +210,40 @@ impl FamilySync {
         let family = self.family();
         self.health_checks_dirty |= changes.health_checks;
         let removed = changes.removed_udp.iter().filter(|(of, _)| *of == family).map(|(_, frontend)| *frontend);
-        self.stale_udp.request(changes.udp[family as usize], removed);
+        let scope = UdpScope { services: Some(changes.udp[family as usize].clone()), removed: removed.collect() };
+        if scope != UdpScope::none() {
+            self.stale_udp.request(scope);
+        }
     }
 
-    /// Records when endpoints changed.
-    pub(super) fn add_endpoint_trigger_time(&mut self, at: Timestamp) {
-        if self.endpoint_trigger_times.len() < MAX_TRIGGER_TIMES {
-            self.endpoint_trigger_times.push(at);
+    /// Records when endpoints changed. A slice that was deleted says nothing of its Service's times any more, as
+    /// upstream (pkg/proxy/endpointschangetracker.go).
+    pub(super) fn apply_triggers(&mut self, triggers: Vec<Trigger>) {
+        let family = self.family();
+        for trigger in triggers {
+            match trigger {
+                Trigger::At(of, service, at) if of == family => {
+                    if self.endpoint_trigger_times.len() < MAX_TRIGGER_TIMES {
+                        let times = self.endpoint_trigger_times.entry(service).or_default();
+                        if times.len() < MAX_TRIGGER_TIMES {
+                            times.push(at);
+                        }
+                    }
+                }
+                Trigger::At(..) => {}
+                Trigger::Forget(service) => drop(self.endpoint_trigger_times.remove(&service)),
+            }
         }
+    }
+
+    /// When the endpoints changed whose rules are written now.
+    pub(super) fn take_triggers(&mut self) -> Vec<Timestamp> {
+        std::mem::take(&mut self.endpoint_trigger_times).into_values().flatten().collect()
     }
 
     /// When the next write may start, if there is anything to write.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        let may = self.pending && !self.stale_udp.is_running();
+        let may = self.pending && !self.stale_udp.delays_write();
         may.then(|| self.retry_at.unwrap_or(now).max(self.rate_limit.due(now)))
     }
 
@@ -267,14 +299,14 @@ impl FamilySync {
         let about = service.unwrap_or_else(|| object_ref::node(&config.node_name));
         let message =
             format!("{} rules could not be written on node {}: {error}", self.family().name(), config.node_name);
-        self.events.record(&about, Severity::Warning, "FailedToWriteServiceRules", message);
+        self.shared.events.record(&about, Severity::Warning, "FailedToWriteServiceRules", message);
     }
 
     fn record_sync(&self, took: Duration, outcome: SyncOutcome, lines: (u64, u64)) {
         let rules = (self.ruleset.rules(Table::Filter), self.ruleset.rules(Table::Nat));
         let without = self.ruleset.without_local();
         let (quarantined, undeletable) = (self.ruleset.quarantined() as u64, self.ruleset.undeletable().len() as u64);
-        self.status.record_sync(self.family(), took, outcome, |status| {
+        self.shared.status.record_sync(self.family(), took, outcome, |status| {
             if let SyncOutcome::Done { .. } = outcome {
                 status.rules = rules;
                 status.last_lines = lines;
@@ -288,13 +320,19 @@ impl FamilySync {
 
 /// Runs blocking iptables work off the runtime's worker threads.
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
-    windlass_kit::blocking::run(work, |error| panicked(&error)).await
+    in_time(windlass_kit::blocking::run(work, |error| panicked(&error))).await
+}
+
+/// Each program is killed after a while; one that cannot be, since the kernel does not let go of it, is not waited for.
+async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(GIVEN_UP_AFTER, work).await.unwrap_or_else(|_| {
+        Err(Error::Interrupted {
+            command: "iptables".to_owned(),
+            why: format!("it hangs in the kernel, and is not waited for after {} s", GIVEN_UP_AFTER.as_secs()),
+        })
+    })
 }
 
 fn panicked(error: &tokio::task::JoinError) -> Error {
-    Error::Failed {
-        command: "iptables".to_owned(),
-        status: "not finished".to_owned(),
-        stderr: format!("the thread that ran it panicked: {error}"),
-    }
+    Error::Interrupted { command: "iptables".to_owned(), why: format!("the thread that ran it panicked: {error}") }
 }

@@ -16,12 +16,13 @@ impl FamilySync {
     pub(super) async fn read_back(&mut self, model: &Arc<Model>) -> Result<(), Error> {
         let settings = Settings { drop_invalid: !sysctls::tcp_is_liberal(), ..self.ruleset.settings().clone() };
         self.set(model, settings);
-        let generation = self.generation();
+        let foreign = self.foreign();
+        self.beat();
         let text = self.save().await?;
         let found = self.compare(model, text).await?;
         tracing::debug!(family = self.family().name(), differences = found.differences.len(), "read the rules back");
         self.resync_from(model, found);
-        self.verified_genid = generation;
+        self.verified = foreign;
         self.needs_resync = false;
         Ok(())
     }
@@ -54,11 +55,7 @@ impl FamilySync {
         let program = self.backend.program().to_owned() + "-save";
         match receiver.await {
             Ok(found) => found.map_err(|source| Error::Output { program, source }),
-            Err(_) => Err(Error::Failed {
-                command: program,
-                status: "not compared".to_owned(),
-                stderr: "the comparison panicked".to_owned(),
-            }),
+            Err(_) => Err(Error::Interrupted { command: program, why: "the comparison panicked".to_owned() }),
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Instant};
 
-use super::{FamilySync, panicked, refusal::WriteFailure};
+use super::{FamilySync, in_time, panicked, refusal::WriteFailure};
 use crate::{
     apply::Error,
     cleanup,
     config::Config,
     model::{Model, NodeFacts},
-    plan::RestoreBatch,
+    plan::{Outcome, TableBatch},
     rules::Table,
     serve::SyncOutcome,
 };
@@ -29,11 +29,12 @@ impl FamilySync {
         local: &[IpAddr],
     ) -> bool {
         let started = Instant::now();
+        let _writing = self.shared.transactions.write();
         let settings = self.settings(model, config, node, local);
         self.set(model, settings);
         let (mut guesses, mut refusals) = (0, 0);
         let done = loop {
-            let full = self.needs_resync;
+            let full = self.needs_resync || self.ruleset.needs_read_back();
             let result = if full { self.read_back(model).await } else { Ok(()) };
             let result = match result {
                 Ok(()) => self.apply(model).await,
@@ -50,6 +51,8 @@ impl FamilySync {
                     }
                     break true;
                 }
+                // The rules are read back at the next start.
+                Err(_) if self.shutdown.is_cancelled() => break false,
                 Err(failure) => {
                     refusals += 1;
                     self.record_sync(started.elapsed(), SyncOutcome::Failed { full }, (0, 0));
@@ -89,10 +92,11 @@ impl FamilySync {
     /// Restores one batch, while `meanwhile` runs.
     async fn restore(
         &mut self,
-        batch: RestoreBatch,
+        batch: TableBatch,
         meanwhile: impl FnOnce(&mut Self),
-    ) -> (RestoreBatch, Result<(), Error>) {
-        let before = self.generation();
+    ) -> (TableBatch, Result<(), Error>) {
+        self.beat();
+        let transaction = self.shared.transactions.begin();
         let backend = self.backend.clone();
         let shared = Arc::new(batch);
         let restoring = {
@@ -112,18 +116,12 @@ impl FamilySync {
             })
         };
         meanwhile(self);
-        let result = restoring.await.unwrap_or_else(|e| Err(panicked(&e)));
+        let result = in_time(async { restoring.await.unwrap_or_else(|e| Err(panicked(&e))) }).await;
         let batch = Arc::unwrap_or_clone(shared);
-        // The rules stay verified only if nobody else committed anything since they were verified, and until now. Each
-        // table of the batch is one transaction.
-        if result.is_ok()
-            && let (Some(before), Some(after)) = (before, self.generation())
-        {
-            let ours = u32::try_from(batch.text.lines().filter(|l| *l == "COMMIT").count()).unwrap_or(u32::MAX);
-            if after == before.wrapping_add(ours) {
-                self.advance_genid((before, after));
-                self.generation_bumps.push((before, after));
-            }
+        if result.is_ok() {
+            transaction.committed();
+        } else {
+            drop(transaction);
         }
         self.verified_fingerprint = None;
         (batch, result)
@@ -132,7 +130,7 @@ impl FamilySync {
     /// Restores batch after batch, each rendered while the one before is being restored. Returns the number of rules
     /// written, of filter and nat, and of batches.
     async fn apply(&mut self, model: &Arc<Model>) -> Result<((u64, u64), usize), WriteFailure> {
-        let (mut lines, mut count, mut failed_deletions) = ((0, 0), 0, 0);
+        let (mut lines, mut count, mut failed_deletions) = ([0, 0], 0, 0);
         let limit = self.backend.limit();
         let mut again = false;
         let mut waiting = std::mem::take(&mut self.pending_batches);
@@ -144,11 +142,17 @@ impl FamilySync {
                 if self.ruleset.is_dirty() || std::mem::take(&mut again) {
                     continue;
                 }
-                return Ok((lines, count));
+                return Ok((lines.into(), count));
             };
+            if self.shutdown.is_cancelled() {
+                let stopped = Error::Interrupted {
+                    command: "the write of service rules".to_owned(),
+                    why: "the proxy stops".to_owned(),
+                };
+                return Err(self.abandon(stopped, batch, waiting));
+            }
             count += 1;
-            lines.0 += batch.rules.0;
-            lines.1 += batch.rules.1;
+            lines[batch.table as usize] += batch.rules;
             let mut ahead = None;
             let empty = waiting.is_empty();
             let (batch, result) = self
@@ -164,13 +168,13 @@ impl FamilySync {
                 self.pending_batches = waiting;
                 return Err(WriteFailure { error, services: (0, None), services_only: false, full: false });
             }
-            if !batch.deletes() || error.is_shortage() {
+            if !batch.deletes() || error.is_shortage() || error.outcome() == Outcome::Unknown {
                 return Err(self.abandon(error, batch, waiting));
             }
             // A rule of another program may jump to a chain that is to be deleted. Everything else is written first.
             let (flushed, result) = self.restore(batch.without_deletions(), |_| {}).await;
             if let Err(error) = result {
-                return Err(self.abandon(error, batch, waiting));
+                return Err(self.abandon(error, flushed, waiting));
             }
             self.ruleset.commit(&flushed);
             failed_deletions += 1;
@@ -180,10 +184,10 @@ impl FamilySync {
 
     /// Keeps the chain whose deletion failed, or all that the batch deletes where `one_by_one` is not set or the error
     /// names none. Returns whether the others can be deleted at once.
-    fn postpone_deletions(&mut self, error: &Error, batch: &RestoreBatch, one_by_one: bool) -> bool {
+    fn postpone_deletions(&mut self, error: &Error, batch: &TableBatch, one_by_one: bool) -> bool {
         let refused = match error {
-            Error::Rule { rule, line, .. } if one_by_one => {
-                rule.strip_prefix("-X ").and_then(|name| Some((batch.table_of_line(*line)?, name.to_owned())))
+            Error::Rule { rule, .. } if one_by_one => {
+                rule.strip_prefix("-X ").map(|name| (batch.table, name.to_owned()))
             }
             _ => None,
         };
@@ -193,7 +197,7 @@ impl FamilySync {
             %error, family = self.family().name(), chain = chains.first().map(|(_, name)| name.as_str()),
             "failed to delete a stale chain, a rule of another program may jump to it; the chain stays empty, retrying"
         );
-        if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {
+        if let Some(status) = self.shared.status.lock().families.get_mut(&self.backend.family()) {
             status.failures += 1;
         }
         self.ruleset.mark_undeletable(chains);
@@ -201,11 +205,11 @@ impl FamilySync {
     }
 
     /// Hands back all batches that were not applied.
-    fn abandon(&mut self, error: Error, batch: RestoreBatch, waiting: VecDeque<RestoreBatch>) -> WriteFailure {
+    fn abandon(&mut self, error: Error, batch: TableBatch, waiting: VecDeque<TableBatch>) -> WriteFailure {
         let services = (batch.services().len(), batch.services().first().cloned());
         let services_only = batch.contains_services_only();
         let error = self.with_service_port(error);
-        self.ruleset.abandon(std::iter::once(batch).chain(waiting));
+        self.ruleset.abandon(batch, error.outcome(), waiting);
         WriteFailure { error, services, services_only, full: false }
     }
 

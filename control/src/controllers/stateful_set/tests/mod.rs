@@ -209,6 +209,19 @@ fn only_pods_of_its_names_are_adopted() {
     assert!(got.steps.is_empty() && got.release.is_empty());
 }
 
+#[test]
+fn its_pods_of_other_names_are_released() {
+    let labels = labels();
+    let owned = |name: &str| {
+        let mut pod = pod(0, "web-b", "Running", Some(1));
+        pod.metadata.name = Some(name.into());
+        Arc::new(pod)
+    };
+    let got = reconcile(&desired(&labels, 1, true), &["web-0", "web-x", "other-0", "web-01"].map(owned), true, at(9));
+    let names: Vec<_> = got.release.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["web-x", "other-0"], "of its own, another spelling stays");
+}
+
 fn set() -> StatefulSet {
     serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "n", "uid": "set", "generation": 4},

@@ -143,9 +143,13 @@ fn amount(source: &Field<'_>, errors: &mut Errors) {
     let target = source.at("target");
     let kind = target.at("type");
     match kind.text() {
-        "" => kind.required("must specify a metric target type", errors),
         "Utilization" | "Value" | "AverageValue" => {}
-        _ => kind.invalid("must be either Utilization, Value, or AverageValue", errors),
+        other => {
+            if other.is_empty() {
+                kind.required("must specify a metric target type", errors);
+            }
+            errors.invalid_text(kind.path.as_str(), other, "must be either Utilization, Value, or AverageValue");
+        }
     }
     for value in ["value", "averageValue"].map(|key| target.at(key)) {
         if value.quantity().is_some_and(|amount| amount.is_zero() || amount.is_negative()) {

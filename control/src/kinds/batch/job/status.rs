@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::validation::parse_indexes;
+use super::validation::{first_shared, parse_indexes};
 use crate::{
     apiserver::validation::errors::Errors,
     kinds::shared::{
@@ -106,6 +106,11 @@ fn success(change: &Change<'_>, errors: &mut Errors) {
             all.invalid_whole(&format!("cannot set SuccessCriteriaMet=True and {other}=true conditions"), errors);
         }
     }
+    let with_policy = !change.new["spec"]["successPolicy"].is_null();
+    if with_policy && !change.is("SuccessCriteriaMet") && change.is("Complete") {
+        let why = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
+        all.invalid_whole(why, errors);
+    }
 }
 
 fn times(change: &Change<'_>, status: &Field<'_>, errors: &mut Errors) {
@@ -174,6 +179,12 @@ fn indexes(change: &Change<'_>, status: &Field<'_>, errors: &mut Errors) {
     }
     if change.of_fields(&["failedIndexes"]) && spec["backoffLimitPerIndex"].is_null() && failed.is_set() {
         failed.invalid("cannot set non-null failedIndexes when backoffLimitPerIndex is null", errors);
+    }
+    if change.of_fields(&["completedIndexes", "failedIndexes"])
+        && let Some(completions) = spec["completions"].as_i64()
+        && let Some(index) = first_shared(completed.text(), failed.text(), completions)
+    {
+        failed.invalid(&format!("failedIndexes and completedIndexes overlap at index: {index}"), errors);
     }
 }
 

@@ -185,7 +185,7 @@ fn failure_policy(spec: &Field<'_>, errors: &mut Errors) {
     for rule in rules.items() {
         let action = rule.at("action");
         match action.text() {
-            "" => action.required(&format!("valid values: [{}]", ACTIONS.join(" ")), errors),
+            "" => action.required(&valid_values(&ACTIONS), errors),
             "FailIndex" if !spec.at("backoffLimitPerIndex").is_set() => {
                 action.invalid("requires the backoffLimitPerIndex to be set", errors);
             }
@@ -213,7 +213,7 @@ fn failure_policy(spec: &Field<'_>, errors: &mut Errors) {
 fn exit_codes(codes: &Field<'_>, containers: &BTreeSet<&str>, errors: &mut Errors) {
     let (operator, container, values) = (codes.at("operator"), codes.at("containerName"), codes.at("values"));
     match operator.text() {
-        "" => operator.required("valid values: [In NotIn]", errors),
+        "" => operator.required(&valid_values(&["In", "NotIn"]), errors),
         _ => operator.one_of(&["In", "NotIn"], errors),
     }
     if container.is_set() && !containers.contains(container.text()) {
@@ -247,10 +247,16 @@ fn pod_conditions(conditions: &Field<'_>, errors: &mut Errors) {
         condition.at("type").fits(names::qualified, errors);
         let status = condition.at("status");
         match status.text() {
-            "" => status.required(&format!("valid values: [{}]", STATUSES.join(" ")), errors),
+            "" => status.required(&valid_values(&STATUSES), errors),
             _ => status.one_of(&STATUSES, errors),
         }
     }
+}
+
+/// A list of texts as Go's `%q` writes it.
+fn valid_values(values: &[&str]) -> String {
+    let quoted: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+    format!("valid values: [{}]", quoted.join(" "))
 }
 
 fn success_policy(spec: &Field<'_>, errors: &mut Errors) {
@@ -296,6 +302,32 @@ fn success_policy(spec: &Field<'_>, errors: &mut Errors) {
 ///
 /// # Errors
 /// Upstream's words for what is wrong.
+/// The first index that two lists of intervals share. Intervals that cannot be read are left out: they are refused for
+/// themselves. Upstream: `validateFailedIndexesNotOverlapCompleted`.
+pub(super) fn first_shared(one: &str, other: &str, completions: i64) -> Option<i64> {
+    let read = |text: &str| -> Vec<(i64, i64)> {
+        let interval = |text: &str| {
+            let (from, to) = text.split_once('-').unwrap_or((text, text));
+            let (from, to) = (from.parse::<i64>().ok()?, to.parse::<i64>().ok()?);
+            (from <= to && to < completions).then_some((from, to))
+        };
+        text.split(',').filter_map(interval).collect()
+    };
+    let (one, other) = (read(one), read(other));
+    let (mut at, mut with) = (one.iter().peekable(), other.iter().peekable());
+    while let (Some((from, to)), Some((start, end))) = (at.peek(), with.peek()) {
+        if from <= end && start <= to {
+            return Some(*from.max(start));
+        }
+        if from <= start {
+            at.next()
+        } else {
+            with.next()
+        };
+    }
+    None
+}
+
 pub(super) fn parse_indexes(text: &str, completions: i64) -> Result<i64, String> {
     if text.is_empty() {
         return Ok(0);

@@ -88,7 +88,7 @@ pub(super) fn validate(object: &Value, errors: &mut Errors) {
     if !certificate.text().is_empty()
         && let Err(why) = read_certificates(certificate.text())
     {
-        certificate.invalid(&why, errors);
+        errors.invalid_text(certificate.path.as_str(), "<certificate data>", &why);
     }
 }
 
@@ -214,7 +214,7 @@ fn read_certificates(certificate: &str) -> Result<(), String> {
         if block.label != "CERTIFICATE" {
             return Err(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", block.label));
         }
-        X509Certificate::from_der(&block.contents).map_err(|why| format!("the certificate cannot be read: {why}"))?;
+        X509Certificate::from_der(&block.contents).map_err(|_| "x509: malformed certificate".to_owned())?;
         found += 1;
     }
     if found == 0 { Err("must contain at least one CERTIFICATE PEM block".to_owned()) } else { Ok(()) }

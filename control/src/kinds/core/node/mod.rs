@@ -26,6 +26,7 @@ use crate::{
         shared::{
             cells::{self, or_none, or_unknown},
             field::Field,
+            go_json,
             tables::{AGE, column, named, wide},
             validate_amounts,
         },
@@ -100,6 +101,8 @@ fn node_roles(object: &Value) -> String {
     or_none(roles.join(","))
 }
 
+const AVOID_PODS: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
+
 #[derive(Debug)]
 struct Node;
 
@@ -133,6 +136,7 @@ impl Strategy for Node {
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
+        annotations(object, errors);
         let spec = &object["spec"];
         let mut seen = BTreeSet::new();
         for (at, taint) in list(spec, "taints") {
@@ -182,10 +186,14 @@ impl Strategy for Node {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
-        let (new, old) = (&new["spec"], &old["spec"]);
+        let (status, new, old) = (&new["status"], &new["spec"], &old["spec"]);
         let set = |value: &Value| value.as_array().is_some_and(|all| !all.is_empty());
         if set(&old["podCIDRs"]) && new["podCIDRs"] != old["podCIDRs"] {
             errors.forbidden("spec.podCIDRs", "node updates may not change podCIDR except from \"\" to valid");
+        }
+        addresses_unique(status, errors);
+        if text(new, "externalID") != text(old, "externalID") {
+            errors.forbidden("spec.externalID", "may not be updated");
         }
         if !text(old, "providerID").is_empty() && new["providerID"] != old["providerID"] {
             errors.forbidden("spec.providerID", "node updates may not change providerID except from \"\" to valid");
@@ -193,7 +201,9 @@ impl Strategy for Node {
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
+        annotations(new, errors);
         validate_status(&new["status"], errors);
+        addresses_unique(&new["status"], errors);
     }
 }
 
@@ -215,6 +225,37 @@ fn pod_cidrs(ranges: &Field<'_>, errors: &mut Errors) {
         ranges.texts().into_iter().filter_map(Cidr::parse).map(|range| range.family()).collect();
     if ranges.len() > 1 && (ranges.len() > 2 || families.len() != 2) {
         ranges.invalid("may specify no more than one CIDR for each IP family", errors);
+    }
+}
+
+/// Which pods should keep away from a node, as its annotation says. Upstream: `ValidateAvoidPodsInNodeAnnotations`.
+fn annotations(object: &Value, errors: &mut Errors) {
+    let Some(text) = object["metadata"]["annotations"][AVOID_PODS].as_str().filter(|text| !text.is_empty()) else {
+        return;
+    };
+    let here = "metadata.annotations";
+    let avoided: Value = match go_json::read(text) {
+        Ok(avoided) => avoided,
+        Err(why) => return errors.invalid_text(format!("{here}.AvoidPods"), AVOID_PODS, &why),
+    };
+    for (at, entry) in list(&avoided, "preferAvoidPods") {
+        let field = format!("{here}.{AVOID_PODS}[{at}].PodSignature");
+        let controller = &entry["podSignature"]["podController"];
+        if controller.is_null() {
+            errors.required(field, "");
+        } else if controller["controller"] != true {
+            let field = format!("{field}.PodController.Controller");
+            errors.invalid(field, &json!(false), "must point to a controller");
+        }
+    }
+}
+
+fn addresses_unique(status: &Value, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (at, address) in list(status, "addresses") {
+        if !seen.insert((text(address, "type"), text(address, "address"))) {
+            errors.duplicate(format!("status.addresses[{at}]"), address);
+        }
     }
 }
 

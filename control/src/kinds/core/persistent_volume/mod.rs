@@ -3,6 +3,8 @@
 mod sources;
 mod validation;
 
+pub(crate) use validation::validate_inline;
+
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::{child, set, set_pointer, source_defaults};
 

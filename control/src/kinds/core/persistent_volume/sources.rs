@@ -95,7 +95,9 @@ pub(super) fn validate(name: &str, spec: &Field<'_>, errors: &mut Errors) {
         other => rare(other, &source, errors),
     }
     for second in sources {
-        spec.at(second.field).forbidden("may not specify more than 1 volume type", errors);
+        // Upstream's word for this one.
+        let shown = if second.field == "cephfs" { "cephFS" } else { second.field };
+        spec.at(shown).forbidden("may not specify more than 1 volume type", errors);
     }
 }
 

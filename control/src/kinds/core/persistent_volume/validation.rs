@@ -26,11 +26,7 @@ const RECYCLE: &str = "Recycle";
 /// Validates a volume.
 pub(super) fn validate(object: &Value, errors: &mut Errors) {
     let (root, spec) = (Field::root(object), Field::root(object).at("spec"));
-    let modes = spec.at("accessModes");
-    if modes.is_empty() {
-        modes.required("", errors);
-    }
-    validate_access_modes(&modes, errors);
+    validate_access(&spec, errors);
     validate_capacity(&spec.at("capacity"), errors);
     let policy = spec.at("persistentVolumeReclaimPolicy");
     policy.optional_one_of(&["Delete", RECYCLE, "Retain"], errors);
@@ -40,17 +36,59 @@ pub(super) fn validate(object: &Value, errors: &mut Errors) {
     } else if affinity.is_set() {
         affinity.at("required").required("must specify required node constraints", errors);
     }
-    sources::validate(root.below("metadata.name").text(), &spec, errors);
-    let is_root = |path: &str| path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "."));
-    if policy.text() == RECYCLE && is_root(spec.below("hostPath.path").text()) {
-        policy.forbidden("may not be 'recycle' for a hostPath mount of '/'", errors);
-    }
+    validate_source(root.below("metadata.name").text(), &spec, errors);
     spec.at("storageClassName").optionally_fits(names::subdomain, errors);
     spec.at("volumeMode").optional_one_of(&VOLUME_MODES, errors);
     validate_attributes_class(&spec, errors);
     if !object["metadata"]["annotations"][MOUNT_OPTIONS].is_null() && !sources::takes_options(spec.value) {
         let why = "may not specify mount options for this volume type";
         errors.forbidden(format!("metadata.annotations.{MOUNT_OPTIONS}"), why);
+    }
+}
+
+fn validate_access(spec: &Field<'_>, errors: &mut Errors) {
+    let modes = spec.at("accessModes");
+    if modes.is_empty() {
+        modes.required("", errors);
+    }
+    validate_access_modes(&modes, errors);
+}
+
+fn validate_source(name: &str, spec: &Field<'_>, errors: &mut Errors) {
+    sources::validate(name, spec, errors);
+    let is_root = |path: &str| path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "."));
+    let policy = spec.at("persistentVolumeReclaimPolicy");
+    if policy.text() == RECYCLE && is_root(spec.below("hostPath.path").text()) {
+        policy.forbidden("may not be 'recycle' for a hostPath mount of '/'", errors);
+    }
+}
+
+/// Validates the volume that a VolumeAttachment has within itself: one of a pod that has been migrated to CSI.
+pub(crate) fn validate_inline(spec: &Field<'_>, errors: &mut Errors) {
+    const WHY: &str = "may not be specified in the context of inline volumes";
+    for field in ["claimRef", "capacity"].map(|field| spec.at(field)) {
+        if !field.is_empty() {
+            field.forbidden(WHY, errors);
+        }
+    }
+    if !spec.at("csi").is_set() {
+        spec.at("csi").required("has to be specified in the context of inline volumes", errors);
+    }
+    validate_access(spec, errors);
+    let policy = spec.at("persistentVolumeReclaimPolicy");
+    if !policy.is_empty() && policy.text() != "Retain" {
+        policy.forbidden("may only be Retain in the context of inline volumes", errors);
+    }
+    if spec.at("nodeAffinity").is_set() {
+        spec.at("nodeAffinity").forbidden(WHY, errors);
+    }
+    validate_source("", spec, errors);
+    if !spec.at("storageClassName").is_empty() {
+        spec.at("storageClassName").forbidden(WHY, errors);
+    }
+    let mode = spec.at("volumeMode");
+    if mode.is_set() && mode.text() != "Filesystem" {
+        mode.forbidden("may not specify volumeMode other than Filesystem in the context of inline volumes", errors);
     }
 }
 

@@ -2,18 +2,42 @@
 
 use async_trait::async_trait;
 use axum::{body::Bytes, http::StatusCode, response::IntoResponse as _};
+use serde_json::json;
 use windlass_kit::percent;
 
 use super::container::{node_of, pick_container};
 use crate::apiserver::{
     ApiError, ApiRequest, ApiResult, KubeletClient, Target, request_info::RequestOptions,
-    subresource::SubresourceHandler,
+    subresource::SubresourceHandler, validation::errors::Errors,
 };
 
 /// Passes the log on.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) kubelet: Option<KubeletClient>,
+}
+
+/// Checks the options. Upstream: `ValidatePodLogOptions`.
+fn check(name: &str, options: &RequestOptions) -> Result<(), ApiError> {
+    let mut errors = Errors::default();
+    let number = |option: &str| options.get(option).and_then(|text| text.parse::<i64>().ok());
+    if let Some(lines) = number("tailLines").filter(|lines| *lines < 0) {
+        errors.at_least_0("tailLines", &json!(lines));
+    }
+    if let Some(bytes) = number("limitBytes").filter(|bytes| *bytes < 1) {
+        errors.invalid("limitBytes", &json!(bytes), "must be greater than 0");
+    }
+    let is_set = |option: &str| options.get(option).is_some_and(|text| !text.is_empty());
+    if is_set("sinceSeconds") && is_set("sinceTime") {
+        // The path that upstream gives to an error of no field.
+        errors.forbidden("[]", "at most one of `sinceTime` or `sinceSeconds` may be specified");
+    } else if let Some(seconds) = number("sinceSeconds").filter(|seconds| *seconds < 1) {
+        errors.invalid("sinceSeconds", &json!(seconds), "must be greater than 0");
+    }
+    if is_set("stream") {
+        errors.forbidden("stream", "may not be specified");
+    }
+    if errors.0.is_empty() { Ok(()) } else { Err(ApiError::invalid_of("PodLogOptions", name, &errors.0)) }
 }
 
 #[async_trait]
@@ -29,8 +53,9 @@ impl SubresourceHandler for Log {
         options: &RequestOptions,
         _body: &Bytes,
     ) -> ApiResult {
-        let pod = request.read(target)?;
         let name = target.name();
+        check(name, options)?;
+        let pod = request.read(target)?;
         let container = pick_container(&pod, name, options.get("container").unwrap_or(""))?;
         if pod["spec"]["nodeName"].as_str().unwrap_or("").is_empty() {
             // As upstream: an unscheduled pod has no output.

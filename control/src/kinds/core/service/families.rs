@@ -79,7 +79,10 @@ pub(super) fn fill(service: &mut Value, old: Option<&Value>) {
         let given = ips.texts().into_iter().take_while(|ip| *ip != "None").filter_map(family_of);
         let inferred: Vec<&str> = given.skip(families.len()).filter(|family| *family == CONFIGURED.name()).collect();
         families.extend(inferred.into_iter().map(str::to_owned));
-        let is_headless = is_without_selector(&new);
+        // Who names fewer families than there are releases one, and must say so by the policy.
+        let released =
+            old.as_ref().is_some_and(|old| !families.is_empty() && families.len() < old.at("ipFamilies").len());
+        let is_headless = is_without_selector(&new) && !released;
         // Of an address of another family none is inferred: that is refused.
         if families.is_empty() && ips.texts().first().is_none_or(|first| *first == "None") {
             families.push(CONFIGURED.name().to_owned());

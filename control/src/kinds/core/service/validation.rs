@@ -237,8 +237,11 @@ fn external_traffic(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
     }
     let port = spec.at("healthCheckNodePort");
     // Without a number the service gets one; whether a number can be had is for the allocator to say.
-    if port.number().is_some_and(|number| number != 0) && !needs_health_check(spec.value) {
+    let Some(number) = port.number().filter(|number| *number != 0) else { return };
+    if !needs_health_check(spec.value) {
         port.invalid("may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'", errors);
+    } else if let Some(why) = names::port_number(number) {
+        port.invalid(&why, errors);
     }
 }
 

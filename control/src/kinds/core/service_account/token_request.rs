@@ -14,7 +14,7 @@ use crate::{
         request_info::RequestOptions,
         subresource::SubresourceHandler,
         types::Gvk,
-        validation::{Cause, FieldError},
+        validation::{Cause, FieldError, errors::Errors},
     },
     kinds::shared::posted,
     service_account_tokens::{ISSUER, TokenIssuer},
@@ -47,6 +47,7 @@ impl SubresourceHandler for TokenRequest {
         let account = request.read(target)?;
         let namespace = target.namespace.clone().unwrap_or_default();
         let name = target.name.clone().unwrap_or_default();
+        is_of_account(&wanted["metadata"], target, &account)?;
         let seconds = wanted["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
         let wrong = match seconds {
             ..MIN_EXPIRATION_SECONDS => Some("may not specify a duration less than 10 minutes"),
@@ -135,6 +136,27 @@ fn bound_object(request: &ApiRequest, target: &Target, spec: &Value) -> Result<V
         ));
     }
     Ok(claims)
+}
+
+/// Refuses a request that names another account than its path. Upstream: `TokenREST.Create`.
+fn is_of_account(metadata: &Value, target: &Target, account: &Value) -> Result<(), ApiError> {
+    let name = target.name();
+    for (field, of_path) in [("name", name), ("namespace", target.namespace.as_deref().unwrap_or(""))] {
+        let told = metadata[field].as_str().unwrap_or("");
+        if !told.is_empty() && told != of_path {
+            let mut errors = Errors::default();
+            let why = format!("must match the service account {field} if specified");
+            errors.invalid_text(format!("metadata.{field}"), told, &why);
+            return Err(ApiError::invalid(&target.version, name, &errors.0));
+        }
+    }
+    let (told, uid) = (metadata["uid"].as_str().unwrap_or(""), account["metadata"]["uid"].as_str().unwrap_or(""));
+    if !told.is_empty() && told != uid {
+        let why =
+            format!("the UID in the token request ({told}) does not match the UID of the service account ({uid})");
+        return Err(ApiError::conflict_in(&TOKEN_REQUEST.group, &TOKEN_REQUEST.kind, name, &why));
+    }
+    Ok(())
 }
 
 /// The error of a bound object that was recreated.

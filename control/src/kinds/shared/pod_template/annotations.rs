@@ -7,7 +7,10 @@ use super::{
     leniency::{Broken, Leniency},
     security_profiles, validate_tolerations,
 };
-use crate::{apiserver::validation::errors::Errors, kinds::shared::field::Field};
+use crate::{
+    apiserver::validation::errors::Errors,
+    kinds::shared::{field::Field, go_json},
+};
 
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -24,13 +27,13 @@ pub(crate) fn validate(annotations: &Field<'_>, spec: &Field<'_>, leniency: &Len
         );
     }
     let old = annotations.value[TOLERATIONS].as_str().unwrap_or_default();
-    match serde_json::from_str::<Value>(old) {
+    match go_json::read(old) {
         Ok(list) => {
             let field = Field { value: &list, path: format!("{}.{TOLERATIONS}", annotations.path) };
             validate_tolerations(&field, leniency, errors);
         }
         Err(_) if old.is_empty() => {}
-        Err(why) => errors.invalid_text(annotations.path.as_str(), TOLERATIONS, &why.to_string()),
+        Err(why) => errors.invalid_text(annotations.path.as_str(), TOLERATIONS, &why),
     }
     let cost = keyed(DELETION_COST);
     if has_odd_cost(annotations.value) && !leniency.allows(Broken::DeletionCost) {

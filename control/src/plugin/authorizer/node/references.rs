@@ -1,6 +1,7 @@
 //! What a pod or a persistent volume names. Pure.
 
 use serde_json::Value;
+use windlass_kit::objects::pod_secrets::secret_names;
 
 use super::{
     Vertex,
@@ -16,21 +17,16 @@ pub(crate) fn of_pod(pod: &Value) -> Vec<(Kind, String)> {
     let spec = &pod["spec"];
     let mut found = Found::default();
     found.add(ServiceAccount, &spec["serviceAccountName"]);
-    for secret in items(&spec["imagePullSecrets"]) {
-        found.add(Secret, &secret["name"]);
-    }
+    found.0.extend(secret_names(pod).into_iter().map(|name| (Secret, name.to_owned())));
     for container in containers(pod) {
         for source in items(&container["env"]).map(|env| &env["valueFrom"]) {
-            found.add(Secret, &source["secretKeyRef"]["name"]);
             found.add(ConfigMap, &source["configMapKeyRef"]["name"]);
         }
         for source in items(&container["envFrom"]) {
-            found.add(Secret, &source["secretRef"]["name"]);
             found.add(ConfigMap, &source["configMapRef"]["name"]);
         }
     }
     for volume in items(&spec["volumes"]) {
-        found.add(Secret, &volume["secret"]["secretName"]);
         found.add(ConfigMap, &volume["configMap"]["name"]);
         found.add(PersistentVolumeClaim, &volume["persistentVolumeClaim"]["claimName"]);
         if volume["ephemeral"].is_object() {
@@ -40,13 +36,7 @@ pub(crate) fn of_pod(pod: &Value) -> Vec<(Kind, String)> {
                 .push((PersistentVolumeClaim, format!("{}-{}", text(&pod["metadata"]["name"]), text(&volume["name"]))));
         }
         for source in items(&volume["projected"]["sources"]) {
-            found.add(Secret, &source["secret"]["name"]);
             found.add(ConfigMap, &source["configMap"]["name"]);
-        }
-        found.add(Secret, &volume["azureFile"]["secretName"]);
-        found.add(Secret, &volume["csi"]["nodePublishSecretRef"]["name"]);
-        for kind in ["cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos"] {
-            found.add(Secret, &volume[kind]["secretRef"]["name"]);
         }
     }
     found.0

@@ -6,9 +6,12 @@ use base64::Engine as _;
 use serde_json::Value;
 use x509_parser::pem::Pem;
 
-use crate::apiserver::validation::{
-    errors::{Errors, list, text},
-    names,
+use crate::{
+    apiserver::validation::{
+        errors::{Errors, list, text},
+        names,
+    },
+    kinds::shared::{field::Field, webhook_client},
 };
 
 /// The review versions that upstream knows.
@@ -34,10 +37,11 @@ pub(super) fn validate(conversion: &Value, errors: &mut Errors) {
         return;
     }
     let here = "spec.conversion.webhookClientConfig";
+    let of_client = Field { value: config, path: here.to_owned() };
     match (config["url"].as_str(), config["service"].is_object()) {
         _ if !config.is_object() => errors.required(here, "required when strategy is set to Webhook"),
-        (Some(url), false) => validate_url(url, &format!("{here}.url"), errors),
-        (None, true) => validate_service(&config["service"], &format!("{here}.service"), errors),
+        (Some(_), false) => webhook_client::validate_url(&of_client.at("url"), errors),
+        (None, true) => webhook_client::validate_service(&of_client.at("service"), errors),
         _ => errors.required(here, "exactly one of url or service is required"),
     }
     let here = "spec.conversion.conversionReviewVersions";
@@ -56,86 +60,6 @@ pub(super) fn validate(conversion: &Value, errors: &mut Errors) {
     if !REVIEW_VERSIONS.iter().any(|version| seen.contains(version)) {
         let why = format!("must include at least one of {}", REVIEW_VERSIONS.join(", "));
         errors.invalid(here, &conversion["webhook"]["conversionReviewVersions"], &why);
-    }
-}
-
-/// Validates the URL of a webhook. Upstream: `ValidateWebhookURL`.
-fn validate_url(url: &str, here: &str, errors: &mut Errors) {
-    const FORM: &str = "; desired format: https://host[/path]";
-    if let Some(escape) = bad_escape(url) {
-        let why = format!("url must be a valid URL: parse {url:?}: invalid URL escape {escape:?}{FORM}");
-        return errors.required(here, &why);
-    }
-    let (rest, fragment) = url.split_once('#').unwrap_or((url, ""));
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let is_scheme = |scheme: &str| {
-        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
-    };
-    let (scheme, rest) = rest.split_once(':').filter(|(scheme, _)| is_scheme(scheme)).unwrap_or(("", rest));
-    let authority = rest.strip_prefix("//").map_or("", |rest| rest.split('/').next().unwrap_or(""));
-    let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
-    if !scheme.eq_ignore_ascii_case("https") {
-        let why = format!("'https' is the only allowed URL scheme{FORM}");
-        errors.invalid_text(here, &scheme.to_lowercase(), &why);
-    }
-    if host.is_empty() {
-        errors.invalid_text(here, host, &format!("host must be specified{FORM}"));
-    }
-    if let Some(user) = user {
-        errors.invalid_text(here, user, "user information is not permitted in the URL");
-    }
-    if !fragment.is_empty() {
-        errors.invalid_text(here, fragment, "fragments are not permitted in the URL");
-    }
-    if !query.is_empty() {
-        errors.invalid_text(here, query, "query parameters are not permitted in the URL");
-    }
-}
-
-/// The first `%` of a URL that no two hexadecimal digits follow, with what stands there.
-fn bad_escape(url: &str) -> Option<String> {
-    let mut rest = url;
-    while let Some(at) = rest.find('%') {
-        let escape: String = rest[at..].chars().take(3).collect();
-        if escape.len() != 3 || !escape[1..].bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Some(escape);
-        }
-        rest = &rest[at + 1..];
-    }
-    None
-}
-
-/// Validates the Service of a webhook. Upstream: `ValidateWebhookService`.
-fn validate_service(service: &Value, here: &str, errors: &mut Errors) {
-    // As upstream, which takes one for the other.
-    for (field, told) in [("namespace", "name"), ("name", "namespace")] {
-        if text(service, field).is_empty() {
-            errors.required(format!("{here}.{told}"), "");
-        }
-    }
-    let port = &service["port"];
-    if !port.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
-        errors.invalid(format!("{here}.port"), port, "port is not valid: must be between 1 and 65535, inclusive");
-    }
-    let path = text(service, "path");
-    if path.is_empty() || path == "/" {
-        return;
-    }
-    let here = format!("{here}.path");
-    if !path.starts_with('/') {
-        errors.invalid_text(here.as_str(), path, "must start with a '/'");
-    }
-    let mut rest = path.chars();
-    rest.next();
-    let rest = rest.as_str();
-    let steps = rest.strip_suffix('/').unwrap_or(rest);
-    for (at, step) in steps.split('/').enumerate() {
-        if step.is_empty() {
-            errors.invalid_text(here.as_str(), path, &format!("segment[{at}] may not be empty"));
-        } else if let Some(why) = names::subdomain(step) {
-            errors.invalid_text(here.as_str(), path, &format!("segment[{at}]: {why}"));
-        }
     }
 }
 

@@ -122,23 +122,25 @@ fn validate_labels(own: &Value, field: &str, errors: &mut Errors) {
 fn validate_stored_versions(object: &Value, errors: &mut Errors) {
     let here = "status.storedVersions";
     let stored: Vec<&str> = list(&object["status"], "storedVersions").filter_map(|(_, v)| v.as_str()).collect();
-    let flagged = list(&object["spec"], "versions").filter(|(_, version)| version["storage"] == true);
-    let storage = flagged.last().map_or("", |(_, version)| text(version, "name"));
     if stored.is_empty() {
         let why = "Invalid value: null: must have at least one stored version";
         return errors.push(here, Cause::Invalid, why);
     }
-    if !stored.contains(&storage) {
-        let why = format!("must have the storage version {storage}");
-        errors.invalid(here, &object["status"]["storedVersions"], &why);
-    }
-    for (at, version) in stored.iter().enumerate() {
-        if !list(&object["spec"], "versions").any(|(_, v)| text(v, "name") == *version) {
-            let why = format!(
-                "missing from spec.versions; {version} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {version} and removes {version} from status.storedVersions"
-            );
-            errors.invalid_text(format!("{here}[{at}]"), version, &why);
+    let mut left: Vec<(usize, &str)> = stored.into_iter().enumerate().collect();
+    for (_, version) in list(&object["spec"], "versions") {
+        let name = text(version, "name");
+        // A name that stands twice is not there the second time, as upstream has it.
+        if version["storage"] == true && !left.iter().any(|(_, stored)| *stored == name) {
+            let why = format!("must have the storage version {name}");
+            errors.invalid(here, &object["status"]["storedVersions"], &why);
         }
+        left.retain(|(_, stored)| *stored != name);
+    }
+    for (at, version) in left {
+        let why = format!(
+            "missing from spec.versions; {version} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {version} and removes {version} from status.storedVersions"
+        );
+        errors.invalid_text(format!("{here}[{at}]"), version, &why);
     }
 }
 

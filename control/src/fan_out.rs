@@ -4,7 +4,7 @@ use std::future::Future;
 
 use futures::{StreamExt, stream};
 
-/// Requests that one reconciliation has in flight. What it writes may be any number; the API, which serves others too, is
+/// Requests that one reconciliation, or one decision of the scheduler, has in flight. What it writes may be any number; the API, which serves others too, is
 /// not to see it all at once.
 pub(crate) const WIDTH: usize = 32;
 

@@ -16,64 +16,45 @@ use axum::{
 };
 use futures::StreamExt;
 use http::Method;
-use kube::{Client, api::ApiResource};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-/// Group, version, kind, plural, namespaced.
-const KINDS: &[(&str, &str, &str, &str, bool)] = &[
-    ("", "v1", "Pod", "pods", true),
-    ("", "v1", "ReplicationController", "replicationcontrollers", true),
-    ("", "v1", "Service", "services", true),
-    ("", "v1", "Endpoints", "endpoints", true),
-    ("", "v1", "ConfigMap", "configmaps", true),
-    ("", "v1", "Secret", "secrets", true),
-    ("", "v1", "ServiceAccount", "serviceaccounts", true),
-    ("", "v1", "Event", "events", true),
-    ("", "v1", "Namespace", "namespaces", false),
-    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
-    ("", "v1", "PersistentVolume", "persistentvolumes", false),
-    ("", "v1", "Node", "nodes", false),
-    ("", "v1", "ResourceQuota", "resourcequotas", true),
-    ("batch", "v1", "CronJob", "cronjobs", true),
-    ("batch", "v1", "Job", "jobs", true),
-    ("apps", "v1", "Deployment", "deployments", true),
-    ("apps", "v1", "ReplicaSet", "replicasets", true),
-    ("apps", "v1", "ControllerRevision", "controllerrevisions", true),
-    ("apps", "v1", "DaemonSet", "daemonsets", true),
-    ("apps", "v1", "StatefulSet", "statefulsets", true),
-    ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true),
-    ("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests", false),
-    ("coordination.k8s.io", "v1", "Lease", "leases", true),
-    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
-    ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
-    ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false),
-    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
-    ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
-    ("networking.k8s.io", "v1", "IPAddress", "ipaddresses", false),
-    ("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", false),
-    (CUSTOM.0, "v1", "Widget", CUSTOM.1, true),
-];
-/// Group and plural of a type that discovery shows only while [`FakeApi::serve_custom`] says so.
-const CUSTOM: (&str, &str) = ("example.com", "widgets");
+mod discovery;
 
-/// That type.
-pub(crate) fn custom() -> ApiResource {
-    ApiResource {
-        group: CUSTOM.0.into(),
-        version: "v1".into(),
-        api_version: format!("{}/v1", CUSTOM.0),
-        kind: "Widget".into(),
-        plural: CUSTOM.1.into(),
-    }
-}
+pub(crate) use discovery::custom;
+use discovery::{KINDS, discovery};
 
 type Id = (String, String, String);
+
+/// What becomes of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The server fails and has done nothing.
+    Fails,
+    /// Somebody else writes its object a moment before.
+    ComesSecond,
+    /// It is done, and the answer does not come.
+    IsLost,
+}
+
+/// Requests by their number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls {
+    /// The methods of those that were made.
+    pub(crate) made: Vec<Method>,
+    /// The one that is to fail.
+    fault: Option<(usize, Fault)>,
+    /// The one that has failed.
+    pub(crate) last: Option<String>,
+}
 
 #[derive(Clone)]
 pub(crate) struct FakeApi {
     inner: Arc<Mutex<Inner>>,
     changes: broadcast::Sender<(u64, String, Value)>,
+    /// Of requests that do not fail by number.
+    exempt: bool,
 }
 
 #[derive(Default)]
@@ -89,8 +70,9 @@ struct Inner {
     answers: HashMap<String, (u16, String, String)>,
     /// Requests that fail: method, plural with subresource, code, and how many.
     faults: Vec<(Method, String, u16, usize)>,
-    /// The number of writes so far, and which of them fails.
-    writes: (usize, Option<usize>),
+    calls: Calls,
+    /// The first request of this method and plural with subresource whose answer is lost.
+    lost: Option<(Method, String)>,
     /// Paths and queries of the requests that had those answers.
     asked: BTreeSet<String>,
     serves_custom: bool,
@@ -105,12 +87,17 @@ struct Path {
 
 impl FakeApi {
     pub(crate) fn new() -> Self {
-        Self { inner: Arc::default(), changes: broadcast::channel(65536).0 }
+        Self { inner: Arc::default(), changes: broadcast::channel(65536).0, exempt: false }
     }
 
     pub(crate) fn client(&self) -> Client {
         let router: Router = Router::new().fallback(serve).with_state(self.clone());
         Client::new(router, "default")
+    }
+
+    /// A client whose calls are not counted, and none of which fails by its number.
+    pub(crate) fn user(&self) -> Client {
+        Self { exempt: true, ..self.clone() }.client()
     }
 
     pub(crate) fn requests(&self, method: Method, plural: &str) -> usize {
@@ -130,14 +117,24 @@ impl FakeApi {
         self.inner.lock().unwrap().faults.push((method, plural.to_owned(), code, times));
     }
 
-    /// The write of this number, from 0, fails.
-    pub(crate) fn fail_write(&self, number: usize) {
-        self.inner.lock().unwrap().writes.1 = Some(number);
+    /// From now on the call of this number, from 0, fails, or none does.
+    pub(crate) fn fail_call(&self, fault: Option<(usize, Fault)>) {
+        self.inner.lock().unwrap().calls = Calls { fault, ..Calls::default() };
     }
 
-    /// The number of writes so far.
-    pub(crate) fn writes(&self) -> usize {
-        self.inner.lock().unwrap().writes.0
+    /// The calls since then.
+    pub(crate) fn calls(&self) -> Calls {
+        self.inner.lock().unwrap().calls.clone()
+    }
+
+    /// All changes from now on: version, plural and watch event.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<(u64, String, Value)> {
+        self.changes.subscribe()
+    }
+
+    /// The next such request is carried out, and its answer lost.
+    pub(crate) fn lose_answer(&self, method: Method, plural: &str) {
+        self.inner.lock().unwrap().lost = Some((method, plural.to_owned()));
     }
 
     /// Stores an object of which no watch tells: what the API has, and a cache has not yet.
@@ -283,50 +280,15 @@ fn parse(path: &str) -> Option<Path> {
     })
 }
 
-fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
-    let list = |group: &str| {
-        let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-        let found = KINDS.iter().filter(|k| k.0 == group);
-        let resources: Vec<Value> = found
-            .map(|k| json!({"name": k.3, "singularName": "", "namespaced": k.4, "kind": k.2, "verbs": verbs}))
-            .collect();
-        json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
-    };
-    let group = |name: &str| {
-        let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
-        json!({"name": name, "versions": [version], "preferredVersion": version})
-    };
-    match path {
-        "/api/v1" => Some(list("")),
-        "/apis" | "/apis/" => {
-            let mut groups = [
-                "apps",
-                "batch",
-                "coordination.k8s.io",
-                "discovery.k8s.io",
-                "networking.k8s.io",
-                "rbac.authorization.k8s.io",
-            ]
-            .map(group)
-            .to_vec();
-            groups.extend(serves_custom.then(|| group(CUSTOM.0)));
-            Some(json!({"kind": "APIGroupList", "groups": groups}))
-        }
-        "/apis/example.com/v1" if serves_custom => Some(list(CUSTOM.0)),
-        "/apis/batch/v1" => Some(list("batch")),
-        "/apis/apps/v1" => Some(list("apps")),
-        "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
-        "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
-        "/apis/networking.k8s.io/v1" => Some(list("networking.k8s.io")),
-        "/apis/rbac.authorization.k8s.io/v1" => Some(list("rbac.authorization.k8s.io")),
-        _ => None,
-    }
-}
-
 async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, String>>, request: Request) -> Response {
     let serves_custom = api.inner.lock().unwrap().serves_custom;
     if let Some(document) = discovery(request.uri().path(), serves_custom) {
         return ok(&document);
+    }
+    let is_watch = query.get("watch").is_some_and(|w| w == "true" || w == "1");
+    let fault = if is_watch { None } else { fault_of(&api, &request) };
+    if fault == Some(Fault::Fails) {
+        return failure();
     }
     let answer = api.inner.lock().unwrap().answers.get(request.uri().path()).cloned();
     if let Some((code, content_type, body)) = answer {
@@ -343,7 +305,7 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
     let bytes = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
     let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let id: Id = (path.plural.clone(), path.namespace.clone(), path.name.clone());
-    if query.get("watch").is_some_and(|w| w == "true" || w == "1") {
+    if is_watch {
         if query.contains_key("sendInitialEvents") {
             // As servers without streaming lists.
             return status(422, "Invalid", "sendInitialEvents is forbidden for watch");
@@ -359,14 +321,44 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
         let reason = if fault.2 == 409 { "Conflict" } else { "InternalError" };
         return status(fault.2, reason, "a test wants it so");
     }
-    // Events may be lost.
-    if method != Method::GET && path.plural != "events" {
-        let number = inner.writes.0;
-        inner.writes.0 += 1;
-        if inner.writes.1 == Some(number) {
-            return status(500, "InternalError", "a test wants it so");
-        }
+    let lost = inner.lost.take_if(|lost| lost.0 == method && lost.1 == kind).map(|_| Fault::IsLost);
+    if fault == Some(Fault::ComesSecond)
+        && let Some(mut object) = inner.objects.get(&id).cloned()
+    {
+        object["metadata"]["managedFields"] = json!([{"manager": "another"}]);
+        api.store(inner, id.clone(), object);
     }
+    let answer = carry_out(&api, inner, path, id, method, body, strategic);
+    if fault.or(lost) == Some(Fault::IsLost) { failure() } else { answer }
+}
+
+/// What becomes of a request by its number. Events may be lost.
+fn fault_of(api: &FakeApi, request: &Request) -> Option<Fault> {
+    let (method, path) = (request.method(), request.uri().path());
+    if api.exempt || path.contains("/events") {
+        return None;
+    }
+    let calls = &mut api.inner.lock().unwrap().calls;
+    let number = calls.made.len();
+    calls.made.push(method.clone());
+    let (_, fault) = calls.fault.filter(|(of, _)| *of == number)?;
+    calls.last = Some(format!("{method} {path}"));
+    Some(fault)
+}
+
+fn failure() -> Response {
+    status(500, "InternalError", "a test wants it so")
+}
+
+fn carry_out(
+    api: &FakeApi,
+    inner: &mut Inner,
+    path: Path,
+    id: Id,
+    method: Method,
+    body: Value,
+    strategic: bool,
+) -> Response {
     let in_scope = |o: &(&Id, &Value)| o.0.0 == path.plural && (path.namespace.is_empty() || o.0.1 == path.namespace);
     match (method.as_str(), path.name.is_empty(), path.sub.as_str()) {
         ("GET", true, _) => {
@@ -382,7 +374,7 @@ async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, S
             api.store(inner, id, pod);
             ok(&json!({"kind": "Status", "status": "Success"}))
         }
-        ("POST", ..) => create(&api, inner, path, body),
+        ("POST", ..) => create(api, inner, path, body),
         ("PUT", ..) | ("PATCH", ..) => {
             let Some(old) = inner.objects.get(&id).cloned() else { return not_found(&id) };
             for field in ["uid", "resourceVersion"] {

@@ -1,0 +1,124 @@
+//! What upstream refuses beyond one field of a sample: changes of objects in a certain state, and requests to other paths.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    refusals::{compare, served, with, written},
+    table,
+};
+use crate::{
+    apiextensions::tests::establish_all,
+    apiserver::tests::{
+        api_with, call,
+        templates::{collection, name_of},
+        with_namespace,
+    },
+    service_account_tokens::TokenIssuer,
+};
+
+/// `apiVersion`, kind, the object without its name, its status or `null`, the subresource that is written, what is changed by
+/// pointers (`-` for nothing), and the errors of fields. Recorded from kube-apiserver 1.36.
+static CHANGES: LazyLock<String> = LazyLock::new(|| table("stored_changes"));
+
+/// Objects that are there, each with its path; method, path and body of a request, of which nothing is kept; the code, and
+/// the errors of fields or else the message. Recorded from kube-apiserver 1.36.
+static REQUESTS: LazyLock<String> = LazyLock::new(|| table("requests"));
+
+#[tokio::test]
+async fn objects_in_any_state_change_as_upstream_allows() {
+    let (mut rows, mut wrong) = (0, Vec::new());
+    for line in CHANGES.lines() {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [api_version, kind, rest, status, subresource, changes, refused] = columns[..] else { panic!("{line}") };
+        let api = with_namespace().await;
+        let version = served(&api, api_version, kind);
+        let name = name_of(&version, "x");
+        let mut object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
+        for (field, value) in written(rest).as_object().unwrap() {
+            match field.as_str() {
+                "metadata" => object["metadata"].as_object_mut().unwrap().extend(value.as_object().unwrap().clone()),
+                _ => object[field] = value.clone(),
+            }
+        }
+        let path = collection(&version);
+        let mut stored = call(&api, "POST", &path, object).await;
+        assert_eq!(stored.code, 201, "{line}: {}", stored.body);
+        let one = format!("{path}/{name}");
+        if let Value::Object(status) = written(status) {
+            if stored.body["status"].is_null() {
+                stored.body["status"] = json!({});
+            }
+            stored.body["status"].as_object_mut().unwrap().extend(status);
+            stored = call(&api, "PUT", &format!("{one}/status"), stored.body).await;
+            assert_eq!(stored.code, 200, "{line}: {}", stored.body);
+        }
+        let mut wanted = stored.body;
+        for (pointer, value) in serde_json::from_value::<Map<String, Value>>(written(changes)).unwrap() {
+            let value = if value == json!("-") { "-".to_owned() } else { value.to_string() };
+            wanted = with(wanted, &pointer, &value);
+        }
+        let slash = if subresource.is_empty() { "" } else { "/" };
+        let mut answer = call(&api, "PUT", &format!("{one}{slash}{subresource}?dryRun=All"), wanted).await;
+        for cause in answer.body["details"]["causes"].as_array_mut().into_iter().flatten() {
+            if let Some((told, _)) = cause["message"].as_str().and_then(|told| told.split_once("\nchanged: ")) {
+                cause["message"] = json!(told);
+            }
+        }
+        wrong.extend(compare(&format!("{kind} {subresource} {status} {changes}"), &answer, refused));
+        rows += 1;
+    }
+    assert!(rows > 10, "{rows}");
+    assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn requests_are_refused_as_upstream_refuses_them() {
+    let (mut rows, mut wrong) = (0, Vec::new());
+    let mut by_given: BTreeMap<&str, Vec<Vec<&str>>> = BTreeMap::new();
+    for line in REQUESTS.lines() {
+        let columns: Vec<&str> = line.split('\t').collect();
+        by_given.entry(columns[0]).or_default().push(columns);
+    }
+    for (given, requests) in by_given {
+        let tokens = TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        let api = api_with(Some(tokens), None);
+        call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+        let given = written(given);
+        let defines = |one: &&Value| one[0].as_str().is_some_and(|path| path.ends_with("customresourcedefinitions"));
+        let (definitions, others): (Vec<&Value>, Vec<&Value>) = given.as_array().unwrap().iter().partition(defines);
+        let mut served = None;
+        for (all, is_first) in [(&definitions, true), (&others, false)] {
+            for one in all {
+                let made = call(&api, "POST", one[0].as_str().unwrap(), one[1].clone()).await;
+                assert_eq!(made.code, 201, "{one}: {}", made.body);
+            }
+            if is_first {
+                served = establish_all(&api, &definitions).await;
+            }
+        }
+        for row in requests {
+            let [_, method, path, body, code, told] = row[..] else { panic!("{row:?}") };
+            let body = if body.is_empty() { Value::Null } else { written(body) };
+            let mut answer = call(&api, method, path, body).await;
+            if answer.body["details"]["causes"].as_array().is_none_or(Vec::is_empty) && answer.code >= 400 {
+                let told = json!([answer.body["message"]]).to_string();
+                if told != *row[5] {
+                    wrong.push(format!("{row:?}: {told}"));
+                }
+            } else {
+                let told = if answer.code < 400 { "[]" } else { told };
+                wrong.extend(compare(&format!("{method} {path} {}", row[3]), &answer, told));
+            }
+            // What is the client's fault is told as such, also where upstream calls it its own.
+            if answer.code.to_string() != code && !(code == "500" && answer.code == 400) {
+                wrong.push(format!("{row:?}: {} {}", answer.code, answer.body.take()));
+            }
+            rows += 1;
+        }
+        drop(served);
+    }
+    assert!(rows > 10, "{rows}");
+    assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
