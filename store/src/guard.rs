@@ -41,7 +41,7 @@ impl Guard {
             (Condition::Absent, object) => object.is_none(),
             (Condition::Revision(wanted), Some(object)) => object.revision == *wanted,
             (Condition::Indexed { field, allows }, Some(object)) => {
-                object.index_value(indexes, field).is_some_and(|value| allows(value))
+                object.index_value(indexes, field).is_some_and(allows)
             }
             (Condition::Revision(_) | Condition::Indexed { .. }, None) => false,
         }

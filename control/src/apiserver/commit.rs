@@ -29,7 +29,6 @@ impl Api {
         mut value: Option<Value>,
         Relations { guards, companions }: Relations,
     ) -> Result<Option<Arc<Object>>, ApiError> {
-        let resource = version.id().ok_or_else(|| ApiError::internal("the resource is not stored"))?;
         if let Some(object) = &mut value {
             let checked = metadata::set_type_meta(&version.gvk, object)
                 .and_then(|()| version.spec.schema.check_decodable(object));
@@ -41,6 +40,19 @@ impl Api {
             }
             version.convert_to_storage(object)?;
         }
+        self.commit_as_stored(version, key, expected, value, Relations { guards, companions }).await
+    }
+
+    /// The same for an object in the form in which it is stored, which clients can decode.
+    pub(super) async fn commit_as_stored(
+        &self,
+        version: &Version,
+        key: Key,
+        expected: Expected,
+        value: Option<Value>,
+        Relations { guards, companions }: Relations,
+    ) -> Result<Option<Arc<Object>>, ApiError> {
+        let resource = version.id().ok_or_else(|| ApiError::internal("the resource is not stored"))?;
         let name = key.name.clone();
         let write = Write { resource, key, expected, value, guards, companions };
         match self.store().write(write).await {

@@ -72,7 +72,7 @@ impl ApiRequest {
     async fn serve(&self, target: &Target, info: &RequestInfo, options: &RequestOptions, body: Body) -> ApiResult {
         let verb = info.verb.as_str();
         if !allows(target, verb, &self.method) {
-            return Err(target.method_not_allowed(&self.method));
+            return Err(ApiError::method_not_allowed_here());
         }
         if let Some(Serves::Proxy(locate)) = target.served().map(|subresource| &subresource.serves) {
             let mut answer = self.proxy(target, info, locate.as_ref(), body).await?;
@@ -135,7 +135,7 @@ impl ApiRequest {
                 "patch" => self.patch(target, options, body).await,
                 "delete" => self.delete(target, options, body).await,
                 "deletecollection" => self.delete_collection(target, options, body).await,
-                _ => Err(target.method_not_allowed(&self.method)),
+                _ => Err(ApiError::method_not_allowed_here()),
             };
         };
         match (&subresource.serves, verb) {
@@ -145,7 +145,7 @@ impl ApiRequest {
             (Serves::Status | Serves::Part(_), "get") => self.get(target),
             (Serves::Status | Serves::Part(_), "update") => self.update(target, options, body).await,
             (Serves::Status | Serves::Part(_), "patch") => self.patch(target, options, body).await,
-            _ => Err(target.method_not_allowed(&self.method)),
+            _ => Err(ApiError::method_not_allowed_here()),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Repairs objects that earlier versions stored and that clients cannot decode: one of them makes every list of its
 //! type fail.
 
+use std::collections::HashSet;
+
 use super::{Api, commit::Relations, metadata, types::Version};
 use crate::store::{Expected, Object};
 
@@ -9,8 +11,12 @@ impl Api {
     /// are logged, their values are not. Whether all can be decoded now.
     pub async fn repair(&self) -> bool {
         let mut all = true;
-        for version in self.catalogs().current().all().filter(|version| version.is_stored_form()) {
-            let Some(id) = version.id() else { continue };
+        let catalog = self.catalogs().current();
+        let mut seen = HashSet::new();
+        // The version that is stored may not be served: the metadata of all has the same type.
+        let custom = catalog.all().filter(|version| !version.spec.schema.is_built_in());
+        for version in catalog.all().filter(|version| version.is_stored_form()).chain(custom) {
+            let Some(id) = version.id().filter(|id| seen.insert(*id)) else { continue };
             for object in self.store().list(id, None).0 {
                 if let Err(why) = version.spec.schema.check_decodable(&object.value()) {
                     all &= self.repair_one(version, &object, &why).await;
@@ -28,7 +34,12 @@ impl Api {
         let stored = match repaired {
             Ok((value, _)) => {
                 let expected = Expected::Revision(object.revision);
-                self.commit(version, key, expected, Some(value), Relations::default()).await.map_err(|e| e.to_string())
+                let (value, nothing) = (Some(value), Relations::default());
+                let stored = match version.is_stored_form() {
+                    true => self.commit(version, key, expected, value, nothing).await,
+                    false => self.commit_as_stored(version, key, expected, value, nothing).await,
+                };
+                stored.map_err(|e| e.to_string())
             }
             Err(what) => Err(what),
         };
@@ -61,8 +72,13 @@ fn repaired(version: &Version, object: &Object) -> Result<(serde_json::Value, Ve
     if !version.spec.schema.is_built_in() {
         // It may be stored in another version, whose metadata has the same type.
         let removed = version.spec.schema.drop_invalid_fields(&mut value);
-        version.convert_from_storage(&mut value).map_err(|e| e.to_string())?;
-        return Ok((named_as_stored(version, object, value), removed));
+        // Where the version that is stored is not served, it stays in its own: another has other fields.
+        if version.is_stored_form() {
+            version.convert_from_storage(&mut value).map_err(|e| e.to_string())?;
+        }
+        let value = named_as_stored(version, object, value);
+        version.spec.schema.check_decodable(&value)?;
+        return Ok((value, removed));
     }
     let fields = value.as_object_mut().ok_or("it is no JSON object")?;
     for field in ["kind", "apiVersion"] {

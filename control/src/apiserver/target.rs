@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::http::Method;
-
 use super::{
     authorization::Attributes,
     error::ApiError,
@@ -86,12 +84,6 @@ impl Target {
     /// Whether this is the resource of a group and plural name.
     pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
         self.version.group == group && self.version.plural == plural
-    }
-
-    pub(crate) fn method_not_allowed(&self, method: &Method) -> ApiError {
-        let verb = method.as_str().to_lowercase();
-        let message = format!("{verb} is not supported on resources of kind {:?}", self.version.group_resource());
-        ApiError::new(405, "MethodNotAllowed", message)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::{
     Api as KubeApi, ResourceExt as _,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 
@@ -37,6 +37,8 @@ const GROUPS: [(&str, i64); 20] = [
 ];
 const OTHER_GROUP: i64 = 100;
 const METRICS: &str = "metrics.k8s.io";
+/// The label of those that are made by the server.
+const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 /// The priority of a version in its group.
 fn version_priority(group: &str, version: &str) -> i64 {
@@ -60,8 +62,15 @@ fn api_service(group: &str, version: &str) -> Value {
     if !group.is_empty() {
         spec["group"] = json!(group);
     }
-    let labels = json!({"kube-aggregator.kubernetes.io/automanaged": "onstart"});
+    let labels = json!({(MANAGED): "onstart"});
     json!({"metadata": {"name": format!("{version}.{group}"), "labels": labels}, "spec": spec})
+}
+
+/// Whether an APIService of `metrics.k8s.io` was made by an earlier version of this server: a chart with its own would
+/// refuse to take it over.
+fn is_left_behind(service: &APIService) -> bool {
+    let is_automatic = service.labels().get(MANAGED).is_some_and(|how| how == "onstart");
+    is_automatic && service.spec.as_ref().is_none_or(|spec| spec.service.is_none())
 }
 
 impl ControlPlane {
@@ -71,6 +80,20 @@ impl ControlPlane {
         let failed = |source| Error::Bootstrap { what: "the API services".to_owned(), source: Box::new(source) };
         let known = services.list_metadata(&ListParams::default()).await.map_err(failed)?;
         let known: BTreeSet<String> = known.items.iter().map(|service| service.name_any()).collect();
+        let metrics = format!("v1beta1.{METRICS}");
+        if known.contains(&metrics) {
+            let found = services.get_opt(&metrics).await.map_err(failed)?;
+            if found.as_ref().is_some_and(is_left_behind) {
+                let own = found
+                    .map(|service| Preconditions { uid: service.uid(), resource_version: service.resource_version() });
+                let parameters = DeleteParams { preconditions: own, ..DeleteParams::default() };
+                match services.delete(&metrics, &parameters).await {
+                    // Somebody has taken it over meanwhile.
+                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                    deleted => drop(deleted.map_err(failed)?),
+                }
+            }
+        }
         let catalog = self.api.catalogs().current();
         for group in &catalog.groups {
             for version in group.versions.iter().filter(|version| {
@@ -92,6 +115,21 @@ impl ControlPlane {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_servers_own_service_of_metrics_goes() {
+        let own = api_service(METRICS, "v1beta1");
+        let of = |change: fn(&mut Value)| {
+            let mut service = own.clone();
+            change(&mut service);
+            is_left_behind(&serde_json::from_value(service).unwrap())
+        };
+        assert!(of(|_| {}));
+        assert!(!of(|service| service["metadata"]["labels"] = json!({"app": "metrics-server"})));
+        assert!(!of(
+            |service| service["spec"]["service"] = json!({"namespace": "kube-system", "name": "metrics-server"})
+        ));
+    }
 
     #[test]
     fn each_group_has_its_priority() {

@@ -210,7 +210,7 @@ async fn refusals_are_statuses_with_the_right_code() {
             "does not match the name on the URL",
         ),
         ("DELETE", "/api/v1/namespaces/default", Value::Null, 403, "Forbidden", "this namespace may not be deleted"),
-        ("PUT", MAPS, map("m"), 405, "MethodNotAllowed", "not supported"),
+        ("PUT", MAPS, map("m"), 405, "MethodNotAllowed", "does not allow this method"),
         ("POST", MAPS, json!({"metadata": {}}), 422, "Invalid", "metadata.name: Required value"),
         (
             "GET",

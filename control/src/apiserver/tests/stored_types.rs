@@ -7,7 +7,9 @@ use super::{
     *,
 };
 use crate::{
+    apiserver::types::{Conversion, Definition, Resource, TypeSchema, VersionSpec},
     fuzzing::client_types::decode,
+    kinds::types,
     schema,
     store::{Expected, Key, Write},
 };
@@ -268,4 +270,35 @@ async fn undecodable_objects_are_repaired_at_the_start() {
     assert_eq!(maps.list(&ListParams::default()).await.unwrap().items.len(), 2);
     let pod = pods.get("p").await.unwrap();
     assert_eq!(pod.spec.unwrap().containers.last().unwrap().name, "c");
+}
+
+/// A definition may have stopped to serve the version in which it stores, or stored before.
+#[tokio::test]
+async fn objects_of_a_version_that_is_not_served_are_repaired_in_it() {
+    #[derive(Debug)]
+    struct Things;
+    impl crate::apiserver::Strategy for Things {}
+    let api = with_namespace().await;
+    let schema = |field: &str| {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {field: {"type": "string"}}}}});
+        TypeSchema::custom("Thing".into(), &schema, &types::schema("meta/v1.ObjectMeta"))
+    };
+    let mut resource = Resource::new("example.com", "things", "Thing", Things);
+    resource.schemas = vec![("example.com/v1".to_owned(), schema("old")), ("example.com/v2".to_owned(), schema("new"))];
+    let mut v2 = VersionSpec::new("v2", schema("new"));
+    v2.conversion = Conversion::Rename;
+    api.catalogs().put("things.example.com", Definition::of(resource, vec![v2], "v1"));
+    let value = json!({"kind": "Thing", "apiVersion": "example.com/v1", "metadata": {"name": "a", "namespace": "n", "labels": {"x": 5}},
+        "spec": {"old": "kept"}});
+    let key = Key { namespace: "n".to_owned(), name: "a".to_owned() };
+    let resource = api.store().resource("things.example.com");
+    let (expected, guards, companions) = (Expected::Absent, Vec::new(), Vec::new());
+    let write = Write { resource, key: key.clone(), expected, value: Some(value), guards, companions };
+    api.store().write(write).await.unwrap();
+    let list = call(&api, "GET", "/apis/example.com/v2/namespaces/n/things", Value::Null).await;
+    assert_eq!((list.code, &list.body["items"][0]["metadata"]["labels"]), (200, &Value::Null), "{}", list.body);
+    assert!(api.repair().await);
+    let stored = api.store().get(resource, &key).unwrap().value();
+    assert_eq!(stored["apiVersion"], "example.com/v1");
+    assert_eq!((&stored["metadata"]["labels"]["x"], &stored["spec"]["old"]), (&Value::Null, &json!("kept")));
 }

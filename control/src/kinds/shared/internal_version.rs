@@ -9,8 +9,54 @@ use serde_json::{Value, ser::PrettyFormatter};
 use windlass_apimachinery::line_diff::line_diff;
 
 /// A type: a line for each field with its internal name, its name in JSON and what stands for one that is not set: JSON,
-/// or `*` for a pointer to a struct, `{}` for a struct, `[]` for a list of structs. Their fields follow, one space deeper.
+/// or `*` for a pointer to a struct, `{}` for a struct, `[]` for a list of structs. Their fields follow, one space deeper, or
+/// stand in the type that a fourth word names.
 pub(crate) type Table = &'static str;
+
+/// Upstream's type of a container's context.
+pub(crate) const SECURITY_CONTEXT: Table = "\
+Capabilities capabilities *
+ Add add null
+ Drop drop null
+Privileged privileged null
+SELinuxOptions seLinuxOptions *
+ User user \"\"
+ Role role \"\"
+ Type type \"\"
+ Level level \"\"
+WindowsOptions windowsOptions *
+ GMSACredentialSpecName gmsaCredentialSpecName null
+ GMSACredentialSpec gmsaCredentialSpec null
+ RunAsUserName runAsUserName null
+ HostProcess hostProcess null
+RunAsUser runAsUser null
+RunAsGroup runAsGroup null
+RunAsNonRoot runAsNonRoot null
+ReadOnlyRootFilesystem readOnlyRootFilesystem null
+AllowPrivilegeEscalation allowPrivilegeEscalation null
+ProcMount procMount null
+SeccompProfile seccompProfile *
+ Type type \"\"
+ LocalhostProfile localhostProfile null
+AppArmorProfile appArmorProfile *
+ Type type \"\"
+ LocalhostProfile localhostProfile null
+";
+
+/// Upstream's type of a term of a node selector.
+pub(crate) const NODE_SELECTOR_TERM: Table = "\
+MatchExpressions matchExpressions []
+ Key key \"\"
+ Operator operator \"\"
+ Values values null
+MatchFields matchFields []
+ Key key \"\"
+ Operator operator \"\"
+ Values values null
+";
+
+/// The types that others have fields of, by upstream's names.
+const SHARED: [(&str, Table); 2] = [("SecurityContext", SECURITY_CONTEXT), ("NodeSelectorTerm", NODE_SELECTOR_TERM)];
 
 #[derive(Debug)]
 struct Member {
@@ -18,6 +64,12 @@ struct Member {
     json: &'static str,
     unset: &'static str,
     members: Vec<Member>,
+}
+
+/// The fields of a type.
+fn all_members(table: Table) -> Vec<Member> {
+    let lines: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
+    members(&mut lines.as_slice(), 0)
 }
 
 /// The fields at a depth, up to the first line that is less deep.
@@ -29,8 +81,12 @@ fn members(lines: &mut &[&'static str], depth: usize) -> Vec<Member> {
         *lines = rest;
         let mut words = line.split_whitespace();
         let mut word = || words.next().unwrap_or_default();
-        let (name, json, unset) = (word(), word(), word());
-        found.push(Member { name, json, unset, members: members(lines, depth + 1) });
+        let (name, json, unset, shared) = (word(), word(), word(), word());
+        let members = match SHARED.iter().find(|(known, _)| *known == shared) {
+            Some((_, table)) => all_members(table),
+            None => members(lines, depth + 1),
+        };
+        found.push(Member { name, json, unset, members });
     }
     found
 }
@@ -47,8 +103,7 @@ pub(crate) enum Internal<'a> {
 impl<'a> Internal<'a> {
     /// The value of a type.
     pub(crate) fn new(table: Table, value: &'a Value) -> Self {
-        let lines: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
-        Self::of_struct(&members(&mut lines.as_slice(), 0), value)
+        Self::of_struct(&all_members(table), value)
     }
 
     fn of_struct(members: &[Member], value: &'a Value) -> Self {

@@ -44,7 +44,7 @@ pub(crate) fn plugins(
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
         Arc::new(limit_ranger::LimitRanger::new(store)),
         Arc::new(service_account::ServiceAccount { store: store.clone() }),
-        Arc::new(node_restriction::NodeRestriction { store: store.clone() }),
+        Arc::new(node_restriction::NodeRestriction { store: store.clone(), authorizers: authorizers.clone() }),
         Arc::new(taint_nodes::TaintNodesByCondition),
         Arc::new(pod_security::PodSecurity { store: store.clone(), configuration: configuration.pod_security.clone() }),
         Arc::new(priority::Priority::new(store)),

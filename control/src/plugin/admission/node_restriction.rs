@@ -10,7 +10,7 @@ use windlass_kit::objects::node_labels;
 use super::changes::only_changes;
 use crate::{
     apiserver::{
-        AdmissionAttributes, AdmissionPlugin, ApiError, Operation,
+        AdmissionAttributes, AdmissionPlugin, ApiError, Attributes, Authorizers, Operation,
         validation::{Cause, FieldError},
     },
     kinds::{
@@ -30,6 +30,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct NodeRestriction {
     pub(super) store: Store,
+    /// Asked for the rights of nodes to tokens of other audiences.
+    pub(super) authorizers: Authorizers,
 }
 
 #[async_trait]
@@ -113,7 +115,52 @@ impl NodeRestriction {
         let name = reference["name"].as_str().unwrap_or("");
         let pod = self.get("pods", target.namespace.as_deref().unwrap_or(""), name);
         let pod = pod.ok_or_else(|| ApiError::not_found_in("", "pods", name))?;
-        admit_token(node, &request["spec"], &pod).map_err(|why| forbidden(&why))
+        let audience = admit_token(node, &request["spec"], &pod).map_err(|why| forbidden(&why))?;
+        let is_known = audiences(&pod).any(|of| of == audience) || self.is_of_driver(&pod, audience);
+        if is_known || self.may_request(attributes, audience) {
+            return Ok(());
+        }
+        let (why, user) = ("not found in pod spec volume", &attributes.user.name);
+        let why = format!("audience {audience:?} {why}, {user} is not authorized to request tokens for this audience");
+        Err(forbidden(&why))
+    }
+
+    /// Whether somebody has given the node the right to tokens of an audience.
+    fn may_request(&self, attributes: &AdmissionAttributes<'_>, audience: &str) -> bool {
+        let target = attributes.target;
+        let asked = Attributes {
+            verb: "request-serviceaccounts-token-audience",
+            is_resource: true,
+            version: "v1",
+            resource: audience,
+            namespace: target.namespace.as_deref().unwrap_or(""),
+            name: target.name(),
+            ..Attributes::default()
+        };
+        self.authorizers.authorize(attributes.user, &asked).is_ok()
+    }
+
+    /// Whether the driver of one of the pod's volumes asks for tokens of an audience.
+    fn is_of_driver(&self, pod: &Value, audience: &str) -> bool {
+        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+        items(&pod["spec"]["volumes"]).iter().any(|volume| {
+            let claim = if volume["ephemeral"]["volumeClaimTemplate"].is_object() {
+                format!("{}-{}", text(&pod["metadata"]["name"]), text(&volume["name"]))
+            } else {
+                text(&volume["persistentVolumeClaim"]["claimName"])
+            };
+            let claim = self.get("persistentvolumeclaims", &text(&pod["metadata"]["namespace"]), &claim);
+            let bound = claim.and_then(|claim| self.get("persistentvolumes", "", &text(&claim["spec"]["volumeName"])));
+            let driver =
+                bound.map_or_else(|| text(&volume["csi"]["driver"]), |bound| text(&bound["spec"]["csi"]["driver"]));
+            let driver = self.get("csidrivers.storage.k8s.io", "", &driver);
+            let wanted = |driver: &Value| {
+                items(&driver["spec"]["tokenRequests"])
+                    .iter()
+                    .any(|one| one["audience"].as_str().unwrap_or("") == audience)
+            };
+            driver.is_some_and(|driver| wanted(&driver))
+        })
     }
 
     fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
@@ -376,11 +423,11 @@ fn admit_claim_status(attributes: &NodeWrite<'_>) -> Result<(), Denial> {
     forbid(format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions"))
 }
 
-/// Admits a node's token request for a pod.
+/// Admits a node's token request for a pod; the audience, which is looked at then.
 ///
 /// # Errors
 /// Upstream's messages.
-fn admit_token(node: &str, spec: &Value, pod: &Value) -> Result<(), String> {
+fn admit_token<'a>(node: &str, spec: &'a Value, pod: &Value) -> Result<&'a str, String> {
     let reference = &spec["boundObjectRef"];
     let wanted = reference["uid"].as_str().unwrap_or("");
     if wanted.is_empty() {
@@ -392,16 +439,11 @@ fn admit_token(node: &str, spec: &Value, pod: &Value) -> Result<(), String> {
     if pod["spec"]["nodeName"] != node {
         return Err("node requested token bound to a pod scheduled on a different node".to_owned());
     }
-    let audience = match items(&spec["audiences"]) {
-        [] => "",
-        [one] => one.as_str().unwrap_or(""),
-        _ => return Err("node may only request 0 or 1 audiences".to_owned()),
-    };
-    if audiences(pod).any(|of| of == audience) {
-        return Ok(());
+    match items(&spec["audiences"]) {
+        [] => Ok(""),
+        [one] => Ok(one.as_str().unwrap_or("")),
+        _ => Err("node may only request 0 or 1 audiences".to_owned()),
     }
-    let why = "not found in pod spec volume, system:node:";
-    Err(format!("audience {audience:?} {why}{node} is not authorized to request tokens for this audience"))
 }
 
 /// Whether a token request is bound to a pod.

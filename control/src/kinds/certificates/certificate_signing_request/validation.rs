@@ -6,6 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use x509_parser::{
     certification_request::X509CertificationRequest,
+    error::X509Error,
     pem::Pem,
     prelude::{FromDer as _, X509Certificate},
 };
@@ -185,9 +186,22 @@ fn read_request(request: &str) -> Result<(), String> {
     let block = Pem::iter_from_buffer(&bytes).next().and_then(Result::ok);
     let block = block.filter(|pem| pem.label == "CERTIFICATE REQUEST");
     let block = block.ok_or("PEM block type must be CERTIFICATE REQUEST")?;
-    match X509CertificationRequest::from_der(&block.contents) {
-        Ok(_) => Ok(()),
-        Err(why) => Err(format!("the certificate request cannot be read: {why}")),
+    let (_, request) = X509CertificationRequest::from_der(&block.contents)
+        .map_err(|why| format!("the certificate request cannot be read: {why}"))?;
+    match request.verify_signature() {
+        // What is signed in another way is for its signer to judge.
+        Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm) => Ok(()),
+        Err(_) => Err(unverified(&request).to_owned()),
+    }
+}
+
+/// What is told of a request whose sender does not have the key, in Go's words.
+fn unverified(request: &X509CertificationRequest<'_>) -> &'static str {
+    let key = &request.certification_request_info.subject_pki.algorithm.algorithm;
+    match key.to_id_string().as_str() {
+        "1.2.840.113549.1.1.1" => "crypto/rsa: verification error",
+        "1.2.840.10045.2.1" => "x509: ECDSA verification failure",
+        _ => "x509: Ed25519 verification failure",
     }
 }
 

@@ -18,15 +18,7 @@ use crate::{
 const SOURCE: Table = include_str!("internal_version.txt");
 const NODE_AFFINITY: Table = "\
 Required required *
- NodeSelectorTerms nodeSelectorTerms []
-  MatchExpressions matchExpressions []
-   Key key \"\"
-   Operator operator \"\"
-   Values values null
-  MatchFields matchFields []
-   Key key \"\"
-   Operator operator \"\"
-   Values values null
+ NodeSelectorTerms nodeSelectorTerms [] NodeSelectorTerm
 ";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 const RECYCLE: &str = "Recycle";

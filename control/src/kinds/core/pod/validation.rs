@@ -8,25 +8,13 @@ use crate::{
     apiserver::validation::errors::{Errors, list},
     kinds::shared::{
         field::Field,
-        internal_version::{Internal, Table},
+        internal_version::{Internal, NODE_SELECTOR_TERM},
         pod_template::{self, Leniency},
     },
 };
 
 const IMMUTABLE_FIELDS: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 const REQUIRED: &str = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-
-/// Upstream's type of a term of node affinity.
-const TERM: Table = "\
-MatchExpressions matchExpressions []
- Key key \"\"
- Operator operator \"\"
- Values values null
-MatchFields matchFields []
- Key key \"\"
- Operator operator \"\"
- Values values null
-";
 
 /// Images, a shorter deadline, added tolerations and removed scheduling gates are the changes that are allowed; and while
 /// there are gates, what narrows the choice of nodes.
@@ -116,7 +104,7 @@ fn validate_narrowing(new: &Field<'_>, old: &Field<'_>, errors: &mut Errors) {
         return;
     }
     if terms.len() != before.len() {
-        let all: Vec<String> = terms.items().map(|term| Internal::new(TERM, term.value).text()).collect();
+        let all: Vec<String> = terms.items().map(|term| Internal::new(NODE_SELECTOR_TERM, term.value).text()).collect();
         let shown = if terms.is_set() { format!("[{}]", all.join(",")) } else { "null".to_owned() };
         return terms.invalid_as(
             &shown,
@@ -126,7 +114,7 @@ fn validate_narrowing(new: &Field<'_>, old: &Field<'_>, errors: &mut Errors) {
     }
     for (term, before) in terms.items().zip(before.items()) {
         if !only_adds(&term, &before) {
-            let shown = Internal::new(TERM, term.value).text();
+            let shown = Internal::new(NODE_SELECTOR_TERM, term.value).text();
             term.invalid_as(&shown, "only additions are allowed (no mutations or deletions)", errors);
         }
     }

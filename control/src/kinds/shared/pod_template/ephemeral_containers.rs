@@ -93,33 +93,7 @@ Lifecycle lifecycle null
 TerminationMessagePath terminationMessagePath \"\"
 TerminationMessagePolicy terminationMessagePolicy \"\"
 ImagePullPolicy imagePullPolicy \"\"
-SecurityContext securityContext *
- Capabilities capabilities *
-  Add add null
-  Drop drop null
- Privileged privileged null
- SELinuxOptions seLinuxOptions *
-  User user \"\"
-  Role role \"\"
-  Type type \"\"
-  Level level \"\"
- WindowsOptions windowsOptions *
-  GMSACredentialSpecName gmsaCredentialSpecName null
-  GMSACredentialSpec gmsaCredentialSpec null
-  RunAsUserName runAsUserName null
-  HostProcess hostProcess null
- RunAsUser runAsUser null
- RunAsGroup runAsGroup null
- RunAsNonRoot runAsNonRoot null
- ReadOnlyRootFilesystem readOnlyRootFilesystem null
- AllowPrivilegeEscalation allowPrivilegeEscalation null
- ProcMount procMount null
- SeccompProfile seccompProfile *
-  Type type \"\"
-  LocalhostProfile localhostProfile null
- AppArmorProfile appArmorProfile *
-  Type type \"\"
-  LocalhostProfile localhostProfile null
+SecurityContext securityContext * SecurityContext
 Stdin stdin false
 StdinOnce stdinOnce false
 TTY tty false

@@ -9,43 +9,13 @@ use crate::{
     apiserver::validation::errors::Errors,
     kinds::shared::{
         field::Field,
-        internal_version::{Internal, Table},
+        internal_version::{Internal, SECURITY_CONTEXT},
     },
 };
 
 const MAX_SYSCTL_BYTES: usize = 253;
 const SYSCTL: &str = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 const WITH_USERS: &str = "when `hostUsers` is false";
-
-/// Upstream's type of a container's context.
-const CONTEXT: Table = "\
-Capabilities capabilities *
- Add add null
- Drop drop null
-Privileged privileged null
-SELinuxOptions seLinuxOptions *
- User user \"\"
- Role role \"\"
- Type type \"\"
- Level level \"\"
-WindowsOptions windowsOptions *
- GMSACredentialSpecName gmsaCredentialSpecName null
- GMSACredentialSpec gmsaCredentialSpec null
- RunAsUserName runAsUserName null
- HostProcess hostProcess null
-RunAsUser runAsUser null
-RunAsGroup runAsGroup null
-RunAsNonRoot runAsNonRoot null
-ReadOnlyRootFilesystem readOnlyRootFilesystem null
-AllowPrivilegeEscalation allowPrivilegeEscalation null
-ProcMount procMount null
-SeccompProfile seccompProfile *
- Type type \"\"
- LocalhostProfile localhostProfile null
-AppArmorProfile appArmorProfile *
- Type type \"\"
- LocalhostProfile localhostProfile null
-";
 
 /// Whether the pod has users of its own.
 pub(super) fn has_users(spec: &Field<'_>) -> bool {
@@ -71,7 +41,7 @@ pub(super) fn validate_container(context: &Field<'_>, has_users: bool, errors: &
     security_profiles::validate_seccomp(&context.at("seccompProfile"), errors);
     if context.value["allowPrivilegeEscalation"] == false {
         let mut refuse = |what: &str| {
-            let shown = Internal::new(CONTEXT, context.value).text();
+            let shown = Internal::new(SECURITY_CONTEXT, context.value).text();
             context.invalid_as(&shown, &format!("cannot set `allowPrivilegeEscalation` to false and {what}"), errors);
         };
         if context.value["privileged"] == true {

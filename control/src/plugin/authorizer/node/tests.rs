@@ -1,17 +1,11 @@
 //! The questions of `tests/node/record.py` and what a kube-apiserver answered them.
 
-use axum::{
-    body::Body,
-    http::{Request, header},
-};
-use http_body_util::BodyExt as _;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tower::ServiceExt as _;
 
 use super::{Kind, Relations as _, Vertex, graph::Graph};
 use crate::{
-    apiserver::{Attributes, User, tests::rbac::add_default_roles},
+    apiserver::{self, Attributes, User, tests::rbac::add_default_roles},
     control_plane::instance::{ApiConfig, Instance as Api},
     kinds,
     store::{Key, Memory},
@@ -30,12 +24,8 @@ fn api() -> Api {
 
 async fn send(api: &Api, user: User, method: &str, path: &str, kind: &str, body: &Value) -> (u16, Value) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, kind);
-    let request = request.extension(user).body(Body::from(body)).unwrap();
-    let response = api.router().oneshot(request).await.unwrap();
-    let code = response.status().as_u16();
-    let bytes = response.into_body().collect().await.unwrap().to_bytes();
-    (code, serde_json::from_slice(&bytes).unwrap_or_default())
+    let reply = apiserver::tests::send(api, &user, method, path, kind, "", &body).await;
+    (reply.code, reply.body)
 }
 
 /// What `${uid:PATH}` stands for.
