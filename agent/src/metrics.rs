@@ -11,7 +11,7 @@ use std::{
 
 use windlass_kit::{
     events::Recorder,
-    metrics::{Counter, DURATION_BUCKETS, Histogram},
+    metrics::{Counter, Gauge, Histogram, exponential_buckets},
     prometheus::{Kind, Text},
 };
 
@@ -24,11 +24,17 @@ const POD_START_BUCKETS: &[f64] = &[
 ];
 /// Prometheus's default buckets.
 const DEFAULT_BUCKETS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Buckets of calls to Docker in seconds; upstream's.
+const OPERATION_BUCKETS: &[f64] = &exponential_buckets::<14>(0.005, 2.5);
+/// Buckets of writes of statuses in seconds; upstream's.
+const STATUS_BUCKETS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 /// Buckets of operations on volumes in seconds; upstream's.
 const STORAGE_BUCKETS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 /// Buckets of image pulls in seconds; upstream's.
-const PULL_BUCKETS: &[f64] =
-    &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0];
+const PULL_BUCKETS: &[f64] = &[
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0,
+    3600.0,
+];
 /// Buckets of certificate ages in seconds; upstream's, from a minute to four years.
 const ROTATION_BUCKETS: &[f64] =
     &[60.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0, 7_776_000.0, 15_552_000.0, 31_104_000.0, 124_416_000.0];
@@ -75,7 +81,7 @@ pub struct Metrics {
     pub(crate) sandbox_seconds: Histogram<1>,
     pub(crate) sandbox_errors: Counter<1>,
     pub(crate) started_pods: Counter<0>,
-    pub(crate) started_pod_errors: Counter<1>,
+    pub(crate) started_pod_errors: Counter<0>,
     pub(crate) started_containers: Counter<1>,
     pub(crate) started_container_errors: Counter<2>,
     pub(crate) terminated_containers: Counter<3>,
@@ -84,6 +90,7 @@ pub struct Metrics {
     pub(crate) status_sync: Histogram<0>,
     pub(crate) relist: Histogram<0>,
     pub(crate) relist_interval: Histogram<0>,
+    pub(crate) last_seen: Gauge<0>,
     pub(crate) worker_seconds: Histogram<1>,
     pub(crate) cgroup_seconds: Histogram<1>,
     pub(crate) storage_seconds: Histogram<4>,
@@ -92,10 +99,13 @@ pub struct Metrics {
     pub(crate) rejections: Counter<1>,
     pub(crate) pulls: Histogram<1>,
     pub(crate) images_collected: Counter<1>,
-    pub(crate) infeasible_resizes: Counter<0>,
+    pub(crate) infeasible_resizes: Counter<1>,
     pub(crate) completed_resizes: Counter<0>,
+    pub(crate) hook_fallbacks: Counter<0>,
+    pub(crate) sleeps_cut: Counter<0>,
     pub(crate) requests: Counter<4>,
     pub(crate) request_seconds: Histogram<4>,
+    pub(crate) requests_in_flight: Gauge<4>,
     pub(crate) streams: Counter<1>,
     empty_writes: Counter<1>,
     pub(crate) client_renewal_errors: Counter<0>,
@@ -127,13 +137,13 @@ impl Default for Metrics {
                 "kubelet_runtime_operations_duration_seconds",
                 "How long calls to Docker took.",
                 ["operation_type"],
-                DURATION_BUCKETS,
+                OPERATION_BUCKETS,
             ),
             sandbox_seconds: Histogram::new(
                 "kubelet_run_podsandbox_duration_seconds",
                 "How long it took to make and start the sandbox of a pod.",
                 ["runtime_handler"],
-                DURATION_BUCKETS,
+                DEFAULT_BUCKETS,
             ),
             sandbox_errors: Counter::new(
                 "kubelet_run_podsandbox_errors_total",
@@ -143,8 +153,8 @@ impl Default for Metrics {
             started_pods: Counter::new("kubelet_started_pods_total", "Sandboxes that were started.", []),
             started_pod_errors: Counter::new(
                 "kubelet_started_pods_errors_total",
-                "Sandboxes that could not be made or started, by reason.",
-                ["code"],
+                "Sandboxes that could not be made or started.",
+                [],
             ),
             started_containers: Counter::new(
                 "kubelet_started_containers_total",
@@ -177,19 +187,24 @@ impl Default for Metrics {
                 "kubelet_pod_status_sync_duration_seconds",
                 "How long the API took to take the status of a pod.",
                 [],
-                DURATION_BUCKETS,
+                STATUS_BUCKETS,
             ),
             relist: Histogram::new(
                 "kubelet_pleg_relist_duration_seconds",
                 "How long it took to list all containers anew, in case an event was lost.",
                 [],
-                DURATION_BUCKETS,
+                DEFAULT_BUCKETS,
             ),
             relist_interval: Histogram::new(
                 "kubelet_pleg_relist_interval_seconds",
                 "Time between two such lists.",
                 [],
                 DEFAULT_BUCKETS,
+            ),
+            last_seen: Gauge::new(
+                "kubelet_pleg_last_seen_seconds",
+                "When all containers were listed last, since 1970.",
+                [],
             ),
             worker_seconds: Histogram::new(
                 "kubelet_pod_worker_duration_seconds",
@@ -205,7 +220,7 @@ impl Default for Metrics {
             ),
             storage_seconds: Histogram::new(
                 "storage_operation_duration_seconds",
-                "How long volumes took to be set up and torn down.",
+                "How long volumes took to be set up.",
                 ["volume_plugin", "operation_name", "status", "migrated"],
                 STORAGE_BUCKETS,
             ),
@@ -237,10 +252,20 @@ impl Default for Metrics {
             ),
             infeasible_resizes: Counter::new(
                 "kubelet_pod_infeasible_resizes_total",
-                "Wishes for other resources that this node can never grant.",
-                [],
+                "Wishes for other resources that this node can never grant, by what stands against them.",
+                ["reason_detail"],
             ),
             completed_resizes: Counter::new("windlass_pod_resizes_total", "Resizes of pods that have come true.", []),
+            hook_fallbacks: Counter::new(
+                "kubelet_lifecycle_handler_http_fallbacks_total",
+                "Hooks by HTTPS that were answered over HTTP.",
+                [],
+            ),
+            sleeps_cut: Counter::new(
+                "kubelet_sleep_action_terminated_early_total",
+                "Hooks that sleep and were cut.",
+                [],
+            ),
             requests: Counter::new(
                 "kubelet_http_requests_total",
                 "Requests to the node's API.",
@@ -250,7 +275,12 @@ impl Default for Metrics {
                 "kubelet_http_requests_duration_seconds",
                 "How long requests to the node's API took, until the answer's body began.",
                 ["method", "path", "server_type", "long_running"],
-                DURATION_BUCKETS,
+                DEFAULT_BUCKETS,
+            ),
+            requests_in_flight: Gauge::new(
+                "kubelet_http_inflight_requests",
+                "Requests to the node's API that are being answered.",
+                ["method", "path", "server_type", "long_running"],
             ),
             streams: Counter::new(
                 "kubelet_websocket_streaming_requests_total",
@@ -356,6 +386,7 @@ impl Metrics {
         self.status_sync.write(page);
         self.relist.write(page);
         self.relist_interval.write(page);
+        self.last_seen.write(page);
         self.worker_seconds.write(page);
         self.cgroup_seconds.write(page);
         self.storage_seconds.write(page);
@@ -366,8 +397,11 @@ impl Metrics {
         self.images_collected.write(page);
         self.infeasible_resizes.write(page);
         self.completed_resizes.write(page);
+        self.hook_fallbacks.write(page);
+        self.sleeps_cut.write(page);
         self.requests.write(page);
         self.request_seconds.write(page);
+        self.requests_in_flight.write(page);
         self.streams.write(page);
         self.empty_writes.write(page);
         self.client_renewal_errors.write(page);
@@ -425,6 +459,44 @@ mod tests {
         let page = page.finish();
         let counted: Vec<&str> = page.lines().filter(|l| l.starts_with("windlass_empty_writes_total{")).collect();
         assert_eq!(counted, [r#"windlass_empty_writes_total{kind="node_status"} 1"#]);
+    }
+
+    #[test]
+    fn families_are_upstreams() {
+        let metrics = Metrics::default();
+        for counter in [
+            &metrics.operations,
+            &metrics.operation_errors,
+            &metrics.sandbox_errors,
+            &metrics.started_containers,
+            &metrics.evictions,
+            &metrics.preemptions,
+            &metrics.rejections,
+            &metrics.images_collected,
+            &metrics.infeasible_resizes,
+            &metrics.streams,
+        ] {
+            counter.add(["x"]);
+        }
+        metrics.started_container_errors.add(["x", "x"]);
+        metrics.terminated_containers.add(["x", "x", "x"]);
+        metrics.requests.add(["x"; 4]);
+        metrics.requests_in_flight.add(["x"; 4], 1);
+        for histogram in [
+            &metrics.operation_seconds,
+            &metrics.sandbox_seconds,
+            &metrics.worker_seconds,
+            &metrics.cgroup_seconds,
+            &metrics.pulls,
+        ] {
+            histogram.observe(["x"], 0.0);
+        }
+        for histogram in [&metrics.storage_seconds, &metrics.request_seconds] {
+            histogram.observe(["x"; 4], 0.0);
+        }
+        let mut page = Text::new();
+        metrics.write(&mut page);
+        assert_eq!(windlass_tests::metrics_table::unlike("node", &page.finish()), [""; 0]);
     }
 
     #[test]

@@ -137,6 +137,7 @@ mod tests {
         counts.observe(probed("1", "Liveness"), ResultLabel::Failed, Duration::from_millis(700));
         counts.observe(probed("2", "Readiness"), ResultLabel::Unknown, Duration::ZERO);
         let page = counts.clone().page(Format::Plain, 5.5);
+        assert_eq!(windlass_tests::metrics_table::differences("node/probes", &page, &[]), [""; 0]);
         let of_first = "container=\"c\",namespace=\"n\",pod=\"p-1\"";
         for line in [
             "process_start_time_seconds 5.5".to_owned(),

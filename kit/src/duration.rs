@@ -6,10 +6,13 @@ use std::{
     time::Duration,
 };
 
-/// Formats as Go does: `20s`, `1.5s`, `1m20s`, `24h0m0s`; no finer than a millisecond.
+/// Formats as Go does: `20s`, `1.5s`, `345ms`, `1m20s`, `24h0m0s`; no finer than a millisecond.
 #[must_use]
 pub fn format(time: Duration) -> String {
     let seconds = time.as_secs();
+    if seconds == 0 && time.subsec_millis() > 0 {
+        return std::format!("{}ms", time.subsec_millis());
+    }
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     let rest = f64::from(u32::try_from(seconds % 60).unwrap_or_default()) + f64::from(time.subsec_millis()) / 1000.0;
     match (hours, minutes) {

@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod blocking;
 #[cfg(feature = "bootstrap")]
 pub mod bootstrap;
+pub mod build_info;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod conntrack;

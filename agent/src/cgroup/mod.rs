@@ -65,6 +65,11 @@ fn names(hierarchy: &str, controller: &str) -> bool {
     hierarchy.split(',').any(|name| name == controller)
 }
 
+/// The version of the machine's cgroups.
+pub(crate) fn version() -> u8 {
+    if is_v2(Path::new(ROOT)) { 2 } else { 1 }
+}
+
 /// Whether a cgroup is one of v2, where a single hierarchy has all controllers.
 fn is_v2(dir: &Path) -> bool {
     dir.join("cgroup.controllers").exists()

@@ -84,6 +84,24 @@ pub(super) fn bytes_to_free(capacity: u64, available: u64, high: u8, low: u8) ->
     (used >= u64::from(high)).then(|| wanted.saturating_sub(available)).filter(|bytes| *bytes > 0)
 }
 
+/// What the event says when `freed` bytes were not enough, of a file system that had `available` bytes before; upstream's
+/// words (`pkg/kubelet/images/image_gc_manager.go`).
+pub(super) fn insufficient(capacity: u64, available: u64, freed: u64) -> String {
+    let used = 100 - available.min(capacity).saturating_mul(100).checked_div(capacity).unwrap_or(0);
+    let capacity = size_text(capacity);
+    format!(
+        "Insufficient free disk space on the node's image filesystem ({used}% of {capacity} used). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+    )
+}
+
+fn size_text(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    #[allow(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+    let of = |shift: u32| bytes as f64 / (1_u64 << shift) as f64;
+    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
+    unit.map_or_else(|| format!("{bytes} B"), |(shift, unit)| format!("{:.1} {unit}", of(shift)))
+}
+
 /// Whether an image has one of these names or ids.
 pub(super) fn has_name(image: &ImageSummary, names: &BTreeSet<String>) -> bool {
     let ids = [image.id.as_str(), image.id.trim_start_matches("sha256:")];
@@ -164,6 +182,19 @@ mod tests {
             assert_eq!(bytes_to_free(1000, available, high, low), free, "{available} {high} {low}");
         }
         assert_eq!(bytes_to_free(0, 0, 85, 80), None);
+    }
+
+    #[test]
+    fn what_was_not_enough_is_told_in_upstreams_words() {
+        assert_eq!(
+            insufficient(100 << 30, 10 << 30, 512),
+            "Insufficient free disk space on the node's image filesystem (90% of 100.0 GiB used). Failed to free sufficient space by deleting unused images (freed 512 bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+        );
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (3 << 40, "3.0 TiB")]
+        {
+            assert_eq!(size_text(bytes), text);
+        }
     }
 
     #[test]

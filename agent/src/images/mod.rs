@@ -268,11 +268,18 @@ impl ImageManager {
             .partition(|image| gc::exceeds_max_age(&self.image_records, image, self.config.maximum_age, now));
         self.remove(&stale, "age", |_| true).await;
         let (root, high, low) = (self.data_root.clone(), self.config.high, self.config.low);
-        let Some(wanted) = space(&root).and_then(|(all, free)| gc::bytes_to_free(all, free, high, low)) else {
+        let Some((capacity, before)) = space(&root) else {
+            tracing::warn!(dir = %root.display(), "failed to read the space of the file system of images; collecting none");
+            return;
+        };
+        if capacity == 0 {
+            recorder.record(node, Severity::Warning, "InvalidDiskCapacity", "invalid capacity 0 on image filesystem");
+            return;
+        }
+        let Some(wanted) = gc::bytes_to_free(capacity, before, high, low) else {
             self.failures = 0;
             return;
         };
-        let eligible: u64 = unused.iter().filter_map(|image| u64::try_from(image.size).ok()).sum();
         tracing::info!(
             bytes = wanted,
             images = unused.len(),
@@ -287,9 +294,8 @@ impl ImageManager {
             return;
         }
         self.failures += 1;
-        let message = format!(
-            "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found {eligible} bytes eligible to free."
-        );
+        let freed = space(&root).map_or(0, |(_, after)| after.saturating_sub(before));
+        let message = gc::insufficient(capacity, before, freed);
         recorder.record(node, Severity::Warning, "FreeDiskSpaceFailed", message.clone());
         if self.failures > 1 {
             recorder.record(node, Severity::Warning, "ImageGCFailed", message);

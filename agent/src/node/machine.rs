@@ -49,6 +49,14 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// Whether the kernel can keep a tmpfs out of swap, which is new in 6.3. A version that cannot be read is an older one.
+    pub(super) fn has_tmpfs_noswap(&self) -> bool {
+        let mut parts = self.kernel.split(['.', '-']).map(|part| part.parse::<u32>().ok());
+        matches!((parts.next().flatten(), parts.next().flatten()), (Some(major), Some(minor)) if (major, minor) >= (6, 3))
+    }
+}
+
 fn text(path: &str) -> String {
     fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
 }
@@ -95,6 +103,21 @@ fn os_name(release: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_that_keep_memory_out_of_swap() {
+        for (kernel, can) in [
+            ("6.3.0", true),
+            ("6.12.1-1-default", true),
+            ("7.0", true),
+            ("6.1.0-9-amd64", false),
+            ("5.15.0", false),
+            ("", false),
+        ] {
+            let machine = Machine { kernel: kernel.to_owned(), ..Machine::default() };
+            assert_eq!(machine.has_tmpfs_noswap(), can, "{kernel}");
+        }
+    }
 
     #[test]
     fn cpus_that_are_online() {

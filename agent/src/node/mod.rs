@@ -166,7 +166,7 @@ pub async fn run(
 ) {
     let recorder = metrics.recorder(client, &config.name);
     let object = object_ref::node(&config.name);
-    recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
+    recorder.record(&object, Severity::Normal, "Starting", "Starting kubelet.");
     record_startup_events(&recorder, &object, &config, &node);
     let mut kernel = KernelLog::open();
     let mut runtime_health = RuntimeHealth::default();
@@ -330,6 +330,7 @@ impl StatusReporter {
 
     fn on_updated(&mut self, node: Node) {
         self.deleted = false;
+        record_schedulable_event(&self.recorder, &self.observed, &node);
         let uid = node.metadata.uid.clone();
         self.owner.send_if_modified(|owner| std::mem::replace(owner, uid.clone()) != uid);
         self.observed = node;
@@ -391,8 +392,23 @@ fn record_startup_events(recorder: &Recorder, object: &ObjectReference, config: 
         recorder.record(object, Severity::Warning, "Rebooted", message);
     }
     if machine.cgroup_v1 {
-        let message = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
+        let message = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
         recorder.record(object, Severity::Warning, "CgroupV1", message);
+    }
+    if machine.swap_bytes > 0 && !machine.has_tmpfs_noswap() {
+        let message = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be swapped to disk and should no longer be considered secure.";
+        recorder.record(object, Severity::Warning, "PossibleMemoryBackedVolumesOnDisk", message);
+    }
+}
+
+/// Records an event of a Node that was cordoned, or no longer is. One that was made anew is another one.
+fn record_schedulable_event(recorder: &Recorder, before: &Node, now: &Node) {
+    let cordoned = |node: &Node| node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+    if before.metadata.uid == now.metadata.uid && cordoned(before) != cordoned(now) {
+        let name = now.metadata.name.as_deref().unwrap_or_default();
+        let reason = if cordoned(now) { "NodeNotSchedulable" } else { "NodeSchedulable" };
+        let message = format!("Node {name} status is now: {reason}");
+        recorder.record(&object_ref::node(name), Severity::Normal, reason, message);
     }
 }
 

@@ -10,14 +10,19 @@ use axum::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use windlass_kit::{
-    process_metrics,
+    build_info, process_metrics,
     prometheus::{Kind, Text},
     rest_client,
     serve::connection_counts,
 };
 
 use super::ServerState;
-use crate::{ContainerRecord, engine::Health, metrics::Metrics, pods::is_mirror_pod};
+use crate::{
+    ContainerRecord,
+    engine::Health,
+    metrics::Metrics,
+    pods::{is_mirror_pod, is_terminal},
+};
 
 /// State of the request metrics middleware.
 #[derive(Clone)]
@@ -38,10 +43,31 @@ pub(super) async fn count(State(request_metrics): State<RequestMetrics>, request
         request_metrics.metrics.streams.add([path]);
     }
     let begun = Instant::now();
+    let in_flight = InFlight::new(Arc::clone(&request_metrics.metrics), labels);
     let response = next.run(request).await;
+    drop(in_flight);
     request_metrics.metrics.requests.add(labels);
     request_metrics.metrics.request_seconds.observe_duration(labels, begun.elapsed());
     response
+}
+
+/// A request that counts as in flight until this is dropped, whether it is answered or its client leaves.
+struct InFlight {
+    metrics: Arc<Metrics>,
+    labels: [&'static str; 4],
+}
+
+impl InFlight {
+    fn new(metrics: Arc<Metrics>, labels: [&'static str; 4]) -> Self {
+        metrics.requests_in_flight.add(labels, 1);
+        Self { metrics, labels }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.metrics.requests_in_flight.add(self.labels, -1);
+    }
 }
 
 fn method_label(method: &Method) -> &'static str {
@@ -91,8 +117,9 @@ pub(super) fn write(state: &ServerState, page: &mut Text) {
     page.sample("windlass_docker_up", &[], f64::from(u8::from(up)));
     page.family("kubelet_node_name", "The node's name, as a label.", Kind::Gauge);
     page.sample("kubelet_node_name", &[("node", &state.node_info.node_name)], 1.0);
-    page.family("kubernetes_build_info", "The version, as labels.", Kind::Gauge);
-    page.sample("kubernetes_build_info", &[("git_version", &state.node_info.version), ("platform", PLATFORM)], 1.0);
+    page.family("kubelet_cgroup_version", "The version of the machine's cgroups.", Kind::Gauge);
+    page.sample("kubelet_cgroup_version", &[], f64::from(crate::cgroup::version()));
+    build_info::write(page);
     if let Some(ends_at) = state.node_info.certificate.ends_at() {
         page.family(
             "kubelet_certificate_manager_server_ttl_seconds",
@@ -108,13 +135,22 @@ pub(super) fn write(state: &ServerState, page: &mut Text) {
     rest_client::write(page);
 }
 
-const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
-
 fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
     let statics = pods.iter().filter(|pod| is_mirror_pod(pod)).count();
     page.family("kubelet_desired_pods", "Pods that the node is to run.", Kind::Gauge);
     page.sample("kubelet_desired_pods", &[("static", "")], count_of(pods.len() - statics));
     page.sample("kubelet_desired_pods", &[("static", "true")], count_of(statics));
+    let (mut active, mut active_statics, mut ephemeral) = (0, 0, 0);
+    for pod in pods.iter().filter(|pod| !is_terminal(pod)) {
+        *if is_mirror_pod(pod) { &mut active_statics } else { &mut active } += 1;
+        ephemeral += pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten()).count();
+    }
+    page.family("kubelet_active_pods", "Pods that have not ended.", Kind::Gauge);
+    page.sample("kubelet_active_pods", &[("static", "")], count_of(active));
+    page.sample("kubelet_active_pods", &[("static", "true")], count_of(active_statics));
+    page.family("kubelet_managed_ephemeral_containers", "Ephemeral containers of these.", Kind::Gauge);
+    page.sample("kubelet_managed_ephemeral_containers", &[], count_of(ephemeral));
+    resizes(page, pods);
     page.family("kubelet_mirror_pods", "Static pods that the API shows.", Kind::Gauge);
     page.sample("kubelet_mirror_pods", &[], count_of(statics));
     let sandboxes = containers.iter().filter(|c| c.is_sandbox).count();
@@ -136,6 +172,29 @@ fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
     for (phase, count) in phases {
         page.sample("windlass_pods", &[("phase", phase)], count_of(count));
     }
+}
+
+/// Pods that wait for other resources, or are being given them, as their conditions say.
+fn resizes(page: &mut Text, pods: &[Arc<Pod>]) {
+    let mut pending: BTreeMap<String, usize> = BTreeMap::new();
+    let mut in_progress = 0;
+    let conditions = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|s| s.conditions.iter().flatten()));
+    for condition in conditions.filter(|condition| condition.status == "True") {
+        match condition.type_.as_str() {
+            "PodResizePending" => {
+                let reason = condition.reason.as_deref().unwrap_or_default().to_lowercase();
+                *pending.entry(reason).or_default() += 1;
+            }
+            "PodResizeInProgress" => in_progress += 1,
+            _ => {}
+        }
+    }
+    page.family("kubelet_pod_pending_resizes", "Pods that wait for other resources, by reason.", Kind::Gauge);
+    for (reason, count) in &pending {
+        page.sample("kubelet_pod_pending_resizes", &[("reason", reason)], count_of(*count));
+    }
+    page.family("kubelet_pod_in_progress_resizes", "Pods that are being given other resources.", Kind::Gauge);
+    page.sample("kubelet_pod_in_progress_resizes", &[], count_of(in_progress));
 }
 
 /// The volumes of all pods, and of those that run, whose volumes are set up.
@@ -193,6 +252,32 @@ fn number(value: i64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn families_of_pods_are_upstreams() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"metadata":{"uid":"u"},"spec":{"containers":[],"ephemeralContainers":[{"name":"e"}],
+                    "volumes":[{"name":"v","emptyDir":{}}]},
+                "status":{"phase":"Running","conditions":[
+                    {"type":"PodResizePending","status":"True","reason":"Deferred"},
+                    {"type":"PodResizeInProgress","status":"True"}]}}"#,
+        )
+        .unwrap();
+        let ended: Pod = serde_json::from_str(r#"{"status":{"phase":"Failed"}}"#).unwrap();
+        let mut page = Text::new();
+        pods(&mut page, &[Arc::new(pod), Arc::new(ended)], &[]);
+        let page = page.finish();
+        assert_eq!(windlass_tests::metrics_table::unlike("node", &page), [""; 0]);
+        for line in [
+            r#"kubelet_desired_pods{static=""} 2"#,
+            r#"kubelet_active_pods{static=""} 1"#,
+            "kubelet_managed_ephemeral_containers 1",
+            r#"kubelet_pod_pending_resizes{reason="deferred"} 1"#,
+            "kubelet_pod_in_progress_resizes 1",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+    }
 
     #[test]
     fn paths_lose_what_callers_choose() {

@@ -48,7 +48,7 @@ use tokens::Tokens;
 
 /// A failed volume setup.
 #[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?}: {reason}")]
+#[error("MountVolume.SetUp failed for volume {volume:?} : {reason}")]
 pub struct VolumeError {
     volume: String,
     reason: String,

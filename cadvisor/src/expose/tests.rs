@@ -157,6 +157,21 @@ fn pages_are_golden() {
     }
 }
 
+#[test]
+fn families_are_those_that_dashboards_ask_for() {
+    use windlass_kit::prometheus::Text;
+    use windlass_tests::metrics_table::{differences, unlike};
+    let view = view(Tree::V2);
+    let page = prom_cadvisor::text(&view, at(5), Format::Plain);
+    assert_eq!(differences("node/cadvisor", &page, &[]), [""; 0]);
+    let page = prom_resource::text(&view, Format::Plain);
+    assert_eq!(differences("node/resource", &page, &[]), [""; 0]);
+    assert_eq!(unlike("node/resource", &page), [""; 0]);
+    let mut page = Text::new();
+    prom_kubelet::put(&view, 1, &mut page);
+    assert_eq!(unlike("node", &page.finish()), [""; 0]);
+}
+
 /// The numbers do not depend on the cgroup driver, only the paths do.
 #[test]
 fn drivers_of_cgroups_differ_in_paths_alone() {

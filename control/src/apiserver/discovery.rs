@@ -8,9 +8,9 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
+use windlass_kit::build_info::field;
 
 use super::{
-    VERSION,
     chain::{ApiResult, header_text},
     error::ApiError,
     negotiation::Accept,
@@ -81,20 +81,14 @@ pub(super) fn answer(
 }
 
 fn version() -> Value {
+    let (major, minor) = (field("major"), field("minor"));
     json!({
-        "major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36",
-        "minCompatibilityMajor": "1", "minCompatibilityMinor": "35", "gitVersion": VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "none", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, go_arch()),
+        "major": major, "minor": minor, "emulationMajor": major, "emulationMinor": minor,
+        "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
+        "gitVersion": field("git_version"), "gitCommit": field("git_commit"),
+        "gitTreeState": field("git_tree_state"), "buildDate": field("build_date"),
+        "goVersion": field("go_version"), "compiler": field("compiler"), "platform": field("platform"),
     })
-}
-
-/// Go's names of architectures.
-fn go_arch() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 fn group(group: &Group) -> Value {

@@ -98,8 +98,7 @@ use limits::Limits;
 use request_metrics::RequestMetrics;
 use types::{Catalogs, Definition, TypeSchema};
 
-/// The version that clients see; `+windlass` marks the build.
-pub const VERSION: &str = "v1.36.2+windlass";
+pub use windlass_kit::build_info::VERSION;
 
 /// What an API server is made of.
 #[derive(Debug)]

@@ -1,30 +1,22 @@
 //! What `/metrics` of the API shows of the control plane as a whole, under upstream's names.
 
 use windlass_kit::{
-    process_metrics,
+    build_info, process_metrics,
     prometheus::{Kind, Text},
     rest_client,
 };
 
-use crate::{
-    apiserver::{Api, VERSION},
-    store::Store,
-};
+use crate::{apiserver::Api, store::Store};
 
 /// Registers the families.
 pub(super) fn register(api: &Api, store: &Store) {
     let store = store.clone();
     api.metrics().register(move |page| {
-        build(page);
+        build_info::write(page);
         api_services(page, &store);
         rest_client::write(page);
         process_metrics::write(page);
     });
-}
-
-fn build(page: &mut Text) {
-    page.family("kubernetes_build_info", "The version, as labels.", Kind::Gauge);
-    page.sample("kubernetes_build_info", &[("git_version", VERSION)], 1.0);
 }
 
 /// Upstream's aggregator tells of every APIService.

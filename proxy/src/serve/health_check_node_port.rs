@@ -61,7 +61,8 @@ struct HealthServer {
 #[derive(Debug)]
 pub(crate) struct HealthCheckServers {
     status: Arc<Status>,
-    events: Option<Recorder>,
+    /// With the name of the node, which the events tell.
+    events: Option<(Recorder, String)>,
     /// By Service and address.
     servers: BTreeMap<(ServiceId, SocketAddr), HealthServer>,
     /// Servers that failed to open, which was logged.
@@ -71,7 +72,7 @@ pub(crate) struct HealthCheckServers {
 }
 
 impl HealthCheckServers {
-    pub(crate) fn new(status: Arc<Status>, events: Option<Recorder>, stop: CancellationToken) -> Self {
+    pub(crate) fn new(status: Arc<Status>, events: Option<(Recorder, String)>, stop: CancellationToken) -> Self {
         Self { status, events, servers: BTreeMap::new(), unavailable: BTreeSet::new(), tasks: TaskTracker::new(), stop }
     }
 
@@ -125,8 +126,8 @@ impl HealthCheckServers {
 
     fn record_failure_event(&self, id: &str, port: u16, error: &std::io::Error) {
         let Some(about) = object_ref::service(id) else { return };
-        if let Some(events) = &self.events {
-            let message = format!("node cannot listen at health check node port {port}: {error}");
+        if let Some((events, node)) = &self.events {
+            let message = format!("node {node} failed to start healthcheck {id:?} on port {port}: {error}");
             events.record(&about, Severity::Warning, "FailedToStartServiceHealthcheck", message);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use windlass_kit::{
-    process_metrics,
+    build_info, process_metrics,
     prometheus::{Kind, Text},
     rest_client,
 };
@@ -157,6 +157,7 @@ pub(super) fn page(status: &Status, packets: [Option<u64>; 2]) -> String {
             page.sample(&full, &[("code", code)], float(count.load(Ordering::Relaxed)));
         }
     }
+    build_info::write(&mut page);
     rest_client::write(&mut page);
     process_metrics::write(&mut page);
     page.finish()

@@ -28,7 +28,10 @@ fn healthz_fails_while_a_change_is_pending_for_too_long() {
     assert!(!status.is_healthy());
     status.record_sync(Family::V6, Duration::from_millis(5), SyncOutcome::Done { full: true }, |_| {});
     assert!(status.health(true, now).0);
-    let page = metrics::page(&status, [None; 2]);
+    let page = metrics::page(&status, [Some(1); 2]);
+    let silent = ["rest_client_requests_total", "rest_client_request_duration_seconds"];
+    assert_eq!(windlass_tests::metrics_table::differences("proxy", &page, &silent), [""; 0]);
+    assert_eq!(windlass_tests::metrics_table::unlike("proxy", &page), [""; 0]);
     for line in [
         "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv6\",le=\"0.008\"} 1",
         "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1",

@@ -89,7 +89,8 @@ pub async fn run(
 
     let mut tasks = Supervisor::new(shutdown.child_token());
     spawn_servers(&config, &status, &mut tasks);
-    let health = HealthCheckServers::new(status.clone(), Some(events.clone()), tasks.token());
+    let health =
+        HealthCheckServers::new(status.clone(), Some((events.clone(), config.node_name.clone())), tasks.token());
     let own_netns = Runner::new(config.command_prefix.clone()).in_own_netns();
     let mut families = Vec::new();
     for (backend, counters) in backends {

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually, metrics_table};
 
 use crate::shell_pod;
 
@@ -196,6 +196,58 @@ fn check_metrics(testbed: &Testbed) -> anyhow::Result<()> {
     within("volume", series(&page, "kubelet_volume_stats_capacity_bytes", &of)?, 1e8, 1e13)
 }
 
+/// What may not have happened yet on a node: failures, ends, evictions, resizes, kernels without counters.
+const SILENT: [&str; 17] = [
+    "kubelet_admission_rejections_total",
+    "kubelet_cgroup_manager_duration_seconds",
+    "kubelet_evictions",
+    "kubelet_image_garbage_collected_total",
+    "kubelet_image_pull_duration_seconds",
+    "kubelet_pod_infeasible_resizes_total",
+    "kubelet_pod_pending_resizes",
+    "kubelet_preemptions",
+    "kubelet_run_podsandbox_errors_total",
+    "kubelet_runtime_operations_errors_total",
+    "kubelet_started_containers_errors_total",
+    "kubelet_terminated_containers_total",
+    "kubelet_websocket_streaming_requests_total",
+    "kubelet_certificate_manager_server_ttl_seconds",
+    "kubelet_volume_stats_health_status_abnormal",
+    "rest_client_requests_total",
+    "rest_client_request_duration_seconds",
+];
+
+/// Every page of the node and of its proxy has upstream's names, types, labels and buckets.
+fn check_table(testbed: &Testbed) -> anyhow::Result<()> {
+    let mut problems = Vec::new();
+    for (table, path) in [
+        ("node", "/metrics"),
+        ("node/cadvisor", "/metrics/cadvisor"),
+        ("node/resource", "/metrics/resource"),
+        ("node/probes", "/metrics/probes"),
+        ("node/slis", "/metrics/slis"),
+    ] {
+        let page = get(testbed, path)?;
+        problems.extend(metrics_table::differences(table, &page, &SILENT));
+        if matches!(table, "node" | "node/resource") {
+            problems.extend(metrics_table::unlike(table, &page));
+        }
+        let served = |name: &&str| page.contains(&format!("# TYPE {name} "));
+        problems.extend(metrics_table::absent().filter(served).map(|name| format!("{name} is there")));
+    }
+    // Whether the kernel counts packets depends on its modules.
+    let counted =
+        ["kubeproxy_iptables_ct_state_invalid_dropped_packets_total", "kubeproxy_iptables_localhost_nodeports"];
+    for (table, path) in [("proxy", "/metrics"), ("proxy/slis", "/metrics/slis")] {
+        let page = testbed.try_sh(&format!("curl -fsS --max-time 10 'http://127.0.0.1:10249{path}'"))?;
+        let found = metrics_table::differences(table, &page, &SILENT);
+        problems.extend(found.into_iter().filter(|problem| !counted.iter().any(|name| problem.starts_with(name))));
+        problems.extend(metrics_table::unlike(table, &page));
+    }
+    anyhow::ensure!(problems.is_empty(), "{problems:#?}");
+    Ok(())
+}
+
 /// A container outside of pods, as seen by clients of cAdvisor.
 fn check_stranger(testbed: &Testbed) -> anyhow::Result<()> {
     let found = json(testbed, "/api/v1.3/docker/lonely")?;
@@ -241,6 +293,7 @@ fn metrics_are_correct_and_parsed_by_their_clients() {
     let timeout = Duration::from_secs(150);
     eventually(timeout, "the summary is within upstream's ranges", || check_summary(&testbed));
     eventually(timeout, "the metrics are within upstream's ranges", || check_metrics(&testbed));
+    eventually(timeout, "the pages are as the table has them", || check_table(&testbed));
     eventually(DEFAULT_TIMEOUT, "a container outside pods is told", || check_stranger(&testbed));
 
     for page in PAGES {

@@ -88,6 +88,7 @@ async fn listen(inputs: &ShutdownInputs, backoff: &mut Backoff) -> Result<(), Lo
             lock = None;
         } else {
             tracing::info!("node shutdown cancelled");
+            record(inputs, "Shutdown manager detected shutdown cancellation");
             if lock.is_none() {
                 lock = Some(logind.inhibit().await?);
             }
@@ -116,11 +117,15 @@ async fn raise_max_delay(logind: &Logind, total: Duration) -> Result<(), LogindE
     Ok(())
 }
 
+/// Records an event of the node.
+fn record(inputs: &ShutdownInputs, message: &str) {
+    inputs.recorder.record(&object_ref::node(&inputs.node_name), Severity::Normal, "Shutdown", message);
+}
+
 /// Terminates all pods, group by group.
 async fn terminate_pods(inputs: &ShutdownInputs) {
     tracing::info!("node is shutting down; terminating pods");
-    let node = object_ref::node(&inputs.node_name);
-    inputs.recorder.record(&node, Severity::Normal, "NodeShutdown", "Shutdown manager detected shutdown event");
+    record(inputs, "Shutdown manager detected shutdown event");
     inputs.metrics.shutdown_started();
     let pods = Arc::clone(&inputs.pods.borrow());
     for group in priority_groups::groups(&inputs.grace_periods, pods.iter().map(AsRef::as_ref)) {

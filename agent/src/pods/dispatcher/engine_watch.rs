@@ -121,6 +121,7 @@ impl EngineWatcher {
                     self.metrics.relist_interval.observe_duration([], started - listed_at);
                     listed_at = started;
                     let listed = self.engine.list().await?;
+                    self.metrics.last_seen.set([], jiff::Timestamp::now().as_second());
                     self.metrics.relist.observe_duration([], started.elapsed());
                     EngineEvent::Listed(listed, Vec::new())
                 }

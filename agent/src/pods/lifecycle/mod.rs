@@ -13,6 +13,7 @@ pub(crate) mod plan;
 pub(crate) mod probes;
 pub(crate) mod reasons;
 pub(crate) mod resize;
+pub(crate) mod resize_message;
 pub(crate) mod restarts;
 pub(crate) mod spec;
 pub(crate) mod status;

@@ -41,6 +41,7 @@ use crate::{
         lifecycle::{
             reasons,
             resize::{self, ResizeStep},
+            resize_message::resize_message,
             spec,
         },
     },
@@ -326,8 +327,8 @@ pub(crate) async fn start(context: Arc<PodContext>, pod: Arc<Pod>, container: St
 pub(crate) async fn resize(context: Arc<PodContext>, target: ContainerRef, step: ResizeStep) -> Outcome {
     let result = resize_container(&context, &target, &step).await;
     if let Err(error) = &result {
-        let message = format!("Pod resize error: {}", error.message);
-        context.event(&target.pod, Some(&target.container.name), Severity::Warning, "ResizeError", message);
+        let message = resize_message(&target.pod, "error", &error.message);
+        context.event(&target.pod, None, Severity::Warning, "ResizeError", message);
     }
     Outcome::Resized { id: target.id, result }
 }

@@ -105,6 +105,7 @@ async fn http_hook(
     // Upstream keeps the first error.
     ask(target, &plain).await.map_err(|_| why)?;
     let message = "request to HTTPS lifecycle hook got HTTP response, retry with HTTP succeeded";
+    context.node.metrics.hook_fallbacks.add([]);
     context.event(pod, Some(&target.container.name), Severity::Warning, "LifecycleHTTPFallback", message);
     Ok(())
 }

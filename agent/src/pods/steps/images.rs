@@ -7,7 +7,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Container, Pod, Secret, Volume};
 use kube::Api;
-use windlass_kit::{events::Severity, objects::image::Reference};
+use windlass_kit::{duration, events::Severity, objects::image::Reference};
 
 use super::{
     context::PodContext,
@@ -33,7 +33,13 @@ pub(crate) async fn ensure_image(
     ahead: bool,
 ) -> Outcome {
     let name = container.name.clone();
-    let result = image(&context, &pod, &container, About { container: Some(&name), ahead }).await;
+    let about = About { container: Some(&name), ahead };
+    let result = image(&context, &pod, &container, about).await;
+    if let Err(error) = result.as_ref()
+        && !error.unreachable
+    {
+        about.event(&context, &pod, Severity::Warning, reasons::FAILED, format!("Error: {}", error.reason));
+    }
     Outcome::Image { container: name, ahead, result }
 }
 
@@ -80,8 +86,14 @@ impl ImageRequest<'_> {
     async fn find_present(&self) -> Result<(Option<ImageState>, Option<Vec<Credentials>>), StepError> {
         let (context, image) = (self.context, self.image);
         let found = context.node.engine.image(image).await;
-        let Some(found) = found.map_err(|e| StepError::of(reasons::IMAGE_INSPECT_ERROR, &e))? else {
-            return Ok((None, None));
+        let found = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok((None, None)),
+            Err(error) if error.is_unreachable() => return Err(StepError::of(reasons::IMAGE_INSPECT_ERROR, &error)),
+            Err(error) => {
+                let message = format!("Failed to inspect image {image:?}: {}", error.reason);
+                return Err(self.failed("InspectFailed", reasons::IMAGE_INSPECT_ERROR, message));
+            }
         };
         let records = context.node.images.records();
         let mut given = None;
@@ -126,9 +138,9 @@ impl ImageRequest<'_> {
             Ok(Some((found, images::Pulled { took, with, .. }))) => {
                 records.record_pulled(self.reference, &found.id, with.and_then(|index| given.get(index))).await;
                 context.node.metrics.pulls.observe_duration([image_size_label(found.size)], took);
-                let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
+                let (took, waited) = (duration::format(took), duration::format(started.elapsed()));
                 let message = format!(
-                    "Successfully pulled image {image:?} in {took:.3}s ({waited:.3}s including waiting). Image size: {} bytes.",
+                    "Successfully pulled image {image:?} in {took} ({waited} including waiting). Image size: {} bytes.",
                     found.size
                 );
                 self.event(Severity::Normal, "Pulled", message);
@@ -148,7 +160,6 @@ impl ImageRequest<'_> {
                 if !error.is_unreachable() {
                     let message = format!("Failed to pull image {image:?}: {}", error.reason);
                     self.event(Severity::Warning, reasons::FAILED, message);
-                    self.event(Severity::Warning, reasons::FAILED, format!("Error: {reason}"));
                 }
                 Err(StepError { message: error.reason.clone(), ..StepError::of(reason, &error) })
             }

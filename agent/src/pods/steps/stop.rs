@@ -21,7 +21,12 @@ pub(crate) async fn pre_stop(context: Arc<PodContext>, target: ContainerRef, cut
         let run = hooks::run(&context, &target.pod, handler, target.probe_target());
         let result = tokio::select! {
             result = run => result,
-            () = cut.cancelled() => Ok(()),
+            () = cut.cancelled() => {
+                if handler.sleep.is_some() {
+                    context.node.metrics.sleeps_cut.add([]);
+                }
+                Ok(())
+            }
         };
         if let Err(error) = result {
             error.report(&context, &target, "PreStopHook", reasons::FAILED_PRE_STOP_HOOK);

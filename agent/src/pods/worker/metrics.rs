@@ -77,8 +77,8 @@ impl Worker {
             }
             // No sandbox was tried.
             Outcome::SandboxCreated(Err(error)) if error.reason == reasons::NETWORK_NOT_READY => {}
-            Outcome::SandboxCreated(Err(error)) | Outcome::SandboxStarted(Err(error)) => {
-                metrics.started_pod_errors.add([error.reason]);
+            Outcome::SandboxCreated(Err(_)) | Outcome::SandboxStarted(Err(_)) => {
+                metrics.started_pod_errors.add([]);
                 metrics.sandbox_errors.add([self.runtime_handler()]);
             }
             Outcome::Started { container, result: Ok(_) } => {

@@ -109,7 +109,8 @@ impl Worker {
             | Outcome::VolumesReleased(Err(error))
             | Outcome::CleanedUp(Err(error))
             | Outcome::DeletedFromApi(Err(error)) => {
-                self.warn(reasons::FAILED_KILL_POD, &error);
+                let message = format!("error killing pod: {}", error.message);
+                self.warn(reasons::FAILED_KILL_POD, &StepError { message, ..error });
                 self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY));
             }
             Outcome::StatusPatched { from, result } => self.apply_patched(from, result, now),

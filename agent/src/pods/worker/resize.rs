@@ -15,7 +15,10 @@ use crate::pods::{
         allocation_state,
         reservations::{Reservation, ResizeRequest},
     },
-    lifecycle::{allocated::Allocated, observed::ResizeDecision, resize, spec, time::saturating_add, view::PodView},
+    lifecycle::{
+        allocated::Allocated, observed::ResizeDecision, resize, resize_message::resize_message, spec,
+        time::saturating_add, view::PodView,
+    },
 };
 
 /// When a deferred resize is evaluated again, unless capacity is freed before.
@@ -29,7 +32,8 @@ impl Worker {
         let terminal = self.reservation_released || spec::is_terminal(&pod);
         if terminal || !PodView::new(&pod, &self.observed, now)?.is_resize_due() {
             if self.observed.resize.take() == Some(ResizeDecision::Granted) {
-                self.context.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
+                let message = resize_message(&pod, "completed", "");
+                self.context.event(&pod, None, Severity::Normal, "ResizeCompleted", message);
                 self.context.node.metrics.completed_resizes.add([]);
             }
             self.resize_deferred_at = None;
@@ -66,13 +70,13 @@ impl Worker {
         let decision = self.context.evaluate_resize(&self.uid, current, request);
         if self.observed.resize.as_ref() != Some(&decision) {
             let (severity, reason, message) = match &decision {
-                ResizeDecision::Granted => (Severity::Normal, "ResizeStarted", "Pod resize started".to_owned()),
+                ResizeDecision::Granted => (Severity::Normal, "ResizeStarted", resize_message(pod, "started", "")),
                 ResizeDecision::Deferred(why) => {
-                    (Severity::Warning, "ResizeDeferred", format!("Pod resize deferred: {why}"))
+                    (Severity::Warning, "ResizeDeferred", resize_message(pod, "Deferred", why))
                 }
                 ResizeDecision::Infeasible(why) => {
-                    self.context.node.metrics.infeasible_resizes.add([]);
-                    (Severity::Warning, "ResizeInfeasible", format!("Pod resize infeasible: {why}"))
+                    self.context.node.metrics.infeasible_resizes.add(["insufficient_node_allocatable"]);
+                    (Severity::Warning, "ResizeInfeasible", resize_message(pod, "Infeasible", why))
                 }
             };
             self.context.event(pod, None, severity, reason, message);
