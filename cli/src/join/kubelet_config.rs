@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::feature_gates;
 use crate::config::file;
 
 /// The imported settings, and the skipped fields with reasons.
@@ -119,6 +120,10 @@ pub(crate) fn import(text: &str, exists: impl Fn(&Path) -> bool) -> Result<Impor
         }
     }
     for (name, value) in &all {
+        if let ("featureGates", Some(gates)) = (name.as_str(), value.as_object()) {
+            import.skipped.extend(feature_gates::not_taken(gates));
+            continue;
+        }
         let set = match value {
             // A boolean that is present was set.
             Value::Bool(_) => SUPPORTED.contains(&name.as_str()) || !is_zero(value),

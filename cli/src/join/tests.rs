@@ -208,7 +208,7 @@ fn what_is_set_is_taken_or_named() {
         assert_eq!(one(text), [(name, value.to_owned())], "{text}");
     }
     for (text, words) in [
-        ("featureGates: {A: true}\n", "no such setting"),
+        ("featureGates: {A: true}\n", "no such gate"),
         ("cpuManagerPolicy: static\n", "no such setting"),
         ("maxPods: many\n", "maxPods"),
         ("clusterDNS: [nowhere]\n", "clusterDNS"),
