@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use windlass_kit::{
-    objects::resources::{limit, request},
+    objects::resources::{amount, limit, request},
     quantity::Quantity,
 };
 
@@ -52,7 +52,13 @@ pub(crate) fn resource_value(
         .split_once('.')
         .ok_or_else(|| format!("resource {:?} is not of the form limits.cpu or requests.memory", field.resource))?;
     let amount = match kind {
-        "limits" => limit(of, resource).or_else(|| allocatable.get(resource).copied()),
+        // Without a limit of its own a container has that of the pod, or the node's.
+        "limits" => limit(of, resource)
+            .or_else(|| {
+                let whole = pod.spec.as_ref()?.resources.as_ref()?.limits.as_ref();
+                amount(whole, resource).filter(|_| matches!(resource, "cpu" | "memory"))
+            })
+            .or_else(|| allocatable.get(resource).copied()),
         "requests" => request(of, resource),
         _ => return Err(format!("resource {:?} is neither limits nor requests", field.resource)),
     }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use windlass_kit::{
-    objects::resources::{Class, limit, request},
+    objects::resources::{Class, amount, limit, request},
     quantity::Quantity,
 };
 
@@ -42,11 +42,16 @@ pub(crate) fn shares_to_weight(shares: i64) -> i64 {
     10f64.powf(exponent).ceil() as i64
 }
 
-/// The limits of one container's cgroup.
-pub(crate) fn container_limits(container: &Container) -> Limits {
-    let cpu_limit = limit(container, "cpu").map_or(0, Quantity::milli);
+/// The limits of one container's cgroup. One without a limit of its own has that of the pod as a whole, so that programs
+/// that look for theirs find it.
+pub(crate) fn container_limits(whole: Option<&ResourceRequirements>, container: &Container) -> Limits {
+    let limit = |resource: &str| {
+        let own = limit(container, resource).filter(|own| !own.is_zero());
+        own.or_else(|| amount(whole.and_then(|r| r.limits.as_ref()), resource))
+    };
+    let cpu_limit = limit("cpu").map_or(0, Quantity::milli);
     Limits {
-        memory: limit(container, "memory").map_or(0, Quantity::units).max(0),
+        memory: limit("memory").map_or(0, Quantity::units).max(0),
         cpu_shares: milli_cpu_to_shares(request(container, "cpu").map_or(0, Quantity::milli)),
         cpu_quota: if cpu_limit > 0 { milli_cpu_to_quota(cpu_limit) } else { 0 },
     }
@@ -98,11 +103,20 @@ mod tests {
     fn shares_and_quota() {
         let limits = |resources: &str| {
             let text = format!(r#"{{"name":"c","resources":{resources}}}"#);
-            let limits = container_limits(&serde_json::from_str(&text).unwrap());
+            let limits = container_limits(None, &serde_json::from_str(&text).unwrap());
             (limits.cpu_shares, limits.cpu_quota)
         };
         assert_eq!(limits(r#"{"limits":{"cpu":"500m"},"requests":{"cpu":"250m","memory":"1Gi"}}"#), (256, 50_000));
         assert_eq!(limits("{}"), (2, 0));
         assert_eq!(limits(r#"{"limits":{"cpu":"1m"}}"#).1, 1000);
+        let whole: ResourceRequirements =
+            serde_json::from_str(r#"{"limits":{"cpu":"2","memory":"1Gi"},"requests":{"cpu":"1"}}"#).unwrap();
+        let within = |resources: &str| {
+            let text = format!(r#"{{"name":"c","resources":{resources}}}"#);
+            container_limits(Some(&whole), &serde_json::from_str(&text).unwrap())
+        };
+        assert_eq!(within("{}"), Limits { memory: 1 << 30, cpu_shares: 2, cpu_quota: 200_000 });
+        let own = within(r#"{"limits":{"memory":"8Mi"}}"#);
+        assert_eq!((own.memory, own.cpu_quota), (8 << 20, 200_000));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -73,6 +74,42 @@ impl Cgroups {
         self.state().pods.insert(uid.to_owned(), pod.clone());
         self.apply(&pod.name, &pod.values).await;
         self.changed.notify_one();
+    }
+
+    /// Sets the values of a pod's cgroup, but takes nothing from one that has more already: its containers may still use
+    /// it. A resize takes it when they do not.
+    pub(crate) async fn grow_pod(&self, uid: &str, wanted: &PodCgroup) {
+        let next = self.pod(uid).map_or_else(|| wanted.clone(), |is| wanted.grown(&is));
+        self.set_pod(uid, next).await;
+    }
+
+    /// Takes over the cgroup of a pod that an earlier agent has run. Where that one had not come to take memory from it,
+    /// and the pod uses it, it keeps it: a limit below what is in use would have the kernel kill processes.
+    pub(crate) async fn adopt_pod(&self, uid: &str, mut wanted: PodCgroup) {
+        let limit = wanted.values.memory.filter(|limit| *limit > 0);
+        if let (Some(limit), Some(is)) = (limit, self.memory_limit(&wanted.name))
+            && (is == 0 || is > limit)
+        {
+            let (used, _) = self.memory_in_use(&wanted.name, &[]);
+            if used.is_none_or(|used| u64::try_from(limit).is_ok_and(|limit| used >= limit)) {
+                wanted.values.memory = Some(is);
+            }
+        }
+        self.set_pod(uid, wanted).await;
+    }
+
+    /// The memory limit that the kernel holds a pod to: 0 is none; `None` where it cannot be read.
+    fn memory_limit(&self, pod: &str) -> Option<i64> {
+        let read = |(_, dir): (String, PathBuf)| {
+            let text =
+                ["memory.max", "memory.limit_in_bytes"].iter().find_map(|f| fs::read_to_string(dir.join(f)).ok())?;
+            match text.trim() {
+                "max" => Some(0),
+                // No limit reads as a very large one with cgroup v1.
+                bytes => bytes.parse::<i64>().ok().map(|bytes| if bytes > 1 << 62 { 0 } else { bytes }),
+            }
+        };
+        pod_dirs(&self.root, pod).into_iter().find_map(read)
     }
 
     /// Sets one resource of a pod's cgroup, with `grow` no smaller than it is: before its containers are resized.
@@ -187,8 +224,6 @@ impl Cgroups {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use windlass_kit::objects::resources::Class;
 
     use super::*;
@@ -235,6 +270,34 @@ mod tests {
         cgroups.forget_pod("a");
         cgroups.apply_above_pods().await;
         assert_eq!(classes(), ("2".to_owned(), "2".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn what_a_pod_uses_is_not_taken_at_a_start() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("memory/kubepods/burstable/poda");
+        fs::create_dir_all(&dir).unwrap();
+        let wanted = || pod("/kubepods/burstable/poda", Class::Burstable, 100);
+        // The limit that is wanted is 1 MiB.
+        for (is, used, kept) in [
+            (2 << 20, 1 << 20, 2 << 20),
+            (2 << 20, 4096, 1 << 20),
+            (9_223_372_036_854_771_712_i64, 1 << 20, 0),
+            (4096, 4096, 1 << 20),
+        ] {
+            fs::write(dir.join("memory.limit_in_bytes"), format!("{is}\n")).unwrap();
+            fs::write(dir.join("memory.usage_in_bytes"), format!("{used}\n")).unwrap();
+            let cgroups = Cgroups::below(root.path());
+            cgroups.adopt_pod("a", wanted()).await;
+            assert_eq!(cgroups.pod("a").unwrap().limits().unwrap().memory, kept, "{is} {used}");
+        }
+        let cgroups = Cgroups::below(root.path());
+        let larger = PodCgroup { values: Values { memory: Some(8 << 20), ..wanted().values }, ..wanted() };
+        cgroups.set_pod("a", larger.clone()).await;
+        cgroups.grow_pod("a", &wanted()).await;
+        assert_eq!(cgroups.pod("a").unwrap().values.memory, Some(8 << 20));
+        cgroups.set_resource("a", &wanted(), Resource::Memory, false).await;
+        assert_eq!(cgroups.pod("a").unwrap().values.memory, Some(1 << 20));
     }
 
     #[test]

@@ -70,6 +70,17 @@ pub(crate) struct PodCgroup {
 }
 
 impl PodCgroup {
+    /// The limits among its values.
+    pub(crate) fn limits(&self) -> Option<Limits> {
+        let Values { memory, cpu_shares, cpu_quota, .. } = self.values;
+        Some(Limits { memory: memory?, cpu_shares: cpu_shares?, cpu_quota: cpu_quota? })
+    }
+
+    /// This one, with memory and CPU no smaller than `other` has them.
+    pub(crate) fn grown(&self, other: &Self) -> Self {
+        Self { values: self.values.or_larger(&other.values), ..self.clone() }
+    }
+
     /// This one, with one resource as `other` has it: to take it over, or with `grow` no smaller than it is.
     pub(crate) fn with(&self, other: &Self, resource: Resource, grow: bool) -> Self {
         let from = if grow { other.values.or_larger(&self.values) } else { other.values.clone() };

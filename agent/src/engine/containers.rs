@@ -122,7 +122,13 @@ impl Engine {
             .into_iter()
             .filter_map(|c| {
                 let labels = c.labels?;
-                let helper = labels.get(names::TYPE).is_some_and(|kind| kind == names::TYPE_HELPER);
+                // A container has the labels of its image, too, so that these alone do not make it one of ours: those
+                // of pods have names of their own, and a helper is never started.
+                let never_started = c.state == Some(bollard::models::ContainerSummaryStateEnum::CREATED);
+                let helper = never_started && labels.get(names::TYPE).is_some_and(|kind| kind == names::TYPE_HELPER);
+                if !helper && !c.names.iter().flatten().any(|name| names::is_pods_name(name)) {
+                    return None;
+                }
                 Some(Listed {
                     id: c.id?,
                     pod_uid: labels.get(names::POD_UID).cloned().or_else(|| helper.then(String::new))?,

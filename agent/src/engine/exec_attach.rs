@@ -51,8 +51,9 @@ impl Engine {
         let options = ListContainersOptions { filters: Some(filters), ..ListContainersOptions::default() };
         let found = self.docker().list_containers(Some(options)).await;
         let found = found.map_err(|e| EngineError::new("the container could not be looked up", &e))?;
+        let of_pods = found.into_iter().filter(|c| c.names.iter().flatten().any(|name| names::is_pods_name(name)));
         // The newest comes first.
-        Ok(found.into_iter().find_map(|c| c.id))
+        Ok(of_pods.filter_map(|c| c.id).next())
     }
 
     /// Creates an exec instance in a running container.

@@ -86,6 +86,8 @@ pub(crate) struct Instance {
     pub(crate) addresses: Vec<IpAddr>,
     /// Seconds of grace that its labels carry, for when the pod's spec is no longer known.
     pub(crate) grace: Option<i64>,
+    /// Docker's runtime, by its name; empty before Docker has told it.
+    pub(crate) runtime: String,
     pub(crate) limits: Limits,
     /// `terminationMessagePolicy: FallbackToLogsOnError`: the end of its log is its message when it fails without one.
     pub(crate) message_from_log: bool,
@@ -135,9 +137,12 @@ impl Instance {
             log_path: answer.log_path.clone().unwrap_or_default(),
             addresses: label(names::POD_IP)
                 .iter()
+                // A container may have labels of its image.
+                .filter(|_| labels.get(names::TYPE).is_some_and(|kind| kind == names::TYPE_SANDBOX))
                 .flat_map(|all| all.split(','))
                 .filter_map(|a| a.parse().ok())
                 .collect(),
+            runtime: host.and_then(|h| h.runtime.clone()).unwrap_or_default(),
             grace: label(names::GRACE).and_then(|text| text.parse().ok()),
             message_from_log: label(names::MESSAGE_POLICY).as_deref() == Some(names::FROM_LOG),
             user: None,

@@ -32,6 +32,20 @@ pub(crate) const IMAGE_SHOWN: &str = "io.windlass.image";
 /// The container name of the sandbox.
 pub(crate) const SANDBOX_NAME: &str = "POD";
 
+/// What labels begin with that the agent writes, reads again and believes.
+const RESERVED: [&str; 2] = ["io.kubernetes.", "io.windlass."];
+
+/// Whether a label is the agent's own, so that nobody who makes a pod may choose it.
+pub(crate) fn is_reserved(label: &str) -> bool {
+    let key = label.strip_prefix(ANNOTATION).unwrap_or(label);
+    RESERVED.iter().any(|prefix| key.starts_with(prefix))
+}
+
+/// Whether a container of this name may belong to a pod.
+pub(crate) fn is_pods_name(name: &str) -> bool {
+    name.trim_start_matches('/').starts_with("k8s_")
+}
+
 /// The pod and container that a Docker container belongs to, from its labels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Identity {
@@ -63,9 +77,10 @@ impl Identity {
         .collect()
     }
 
-    /// Reads labels and the container's name; `None` for containers without labels of ours.
+    /// Reads labels and the container's name; `None` for containers without labels of ours. Labels alone do not tell:
+    /// a container has those of its image, too, and who starts one by hand gives it another name.
     pub(crate) fn read(name: &str, labels: &HashMap<String, String>) -> Option<Self> {
-        if !labels.contains_key(TYPE) {
+        if !labels.contains_key(TYPE) || !is_pods_name(name) {
             return None;
         }
         let label = |key: &str| labels.get(key).cloned();
@@ -118,6 +133,7 @@ mod tests {
         assert_eq!(Identity::read("/k8s_nginx_web-abc_default_u-1_3", &labels), Some(identity.clone()));
         assert_eq!(Identity::read("/k8s_nginx_web-abc_default_u-1_3_00ff00ff", &labels), Some(identity));
         assert_eq!(Identity::read("/somebody", &HashMap::new()), None);
+        assert_eq!(Identity::read("/somebody", &labels), None, "its image has such labels");
     }
 
     #[test]
@@ -131,6 +147,33 @@ mod tests {
         };
         assert_eq!(sandbox.labels().get(TYPE).map(String::as_str), Some(TYPE_SANDBOX));
         assert_eq!(Identity::read("k8s_POD_p_n_u_2", &sandbox.labels()).map(|i| i.attempt), Some(2));
+    }
+
+    #[test]
+    fn every_label_that_is_read_is_reserved() {
+        for label in [
+            TYPE,
+            SANDBOX_ID,
+            LOG_PATH,
+            CONTAINER_NAME,
+            POD_NAME,
+            POD_NAMESPACE,
+            POD_UID,
+            HASH,
+            RESTART_COUNT,
+            MESSAGE_PATH,
+            MESSAGE_POLICY,
+            PORTS,
+            PRE_STOP,
+            GRACE,
+            POD_IP,
+            IMAGE_SHOWN,
+        ] {
+            assert!(is_reserved(label), "{label}");
+        }
+        for label in ["app", "kubernetes.io/name", "annotation.kubernetes.io/config.hash", "io.kubernetes"] {
+            assert!(!is_reserved(label), "{label}");
+        }
     }
 
     #[test]

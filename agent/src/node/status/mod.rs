@@ -48,9 +48,11 @@ const MAX_NAMES_PER_IMAGE: usize = 5;
 /// The upstream features (`component-helpers/nodedeclaredfeatures` of 1.36) that this node supports. The scheduler
 /// places pods that need one of them on no other nodes, and the API server refuses updates of pods for which it is
 /// missing. Sorted, as the API requires.
-const DECLARED_FEATURES: [&str; 2] = [
+const DECLARED_FEATURES: [&str; 4] = [
     // WebSocket streams are served as clients open them, untranslated.
     "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
 

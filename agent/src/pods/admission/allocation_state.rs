@@ -27,13 +27,14 @@ pub(crate) fn read(pod_dir: &Path) -> Option<Allocated> {
 }
 
 /// Writes the allocated resources of a pod.
-pub(crate) fn write(pod_dir: &Path, allocated: &Allocated) {
+///
+/// # Errors
+/// When the file cannot be written: nothing may be done that a restart would not know of.
+pub(crate) fn write(pod_dir: &Path, allocated: &Allocated) -> Result<(), String> {
     let path = pod_dir.join(FILE);
     let written = fs::create_dir_all(pod_dir)
         .and_then(|()| atomic_file::write(&path, &serde_json::to_vec(allocated).map_err(io::Error::other)?, 0o600));
-    if let Err(error) = written {
-        tracing::warn!(path = %path.display(), %error, "failed to write allocated resources of a pod; a resize may be evaluated again after a restart");
-    }
+    written.map_err(|error| format!("failed to write its allocated resources to {}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -55,7 +56,7 @@ mod tests {
         let pod_dir = dir.path().join("u");
         assert_eq!(read(&pod_dir), None);
         let allocated = Allocated::of(&spec("64Mi"));
-        write(&pod_dir, &allocated);
+        write(&pod_dir, &allocated).unwrap();
         assert_eq!(read(&pod_dir).as_ref(), Some(&allocated));
         assert!(!allocated.differs(&spec("64Mi")) && !allocated.differs(&spec("65536Ki")), "it is the same amount");
         assert!(allocated.differs(&spec("65Mi")));

@@ -1,24 +1,34 @@
-//! The watch of services, for the environment of containers.
+//! Watches of what all pods share: services, for the environment of containers, and runtime classes, for sandboxes.
+//! What is known stays while the API is away.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use futures::TryStreamExt as _;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::{core::v1::Service, node::v1::RuntimeClass};
 use kube::{
-    Api, Client,
+    Api, Resource, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::reflector::{Extent, reflect};
 
-use crate::pods::container::env::{ServiceEnv, ServiceList};
+use crate::pods::{container::env::ServiceEnv, steps::runtime_class::RuntimeHandler};
 
-/// Watches all services until `shutdown`; nothing is published before they were listed once.
-pub(super) async fn run(client: Client, tx: watch::Sender<ServiceList>, shutdown: CancellationToken) {
-    let mut services = Services::default();
-    let all = reflect(Api::<Service>::all(client), watcher::Config::default(), Extent::Many);
-    let mut events = Box::pin(all.default_backoff());
+/// Watches all objects of a type until `shutdown`, and publishes what `read` makes of each; nothing is published before
+/// they were listed once.
+pub(super) async fn run<K, V>(
+    api: Api<K>,
+    read: fn(&K) -> Option<V>,
+    tx: watch::Sender<Option<Arc<Vec<V>>>>,
+    shutdown: CancellationToken,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    V: Clone + PartialEq,
+{
+    let mut known = Known::new(read);
+    let mut events = Box::pin(reflect(api, watcher::Config::default(), Extent::Many).default_backoff());
     loop {
         let event = tokio::select! {
             () = shutdown.cancelled() => return,
@@ -26,9 +36,9 @@ pub(super) async fn run(client: Client, tx: watch::Sender<ServiceList>, shutdown
         };
         match event {
             Ok(None) => return,
-            Err(error) => tracing::debug!(%error, "failed to watch services; retrying"),
+            Err(error) => tracing::debug!(%error, kind = %K::kind(&()), "failed to watch objects; retrying"),
             Ok(Some(event)) => {
-                let Some(all) = services.apply(event) else { continue };
+                let Some(all) = known.apply(event) else { continue };
                 tx.send_if_modified(|old| {
                     let differs = old.as_deref() != Some(&all);
                     if differs {
@@ -41,56 +51,70 @@ pub(super) async fn run(client: Client, tx: watch::Sender<ServiceList>, shutdown
     }
 }
 
-/// The services that the watch has reported.
-#[derive(Debug, Default)]
-struct Services {
-    known: BTreeMap<(String, String), ServiceEnv>,
+type Key = (Option<String>, String);
+
+/// The objects that a watch has reported.
+#[derive(Debug)]
+struct Known<K, V> {
+    read: fn(&K) -> Option<V>,
+    known: BTreeMap<Key, V>,
     /// A list in progress; `known` is published until it is complete.
-    listed: BTreeMap<(String, String), ServiceEnv>,
+    listed: BTreeMap<Key, V>,
     complete: bool,
 }
 
-impl Services {
-    /// Applies an event; gives all services where it may have changed them.
-    fn apply(&mut self, event: watcher::Event<Service>) -> Option<Vec<ServiceEnv>> {
+impl<K: Resource<DynamicType = ()>, V: Clone> Known<K, V> {
+    fn new(read: fn(&K) -> Option<V>) -> Self {
+        Self { read, known: BTreeMap::new(), listed: BTreeMap::new(), complete: false }
+    }
+
+    /// Applies an event; gives all objects where it may have changed them.
+    fn apply(&mut self, event: watcher::Event<K>) -> Option<Vec<V>> {
         match event {
             watcher::Event::Init => {
                 self.listed.clear();
                 return None;
             }
-            watcher::Event::InitApply(service) => {
-                upsert(&mut self.listed, &service);
+            watcher::Event::InitApply(object) => {
+                upsert(&mut self.listed, &object, self.read);
                 return None;
             }
             watcher::Event::InitDone => {
                 self.known = std::mem::take(&mut self.listed);
                 self.complete = true;
             }
-            watcher::Event::Apply(service) => upsert(&mut self.known, &service),
-            watcher::Event::Delete(service) => drop(self.known.remove(&key(&service))),
+            watcher::Event::Apply(object) => upsert(&mut self.known, &object, self.read),
+            watcher::Event::Delete(object) => drop(self.known.remove(&key(&object))),
         }
         self.complete.then(|| self.known.values().cloned().collect())
     }
 }
 
-fn key(service: &Service) -> (String, String) {
-    (service.metadata.namespace.clone().unwrap_or_default(), service.metadata.name.clone().unwrap_or_default())
+fn key<K: Resource<DynamicType = ()>>(object: &K) -> Key {
+    (object.namespace(), object.name_any())
 }
 
-fn upsert(map: &mut BTreeMap<(String, String), ServiceEnv>, service: &Service) {
-    let key = key(service);
-    let spec = service.spec.as_ref();
-    let address = spec.and_then(|s| s.cluster_ip.clone()).filter(|ip| !ip.is_empty() && ip != "None");
-    let Some(address) = address else {
-        map.remove(&key);
-        return;
-    };
-    let ports = spec.and_then(|s| s.ports.as_ref()).into_iter().flatten();
+fn upsert<K: Resource<DynamicType = ()>, V>(map: &mut BTreeMap<Key, V>, object: &K, read: fn(&K) -> Option<V>) {
+    match read(object) {
+        Some(value) => drop(map.insert(key(object), value)),
+        None => drop(map.remove(&key(object))),
+    }
+}
+
+/// What containers are told of a service; nothing of one without an address.
+pub(super) fn service(service: &Service) -> Option<ServiceEnv> {
+    let spec = service.spec.as_ref()?;
+    let address = spec.cluster_ip.clone().filter(|ip| !ip.is_empty() && ip != "None")?;
+    let ports = spec.ports.iter().flatten();
     let ports = ports
         .map(|p| (p.name.clone().unwrap_or_default(), p.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), p.port))
         .collect();
-    let (namespace, name) = key.clone();
-    map.insert(key, ServiceEnv { namespace, name, address, ports });
+    Some(ServiceEnv { namespace: service.namespace().unwrap_or_default(), name: service.name_any(), address, ports })
+}
+
+/// What sandboxes need of a runtime class.
+pub(super) fn runtime_handler(class: &RuntimeClass) -> Option<RuntimeHandler> {
+    Some(RuntimeHandler { class: class.name_any(), handler: class.handler.clone() })
 }
 
 #[cfg(test)]
@@ -99,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    fn service(name: &str, address: &str) -> Service {
+    fn object(name: &str, address: &str) -> Service {
         let spec = json!({"clusterIP": address, "ports": [{"port": 443}]});
         serde_json::from_value(json!({"metadata": {"namespace": "default", "name": name}, "spec": spec})).unwrap()
     }
@@ -111,17 +135,17 @@ mod tests {
     #[test]
     fn nothing_is_known_before_the_first_list_is_complete() {
         use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let mut services = Services::default();
+        let mut services = Known::new(service);
         assert_eq!(names(services.apply(Init)), None);
-        assert_eq!(names(services.apply(InitApply(service("kubernetes", "10.96.0.1")))), None);
+        assert_eq!(names(services.apply(InitApply(object("kubernetes", "10.96.0.1")))), None);
         assert_eq!(names(services.apply(InitDone)), Some(vec!["kubernetes".to_owned()]));
         assert_eq!(names(services.apply(InitDone)), Some(vec![]), "an empty list is one");
-        services.apply(Apply(service("a", "10.96.0.2")));
+        services.apply(Apply(object("a", "10.96.0.2")));
         // Listed again: the old list counts until the new one is complete.
         assert_eq!(names(services.apply(Init)), None);
-        assert_eq!(names(services.apply(InitApply(service("b", "10.96.0.3")))), None);
+        assert_eq!(names(services.apply(InitApply(object("b", "10.96.0.3")))), None);
         assert_eq!(names(services.apply(InitDone)), Some(vec!["b".to_owned()]));
-        assert_eq!(names(services.apply(Apply(service("b", "None")))), Some(vec![]));
-        assert_eq!(names(services.apply(Delete(service("b", "None")))), Some(vec![]));
+        assert_eq!(names(services.apply(Apply(object("b", "None")))), Some(vec![]));
+        assert_eq!(names(services.apply(Delete(object("b", "None")))), Some(vec![]));
     }
 }

@@ -5,11 +5,11 @@
 //! top of `pods`: imports all other folders, and none imports it.
 
 mod admit;
+mod cluster_watch;
 mod engine_watch;
 mod orphan_logs;
 mod orphans;
 mod running_containers;
-mod service_watch;
 mod sources;
 mod static_pods;
 mod worker_set;
@@ -120,7 +120,10 @@ impl Pods {
         let (static_tx, static_pods) = watch::channel(None);
         let (mirror_pods_tx, mirror_pods) = watch::channel(MirrorPods::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(service_watch::run(client.clone(), channels.services, shutdown.clone()));
+        let services = Api::all(client.clone());
+        tasks.spawn(cluster_watch::run(services, cluster_watch::service, channels.services, shutdown.clone()));
+        let (classes, read) = (Api::all(client.clone()), cluster_watch::runtime_handler);
+        tasks.spawn(cluster_watch::run(classes, read, channels.runtime_classes, shutdown.clone()));
         tasks.spawn(static_pods::run(config.static_pods_dir, config.node_name, static_tx, shutdown.clone()));
         let node = context.node.node.clone();
         tasks.spawn(static_pods::mirror_pods::run(client.clone(), node, mirror_pods, shutdown.clone()));

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::{probes::ProbeType, resize::ResizeStep, step_key::StepKey};
+use crate::cgroup::tree::Resource;
 
 /// One step that a worker starts. The steps of one plan do not depend on each other and run side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +50,10 @@ pub(crate) enum Action {
     },
     /// Apply one resource of the spec to a running container.
     Resize(ResizeStep),
+    /// Apply one resource of the spec to the pod's own cgroup.
+    ResizePod {
+        resource: Resource,
+    },
     /// Cut the grace period of a container that is being stopped.
     ShortenGrace {
         id: String,
@@ -107,7 +112,7 @@ impl Action {
             Self::PreStop { id, .. } => StepKey::PreStop(id.clone()),
             Self::ShortenPreStop { id, .. } | Self::CutPreStop { id } => StepKey::BoundPreStop(id.clone()),
             Self::PostStart { id, .. } => StepKey::PostStart(id.clone()),
-            Self::Resize(_) => StepKey::Resize,
+            Self::Resize(_) | Self::ResizePod { .. } => StepKey::Resize,
             Self::Probe { container, probe, .. } => StepKey::Probe(container.clone(), *probe),
             Self::ShortenGrace { id, .. } => StepKey::ShortenGrace(id.clone()),
             Self::CleanUp => StepKey::CleanUp,

@@ -10,6 +10,7 @@ pub(crate) mod kill;
 pub(crate) mod observed;
 pub(crate) mod patch;
 pub(crate) mod plan;
+pub(crate) mod pod_limits;
 pub(crate) mod probes;
 pub(crate) mod reasons;
 pub(crate) mod resize;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey, volumes::VolumeState};
 use crate::engine::{
-    inspect::{Instance, State},
+    inspect::{Instance, Limits, State},
     names::SANDBOX_NAME,
 };
 
@@ -94,6 +94,8 @@ pub(crate) struct Observed {
     pub(crate) adopted_at: Option<Timestamp>,
     /// Resources that the node has allocated to the containers; `None` for a pod that is never resized.
     pub(crate) allocated: Option<Allocated>,
+    /// The limits that the pod's own cgroup was given; `None` before it was given some.
+    pub(crate) pod_limits: Option<Limits>,
     /// The decision on a resize, while the spec asks for other resources than the containers have.
     pub(crate) resize: Option<ResizeDecision>,
     pub(crate) resize_failure: Option<Failure>,

@@ -102,6 +102,12 @@ impl PodView<'_> {
         for container in spec::ephemeral_containers(self.spec) {
             self.sync_ephemeral(&container, sandbox, &mut plan);
         }
+        if observed.resize == Some(ResizeDecision::Granted)
+            && let Some(resource) = resize::next_pod_step(self.spec, observed)
+            && self.is_retry_due(observed.resize_failure.as_ref(), &mut plan)
+        {
+            plan.push(Action::ResizePod { resource });
+        }
         if self.sync_init_containers(sandbox, &mut plan) {
             self.sync_main_containers(sandbox, &mut plan);
         } else {
@@ -260,7 +266,7 @@ impl PodView<'_> {
 
     /// Applies a granted resize to one container.
     fn actuate_resize(&self, container: &Container, instance: &Instance, grace: i64, plan: &mut Plan) {
-        match resize::resize_path(container, instance) {
+        match resize::resize_path(self.spec, container, instance) {
             Some(ResizePath::Restart) => {
                 let message = format!("Container {} resize requires restart", container.name);
                 self.stop(StopOrder::new(instance, grace, message), plan);

@@ -9,8 +9,14 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 
+use windlass_kit::{
+    objects::resources::{amount, limit},
+    quantity::Quantity,
+};
+
 use super::{
     observed::{Observed, ResizeDecision},
+    pod_limits::pod_limits,
     spec,
     view::PodView,
 };
@@ -35,8 +41,8 @@ pub(crate) enum ResizePath {
 }
 
 /// How a running container gets the resources of its spec; `None` when it has them.
-pub(crate) fn resize_path(container: &Container, instance: &Instance) -> Option<ResizePath> {
-    let (is, wanted) = (instance.limits, container_limits(container));
+pub(crate) fn resize_path(spec: &PodSpec, container: &Container, instance: &Instance) -> Option<ResizePath> {
+    let (is, wanted) = (instance.limits, container_limits(spec.resources.as_ref(), container));
     if !instance.is_running() || is == wanted {
         return None;
     }
@@ -57,8 +63,6 @@ pub(crate) struct ResizeStep {
     pub(crate) container: String,
     pub(crate) id: String,
     pub(crate) resource: Resource,
-    /// No other container needs a step of this resource: the pod's cgroup may shrink after it.
-    pub(crate) last: bool,
     /// The containers whose memory limit is to shrink, this one or others.
     pub(crate) shrinking: Vec<ShrinkingMemory>,
 }
@@ -78,8 +82,8 @@ pub(crate) struct ShrinkingMemory {
 pub(crate) fn next_step(spec: &PodSpec, observed: &Observed) -> Option<ResizeStep> {
     let all = spec::all_containers(spec).filter_map(|(c, _)| Some((c, observed.newest(&c.name)?)));
     let in_place: Vec<(&Container, &Instance, Limits)> = all
-        .filter(|(container, instance)| resize_path(container, instance) == Some(ResizePath::InPlace))
-        .map(|(container, instance)| (container, instance, container_limits(container)))
+        .filter(|(container, instance)| resize_path(spec, container, instance) == Some(ResizePath::InPlace))
+        .map(|(container, instance)| (container, instance, container_limits(spec.resources.as_ref(), container)))
         .collect();
     // No limit is the largest.
     let shrinks = |is: i64, wanted: i64| wanted > 0 && (is == 0 || wanted < is);
@@ -104,15 +108,30 @@ pub(crate) fn next_step(spec: &PodSpec, observed: &Observed) -> Option<ResizeSte
         container: container.name.clone(),
         id: instance.id.clone(),
         resource,
-        last: changes.len() == 1,
         shrinking: shrinking
             .map(|(container, instance, _)| ShrinkingMemory {
                 container: container.name.clone(),
                 id: instance.id.clone(),
-                limit: container_limits(container).memory,
+                limit: container_limits(spec.resources.as_ref(), container).memory,
             })
             .collect(),
     })
+}
+
+/// The resource of the pod's own cgroup that is to become what the spec says, once no container needs a step any more:
+/// it grows before each of them, and shrinks after all.
+pub(crate) fn next_pod_step(spec: &PodSpec, observed: &Observed) -> Option<Resource> {
+    let (is, wanted) = (observed.pod_limits?, pod_limits(spec));
+    let running = spec::all_containers(spec).filter_map(|(c, _)| Some((c, observed.newest(&c.name)?)));
+    let mut waits = running.filter(|(container, instance)| resize_path(spec, container, instance).is_some());
+    if waits.next().is_some() {
+        return None;
+    }
+    match (is.memory != wanted.memory, is != wanted) {
+        (true, _) => Some(Resource::Memory),
+        (false, true) => Some(Resource::Cpu),
+        (false, false) => None,
+    }
 }
 
 /// Why memory limits may not shrink now; `None` where they may. Below what is in use a limit would have the kernel kill
@@ -156,12 +175,16 @@ impl PodView<'_> {
         if observed.allocated.as_ref().is_some_and(|allocated| allocated.differs(self.spec)) {
             return true;
         }
+        if observed.has_running() && observed.pod_limits.is_some_and(|is| is != pod_limits(self.spec)) {
+            return true;
+        }
         let all = spec::all_containers(self.spec);
         all.filter_map(|(c, role)| Some((c, role, observed.newest(&c.name)?))).any(|(container, role, instance)| {
             match &instance.state {
-                State::Running { .. } => resize_path(container, instance).is_some(),
+                State::Running { .. } => resize_path(self.spec, container, instance).is_some(),
                 State::Exited(exit) => {
-                    instance.limits != container_limits(container) && self.restarts(container, role, instance, exit)
+                    instance.limits != container_limits(self.spec.resources.as_ref(), container)
+                        && self.restarts(container, role, instance, exit)
                 }
                 State::Created => false,
             }
@@ -176,21 +199,29 @@ pub(crate) fn is_resize_blocked(observed: &Observed) -> bool {
 
 /// The resources that a container has by its cgroup's `limits`; `None` where its spec names none. Its memory request is
 /// the spec's, since Docker does not know it.
-pub(crate) fn actual_resources(container: &Container, limits: Limits) -> Option<ResourceRequirements> {
+pub(crate) fn actual_resources(
+    whole: Option<&ResourceRequirements>,
+    container: &Container,
+    limits: Limits,
+) -> Option<ResourceRequirements> {
     let wanted = container.resources.clone().filter(|r| *r != ResourceRequirements::default())?;
-    let mut bounds: BTreeMap<String, ApiQuantity> = wanted.limits.unwrap_or_default();
-    let mut put = |resource: &str, value: i64, text: String| {
-        if value > 0 {
-            bounds.insert(resource.to_owned(), ApiQuantity(text));
-        } else {
-            bounds.remove(resource);
-        }
+    // What it has of the pod as a whole is not its own.
+    let inherits = |resource: &str| {
+        limit(container, resource).is_none_or(Quantity::is_zero)
+            && amount(whole.and_then(|r| r.limits.as_ref()), resource).is_some()
     };
-    put("cpu", limits.cpu_quota, format!("{}m", limits.cpu_quota * 1000 / CPU_PERIOD));
-    put("memory", limits.memory, in_units(limits.memory));
+    let inherited = ["cpu", "memory"].map(inherits);
+    let mut bounds: BTreeMap<String, ApiQuantity> = wanted.limits.unwrap_or_default();
+    let mut put = |resource: &str, inherited: bool, value: i64, text: String| match (inherited, value > 0) {
+        (true, _) => {}
+        (false, true) => drop(bounds.insert(resource.to_owned(), ApiQuantity(text))),
+        (false, false) => drop(bounds.remove(resource)),
+    };
+    put("cpu", inherited[0], limits.cpu_quota, format!("{}m", limits.cpu_quota * 1000 / CPU_PERIOD));
+    put("memory", inherited[1], limits.memory, in_units(limits.memory));
     let mut requests = wanted.requests.unwrap_or_default();
     // Two shares are what a container without a request has.
-    let milli = if limits.cpu_shares > 2 { (limits.cpu_shares * 1000 + 1023) / 1024 } else { 0 };
+    let milli = if limits.cpu_shares > 2 { milli_of_shares(limits.cpu_shares) } else { 0 };
     if milli > 0 || bounds.contains_key("cpu") {
         requests.insert("cpu".to_owned(), ApiQuantity(format!("{milli}m")));
     } else {
@@ -199,8 +230,13 @@ pub(crate) fn actual_resources(container: &Container, limits: Limits) -> Option<
     Some(ResourceRequirements { limits: Some(bounds), requests: Some(requests), ..wanted })
 }
 
+/// Millicores of CPU shares: what they were made of.
+pub(crate) fn milli_of_shares(shares: i64) -> i64 {
+    (shares * 1000 + 1023) / 1024
+}
+
 /// Bytes in the largest binary unit that divides them, as the API writes quantities.
-fn in_units(bytes: i64) -> String {
+pub(crate) fn in_units(bytes: i64) -> String {
     let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
     let whole = units.into_iter().find(|(shift, _)| bytes % (1i64 << shift) == 0);
     whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
@@ -221,15 +257,22 @@ pub(crate) fn with_allocated_resources(container: &Container, observed: &Observe
 
 /// The pod with the resources that its containers have, where those differ from its spec.
 pub(crate) fn with_actual_resources(pod: &Pod, observed: &Observed) -> Pod {
-    if let Some(allocated) = &observed.allocated {
-        return allocated.applied_to(pod);
+    match &observed.allocated {
+        Some(allocated) => allocated.applied_to(pod),
+        None => with_limits_of_containers(pod, observed),
     }
+}
+
+/// The pod with the limits that its containers have now, whatever is allocated to them: in the middle of a resize those
+/// differ.
+pub(crate) fn with_limits_of_containers(pod: &Pod, observed: &Observed) -> Pod {
     let mut pod = pod.clone();
     let Some(spec) = &mut pod.spec else { return pod };
+    let whole = spec.resources.clone();
     for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
         if let Some(instance) = observed.newest(&container.name)
-            && instance.limits != container_limits(container)
-            && let Some(actual) = actual_resources(container, instance.limits)
+            && instance.limits != container_limits(whole.as_ref(), container)
+            && let Some(actual) = actual_resources(whole.as_ref(), container, instance.limits)
         {
             container.resources = Some(actual);
         }
@@ -275,7 +318,7 @@ mod tests {
             let pod = Pod { spec: Some(spec.clone()), ..Pod::default() };
             assert_eq!(is_due(&pod, &observed), wanted, "{code} {memory}");
             let actual = with_actual_resources(&pod, &observed).spec.unwrap();
-            assert_eq!(container_limits(&actual.containers[0]).memory, memory);
+            assert_eq!(container_limits(None, &actual.containers[0]).memory, memory);
         }
     }
 
@@ -291,17 +334,7 @@ mod tests {
         )
         .unwrap();
         let mut observed = Observed::default();
-        let has = |name: &str, limits: Limits, observed: &mut Observed| {
-            let made: bollard::models::ContainerInspectResponse = serde_json::from_value(serde_json::json!({
-                "Id": name, "Name": format!("/k8s_{name}_p_n_u_0"),
-                "State": {"Status": "running", "Running": true, "StartedAt": "2026-01-01T00:00:00Z"},
-                "HostConfig": {"Memory": limits.memory, "CpuShares": limits.cpu_shares, "CpuQuota": limits.cpu_quota},
-                "Config": {"Labels": {"io.kubernetes.pod.uid": "u", "io.kubernetes.pod.name": "p",
-                    "io.kubernetes.pod.namespace": "n", "io.kubernetes.container.name": name,
-                    "io.kubernetes.docker.type": "container"}}}))
-            .unwrap();
-            observed.upsert(Instance::read(&made).unwrap());
-        };
+        let has = |name: &str, limits: Limits, observed: &mut Observed| observed.upsert(running(name, limits));
         let before = Limits { memory: 32 << 20, cpu_shares: 2, cpu_quota: 0 };
         for name in ["grows", "shrinks", "restarts", "same"] {
             has(name, before, &mut observed);
@@ -309,9 +342,9 @@ mod tests {
         let mut steps = Vec::new();
         while let Some(step) = next_step(&spec, &observed) {
             let shrinking: Vec<_> = step.shrinking.iter().map(|s| (s.container.as_str(), s.limit)).collect();
-            steps.push(format!("{:?} {} {} {shrinking:?}", step.resource, step.container, step.last));
+            steps.push(format!("{:?} {} {shrinking:?}", step.resource, step.container));
             let container = spec.containers.iter().find(|c| c.name == step.container).unwrap();
-            let (is, wanted) = (observed.newest(&step.container).unwrap().limits, container_limits(container));
+            let (is, wanted) = (observed.newest(&step.container).unwrap().limits, container_limits(None, container));
             let next = match step.resource {
                 Resource::Memory => Limits { memory: wanted.memory, ..is },
                 Resource::Cpu => Limits { memory: is.memory, ..wanted },
@@ -320,13 +353,67 @@ mod tests {
         }
         assert_eq!(
             steps,
-            [
-                r#"Memory shrinks false [("shrinks", 16777216)]"#,
-                "Memory grows true []",
-                "Cpu grows false []",
-                "Cpu shrinks true []",
-            ]
+            [r#"Memory shrinks [("shrinks", 16777216)]"#, "Memory grows []", "Cpu grows []", "Cpu shrinks []",]
         );
+    }
+
+    /// A resize that shrinks the pod as a whole: the containers first, those without a limit of their own too, then the
+    /// pod, memory before CPU. In its middle the agent may be started again.
+    #[test]
+    fn the_pod_shrinks_after_its_containers() {
+        let spec = |memory: &str, cpu: &str| -> PodSpec {
+            let text = format!(
+                r#"{{"resources":{{"limits":{{"memory":"{memory}","cpu":"{cpu}"}}}},
+                    "containers":[{{"name":"c"}},{{"name":"own","resources":{{"limits":{{"memory":"8Mi","cpu":"1"}}}}}}]}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let (large, small) = (spec("64Mi", "2"), spec("32Mi", "1"));
+        let with = |of: &PodSpec| {
+            let mut observed = Observed { allocated: Some(Allocated::of(of)), ..Observed::default() };
+            for container in &of.containers {
+                let limits = container_limits(of.resources.as_ref(), container);
+                observed.upsert(running(&container.name, limits));
+            }
+            Observed { pod_limits: Some(pod_limits(of)), ..observed }
+        };
+        let pod = Pod { spec: Some(small.clone()), ..Pod::default() };
+        let mut observed = with(&large);
+        assert!(is_due(&pod, &observed), "the spec asks for less than is allocated");
+        let shown = |pod: &Pod| {
+            let spec = pod.spec.as_ref().unwrap();
+            (pod_limits(spec).memory, container_limits(spec.resources.as_ref(), &spec.containers[0]).memory)
+        };
+        // Before it is evaluated, whoever starts the agent again gives the pod what it has.
+        assert_eq!(shown(&with_actual_resources(&pod, &observed)), (64 << 20, 64 << 20));
+        observed.allocated = Some(Allocated::of(&small));
+        assert!(is_due(&pod, &observed), "it is granted, and nothing has been done");
+        assert_eq!(next_pod_step(&small, &observed), None, "a container still has more");
+        let step = next_step(&small, &observed).unwrap();
+        assert_eq!((step.container.as_str(), step.resource), ("c", Resource::Memory));
+        let allocated = with_actual_resources(&pod, &observed);
+        let has = with_limits_of_containers(&allocated, &observed);
+        assert_eq!(has.spec.unwrap().containers[0].resources, None, "what is the pod's is not told as its own");
+        observed.upsert(running("c", container_limits(small.resources.as_ref(), &small.containers[0])));
+        assert_eq!((next_step(&small, &observed), next_pod_step(&small, &observed)), (None, Some(Resource::Memory)));
+        let (is, wanted) = (pod_limits(&large), pod_limits(&small));
+        observed.pod_limits = Some(Limits { memory: wanted.memory, ..is });
+        assert_eq!(next_pod_step(&small, &observed), Some(Resource::Cpu));
+        assert!(is_due(&pod, &observed));
+        observed.pod_limits = Some(wanted);
+        assert!(next_pod_step(&small, &observed).is_none() && !is_due(&pod, &observed));
+    }
+
+    fn running(name: &str, limits: Limits) -> Instance {
+        let made: bollard::models::ContainerInspectResponse = serde_json::from_value(serde_json::json!({
+            "Id": name, "Name": format!("/k8s_{name}_p_n_u_0"),
+            "State": {"Status": "running", "Running": true, "StartedAt": "2026-01-01T00:00:00Z"},
+            "HostConfig": {"Memory": limits.memory, "CpuShares": limits.cpu_shares, "CpuQuota": limits.cpu_quota},
+            "Config": {"Labels": {"io.kubernetes.pod.uid": "u", "io.kubernetes.pod.name": "p",
+                "io.kubernetes.pod.namespace": "n", "io.kubernetes.container.name": name,
+                "io.kubernetes.docker.type": "container"}}}))
+        .unwrap();
+        Instance::read(&made).unwrap()
     }
 
     /// The texts are those of kubelet's `validateMemoryResizeAction`.
@@ -397,10 +484,10 @@ mod tests {
             Limits { memory: 1_000_001, cpu_shares: 2, cpu_quota: 0 },
             Limits { memory: 0, cpu_shares: 2, cpu_quota: 50_000 },
         ] {
-            let actual = Container { resources: actual_resources(&container, limits), ..container.clone() };
-            assert_eq!(container_limits(&actual), limits, "{:?}", actual.resources);
+            let actual = Container { resources: actual_resources(None, &container, limits), ..container.clone() };
+            assert_eq!(container_limits(None, &actual), limits, "{:?}", actual.resources);
             assert_eq!(request(&actual, "memory").map(Quantity::units), Some(1 << 30));
         }
-        assert_eq!(actual_resources(&Container::default(), Limits::default()), None);
+        assert_eq!(actual_resources(None, &Container::default(), Limits::default()), None);
     }
 }

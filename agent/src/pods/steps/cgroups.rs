@@ -12,7 +12,10 @@ use crate::{
         limits::pod_cgroup,
         tree::{PodCgroup, Values},
     },
-    pods::{container::qos, lifecycle::spec},
+    pods::{
+        container::qos,
+        lifecycle::{pod_limits::pod_limits, spec},
+    },
 };
 
 /// What a pod's spec makes of its cgroup; `None` without a spec.
@@ -26,17 +29,25 @@ pub(super) fn wanted_cgroup(context: &PodContext, pod: &Pod) -> Option<PodCgroup
             swap: Some(qos::pod_swap_limit(pod, spec, context.node_swap)),
             pids: Some(context.node.config.pod_pids_limit),
             pages: Some(qos::pod_huge_pages(spec)),
-            ..Values::of(&qos::pod_limits(spec))
+            ..Values::of(&pod_limits(spec))
         },
     })
 }
 
-/// Applies the limits of a pod's spec to its cgroup.
+/// Applies the limits of a pod's spec to its cgroup, but for what that has more.
 pub(super) async fn apply_pod_cgroup(context: &PodContext, pod: &Pod) {
     if let Some(wanted) = wanted_cgroup(context, pod) {
         let began = Instant::now();
-        context.node.cgroups.set_pod(spec::uid(pod), wanted).await;
+        context.node.cgroups.grow_pod(spec::uid(pod), &wanted).await;
         context.node.metrics.cgroup_seconds.observe_duration(["update"], began.elapsed());
+    }
+}
+
+/// Takes over the cgroup of an adopted pod: with the resources that are `allocated` to it, and no less than its `running`
+/// containers have, since a resize may have stopped between the two.
+pub(super) async fn adopt_pod_cgroup(context: &PodContext, allocated: &Pod, running: &Pod) {
+    if let (Some(wanted), Some(has)) = (wanted_cgroup(context, allocated), wanted_cgroup(context, running)) {
+        context.node.cgroups.adopt_pod(spec::uid(allocated), wanted.grown(&has)).await;
     }
 }
 
@@ -44,7 +55,7 @@ pub(super) async fn apply_pod_cgroup(context: &PodContext, pod: &Pod) {
 pub(super) fn apply_container_cgroup(context: &PodContext, pod: &Pod, name: &str, id: &str) {
     if let Some(container) = pod.spec.as_ref().and_then(|spec| spec::container(spec, name)) {
         let limits = ContainerLimits {
-            pages: qos::huge_pages(&container),
+            pages: pod.spec.as_ref().map(|spec| qos::huge_pages_within(spec, &container)).unwrap_or_default(),
             swap: qos::swap_limit(pod, &container, context.node_swap),
             oom_group: !context.node.config.single_process_oom_kill,
         };

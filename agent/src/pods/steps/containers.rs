@@ -18,7 +18,6 @@ use super::{
     context::PodContext,
     host_files, mounts,
     outcome::{Outcome, StepError},
-    runtime,
     sandbox::ensure_pod_files,
 };
 use crate::{
@@ -40,7 +39,7 @@ use crate::{
         },
         lifecycle::{
             reasons,
-            resize::{self, ResizeStep},
+            resize::{self, ResizeStep, ShrinkingMemory},
             resize_message::resize_message,
             spec,
         },
@@ -54,6 +53,8 @@ pub(crate) struct CreateRequest {
     pub(crate) container: Container,
     pub(crate) attempt: u32,
     pub(crate) sandbox: String,
+    /// Docker's runtime of the sandbox, where the pod has a RuntimeClass.
+    pub(crate) runtime: Option<String>,
     pub(crate) image_id: String,
     pub(crate) image_shown: String,
     pub(crate) image_user: String,
@@ -95,7 +96,6 @@ async fn create_container(context: &PodContext, pod: &Pod, request: CreateReques
     let message_file = context.message_file(uid, &container.name, request.attempt);
     host_files::make_message_file(&message_file).map_err(config_error)?;
     let seccomp = seccomp(context, pod_spec, container).map_err(config_error)?;
-    let runtime = runtime(context, pod_spec).await?;
     let dir = context.pod_dir(uid);
     let (mounts, variables) = {
         let (dir, container, volumes) = (dir.clone(), container.clone(), Arc::clone(&request.volumes));
@@ -120,7 +120,8 @@ async fn create_container(context: &PodContext, pod: &Pod, request: CreateReques
         devices: &devices,
         message_file: &message_file,
     };
-    let host = HostContext { seccomp: seccomp.as_deref(), runtime: runtime.as_deref(), ..host_context(context, &dir) };
+    let host =
+        HostContext { seccomp: seccomp.as_deref(), runtime: request.runtime.as_deref(), ..host_context(context, &dir) };
     let (name, mut body) = container_config::container(&config, &host).map_err(config_error)?;
     let labels = body.labels.get_or_insert_default();
     labels.insert(names::IMAGE_SHOWN.to_owned(), request.image_shown.clone());
@@ -151,7 +152,8 @@ fn created_instance(id: String, pod: &Pod, spec: &PodSpec, request: CreateReques
         log_path: String::new(),
         addresses: Vec::new(),
         grace: spec.termination_grace_period_seconds,
-        limits: container_limits(container),
+        limits: container_limits(spec.resources.as_ref(), container),
+        runtime: String::new(),
         message_from_log: container.termination_message_policy.as_deref() == Some(names::FROM_LOG),
         user: None,
     }
@@ -340,18 +342,16 @@ async fn resize_container(
 ) -> Result<Option<Instance>, StepError> {
     let failed = |error: EngineError| StepError::of(reasons::ERROR, &error);
     let (engine, uid) = (&context.node.engine, spec::uid(&target.pod));
-    let wanted = wanted_cgroup(context, &target.pod);
-    if let Some(wanted) = &wanted {
-        if let Some(why) = refused(context, uid, wanted, step) {
+    if let Some(wanted) = wanted_cgroup(context, &target.pod) {
+        if let Some(why) = refused(context, uid, &wanted, step.resource, &step.shrinking) {
             return Err(StepError::new(reasons::ERROR, why));
         }
-        // More for the pod before more for the container, since a cgroup gets no more than its parent; less after.
-        context.node.cgroups.set_resource(uid, wanted, step.resource, true).await;
+        // More for the pod before more for the container, since a cgroup gets no more than its parent; less when all
+        // containers have less.
+        context.node.cgroups.set_resource(uid, &wanted, step.resource, true).await;
     }
-    engine.update(&target.id, &container_limits(&target.container), step.resource).await.map_err(failed)?;
-    if let Some(wanted) = wanted.filter(|_| step.last) {
-        context.node.cgroups.set_resource(uid, &wanted, step.resource, false).await;
-    }
+    let whole = target.pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+    engine.update(&target.id, &container_limits(whole, &target.container), step.resource).await.map_err(failed)?;
     // Docker has set the container's swap, too.
     apply_container_cgroup(context, &target.pod, &target.container.name, &target.id);
     Ok(match engine.inspect(&target.id).await.map_err(failed)? {
@@ -360,20 +360,39 @@ async fn resize_container(
     })
 }
 
+/// Applies one resource of the spec to the pod's own cgroup: after its containers have theirs.
+pub(crate) async fn resize_pod(context: Arc<PodContext>, pod: Arc<Pod>, resource: Resource) -> Outcome {
+    let Some(wanted) = wanted_cgroup(&context, &pod) else { return Outcome::PodResized(Ok(())) };
+    let uid = spec::uid(&pod);
+    if let Some(why) = refused(&context, uid, &wanted, resource, &[]) {
+        let message = resize_message(&pod, "error", &why);
+        context.event(&pod, None, Severity::Warning, "ResizeError", message);
+        return Outcome::PodResized(Err(StepError::new(reasons::ERROR, why)));
+    }
+    context.node.cgroups.set_resource(uid, &wanted, resource, false).await;
+    Outcome::PodResized(Ok(()))
+}
+
 /// Why the memory limits of a pod may not shrink now, if so.
-fn refused(context: &PodContext, uid: &str, wanted: &PodCgroup, step: &ResizeStep) -> Option<String> {
-    if step.resource != Resource::Memory {
+fn refused(
+    context: &PodContext,
+    uid: &str,
+    wanted: &PodCgroup,
+    resource: Resource,
+    shrinking: &[ShrinkingMemory],
+) -> Option<String> {
+    if resource != Resource::Memory {
         return None;
     }
     let is = context.node.cgroups.pod(uid).and_then(|is| is.values.memory).unwrap_or(0);
     let limit = wanted.values.memory.filter(|limit| *limit > 0 && (is == 0 || *limit < is));
-    if limit.is_none() && step.shrinking.is_empty() {
+    if limit.is_none() && shrinking.is_empty() {
         return None;
     }
-    let ids: Vec<&str> = step.shrinking.iter().map(|s| s.id.as_str()).collect();
+    let ids: Vec<&str> = shrinking.iter().map(|s| s.id.as_str()).collect();
     let (pod, each) = context.node.cgroups.memory_in_use(&wanted.name, &ids);
     let containers: Vec<_> =
-        step.shrinking.iter().zip(each).map(|(s, used)| (s.container.as_str(), s.limit, used)).collect();
+        shrinking.iter().zip(each).map(|(s, used)| (s.container.as_str(), s.limit, used)).collect();
     resize::refused_shrinking(limit.map(|limit| (limit, pod)), &containers)
 }
 

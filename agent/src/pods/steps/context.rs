@@ -15,7 +15,7 @@ use windlass_kit::{
     resolv_conf,
 };
 
-use super::host_facts;
+use super::{host_facts, runtime_class::RuntimeHandlers};
 use crate::{
     Config, ContainerRecord, Pressure,
     cgroup::Cgroups,
@@ -94,6 +94,7 @@ pub(crate) struct PodContext {
     pub(crate) engine_health: watch::Receiver<Health>,
     pub(crate) engine_info: watch::Receiver<Info>,
     pub(crate) services: watch::Receiver<ServiceList>,
+    pub(crate) runtime_handlers: watch::Receiver<RuntimeHandlers>,
     /// Bytes of memory of the machine.
     pub(crate) node_memory: i64,
     pub(crate) node_swap: NodeSwap,
@@ -114,6 +115,7 @@ pub(crate) struct ContextChannels {
     pub(crate) engine_health: watch::Sender<Health>,
     pub(crate) engine_info: watch::Sender<Info>,
     pub(crate) services: watch::Sender<ServiceList>,
+    pub(crate) runtime_classes: watch::Sender<RuntimeHandlers>,
     pub(crate) running: mpsc::Receiver<RunningContainers>,
 }
 
@@ -122,6 +124,7 @@ impl PodContext {
         let (health_tx, engine_health) = watch::channel(Health::Unknown);
         let (info_tx, engine_info) = watch::channel(Info::default());
         let (services_tx, services) = watch::channel(None);
+        let (classes_tx, runtime_handlers) = watch::channel(None);
         let (running, running_rx) = mpsc::channel(RUNNING_QUEUE_CAPACITY);
         let volumes = Volumes::new(
             node.config.data_dir.join("pods"),
@@ -143,6 +146,7 @@ impl PodContext {
             engine_health,
             engine_info,
             services,
+            runtime_handlers,
             node_memory,
             node_swap,
             negative_oom: AtomicBool::new(host_facts::negative_oom_allowed()),
@@ -157,6 +161,7 @@ impl PodContext {
             engine_health: health_tx,
             engine_info: info_tx,
             services: services_tx,
+            runtime_classes: classes_tx,
             running: running_rx,
         };
         (context, channels)

@@ -18,6 +18,7 @@ pub(crate) mod outcome;
 pub(crate) mod pidfd;
 mod probe;
 pub(crate) mod prober;
+pub(crate) mod runtime_class;
 mod sandbox;
 mod stop;
 pub(crate) mod teardown;
@@ -25,14 +26,10 @@ mod volumes;
 
 use std::{net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::{
-    core::v1::{Container, Pod, PodSpec},
-    node::v1::RuntimeClass,
-};
-use kube::Api;
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 pub(crate) use cleanup::{clean_up, delete_from_api};
-pub(crate) use containers::{CreateRequest, create, resize, start};
+pub(crate) use containers::{CreateRequest, create, resize, resize_pod, start};
 pub(crate) use hooks::HookResult;
 pub(crate) use images::ensure_image;
 pub(crate) use probe::{post_start, probe};
@@ -40,13 +37,7 @@ pub(crate) use sandbox::{create_sandbox, reattach_sandbox, remove_sandbox, start
 pub(crate) use stop::{pre_stop, remove, stop};
 pub(crate) use volumes::{prepare_volume, release_volumes};
 
-use self::{
-    context::PodContext,
-    outcome::{Outcome, StepError},
-    prober::ProbeTarget,
-};
-use super::lifecycle::reasons;
-use crate::node_authorizer::retry_forbidden;
+use self::{context::PodContext, outcome::Outcome, prober::ProbeTarget};
 
 /// One container of a pod whose hooks or probes are to be run, or that is resized.
 #[derive(Debug, Clone)]
@@ -70,15 +61,4 @@ pub(crate) async fn inspect(context: Arc<PodContext>, id: String) -> Outcome {
         other => other,
     };
     Outcome::Inspected { id, result }
-}
-
-/// Docker's runtime for a pod: the handler of its RuntimeClass.
-async fn runtime(context: &PodContext, spec: &PodSpec) -> Result<Option<String>, StepError> {
-    let Some(class) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
-    let failed = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);
-    let api: Api<RuntimeClass> = Api::all(context.node.client.clone());
-    let found = retry_forbidden(|| api.get_opt(class)).await;
-    let found = found.map_err(|e| failed(format!("failed to get RuntimeClass {class:?}: {e}")))?;
-    let found = found.ok_or_else(|| failed(format!("RuntimeClass {class:?} not found")))?;
-    Ok(Some(found.handler).filter(|handler| !handler.is_empty()))
 }

@@ -83,6 +83,8 @@ pub(crate) enum Outcome {
         id: String,
         result: Result<Option<Instance>, StepError>,
     },
+    /// The pod's own cgroup was resized.
+    PodResized(Result<(), StepError>),
     Removed {
         id: String,
         result: Result<(), StepError>,

@@ -6,13 +6,13 @@ use k8s_openapi::api::core::v1::{ContainerPort, Pod};
 use windlass_kit::{events::Severity, objects::requests::lasting_ports};
 
 use super::{
-    cgroups::apply_pod_cgroup,
+    cgroups::{adopt_pod_cgroup, apply_pod_cgroup},
     container_files,
     containers::host_context,
     context::PodContext,
     host_facts,
     outcome::{Outcome, StepError},
-    runtime,
+    runtime_class::runtime,
 };
 use crate::{
     engine::{
@@ -113,6 +113,7 @@ async fn create_and_describe(context: &PodContext, pod: &Pod, attempt: u32) -> R
         addresses,
         grace: None,
         limits: Limits::default(),
+        runtime: String::new(),
         message_from_log: false,
         user: None,
     })
@@ -120,23 +121,29 @@ async fn create_and_describe(context: &PodContext, pod: &Pod, attempt: u32) -> R
 
 /// Starts a sandbox and attaches its network; both may be done already.
 pub(crate) async fn start_sandbox(context: Arc<PodContext>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
-    Outcome::SandboxStarted(start_and_attach(&context, &pod, sandbox, false).await)
+    Outcome::SandboxStarted(start_and_attach(&context, &pod, sandbox, None).await)
 }
 
-/// Makes sure of the network of an adopted sandbox, which was just seen running: it need not be inspected again.
-pub(crate) async fn reattach_sandbox(context: Arc<PodContext>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
-    Outcome::SandboxStarted(start_and_attach(&context, &pod, sandbox, true).await)
+/// Makes sure of the network and the cgroup of an adopted sandbox, which was just seen running: it need not be inspected
+/// again. `pod` has the resources that are allocated to it, `running` those that its containers have.
+pub(crate) async fn reattach_sandbox(
+    context: Arc<PodContext>,
+    pod: Arc<Pod>,
+    running: Pod,
+    sandbox: Instance,
+) -> Outcome {
+    Outcome::SandboxStarted(start_and_attach(&context, &pod, sandbox, Some(&running)).await)
 }
 
 async fn start_and_attach(
     context: &PodContext,
     pod: &Pod,
     sandbox: Instance,
-    adopted: bool,
+    adopted: Option<&Pod>,
 ) -> Result<Instance, StepError> {
     let failed = |e: &EngineError| StepError::of(reasons::CREATE_POD_SANDBOX_ERROR, e);
     let id = sandbox.id.clone();
-    let running = if adopted {
+    let running = if adopted.is_some() {
         Some(sandbox.clone())
     } else {
         let _permit = context.engine_calls.acquire().await;
@@ -162,7 +169,7 @@ async fn start_and_attach(
             sandbox: id,
             pid,
             addresses: sandbox.addresses.clone(),
-            host_ports: host_ports(pod),
+            host_ports: open_host_ports(context, pod),
             bandwidth,
         };
         let refused = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);
@@ -172,20 +179,34 @@ async fn start_and_attach(
             write_pod_files(context, pod, &running.addresses).map_err(refused)?;
         }
     }
-    apply_pod_cgroup(context, pod).await;
+    match adopted {
+        Some(has) => adopt_pod_cgroup(context, pod, has).await,
+        None => apply_pod_cgroup(context, pod).await,
+    }
     Ok(running)
 }
 
-/// The host ports that a pod is given: what the scheduler and admission reserved, each once. A `hostIP` that cannot be
-/// read opens nothing, rather than all addresses.
-fn host_ports(pod: &Pod) -> Vec<HostPort> {
+/// The host ports that a pod is given; an event tells of those that are not opened.
+fn open_host_ports(context: &PodContext, pod: &Pod) -> Vec<HostPort> {
+    let (ports, unreadable) = host_ports(pod);
+    for port in unreadable {
+        let (ip, number) = (port.host_ip.as_deref().unwrap_or_default(), port.host_port.unwrap_or_default());
+        let message = format!("host port {number} is not opened: its hostIP {ip:?} is no IP address");
+        context.event(pod, None, Severity::Warning, "HostPortNotOpened", message);
+    }
+    ports
+}
+
+/// What the scheduler and admission reserved, each once, and the ports whose `hostIP` cannot be read: API servers of
+/// others take any text there. Such a port is opened nowhere, rather than at all addresses.
+fn host_ports(pod: &Pod) -> (Vec<HostPort>, Vec<&ContainerPort>) {
+    let address = |port: &ContainerPort| match port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+        Some(ip) => ip.parse().map(Some),
+        None => Ok(None),
+    };
     let read = |port: &ContainerPort| {
-        let host_ip = match port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
-            Some(ip) => Some(ip.parse().ok()?),
-            None => None,
-        };
         Some(HostPort {
-            host_ip,
+            host_ip: address(port).ok()?,
             host_port: u16::try_from(port.host_port?).ok().filter(|p| *p != 0)?,
             container_port: u16::try_from(port.container_port).ok()?,
             protocol: match port.protocol.as_deref() {
@@ -195,13 +216,14 @@ fn host_ports(pod: &Pod) -> Vec<HostPort> {
             },
         })
     };
+    let lasting = || pod.spec.iter().flat_map(lasting_ports).filter(|port| port.host_port.is_some_and(|p| p != 0));
     let mut ports: Vec<HostPort> = Vec::new();
-    for port in pod.spec.iter().flat_map(lasting_ports).filter_map(read) {
+    for port in lasting().filter_map(read) {
         if !ports.contains(&port) {
             ports.push(port);
         }
     }
-    ports
+    (ports, lasting().filter(|port| address(port).is_err()).collect())
 }
 
 /// Removes a sandbox without grace, for its process has nothing to save, and detaches its network meanwhile.
@@ -240,7 +262,10 @@ mod tests {
                     {"containerPort":56}]}]}}"#,
         )
         .unwrap();
-        let said: Vec<String> = host_ports(&pod)
+        let (ports, unreadable) = host_ports(&pod);
+        let unreadable: Vec<_> = unreadable.iter().map(|port| (port.host_port, port.host_ip.as_deref())).collect();
+        assert_eq!(unreadable, [(Some(55), Some("all"))]);
+        let said: Vec<String> = ports
             .iter()
             .map(|p| {
                 format!(

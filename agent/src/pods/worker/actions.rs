@@ -85,7 +85,9 @@ impl Worker {
         let key = action.key();
         let context = Arc::clone(&self.context);
         let pod = match action {
-            Action::StartSandbox { .. } | Action::Create { .. } => self.pod_with_actual_resources(),
+            Action::StartSandbox { .. } | Action::Create { .. } | Action::Start { .. } => {
+                self.pod_with_actual_resources()
+            }
             _ => self.pod.clone(),
         };
         match (action, pod) {
@@ -147,6 +149,7 @@ impl Worker {
                     self.push(key, steps::resize(context, target, step));
                 }
             }
+            (Action::ResizePod { resource }, Some(pod)) => self.push(key, steps::resize_pod(context, pod, resource)),
             (Action::DeleteFromApi, Some(pod)) => {
                 self.release_reservation();
                 self.push(key, steps::delete_from_api(context, pod));
@@ -240,9 +243,12 @@ impl Worker {
     fn create(&mut self, key: StepKey, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
         let Some(container) = pod.spec.as_ref().and_then(|s| spec::container(s, name)) else { return };
         let Some(ImageState::Present { id, shown, user }) = self.observed.images.get(name).cloned() else { return };
+        let has_class = pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).is_some_and(|c| !c.is_empty());
+        let runtime = self.observed.instance(&sandbox).map(|instance| instance.runtime.clone());
         let request = steps::CreateRequest {
             container,
             attempt,
+            runtime: runtime.filter(|runtime| has_class && !runtime.is_empty()),
             sandbox,
             image_id: id,
             image_shown: shown,

@@ -46,7 +46,9 @@ use super::{
         kill::KillReason,
         observed::{Observed, ResizeDecision},
         plan::{Desired, plan},
-        reasons, spec,
+        reasons,
+        resize::{with_actual_resources, with_limits_of_containers},
+        spec,
         step_key::StepKey,
         time::{normalize_times, saturating_add, shift},
         volumes::MOUNT_TIMEOUT,
@@ -272,6 +274,9 @@ impl Worker {
         self.cancellations.remove(&key);
         self.observe_outcome(&outcome);
         self.apply_outcome(outcome);
+        if matches!(key, StepKey::Container(_) | StepKey::Create(_) | StepKey::Resize) {
+            self.observed.pod_limits = self.context.node.cgroups.pod(&self.uid).and_then(|is| is.limits());
+        }
         if let StepKey::Inspect(id) = key
             && self.inspect_again.remove(&id)
         {
@@ -380,8 +385,11 @@ impl Worker {
         let Some(pod) = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none()) else { return };
         let Some(sandbox) = self.observed.sandbox().filter(|s| s.is_running()).cloned() else { return };
         if self.context.is_engine_up() {
+            // What the spec asks for is evaluated first.
+            let allocated = Arc::new(with_actual_resources(&pod, &self.observed));
+            let running = with_limits_of_containers(&allocated, &self.observed);
             let key = Action::StartSandbox { id: sandbox.id.clone() }.key();
-            self.push(key, steps::reattach_sandbox(Arc::clone(&self.context), pod, sandbox));
+            self.push(key, steps::reattach_sandbox(Arc::clone(&self.context), allocated, running, sandbox));
         }
     }
 }

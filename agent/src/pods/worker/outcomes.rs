@@ -91,7 +91,8 @@ impl Worker {
                     None => self.observed.remove(&id),
                 }
             }
-            Outcome::Resized { result: Err(error), .. } => {
+            Outcome::PodResized(Ok(())) => self.observed.resize_failure = None,
+            Outcome::Resized { result: Err(error), .. } | Outcome::PodResized(Err(error)) => {
                 let count = self.observed.resize_failure.as_ref().map_or(1, |f| f.count + 1);
                 self.observed.resize_failure = self.failure(error, count, now);
             }

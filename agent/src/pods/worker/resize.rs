@@ -48,28 +48,40 @@ impl Worker {
             }
             _ => {}
         }
-        let decision = self.evaluate_resize(&pod, now);
+        let mut decision = self.evaluate_resize(&pod, now);
+        if decision == ResizeDecision::Granted
+            && let Err(why) = self.allocate(pod_spec)
+        {
+            self.context.set_reservation(&self.uid, Some(self.current_reservation(&pod)));
+            decision = ResizeDecision::Deferred(why);
+        }
+        self.tell_resize(&pod, &decision);
         let deferred = matches!(decision, ResizeDecision::Deferred(_));
         if !deferred {
             self.resize_deferred_at = None;
-        }
-        if decision == ResizeDecision::Granted {
-            self.allocate(pod_spec);
         }
         self.observed.resize = Some(decision);
         self.resize_retry_at = deferred.then(|| saturating_add(now, DEFERRED_RETRY));
         self.resize_retry_at
     }
 
-    /// Asks whether the node can give the resources of the spec, and records an event where the answer is a new one.
+    /// What the pod has of the node now.
+    fn current_reservation(&self, pod: &Pod) -> Reservation {
+        Reservation::of(&resize::with_actual_resources(pod, &self.observed))
+    }
+
+    /// Asks whether the node can give the resources of the spec.
     fn evaluate_resize(&mut self, pod: &Pod, now: Timestamp) -> ResizeDecision {
         // A resize that was deferred before the agent started keeps its age.
         let since = *self.resize_deferred_at.get_or_insert(resize::pending_since(pod).unwrap_or(now));
         let request = ResizeRequest { reservation: Reservation::of(pod), since };
-        let current = Reservation::of(&resize::with_actual_resources(pod, &self.observed));
-        let decision = self.context.evaluate_resize(&self.uid, current, request);
-        if self.observed.resize.as_ref() != Some(&decision) {
-            let (severity, reason, message) = match &decision {
+        self.context.evaluate_resize(&self.uid, self.current_reservation(pod), request)
+    }
+
+    /// Records an event of a decision that is a new one.
+    fn tell_resize(&self, pod: &Pod, decision: &ResizeDecision) {
+        if self.observed.resize.as_ref() != Some(decision) {
+            let (severity, reason, message) = match decision {
                 ResizeDecision::Granted => (Severity::Normal, "ResizeStarted", resize_message(pod, "started", "")),
                 ResizeDecision::Deferred(why) => {
                     (Severity::Warning, "ResizeDeferred", resize_message(pod, "Deferred", why))
@@ -81,7 +93,6 @@ impl Worker {
             };
             self.context.event(pod, None, severity, reason, message);
         }
-        decision
     }
 
     /// Restores the allocated resources of a pod, or allocates those of a new one.
@@ -100,15 +111,20 @@ impl Worker {
             return;
         }
         // A pod without a record that runs has its containers' limits; a new one was admitted with all of its spec.
-        if let Some(actual) = &resize::with_actual_resources(pod, &self.observed).spec {
-            self.allocate(actual);
+        if let Some(actual) = &resize::with_actual_resources(pod, &self.observed).spec
+            && let Err(why) = self.allocate(actual)
+        {
+            tracing::warn!(pod = spec::name(pod), "{why}; after a restart the limits of its containers count");
+            self.observed.allocated = Some(Allocated::of(actual));
         }
     }
 
-    fn allocate(&mut self, pod_spec: &PodSpec) {
+    /// Records what is allocated to the pod from now on.
+    fn allocate(&mut self, pod_spec: &PodSpec) -> Result<(), String> {
         let allocated = Allocated::of(pod_spec);
-        allocation_state::write(&self.context.pod_dir(&self.uid), &allocated);
+        allocation_state::write(&self.context.pod_dir(&self.uid), &allocated)?;
         self.observed.allocated = Some(allocated);
+        Ok(())
     }
 
     /// The pod with the resources that it has, while its resize is deferred or infeasible.

@@ -81,12 +81,12 @@ pub(crate) fn sandbox(request: &SandboxRequest<'_>, host: &HostContext<'_>) -> (
     let SandboxRequest { pod, spec: pod_spec, attempt, addresses, hostname, image } = *request;
     let identity = identity(pod, names::SANDBOX_NAME, attempt);
     let mut labels = identity.labels();
-    for (key, value) in pod.metadata.labels.iter().flatten() {
-        labels.entry(key.clone()).or_insert_with(|| value.clone());
-    }
-    for (key, value) in pod.metadata.annotations.iter().flatten() {
-        labels.entry(format!("{}{key}", names::ANNOTATION)).or_insert_with(|| value.clone());
-    }
+    let of_pod = pod.metadata.labels.iter().flatten().map(|(key, value)| (key.clone(), value));
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let annotations = annotations.map(|(key, value)| (format!("{}{key}", names::ANNOTATION), value));
+    labels.extend(
+        of_pod.chain(annotations).filter(|(key, _)| !names::is_reserved(key)).map(|(key, value)| (key, value.clone())),
+    );
     if !addresses.is_empty() {
         let all: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
         labels.insert(names::POD_IP.to_owned(), all.join(","));
@@ -216,7 +216,7 @@ fn labels(request: &ContainerRequest<'_>, identity: &Identity) -> HashMap<String
 fn host_config(request: &ContainerRequest<'_>, host: &HostContext<'_>) -> HostConfig {
     let ContainerRequest { pod, spec: pod_spec, container, .. } = *request;
     let contexts = SecurityContexts::of(pod_spec, container);
-    let limits = container_limits(container);
+    let limits = container_limits(request.spec.resources.as_ref(), container);
     let set = |value: i64| (value > 0).then_some(value);
     let joined = format!("container:{}", request.sandbox);
     let pid_mode = if pod_spec.host_pid == Some(true) {

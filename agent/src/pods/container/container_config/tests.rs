@@ -105,6 +105,36 @@ fn the_sandbox_is_never_privileged() {
     assert_eq!(made.cap_add, None);
 }
 
+/// The agent believes its labels when it finds a container again: the attempt, the address, the hash.
+#[test]
+fn a_pod_cannot_choose_the_labels_that_the_agent_reads() {
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "p", "namespace": "n", "uid": "u",
+            "labels": {"app": "x", "io.kubernetes.pod.uid": "other", "io.windlass.image": "y",
+                "annotation.io.kubernetes.container.restartCount": "9"},
+            "annotations": {"note": "z", "io.kubernetes.container.restartCount": "7",
+                "io.kubernetes.pod.terminationGracePeriod": "0", "io.windlass.pod.ip": "10.0.0.1"}},
+        "spec": {"containers": [{"name": "c"}]}}))
+    .unwrap();
+    let spec = pod.spec.as_ref().unwrap();
+    let request = SandboxRequest { pod: &pod, spec, attempt: 0, addresses: &[], hostname: "p", image: "sha256:pause" };
+    let labels = sandbox(&request, &host()).1.labels.unwrap();
+    let mut all: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    all.sort();
+    assert_eq!(
+        all,
+        [
+            "annotation.note=z",
+            "app=x",
+            "io.kubernetes.container.name=POD",
+            "io.kubernetes.docker.type=podsandbox",
+            "io.kubernetes.pod.name=p",
+            "io.kubernetes.pod.namespace=n",
+            "io.kubernetes.pod.uid=u",
+        ]
+    );
+}
+
 #[test]
 fn a_negative_score_is_left_out_where_it_cannot_be_set() {
     let guaranteed = one(r#","resources":{"limits":{"cpu":"1","memory":"64Mi"}}"#);

@@ -25,6 +25,7 @@ fn instance(id: &str) -> Instance {
         addresses: Vec::new(),
         grace: None,
         limits: crate::engine::inspect::Limits::default(),
+        runtime: String::new(),
         message_from_log: false,
         user: None,
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus, ResourceRequirements, VolumeMount,
+        ContainerStatus, ContainerUser, LinuxContainerUser, PodSpec, PodStatus, ResourceRequirements, VolumeMount,
         VolumeMountStatus,
     },
     apimachinery::pkg::apis::meta::v1::Time,
@@ -82,13 +82,13 @@ impl PodView<'_> {
             volume_mounts: mount_statuses(container),
             allocated_resources: newest
                 .filter(|_| resize::is_resize_blocked(observed) && observed.allocated.is_none())
-                .and_then(|i| resize::actual_resources(container, i.limits))
+                .and_then(|i| resize::actual_resources(self.spec.resources.as_ref(), container, i.limits))
                 .or_else(|| resize::with_allocated_resources(container, observed).resources)
                 .and_then(|r| r.requests)
                 .filter(|r| !r.is_empty()),
             resources: newest
                 .filter(|i| i.is_running())
-                .and_then(|i| resources(&resize::with_allocated_resources(container, observed), i)),
+                .and_then(|i| resources(self.spec, &resize::with_allocated_resources(container, observed), i)),
             ..ContainerStatus::default()
         }
     }
@@ -213,9 +213,9 @@ fn carry_over_message(state: &mut ContainerState, earlier: Option<&ContainerStat
 }
 
 /// The resources of a running container: the allocated ones, and until they are actuated those of its cgroup.
-fn resources(container: &Container, instance: &Instance) -> Option<ResourceRequirements> {
-    if resize::resize_path(container, instance).is_some() {
-        return resize::actual_resources(container, instance.limits);
+fn resources(spec: &PodSpec, container: &Container, instance: &Instance) -> Option<ResourceRequirements> {
+    if resize::resize_path(spec, container, instance).is_some() {
+        return resize::actual_resources(spec.resources.as_ref(), container, instance.limits);
     }
     container.resources.clone().filter(|r| *r != ResourceRequirements::default())
 }

@@ -3,6 +3,7 @@
 mod canonical;
 mod conditions;
 mod container;
+mod resources;
 
 use k8s_openapi::{
     api::core::v1::{Container, ContainerStatus, HostIP, PodIP, PodStatus},
@@ -14,6 +15,7 @@ use self::conditions::is_kubelet_condition;
 use super::{
     kill::KillReason,
     reasons,
+    resize::with_actual_resources,
     spec::{self, Role},
     view::{PodOutcome, PodView},
 };
@@ -57,7 +59,13 @@ impl PodView<'_> {
         } else {
             self.observed.addresses.iter().map(|a| PodIP { ip: a.to_string() }).collect()
         };
+        // What is allocated, which a resize that waits does not change.
+        let allocated = self.observed.allocated.as_ref().map(|_| with_actual_resources(self.pod, self.observed));
+        let spec = allocated.as_ref().and_then(|pod| pod.spec.as_ref()).unwrap_or(self.spec);
+        let (resources, allocated_resources) = self.pod_resources(spec, &before);
         canonical(PodStatus {
+            resources: Some(resources),
+            allocated_resources,
             conditions: Some(self.conditions(&before, &init, &main, phase)),
             container_statuses: Some(main),
             init_container_statuses: Some(init),

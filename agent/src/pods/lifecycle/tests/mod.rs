@@ -62,6 +62,7 @@ fn instance(name: &str, attempt: u32, state: State) -> Instance {
         addresses: vec!["10.244.0.2".parse().unwrap()],
         grace: Some(7),
         limits: Limits { cpu_shares: 2, ..Limits::default() },
+        runtime: String::new(),
         message_from_log: false,
         user: None,
     }

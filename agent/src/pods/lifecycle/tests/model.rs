@@ -174,7 +174,7 @@ impl World {
             Action::CleanUp => self.observed.cleaned_up = true,
             Action::DeleteFromApi => self.observed.deleted_from_api = true,
             Action::ShortenGrace { .. } | Action::ShortenPreStop { .. } | Action::CutPreStop { .. } => {}
-            Action::Resize(_) => {}
+            Action::ResizePod { .. } | Action::Resize(_) => {}
         }
     }
 
