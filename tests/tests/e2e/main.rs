@@ -20,6 +20,7 @@ mod lifecycle;
 mod logs;
 mod metrics;
 mod metrics_api;
+mod monitoring;
 mod network;
 mod node_api;
 mod proxy;

@@ -196,8 +196,10 @@ fn check_metrics(testbed: &Testbed) -> anyhow::Result<()> {
     within("volume", series(&page, "kubelet_volume_stats_capacity_bytes", &of)?, 1e8, 1e13)
 }
 
-/// What may not have happened yet on a node: failures, ends, evictions, resizes, kernels without counters.
-const SILENT: [&str; 17] = [
+/// What may not have happened yet on a node, or does not hold for its pods: failures, ends, evictions, resizes, quotas.
+const SILENT: [&str; 19] = [
+    "container_cpu_cfs_periods_total",
+    "container_cpu_cfs_throttled_periods_total",
     "kubelet_admission_rejections_total",
     "kubelet_cgroup_manager_duration_seconds",
     "kubelet_evictions",
