@@ -19,6 +19,7 @@ crate::cases![
     resize_deferred_until_resources_are_free,
     resize_moves_generation,
     resize_of_the_pod_cgroup,
+    resize_of_the_pod_as_a_whole,
 ];
 
 fn resources(cpu: &str, memory: &str) -> Value {
@@ -148,6 +149,36 @@ fn resize_of_the_pod_cgroup(case: &Case<'_>) {
         anyhow::ensure!(held == ("10000".to_owned(), (24 << 20).to_string()), "{held:?}");
         Ok(())
     });
+}
+
+/// A container without a limit of its own is held to the pod's, and follows it.
+fn resize_of_the_pod_as_a_whole(case: &Case<'_>) {
+    let whole = |cpu: &str, memory: &str| json!({"requests": {"cpu": "50m", "memory": "16Mi"}, "limits": {"cpu": cpu, "memory": memory}});
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"resources": whole("200m", "64Mi")}));
+    let before = case.wait_ready("p");
+    let uid = text(&before["metadata"]["uid"]).to_owned();
+    let held = || {
+        let is = case.inspect("p", "main")["HostConfig"].clone();
+        let of_pod = ["memory limit", "cpu quota"].map(|what| case.pod_cgroup(&uid, "/burstable", what));
+        (is["Memory"].to_string(), is["CpuQuota"].to_string(), of_pod)
+    };
+    let wanted = |limit: i64, quota: i64| {
+        let (limit, quota) = (limit.to_string(), quota.to_string());
+        (limit.clone(), quota.clone(), [limit, quota])
+    };
+    case.wait("p", "shows what it has", |p| p["status"]["resources"] == whole("200m", "64Mi"));
+    assert_eq!(held(), wanted(64 << 20, 20_000));
+    // More of one, less of the other.
+    let patch = json!({"spec": {"resources": whole("100m", "96Mi")}}).to_string();
+    let _ = case.kubectl(&["patch", "pod", "p", "--subresource", "resize", "-p", &patch]);
+    case.wait_for_event("p", "ResizeStarted");
+    let after = case.wait("p", "has what it was given", |p| {
+        p["status"]["resources"] == whole("100m", "96Mi") && condition(p, "PodResizeInProgress").is_null()
+    });
+    assert_eq!(after["status"]["allocatedResources"], whole("", "")["requests"]);
+    assert_eq!(container_status(&before)["containerID"], container_status(&after)["containerID"]);
+    assert_eq!(held(), wanted(96 << 20, 10_000));
+    case.wait_for_event("p", "ResizeCompleted");
 }
 
 /// Docker has no memory requests: the node allocates them itself.

@@ -47,6 +47,8 @@ pub(crate) fn merge(before: &PodStatus, wanted: &PodStatus) -> PodStatus {
         container_statuses: wanted.container_statuses.clone(),
         init_container_statuses: wanted.init_container_statuses.clone(),
         ephemeral_container_statuses: wanted.ephemeral_container_statuses.clone(),
+        resources: wanted.resources.clone(),
+        allocated_resources: wanted.allocated_resources.clone(),
         host_ip: wanted.host_ip.clone(),
         host_ips: wanted.host_ips.clone(),
         pod_ip: wanted.pod_ip.clone(),

@@ -87,8 +87,8 @@ impl PodView<'_> {
                 .and_then(|r| r.requests)
                 .filter(|r| !r.is_empty()),
             resources: newest
-                .filter(|i| i.is_running())
-                .and_then(|i| resources(self.spec, &resize::with_allocated_resources(container, observed), i)),
+                .map(|i| resources(self.spec, &resize::with_allocated_resources(container, observed), i))
+                .or_else(|| earlier?.resources.clone()),
             ..ContainerStatus::default()
         }
     }
@@ -212,12 +212,12 @@ fn carry_over_message(state: &mut ContainerState, earlier: Option<&ContainerStat
     terminated.message = same.and_then(|t| t.message.clone());
 }
 
-/// The resources of a running container: the allocated ones, and until they are actuated those of its cgroup.
-fn resources(spec: &PodSpec, container: &Container, instance: &Instance) -> Option<ResourceRequirements> {
-    if resize::resize_path(spec, container, instance).is_some() {
-        return resize::actual_resources(spec.resources.as_ref(), container, instance.limits);
-    }
-    container.resources.clone().filter(|r| *r != ResourceRequirements::default())
+/// The resources of a container: the allocated ones, and while it runs with others those of its cgroup. Never
+/// absent: the API takes a node that tells none for one that cannot resize.
+fn resources(spec: &PodSpec, container: &Container, instance: &Instance) -> ResourceRequirements {
+    let actual = resize::resize_path(spec, container, instance)
+        .and_then(|_| resize::actual_resources(spec.resources.as_ref(), container, instance.limits));
+    actual.or_else(|| container.resources.clone()).unwrap_or_default()
 }
 
 /// The status of each volume mount: how far it is read-only.
