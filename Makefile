@@ -50,12 +50,16 @@ lint: ## formatting and lints, warnings denied; licences and sources of what we 
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo fetch --locked --quiet
+	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
 	"$$(scripts/cargo-tool.sh cargo-deny)" --offline --locked check bans licenses sources
+	"$$(scripts/cargo-tool.sh cargo-deny)" --manifest-path fuzz/Cargo.toml --config deny.toml --offline --locked check bans licenses sources
 
 .PHONY: audit
 audit: ## known weaknesses of what we depend on; fetches the RustSec database, so it needs the network
 	"$$(scripts/cargo-tool.sh cargo-deny)" --locked check advisories
+	"$$(scripts/cargo-tool.sh cargo-deny)" --manifest-path fuzz/Cargo.toml --config deny.toml --locked check advisories
 	"$$(scripts/cargo-tool.sh cargo-audit)" audit
+	"$$(scripts/cargo-tool.sh cargo-audit)" audit --file fuzz/Cargo.lock
 
 .PHONY: package
 package: ## dist/: .deb, .rpm, archive, bill of materials, checksums, of the release binary (or WINDLASS_BIN)
