@@ -43,6 +43,13 @@ impl Quota {
         }
     }
 
+    /// Reads a ResourceQuota as it will be when the controller has seen what may be used of it now.
+    pub(crate) fn to_come(object: &Value) -> Self {
+        let mut quota = Self::read(object);
+        quota.hard.0.extend(ResourceList::read(&object["spec"]["hard"]).0);
+        quota
+    }
+
     /// What is used of it.
     pub(crate) const fn used(&self) -> &ResourceList {
         &self.used

@@ -445,7 +445,9 @@ fn containers_of_an_unknown_pod_are_killed(case: &Case<'_>) {
         "io.kubernetes.pod.uid=11111111-2222-3333-4444-555555555555".to_owned(),
         "annotation.io.kubernetes.pod.terminationGracePeriod=1".to_owned(),
     ];
-    let mut args = vec!["run", "-d", "--network=none"];
+    // Labels alone may be an image's: the name belongs to it.
+    let name = format!("k8s_main_nobody_{}_11111111-2222-3333-4444-555555555555_0", case.namespace);
+    let mut args = vec!["run", "-d", "--network=none", "--name", &name];
     labels.iter().for_each(|label| args.extend(["--label", label.as_str()]));
     args.extend(["windlass/busybox:1", "sleep", "100000"]);
     let id = case.testbed.docker(&args).trim().to_owned();

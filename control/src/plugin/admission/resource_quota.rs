@@ -83,7 +83,8 @@ impl AdmissionPlugin for ResourceQuota {
         let counts = |quota: &Arc<Object>| {
             // A quota does not count a change of itself.
             let is_itself = is_quota && attributes.old.is_some() && quota.key.name == name;
-            !is_itself && !Quota::read(&quota.value()).difference(&request, now).is_empty()
+            // It may be counted for the first time before the write is stored: the transaction looks again.
+            !is_itself && !Quota::to_come(&quota.value()).difference(&request, now).is_empty()
         };
         let companion = |quota: Arc<Object>| {
             let request = Arc::clone(&request);

@@ -16,6 +16,15 @@ fn refusal(quotas: &[Quota], request: &Request) -> String {
     check(quotas, request, now()).err().unwrap_or_default()
 }
 
+/// A write that was admitted before the first count is counted by its transaction, if that comes after it.
+#[test]
+fn a_quota_that_nobody_has_counted_is_looked_at_again() {
+    let object = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "2"}}});
+    let request = write("pods", None, Some(json!({"spec": {"containers": [{"name": "c"}]}})));
+    assert!(Quota::read(&object).difference(&request, now()).is_empty(), "it limits nothing yet");
+    assert!(!Quota::to_come(&object).difference(&request, now()).is_empty());
+}
+
 #[test]
 fn refusals_are_in_upstreams_words() {
     let asking =
