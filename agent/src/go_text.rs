@@ -18,9 +18,46 @@ pub(crate) fn go_text(error: &io::Error) -> String {
     }
 }
 
+/// A message with such errors in it, in the same words.
+pub(crate) fn in_words_of_go(message: &str) -> String {
+    const MARK: &str = " (os error ";
+    let (mut out, mut rest) = (String::with_capacity(message.len()), message);
+    while let Some((before, after)) = rest.split_once(MARK) {
+        let Some((_, next)) = after.split_once(')').filter(|(code, _)| code.parse::<i32>().is_ok()) else {
+            out.push_str(before);
+            out.push_str(MARK);
+            rest = after;
+            continue;
+        };
+        // What the operating system says begins after the last colon.
+        let (told, error) = before.rfind(": ").map_or(("", before), |colon| before.split_at(colon + 2));
+        out.push_str(told);
+        let mut letters = error.chars();
+        out.extend(letters.next().into_iter().flat_map(char::to_lowercase));
+        out.push_str(letters.as_str());
+        rest = next;
+    }
+    out.push_str(rest);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_within_messages() {
+        let error = |code: i32| io::Error::from_raw_os_error(code);
+        let message =
+            format!("tmpfs could not be mounted at /p: {}; x: {}.", error(nix::libc::EACCES), error(nix::libc::ENOENT));
+        assert_eq!(
+            in_words_of_go(&message),
+            "tmpfs could not be mounted at /p: permission denied; x: no such file or directory."
+        );
+        for same in ["", "Nothing: Of it", "Broken (os error x) and (os error"] {
+            assert_eq!(in_words_of_go(same), same);
+        }
+    }
 
     #[test]
     fn the_words_of_go() {

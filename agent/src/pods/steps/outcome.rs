@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{hooks::HookResult, prober::ProbeResult};
 use crate::{
     engine::{EngineError, inspect::Instance},
+    go_text::in_words_of_go,
     pods::lifecycle::{observed::ImageState, probes::ProbeType},
     volumes::PreparedVolume,
 };
@@ -21,11 +22,11 @@ pub(crate) struct StepError {
 
 impl StepError {
     pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), unreachable: false }
+        Self { reason, message: in_words_of_go(&message.into()), unreachable: false }
     }
 
     pub(crate) fn of(reason: &'static str, error: &EngineError) -> Self {
-        Self { reason, message: error.to_string(), unreachable: error.is_unreachable() }
+        Self { reason, message: in_words_of_go(&error.to_string()), unreachable: error.is_unreachable() }
     }
 }
 
