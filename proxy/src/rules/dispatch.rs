@@ -311,7 +311,6 @@ impl TreeNode {
         out: &mut Vec<(u32, String, String)>,
     ) {
         let mut protocols: BTreeMap<u8, Vec<(u128, &str)>> = BTreeMap::new();
-        // What is for all ports is behind those for some.
         let mut of_all_ports = String::new();
         for (_, line) in entries {
             match port(line) {
