@@ -7,7 +7,7 @@ use crate::{
         Strategy,
         subresource::Subresource,
         types::{Definition, Generation, Resource, VersionSpec},
-        validation::errors::Errors,
+        validation::{errors::Errors, names},
     },
     kinds::{
         shared::{
@@ -56,6 +56,11 @@ pub(crate) fn definition() -> Definition {
 struct PodDisruptionBudget;
 
 impl Strategy for PodDisruptionBudget {
+    /// Upstream asks no more of the name than that it can stand in a path.
+    fn validate_name(&self, name: &str) -> Option<String> {
+        names::path_segment(name)
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         object["status"] =
             json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0});

@@ -65,13 +65,18 @@ pub(crate) fn unreadable(selector: &Field<'_>, why: &str, errors: &mut Errors) {
 
 /// Whether a selector can be read; one that is missing selects nothing.
 pub(crate) fn is_readable(selector: &Field<'_>) -> bool {
-    LabelSelector::from_label_selector(selector.value).is_ok()
+    let mut broken = Errors::default();
+    validate(selector, &mut broken);
+    broken.0.is_empty() && LabelSelector::from_label_selector(selector.value).is_ok()
 }
 
 /// Refuses a template whose labels the selector does not match.
 pub(crate) fn validate_match(spec: &Field<'_>, errors: &mut Errors) {
     let (selector, labels) = (spec.at("selector"), spec.below("template.metadata.labels"));
-    let Ok(parsed) = LabelSelector::from_label_selector(selector.value) else { return };
+    let Some(parsed) = LabelSelector::from_label_selector(selector.value).ok().filter(|_| is_readable(&selector))
+    else {
+        return;
+    };
     let matches = selector.is_set() && (parsed.is_empty() || parsed.matches_labels(labels.value));
     if !matches {
         labels.invalid("`selector` does not match template `labels`", errors);

@@ -6,6 +6,7 @@ mod disabled;
 mod ephemeral_containers;
 mod fields;
 mod leniency;
+mod overlaps;
 mod resources;
 mod scheduling;
 mod security;

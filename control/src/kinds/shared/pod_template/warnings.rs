@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    containers,
+    containers, overlaps,
     scheduling::{PREFERRED, REQUIRED},
     security_profiles,
 };
@@ -96,6 +96,7 @@ fn volumes(spec: &Field<'_>, found: &mut Vec<String>) {
         found.extend(old_volumes::warnings(&volume, &old_volumes::OF_PODS));
         found.extend(volume_claims::fractions(&volume.below("ephemeral.volumeClaimTemplate.spec")));
     }
+    found.extend(spec.at("volumes").items().flat_map(|volume| overlaps::warnings(&volume)));
 }
 
 fn host_aliases(aliases: &Field<'_>, found: &mut Vec<String>) {
