@@ -20,7 +20,7 @@ use crate::{
 const OBJECTS: usize = 12;
 
 /// Differences that stay: a pattern of `kind pointer`, and why.
-const KNOWN: [(&str, &str); 19] = [
+const KNOWN: [(&str, &str); 20] = [
     ("*WebhookConfiguration /metadata/finalizers*", "finalizers without a domain are refused of all kinds"),
     ("Lease /metadata/finalizers*", "finalizers without a domain are refused of all kinds"),
     ("Lease /spec/*Time", "times of another precision are read as well"),
@@ -38,7 +38,8 @@ const KNOWN: [(&str, &str); 19] = [
     ("*AdmissionPolicy *matchConditions*", "expressions are not compiled"),
     ("* *cel/expression", "expressions are not compiled"),
     ("CustomResourceDefinition *x-kubernetes-validations*", "expressions are not compiled"),
-    ("Resource*", "devices are not validated as a whole yet"),
+    ("ResourceClaim*", "devices are not validated as a whole yet"),
+    ("ResourceSlice*", "devices are not validated as a whole yet"),
     ("DeviceClass*", "devices are not validated as a whole yet"),
 ];
 
