@@ -32,17 +32,19 @@ pub(crate) fn set_type_meta(gvk: &Gvk, object: &mut Value) -> Result<(), String>
 
 pub(super) fn metadata_of(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
     let fields = object.as_object_mut().ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))?;
-    fields
-        .entry("metadata")
-        .or_insert_with(|| json!({}))
-        .as_object_mut()
-        .ok_or_else(|| ApiError::bad_request("metadata must be a JSON object"))
+    let metadata = fields.entry("metadata").or_insert_with(|| json!({}));
+    if metadata.is_null() {
+        *metadata = json!({});
+    }
+    metadata.as_object_mut().ok_or_else(|| ApiError::bad_request("metadata must be a JSON object"))
 }
 
 /// Fills in the system fields of a new object and removes those that clients may not set.
 pub(super) fn metadata_for_create(target: &Target, object: &mut Value) -> Result<(), ApiError> {
     let metadata = metadata_of(object)?;
-    if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
+    // What is no number is left out without a word, as upstream does.
+    let revision = metadata.get("resourceVersion").and_then(Value::as_str).and_then(|text| text.parse::<u64>().ok());
+    if revision.is_some_and(|revision| revision != 0) {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {

@@ -18,7 +18,7 @@ static SAMPLES: &str = include_str!("../../src/kinds/tests/samples.tsv");
 pub(crate) const ONLY_OURS: &str = "autoscaling/v2beta1";
 
 /// The samples of what both serve.
-fn samples() -> impl Iterator<Item = &'static str> {
+pub(crate) fn samples() -> impl Iterator<Item = &'static str> {
     SAMPLES.lines().filter(|line| !line.starts_with(ONLY_OURS))
 }
 
@@ -29,7 +29,7 @@ static REFUSALS: &str = include_str!("../../src/kinds/tests/refusals.tsv");
 static CHANGES: &str = include_str!("../../src/kinds/tests/changes.tsv");
 
 /// A resource as discovery shows it.
-struct Served {
+pub(crate) struct Served {
     plural: String,
     namespaced: bool,
     subresources: Vec<String>,
@@ -44,7 +44,7 @@ fn get(name: &str, path: &str) -> Step {
 }
 
 /// The resources of a group version, by kind.
-async fn served(side: &ApiServer, api_version: &str) -> anyhow::Result<BTreeMap<String, Served>> {
+pub(crate) async fn served(side: &ApiServer, api_version: &str) -> anyhow::Result<BTreeMap<String, Served>> {
     let answer = side.ask(&get("discovery", &root(api_version))).await?;
     let mut all: BTreeMap<String, Served> = BTreeMap::new();
     for resource in answer["body"]["resources"].as_array().into_iter().flatten() {
@@ -77,7 +77,7 @@ fn name_of(kind: &str) -> &'static str {
 }
 
 /// The good object of a kind.
-fn sample(api_version: &str, kind: &str) -> anyhow::Result<Value> {
+pub(crate) fn sample(api_version: &str, kind: &str) -> anyhow::Result<Value> {
     let start = format!("{api_version}\t{kind}\t");
     let rest = SAMPLES.lines().find_map(|line| line.strip_prefix(&start));
     let mut object: Value = serde_json::from_str(rest.ok_or_else(|| anyhow::anyhow!("{start} has no sample"))?)?;
@@ -86,7 +86,7 @@ fn sample(api_version: &str, kind: &str) -> anyhow::Result<Value> {
 }
 
 /// The path of all objects of a kind, in the namespace of the test.
-fn collection(api_version: &str, served: &Served) -> String {
+pub(crate) fn collection(api_version: &str, served: &Served) -> String {
     let namespace = if served.namespaced { format!("/namespaces/{NAMESPACE}") } else { String::new() };
     format!("{}{namespace}/{}", root(api_version), served.plural)
 }

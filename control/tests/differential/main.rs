@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout, reason = "a test says what it saw")]
 
 mod api_server;
+mod broken;
 #[path = "../config/mod.rs"]
 mod config;
 mod definitions;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         trial("normalize::patterns_match_with_wildcards", normalize::patterns_match_with_wildcards),
         trial("fixed_scenario_is_answered_alike", fixed_scenario).with_ignored_flag(skipped),
         trial("every_kind_is_answered_alike", kinds::every_kind_is_answered_alike).with_ignored_flag(skipped),
+        trial("what_is_broken_is_refused_alike", broken::what_is_broken_is_refused_alike).with_ignored_flag(skipped),
         trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
         trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
         trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),

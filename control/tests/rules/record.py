@@ -11,6 +11,8 @@ kube-apiserver built of them, without controllers; FIELD_TRACE is the file that 
 line to the file that the environment variable FIELD_TRACE names: the kind of error, the field, FILE:LINE of the caller and
 its function by runtime.Callers, between tabs.
 
+Warnings of upstream are in the list by their texts: a row is told one if a warning that it has fits.
+
 A place is reached by a row if an error that is made there is told in the answer, by its field and reason. Of several rows the
 shortest is named. rules.tsv has: file, function, number within the function, kind of error, field as it is written there, and
 then a table of ours and the key of a row (its columns before the answers, of long ones the beginning), or a reason (see
@@ -68,6 +70,50 @@ def places():
                         found.append({"path": path, "line": number, "row": [path.removeprefix("staging/src/"), function, str(counted[function]), call[1], field]})
                     at += len(line)
     return found
+
+
+WARNS = ["pkg/api", "pkg/registry", "staging/src/k8s.io/apimachinery/pkg/util/validation", "staging/src/k8s.io/apiserver/pkg/endpoints/handlers"]
+TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`')
+
+
+def warnings_of_upstream():
+    """The texts of warnings, with where they stand: what a function of warnings says in a literal, or AddWarning is given."""
+    found = []
+    for root in WARNS:
+        for folder, _, files in sorted(os.walk(f"{TREE}/{root}")):
+            for file in sorted(f for f in files if f.endswith(".go") and not f.endswith("_test.go") and f != "doc.go"):
+                function, counted = "", {}
+                for line in open(f"{folder}/{file}"):
+                    if named := FUNCTION.match(line):
+                        function = named[1]
+                    if line.lstrip().startswith("//") or "arning" not in function and "AddWarning(" not in line:
+                        continue
+                    for literal in TEXT.finditer(line):
+                        text = literal[1].replace('\\"', '"') if literal[1] is not None else literal[2]
+                        if " " in text and len(re.sub(r"%\w", "", text)) > 9:
+                            counted[function] = counted.get(function, 0) + 1
+                            path = os.path.relpath(f"{folder}/{file}", TREE).removeprefix("staging/src/")
+                            found.append([path, function, str(counted[function]), "Warning", text])
+    return found
+
+
+# Where a table has the warnings that were told.
+TOLD = {"warnings": 4, "volume_changes": 6, "ephemeral_containers": 3, "security_profiles": 4} | {
+    f"{name}": 3 for name in ("scheduling", "pod_volumes", "pod_warnings", "pod_security", "pod_fields", "pod_resources", "pod_containers", "pod_volume_sources")
+}
+
+
+def rows_of_warnings():
+    """For each text of a warning of upstream the shortest row that is told it."""
+    rows = []
+    for table, at in TOLD.items():
+        for line in open(f"{TABLES}/{table}.tsv"):
+            columns = line.rstrip("\n").split("\t")
+            rows.append((table, " ".join(columns[: INPUTS[table]]), json.loads(columns[at])))
+    for place in warnings_of_upstream():
+        pattern = re.compile(".*".join(re.escape(part) for part in re.split(r"%[-+#]?\w", place[4])), re.S)
+        told = [(table, key) for table, key, texts in rows if any(pattern.search(text) for text in texts)]
+        yield place, min(told, key=lambda row: len(row[1]), default=None)
 
 
 # The server
@@ -410,6 +456,9 @@ def record_places():
         before = old.get(key, ["open", ""])
         told = reached.get(key) or (before if before[0] not in INPUTS else ["open", ""])
         print("\t".join([*place["row"], *told]))
+    for place, told in rows_of_warnings():
+        before = old.get(tuple(place[:4]), ["open", ""])
+        print("\t".join([*place, *(told or (before if before[0] not in INPUTS else ["open", ""]))]))
     for strange in sorted(finder.strange):
         print("no place:", *strange, file=sys.stderr)
     print(len(reached), "of", len(finder.all), "reached", file=sys.stderr)

@@ -272,7 +272,7 @@ pub fn source_defaults() -> [(&'static str, &'static str, Value); 11] {
 }
 
 fn volume(volume: &mut Map<String, Value>) {
-    if volume.len() == 1 && volume.contains_key("name") {
+    if volume.keys().all(|field| field == "name") {
         volume.insert("emptyDir".to_owned(), json!({}));
     }
     for source in ["secret", "configMap", "downwardAPI", "projected"] {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set};
+use windlass_kit::objects::pod_defaults::{child, set_pointer};
 
 use super::rules;
 use crate::{
@@ -76,7 +76,7 @@ impl Strategy for Policy {
 
     fn default(&self, object: &mut Map<String, Value>) {
         let spec = child(object, "spec");
-        set(spec, "failurePolicy", json!("Fail"));
+        set_pointer(spec, "failurePolicy", json!("Fail"));
         if let Some(resources) = spec.get_mut("matchConstraints").and_then(Value::as_object_mut) {
             rules::default_match(resources);
         }
@@ -93,7 +93,12 @@ impl Strategy for Policy {
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let root = Field::root(object);
         let spec = root.at("spec");
-        spec.at("failurePolicy").required_one_of(&["Fail", "Ignore"], errors);
+        let failure = spec.at("failurePolicy");
+        if failure.is_set() {
+            failure.one_of(&["Fail", "Ignore"], errors)
+        } else {
+            failure.required("", errors)
+        }
         if spec.at("paramKind").is_set() {
             validate_param_kind(&spec.at("paramKind"), errors);
         }

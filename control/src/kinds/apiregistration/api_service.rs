@@ -95,9 +95,15 @@ impl Strategy for ApiService {
         let spec = root.at("spec");
         let (group, version) = (spec.at("group"), spec.at("version"));
         let wanted = format!("{}.{}", version.text(), group.text());
-        if root.below("metadata.name").text() != wanted {
+        let name = root.below("metadata.name");
+        // One that is missing was told of already.
+        if !name.is_empty() && name.text() != wanted {
             let why = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
-            root.below("metadata.name").invalid(&why, errors);
+            name.invalid(&why, errors);
+        }
+        let prefix = root.below("metadata.generateName");
+        if !prefix.is_empty() && prefix.text() != wanted {
+            prefix.invalid(&format!("must be `spec.version+\".\"+spec.group`: {wanted:?}"), errors);
         }
         if group.text().is_empty() {
             if version.text() != "v1" {

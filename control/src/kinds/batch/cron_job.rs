@@ -88,10 +88,9 @@ impl Strategy for CronJob {
         set(spec, "suspend", json!(false));
         set(spec, "successfulJobsHistoryLimit", json!(3));
         set(spec, "failedJobsHistoryLimit", json!(1));
-        if let Some(template) = spec.get_mut("jobTemplate").and_then(Value::as_object_mut) {
-            set(template, "metadata", json!({}));
-            job::default_template(child(template, "spec"));
-        }
+        let template = child(spec, "jobTemplate");
+        set(template, "metadata", json!({}));
+        job::default_template(child(template, "spec"));
     }
 
     fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {

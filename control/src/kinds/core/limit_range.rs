@@ -11,6 +11,7 @@ use windlass_kit::{
 use crate::{
     apiserver::{
         Strategy,
+        generate::new_uid,
         types::{Definition, Resource, VersionSpec},
         validation::{errors::Errors, names},
     },
@@ -34,6 +35,15 @@ pub(crate) fn definition() -> Definition {
 struct LimitRange;
 
 impl Strategy for LimitRange {
+    /// One without a name gets one.
+    fn prepare_for_create(&self, object: &mut Value) {
+        if object["metadata"]["name"].as_str().is_none_or(str::is_empty)
+            && let Ok(uid) = new_uid()
+        {
+            object["metadata"]["name"] = json!(uid);
+        }
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         for limit in items(child(object, "spec"), "limits") {
             if limit.get("type").is_some_and(|kind| kind == "Container") {

@@ -1,6 +1,7 @@
 //! PodTemplate. Pure.
 
 use serde_json::{Map, Value, json};
+use windlass_kit::objects::pod_defaults::child;
 
 use crate::{
     apiserver::{
@@ -42,9 +43,7 @@ struct PodTemplate;
 
 impl Strategy for PodTemplate {
     fn default(&self, object: &mut Map<String, Value>) {
-        if let Some(template) = object.get_mut("template").and_then(Value::as_object_mut) {
-            workload::default_pod_template(template);
-        }
+        workload::default_pod_template(child(object, "template"));
     }
 
     fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {

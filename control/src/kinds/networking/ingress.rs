@@ -178,6 +178,10 @@ fn validate_rule(rule: &Field<'_>, errors: &mut Errors) {
         http.at("paths").required("", errors);
     }
     for path in http.at("paths").items() {
+        if !path.at("pathType").is_set() {
+            path.at("pathType").required("pathType must be specified", errors);
+            continue;
+        }
         validate_path(&path, errors);
         validate_backend(&path.at("backend"), errors);
     }
@@ -185,9 +189,6 @@ fn validate_rule(rule: &Field<'_>, errors: &mut Errors) {
 
 fn validate_path(rule: &Field<'_>, errors: &mut Errors) {
     let (kind, path) = (rule.at("pathType"), rule.at("path"));
-    if !kind.is_set() {
-        return kind.required("pathType must be specified", errors);
-    }
     match kind.text() {
         "Exact" | "Prefix" => {
             if !path.text().starts_with('/') {

@@ -7,7 +7,7 @@ use crate::{
         FieldError, Strategy, Tolerance,
         subresource::Subresource,
         types::{Definition, Generation, Resource, VersionSpec},
-        validation::errors::Errors,
+        validation::{errors::Errors, names},
     },
     kinds::{
         shared::{
@@ -59,6 +59,11 @@ struct PodDisruptionBudget;
 impl Strategy for PodDisruptionBudget {
     fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
         tolerance::label_values(error, &["spec.selector"])
+    }
+
+    /// Upstream asks no more of the name than that it can stand in a path.
+    fn validate_name(&self, name: &str) -> Option<String> {
+        names::path_segment(name)
     }
 
     fn prepare_for_create(&self, object: &mut Value) {

@@ -1,7 +1,7 @@
 //! PriorityClass. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::set;
+use windlass_kit::objects::pod_defaults::set_pointer;
 
 use crate::{
     apiserver::{
@@ -56,7 +56,7 @@ impl Strategy for PriorityClass {
     }
 
     fn default(&self, object: &mut Map<String, Value>) {
-        set(object, "preemptionPolicy", json!("PreemptLowerPriority"));
+        set_pointer(object, "preemptionPolicy", json!("PreemptLowerPriority"));
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {

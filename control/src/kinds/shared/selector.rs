@@ -73,7 +73,10 @@ pub(crate) fn is_readable(selector: &Field<'_>) -> bool {
 /// Refuses a template whose labels the selector does not match.
 pub(crate) fn validate_match(spec: &Field<'_>, errors: &mut Errors) {
     let (selector, labels) = (spec.at("selector"), spec.below("template.metadata.labels"));
-    let Ok(parsed) = LabelSelector::from_label_selector(selector.value) else { return };
+    let Some(parsed) = LabelSelector::from_label_selector(selector.value).ok().filter(|_| is_readable(&selector))
+    else {
+        return;
+    };
     let matches = selector.is_set() && (parsed.is_empty() || parsed.matches_labels(labels.value));
     if !matches {
         labels.invalid("`selector` does not match template `labels`", errors);

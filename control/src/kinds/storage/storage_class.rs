@@ -93,7 +93,8 @@ impl Strategy for StorageClass {
 }
 
 fn topologies(terms: &Field<'_>, errors: &mut Errors) {
-    let mut before: Vec<BTreeMap<&str, BTreeSet<&str>>> = Vec::new();
+    // As upstream, which compares each term also with as many empty ones as there are terms.
+    let mut before: Vec<BTreeMap<&str, BTreeSet<&str>>> = vec![BTreeMap::new(); terms.len()];
     for term in terms.items() {
         let mut keys = BTreeMap::new();
         for expression in term.at("matchLabelExpressions").items() {

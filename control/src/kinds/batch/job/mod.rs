@@ -139,8 +139,17 @@ impl Strategy for Job {
     }
 
     fn complete_create(&self, object: &mut Value) {
-        if object["spec"]["manualSelector"] != true {
-            generate_selector(object);
+        if object["spec"]["manualSelector"] == true {
+            return;
+        }
+        // Labels that a Job has from its template are one map with the template's in upstream, so that it gets these, too.
+        let of_template = |object: &Value| object["spec"]["template"]["metadata"]["labels"].clone();
+        let shared = of_template(object);
+        let is_shared =
+            shared.as_object().is_some_and(|labels| !labels.is_empty()) && object["metadata"]["labels"] == shared;
+        generate_selector(object);
+        if is_shared {
+            object["metadata"]["labels"] = of_template(object);
         }
     }
 
@@ -192,7 +201,7 @@ pub(crate) fn default_template(spec: &mut Map<String, Value>) {
 
 /// Makes the selector of the Job's own pods, and their labels.
 fn generate_selector(object: &mut Value) {
-    let (name, uid) = (object["metadata"]["name"].clone(), object["metadata"]["uid"].clone());
+    let (name, uid) = (json!(object["metadata"]["name"].as_str().unwrap_or("")), object["metadata"]["uid"].clone());
     let fill = |labels: &mut Value, keys: &[&str], value: &Value| {
         if !labels.is_object() {
             *labels = json!({});

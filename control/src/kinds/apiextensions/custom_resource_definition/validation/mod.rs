@@ -27,7 +27,12 @@ pub(super) fn validate(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     let (group, own) = (text(spec, "group"), &spec["names"]);
     let expected = format!("{}.{group}", text(own, "plural"));
-    if text(&object["metadata"], "name") != expected {
+    let prefix = text(&object["metadata"], "generateName");
+    if !prefix.is_empty() && prefix != expected {
+        errors.invalid_text("metadata.generateName", prefix, "must be spec.names.plural+\".\"+spec.group");
+    }
+    let name = text(&object["metadata"], "name");
+    if !name.is_empty() && name != expected {
         errors.invalid("metadata.name", &object["metadata"]["name"], "must be spec.names.plural+\".\"+spec.group");
     }
     if group.is_empty() {

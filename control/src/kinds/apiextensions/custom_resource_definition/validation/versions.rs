@@ -80,7 +80,9 @@ pub(super) fn validate(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
     }
     if let Some((_, first)) = list(spec, "versions").next() {
         let name = text(first, "name");
-        errors.unless("spec.version", name, names::dns1035_label(name));
+        if !name.is_empty() {
+            errors.unless("spec.version", name, names::dns1035_label(name));
+        }
     }
 }
 
