@@ -6,6 +6,7 @@
 pub mod decode;
 pub mod duration;
 pub mod field;
+mod go_quote;
 pub mod line_diff;
 pub mod managed_fields;
 pub mod names;
@@ -15,6 +16,8 @@ pub mod protobuf;
 pub mod quantity;
 pub mod schema;
 pub mod selectors;
+
+pub use go_quote::go_quoted;
 
 /// How deep lists and objects may nest; bodies that are deeper are refused, and every walk ends there.
 pub const MAX_DEPTH: usize = 100;

@@ -1,6 +1,6 @@
 //! What several crates of Windlass need and none of them owns.
 //!
-//! Imports `apimachinery` only, for quantities, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
+//! Imports `apimachinery` only, for quantities and quoted text, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
 //! `objects`, the semantics of API objects that the API server and the node must agree on. What proxy and pod network both say to
 //! the kernel is in `netlink`, `conntrack`, `local_addresses` and `iptables_save`. What only one crate needs
 //! belongs in that crate.
@@ -56,4 +56,4 @@ pub mod supervise;
 #[cfg(feature = "serve")]
 pub mod unverified_tls;
 
-pub use windlass_apimachinery::quantity;
+pub use windlass_apimachinery::{go_quoted, quantity};

@@ -9,7 +9,6 @@
 
 pub mod atomic_writer;
 pub(crate) mod call_pool;
-mod go_quote;
 mod image;
 mod mount;
 mod mounter;

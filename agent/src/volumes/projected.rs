@@ -5,12 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccountTokenProjection, Volume,
 };
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{go_quoted, quantity::Quantity};
 
-use super::{
-    atomic_writer::{VolumeFile, VolumeFiles},
-    go_quote::quote,
-};
+use super::atomic_writer::{VolumeFile, VolumeFiles};
 use crate::downward_api;
 
 /// The objects that a volume references; missing ones are absent.
@@ -196,7 +193,7 @@ fn downward_files(
 ) -> Result<(), String> {
     for item in items.into_iter().flatten() {
         let lines = |map: &Option<BTreeMap<String, String>>| -> String {
-            map.iter().flatten().map(|(k, v)| format!("{k}={}", quote(v))).collect::<Vec<_>>().join("\n")
+            map.iter().flatten().map(|(k, v)| format!("{k}={}", go_quoted(v))).collect::<Vec<_>>().join("\n")
         };
         let text = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => match field.field_path.as_str() {

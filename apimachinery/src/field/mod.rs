@@ -6,6 +6,8 @@ use serde_json::Value;
 
 pub use path::Path;
 
+use crate::go_quoted;
+
 /// The kind of a field error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
@@ -152,33 +154,6 @@ impl Errors {
         let detail = format!("Unsupported value: {}: supported values: {}", quoted(value), allowed.join(", "));
         self.push(field, Cause::NotSupported, detail);
     }
-}
-
-/// A text as Go's `%q` writes it.
-#[must_use]
-pub fn go_quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        let hidden = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}');
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{b}' => out.push_str("\\v"),
-            '\0'..'\u{20}' | '\u{7f}' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-            _ if hidden || c.is_control() || (c != ' ' && c.is_whitespace()) => {
-                out.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 /// A value as errors repeat it: what is missing is an empty text.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::http::header;
 use serde_json::{Value, json};
 use windlass_apimachinery::{
-    field::go_quoted,
+    go_quoted,
     managed_fields::{ApplyError, FieldSet, OneVersion, Request, Type, Versions, apply, update},
     schema::Schema,
 };

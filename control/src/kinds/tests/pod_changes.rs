@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     pod_specs::pod_of,
-    refusals::{compare, with},
+    refusals::{changed, compare},
     table,
 };
-use crate::apiserver::tests::{PODS, call, with_namespace};
+use crate::apiserver::tests::{PODS, with_namespace};
 
 /// The subresource, the spec of a pod but for its container, the rest of its metadata, what its status has, what is changed
 /// by pointers (`-` for nothing), and the errors of fields. Recorded from kube-apiserver 1.36; which fields of a spec differ
@@ -29,26 +29,7 @@ async fn pods_change_as_upstream_allows() {
         let api = with_namespace().await;
         let mut pod = pod_of(rest);
         pod["metadata"].as_object_mut().unwrap().extend(fields(metadata));
-        let mut stored = call(&api, "POST", PODS, pod).await;
-        assert_eq!(stored.code, 201, "{line}: {}", stored.body);
-        let one = format!("{PODS}/x");
-        if status != "{}" {
-            stored.body["status"].as_object_mut().unwrap().extend(fields(status));
-            stored = call(&api, "PUT", &format!("{one}/status"), stored.body).await;
-            assert_eq!(stored.code, 200, "{line}: {}", stored.body);
-        }
-        let mut wanted = stored.body;
-        for (pointer, value) in fields(changes) {
-            let value = if value == json!("-") { "-".to_owned() } else { value.to_string() };
-            wanted = with(wanted, &pointer, &value);
-        }
-        let slash = if subresource.is_empty() { "" } else { "/" };
-        let mut answer = call(&api, "PUT", &format!("{one}{slash}{subresource}?dryRun=All"), wanted).await;
-        for cause in answer.body["details"]["causes"].as_array_mut().into_iter().flatten() {
-            if let Some((told, _)) = cause["message"].as_str().and_then(|told| told.split_once("\nchanged: ")) {
-                cause["message"] = json!(told);
-            }
-        }
+        let answer = changed(&api, [PODS, "x", subresource], pod, &fields(status), fields(changes)).await;
         wrong.extend(compare(&format!("{subresource} {rest} {status} {changes}"), &answer, refused));
         rows += 1;
     }

@@ -1,5 +1,7 @@
 use std::sync::LazyLock;
 
+use serde_json::{Map, json};
+
 use crate::apiserver::{
     Api,
     tests::{
@@ -10,7 +12,10 @@ use crate::apiserver::{
 };
 
 use super::*;
-use crate::store::{Expected, Key, Write};
+use crate::{
+    control_plane::instance::Instance,
+    store::{Expected, Key, Write},
+};
 
 /// What upstream refuses: `apiVersion`, kind, a pointer into the sample of the kind, what stands there instead (`-` for
 /// nothing), and the errors of its fields. Recorded from kube-apiserver 1.36.
@@ -105,6 +110,41 @@ fn is_internal(text: &str) -> bool {
     // What a server writes of its own: times, and the fields that a client manages.
     let managed = text.contains("managedFields");
     managed || text.match_indices("{\"").any(|(at, _)| text[at + 2..].starts_with(|c: char| c.is_ascii_uppercase()))
+}
+
+/// The answer to a change of an object that is stored at a path, with a status if there is one: values by pointers (`-` for
+/// nothing), of which nothing is kept. Which fields of a spec differ is told in other words here, and left out.
+pub(super) async fn changed(
+    api: &Instance,
+    [path, name, subresource]: [&str; 3],
+    object: Value,
+    status: &Map<String, Value>,
+    changes: Map<String, Value>,
+) -> Reply {
+    let mut stored = call(api, "POST", path, object).await;
+    assert_eq!(stored.code, 201, "{path} {name}: {}", stored.body);
+    let one = format!("{path}/{name}");
+    if !status.is_empty() {
+        if stored.body["status"].is_null() {
+            stored.body["status"] = json!({});
+        }
+        stored.body["status"].as_object_mut().unwrap().extend(status.clone());
+        stored = call(api, "PUT", &format!("{one}/status"), stored.body).await;
+        assert_eq!(stored.code, 200, "{one}: {}", stored.body);
+    }
+    let mut wanted = stored.body;
+    for (pointer, value) in changes {
+        let value = if value == json!("-") { "-".to_owned() } else { value.to_string() };
+        wanted = with(wanted, &pointer, &value);
+    }
+    let slash = if subresource.is_empty() { "" } else { "/" };
+    let mut answer = call(api, "PUT", &format!("{one}{slash}{subresource}?dryRun=All"), wanted).await;
+    for cause in answer.body["details"]["causes"].as_array_mut().into_iter().flatten() {
+        if let Some((told, _)) = cause["message"].as_str().and_then(|told| told.split_once("\nchanged: ")) {
+            cause["message"] = json!(told);
+        }
+    }
+    answer
 }
 
 /// The errors of fields in an answer, if they are not those that upstream tells.

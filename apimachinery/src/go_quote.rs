@@ -1,9 +1,10 @@
-//! Quotes text as Go does (`%q`), for files of the downward API. Pure.
+//! Quotes text as Go does (`%q`): in errors of fields, and in files of the downward API. Pure.
 
 use std::fmt::Write as _;
 
-/// Go's `strconv.Quote`.
-pub(super) fn quote(text: &str) -> String {
+/// A text as Go's `%q` writes it: `strconv.Quote`.
+#[must_use]
+pub fn go_quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
@@ -77,7 +78,7 @@ mod tests {
             ("日本語", "\"日本語\""),
             ("\u{1f600}", "\"\u{1f600}\""),
         ] {
-            assert_eq!(quote(text), quoted, "{text:?}");
+            assert_eq!(go_quoted(text), quoted, "{text:?}");
         }
     }
 }
