@@ -48,9 +48,9 @@ test-cluster: ## a node in a real Kubernetes, whose programs are in the director
 .PHONY: lint
 lint: ## formatting and lints, warnings denied; licences and sources of what we depend on
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo fetch --locked --quiet
 	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
+	cargo clippy --workspace --all-targets --locked -- -D warnings
 	"$$(scripts/cargo-tool.sh cargo-deny)" --offline --locked check bans licenses sources
 	"$$(scripts/cargo-tool.sh cargo-deny)" --manifest-path fuzz/Cargo.toml --config deny.toml --offline --locked check bans licenses sources
 
