@@ -4,17 +4,18 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use windlass_proxy::{Config, iptables_save::SavedRuleset, model::{Family, objects::{EndpointSlice, Service}}, rules_from_objects};
+use windlass_proxy::{Config, iptables_save::SavedRuleset, model::{Family, objects::{EndpointSlice, Service, ServiceCidr}}, Objects, rules_from_objects};
 
 fuzz_target!(|text: &str| {
     let Ok(documents) = serde_saphyr::from_multiple::<Value>(text) else { return };
-    let (mut services, mut slices) = (Vec::<Service>::new(), Vec::<EndpointSlice>::new());
+    let mut objects = Objects::default();
     for document in documents {
-        services.extend(serde_json::from_value(document.clone()));
-        slices.extend(serde_json::from_value(document));
+        objects.services.extend(serde_json::from_value::<Service>(document.clone()));
+        objects.slices.extend(serde_json::from_value::<EndpointSlice>(document.clone()));
+        objects.service_cidrs.extend(serde_json::from_value::<ServiceCidr>(document));
     }
     for family in Family::BOTH {
-        let rules = rules_from_objects(&services, &slices, &[], &Config::default(), family);
+        let rules = rules_from_objects(&objects, &Config { cluster_ips_check: true, ..Config::default() }, family);
         let saved = SavedRuleset::parse(&rules).unwrap_or_else(|e| panic!("{e}\n{rules}"));
         assert_eq!(saved.tables.len(), 2, "{rules}");
         for name in saved.tables.values().flat_map(|t| t.keys()) {

@@ -88,11 +88,9 @@ pub struct Config {
     pub conntrack: Conntrack,
     /// `spec.externalIPs` of Services get rules; kube-proxy's feature gate `AllowServiceExternalIPs`.
     pub external_ips: bool,
-    /// Cluster IPs reject ports that they do not serve, and addresses of [`Config::service_cidrs`] without a Service drop
-    /// what is sent to them, as in kube-proxy's nftables mode. Its iptables mode lets such packets leave the machine.
+    /// Cluster IPs reject ports that they do not serve, and addresses of ServiceCIDRs without a Service drop what is
+    /// sent to them, as in kube-proxy's nftables mode. Its iptables mode lets such packets leave the machine.
     pub cluster_ips_check: bool,
-    /// The ranges of cluster IPs, where they are known.
-    pub service_cidrs: Vec<Cidr>,
     /// Whether rules use nfacct counters; `None`: if the kernel supports them.
     pub nfacct: Option<bool>,
     /// Whether long chains become trees.
@@ -127,7 +125,6 @@ impl Default for Config {
             conntrack: Conntrack::default(),
             external_ips: true,
             cluster_ips_check: false,
-            service_cidrs: Vec::new(),
             nfacct: None,
             layout: Layout::Auto,
             variant: Variant::default(),
@@ -281,7 +278,6 @@ impl Config {
             counters: self.nfacct.unwrap_or(false),
             external_ips: self.external_ips,
             cluster_ips_check: self.cluster_ips_check,
-            service_cidr: self.service_cidrs.iter().find(|c| c.family() == family).copied(),
             layout: self.layout,
             ..Settings::new(family)
         }

@@ -8,12 +8,9 @@ use crate::{
     apply::{self, Backend, Runner},
     config::Config,
     explain::{Explanation, explain},
-    model::{
-        Family,
-        objects::{EndpointSlice, Node, Service},
-    },
+    model::Family,
     nfacct::INVALID_DROPPED,
-    plan::{Observed, rules_of_objects},
+    plan::{Objects, Observed, rules_of_objects},
     rules::CLUSTER_IPS_CHECK,
 };
 
@@ -39,7 +36,7 @@ pub enum InspectError {
     Panicked(#[from] tokio::task::JoinError),
 }
 
-/// Lists Services, EndpointSlices and Nodes, reads the kernel's rules of a family with their counters, and compares the
+/// Lists Services, EndpointSlices, Nodes and, where rules depend on them, ServiceCIDRs, reads the kernel's rules of a family with their counters, and compares the
 /// two. Needs root.
 ///
 /// # Errors
@@ -52,9 +49,12 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
         let listed = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
         listed.map(|l| l.items).map_err(|e| InspectError::Api { what, source: Box::new(e) })
     }
-    let services: Vec<Service> = list(client, "services").await?;
-    let slices: Vec<EndpointSlice> = list(client, "endpoint slices").await?;
-    let nodes: Vec<Node> = list(client, "nodes").await?;
+    let mut objects = Objects {
+        services: list(client, "services").await?,
+        slices: list(client, "endpoint slices").await?,
+        nodes: list(client, "nodes").await?,
+        service_cidrs: Vec::new(),
+    };
     let reading = config.clone();
     let kernel = tokio::task::spawn_blocking(move || kernel_rules(&reading, family)).await??;
     // The proxy probed for nfacct; its rules show the result.
@@ -62,7 +62,10 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
     // And with `windlass up` it checks cluster IPs, which a proxy alone for the same API does not.
     let cluster_ips_check = CLUSTER_IPS_CHECK.iter().any(|comment| kernel.contains(comment));
     let config = Config { nfacct, cluster_ips_check, ..config.clone() };
-    let wanted = rules_of_objects(&services, &slices, &nodes, &config, family, &Observed::of(&kernel));
+    if cluster_ips_check {
+        objects.service_cidrs = list(client, "ServiceCIDRs").await?;
+    }
+    let wanted = rules_of_objects(&objects, &config, family, &Observed::of(&kernel));
     Ok(explain(&wanted, &kernel)?)
 }
 

@@ -32,7 +32,7 @@ pub use check::check;
 pub use cleanup::{CleanupError, cleanup};
 pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page, ValidConfig};
 pub use inspect::{InspectError, inspect, kernel_rules};
-pub use plan::rules_from_objects;
+pub use plan::{Objects, rules_from_objects};
 pub use startup::{prepare, snapshot_tables};
 pub use sync::run;
 pub use sysctls::{Conntrack as ConntrackSettings, Timeout};

@@ -211,17 +211,20 @@ fn cluster_ips_check(variant: Variant) {
     let _free = lock_is_free(variant);
     let net = Net::new();
     let dir = tempfile::tempdir().unwrap();
-    let config = Config {
-        cluster_ips_check: true,
-        service_cidrs: vec![windlass_proxy::model::Cidr::parse("172.30.0.0/16").unwrap()],
-        ..config(variant, &dir.path().join("before.json"))
-    };
+    let config = Config { cluster_ips_check: true, ..config(variant, &dir.path().join("before.json")) };
     net.serve(0, 8080);
     let api = Api::default();
     api.put("nodes", json!({"metadata": {"name": "n1"}}));
     api.put("services", service("web", "172.30.0.41", &json!({})));
     api.put("endpointslices", slice("web", &[0]));
+    api.put("servicecidrs", json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["172.30.0.0/24"]}}));
     let proxy = Proxy::start(&net, &api, &config);
+    // A range that is added later counts, too.
+    api.put("servicecidrs", json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["172.30.1.0/24"]}}));
+    eventually("the rule of the new range", Duration::from_secs(10), || {
+        let rules = tables(&net, variant);
+        if rules.contains("-d 172.30.1.0/24 ") { Ok(()) } else { Err(rules) }
+    });
     for from in [&net.pods[1], &net.node] {
         answers(from, WEB);
         refused(from, "172.30.0.41:81");

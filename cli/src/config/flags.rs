@@ -110,7 +110,7 @@ pub(crate) struct Flags {
     /// Prefix of the names of the pods' interfaces, for InterfaceNamePrefix
     #[arg(long, global = true, value_name = "PREFIX")]
     pod_interface_name_prefix: Option<String>,
-    /// Whether cluster IPs reject ports that they do not serve, and addresses of serviceCIDR without a service drop what is sent to them, as in kube-proxy's nftables mode [default: true with windlass up, else false]
+    /// Whether cluster IPs reject ports that they do not serve, and addresses of ServiceCIDRs without a service drop what is sent to them, as in kube-proxy's nftables mode [default: true with windlass up, else false]
     #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set)]
     cluster_ips_check: Option<bool>,
     /// CIDR of services [default: 10.96.0.0/16]

@@ -12,7 +12,6 @@ pub(crate) fn proxy_config(settings: &Settings) -> Config {
         cluster_cidrs: settings.cluster_cidr().iter().copied().collect(),
         detect_local: settings.detect_local.config(),
         cluster_ips_check: settings.cluster_ips_check == Some(true),
-        service_cidrs: settings.service_cidr.iter().copied().collect(),
         healthz_bind: Some(settings.proxy_health_bind),
         metrics_bind: Some(settings.proxy_metrics_bind),
         layout: match settings.rules_layout {

@@ -1,7 +1,8 @@
-//! The cache of Services, EndpointSlices and our Node, reduced to compact values; the API objects are dropped at once.
+//! The cache of Services, EndpointSlices, ServiceCIDRs and our Node, reduced to compact values; the API objects are dropped at once.
 //! Pure; imports only the API's metadata type.
 
 pub mod objects;
+mod service_cidrs;
 mod services;
 mod slices;
 #[cfg(test)]
@@ -10,6 +11,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+pub(crate) use service_cidrs::ServiceCidrs;
 pub use services::{Affinity, Port, Protocol, Service, UdpFrontend};
 pub use slices::{Endpoint, Hints, Slice, SliceId, SlicePort};
 pub use windlass_kit::net::{Cidr, Family, parse_ip};
@@ -86,6 +88,8 @@ pub struct Model {
     slices: HashMap<ServiceId, BTreeMap<SliceId, Arc<Slice>>>,
     /// The Service that each slice is of, so that one whose label changes is of one Service at a time.
     owners: HashMap<SliceId, ServiceId>,
+    /// The ranges of cluster IPs.
+    pub(crate) service_cidrs: ServiceCidrs,
     /// Services with a health check node port.
     health_checked: BTreeSet<ServiceId>,
     /// Services with a UDP port.

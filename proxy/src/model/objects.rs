@@ -186,6 +186,22 @@ pub(super) struct NodeAddress {
     pub(super) address: Box<str>,
 }
 
+/// `networking.k8s.io/v1/ServiceCIDR`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the fields are the API's")]
+pub struct ServiceCidr {
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    pub(super) spec: Option<ServiceCidrSpec>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ServiceCidrSpec {
+    pub(super) cidrs: Option<Vec<Box<str>>>,
+}
+
 impl Node {
     /// All its addresses, of any type.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
@@ -233,13 +249,13 @@ fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
 
 /// Implements `kube::Resource` for a reduced type.
 macro_rules! resource {
-    ($kind:ident, $scope:ty, $group:literal, $plural:literal) => {
-        impl kube::Resource for $kind {
+    ($type:ident, $kind:literal, $scope:ty, $group:literal, $plural:literal) => {
+        impl kube::Resource for $type {
             type DynamicType = ();
             type Scope = $scope;
 
             fn kind((): &()) -> Cow<'_, str> {
-                stringify!($kind).into()
+                $kind.into()
             }
 
             fn group((): &()) -> Cow<'_, str> {
@@ -265,6 +281,7 @@ macro_rules! resource {
     };
 }
 
-resource!(Service, NamespaceResourceScope, "", "services");
-resource!(EndpointSlice, NamespaceResourceScope, "discovery.k8s.io", "endpointslices");
-resource!(Node, ClusterResourceScope, "", "nodes");
+resource!(Service, "Service", NamespaceResourceScope, "", "services");
+resource!(EndpointSlice, "EndpointSlice", NamespaceResourceScope, "discovery.k8s.io", "endpointslices");
+resource!(Node, "Node", ClusterResourceScope, "", "nodes");
+resource!(ServiceCidr, "ServiceCIDR", ClusterResourceScope, "networking.k8s.io", "servicecidrs");

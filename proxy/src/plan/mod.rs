@@ -12,7 +12,7 @@ mod ruleset_state;
 mod tests;
 
 pub use batch::{BatchLimit, Outcome, TableBatch};
-pub use render::rules_from_objects;
+pub use render::{Objects, rules_from_objects};
 pub use resync::{KernelComparison, KernelState, VerifiedChains, compare_with_kernel};
 pub use ruleset_state::RulesetState;
 

@@ -18,17 +18,21 @@ pub(crate) const LARGE_CLUSTER_ENDPOINTS: usize = 1000;
 /// At this number they come back. kube-proxy has no such hysteresis.
 const SMALL_CLUSTER_ENDPOINTS: usize = 900;
 
+/// The API's objects that rules are made of.
+#[derive(Debug, Clone, Default)]
+#[allow(missing_docs, reason = "the fields are the API's kinds")]
+pub struct Objects {
+    pub services: Vec<objects::Service>,
+    pub slices: Vec<objects::EndpointSlice>,
+    pub nodes: Vec<objects::Node>,
+    pub service_cidrs: Vec<objects::ServiceCidr>,
+}
+
 /// Renders the rules of API objects as `iptables-restore` input, without touching the kernel. Zone, addresses and pod
 /// CIDRs are those of the Node with the configured name, if it is among `nodes`.
 #[must_use]
-pub fn rules_from_objects(
-    services: &[objects::Service],
-    slices: &[objects::EndpointSlice],
-    nodes: &[objects::Node],
-    config: &Config,
-    family: Family,
-) -> String {
-    rules_of_objects(services, slices, nodes, config, family, &Observed::default())
+pub fn rules_from_objects(objects: &Objects, config: &Config, family: Family) -> String {
+    rules_of_objects(objects, config, family, &Observed::default())
 }
 
 /// What the rules of a proxy depend on that neither objects nor configuration say: what its kernel lacks, and what was
@@ -72,25 +76,22 @@ impl Observed {
 }
 
 /// The same, as a proxy with what was observed of it writes them.
-pub(crate) fn rules_of_objects(
-    services: &[objects::Service],
-    slices: &[objects::EndpointSlice],
-    nodes: &[objects::Node],
-    config: &Config,
-    family: Family,
-    observed: &Observed,
-) -> String {
-    let node = nodes
+pub(crate) fn rules_of_objects(objects: &Objects, config: &Config, family: Family, observed: &Observed) -> String {
+    let node = objects
+        .nodes
         .iter()
         .find(|n| n.metadata.name.as_deref() == Some(&config.node_name))
         .map(NodeFacts::of)
         .unwrap_or_default();
     let mut model = Model::default();
-    for service in services {
+    for service in &objects.services {
         model.put_service(service);
     }
-    for slice in slices {
+    for slice in &objects.slices {
         model.put_slice(slice, &config.node_name);
+    }
+    for range in &objects.service_cidrs {
+        model.service_cidrs.put(range);
     }
     // Every node has the loopback addresses, too.
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
@@ -101,6 +102,7 @@ pub(crate) fn rules_of_objects(
         drop_invalid: observed.drop_invalid,
         recent: observed.recent,
         sctp: observed.sctp,
+        service_cidrs: model.service_cidrs.of(family),
         ..config.settings(family, &node, &local)
     };
     let mut ruleset = RulesetState::new(settings);

@@ -89,8 +89,8 @@ pub struct Settings {
     pub external_ips: bool,
     /// Cluster IPs reject what they do not serve, as in kube-proxy's nftables mode.
     pub cluster_ips_check: bool,
-    /// The range of cluster IPs, if it is known: with the check, addresses of no Service drop what is sent to them.
-    pub service_cidr: Option<Cidr>,
+    /// The ranges of cluster IPs, as far as known: with the check, addresses of no Service drop what is sent to them.
+    pub service_cidrs: Vec<Cidr>,
     /// How to detect local traffic; `None` when that is not possible.
     pub local_traffic: Option<LocalTraffic>,
     /// Where node ports answer.
@@ -122,7 +122,7 @@ impl Settings {
             sctp: true,
             external_ips: true,
             cluster_ips_check: false,
-            service_cidr: None,
+            service_cidrs: Vec::new(),
             local_traffic: None,
             node_ports: NodePortDestinations::All,
             node_ip: None,

@@ -274,7 +274,7 @@ pub fn constant_rules(settings: &Settings, chain: StaticChain) -> String {
         StaticChain::NatServices => node_port_jump(settings, &mut text),
         // Behind all cluster IPs (pkg/proxy/nftables/proxier.go, `cluster-ips-check`).
         StaticChain::FilterServices => {
-            if let Some(range) = settings.service_cidr.filter(|_| settings.cluster_ips_check) {
+            for range in settings.service_cidrs.iter().filter(|_| settings.cluster_ips_check) {
                 let _ = writeln!(
                     text,
                     "-A KUBE-SERVICES -m comment --comment \"{}\" -d {range} -j DROP",

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     config::Config,
     model::{Cidr, Family, Protocol},
-    plan::rules_from_objects,
+    plan::{Objects, rules_from_objects},
 };
 
 #[test]
@@ -97,12 +97,14 @@ fn ipv6_has_rules_of_its_own() {
         "clusterIPs": ["172.30.0.1", "fd00:172::1"], "ports": [{"port": 80, "nodePort": 3001}]}});
     let slice = json!({"metadata": {"name": "a-6", "namespace": "ns", "labels": {"kubernetes.io/service-name": "a"}},
         "addressType": "IPv6", "ports": [{"name": "", "port": 80}], "endpoints": [{"addresses": ["fd00:10::1"]}]});
-    let (services, slices) = ([serde_json::from_value(service).unwrap()], [serde_json::from_value(slice).unwrap()]);
+    let (services, slices) =
+        (vec![serde_json::from_value(service).unwrap()], vec![serde_json::from_value(slice).unwrap()]);
+    let objects = Objects { services, slices, ..Objects::default() };
     let config = Config { cluster_cidrs: vec![Cidr::parse("fd00:10::/64").unwrap()], ..Config::default() };
-    let six = rules_from_objects(&services, &slices, &[], &config, Family::V6);
+    let six = rules_from_objects(&objects, &config, Family::V6);
     assert!(six.contains("-d fd00:172::1 --dport 80 ! -s fd00:10::/64 -j KUBE-MARK-MASQ"), "{six}");
     assert!(six.contains("-j DNAT --to-destination [fd00:10::1]:80"), "{six}");
-    let four = rules_from_objects(&services, &slices, &[], &config, Family::V4);
+    let four = rules_from_objects(&objects, &config, Family::V4);
     assert!(four.contains("-d 172.30.0.1 --dport 80 -j REJECT"), "{four}");
 }
 

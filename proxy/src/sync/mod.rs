@@ -1,4 +1,4 @@
-//! The loops: one watches Services, EndpointSlices and our Node and owns the model; one for each family owns its sync
+//! The loops: one watches Services, EndpointSlices, ServiceCIDRs and our Node, and owns the model; one for each family owns its sync
 //! state, writes changes, repairs rules that other programs changed, and deletes stale UDP conntrack entries. A family
 //! that is slow, or whose program hangs, delays nothing of the other. May import everything else of the crate.
 
@@ -34,7 +34,7 @@ use crate::{
 };
 use family::{FamilySync, FamilyTask};
 use transactions::Transactions;
-use watch::{Change, InitialSync, Trigger};
+use watch::{Applied, Change, InitialSync, Trigger};
 
 /// How often sysctls are compared with the wanted ones.
 const KERNEL_SETTINGS_INTERVAL: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ pub async fn run(
     }
     // The initial lists arrive while the kernel is being prepared.
     let (sender, changes) = tokio::sync::mpsc::channel(CHANGE_QUEUE_CAPACITY);
-    let mut watched = watch::changes(&client, &config.node_name);
+    let mut watched = watch::changes(&client, &config.node_name, config.cluster_ips_check);
     let _watching = AbortOnDropHandle::new(tokio::spawn(async move {
         while let Some(change) = watched.next().await {
             if sender.send(change).await.is_err() {
@@ -264,7 +264,8 @@ impl Watcher {
     /// Applies one change; returns whether rules may have to be written.
     fn apply_one(&self, change: Change, cluster: &mut Cluster, initial_sync: &mut InitialSync) -> bool {
         let model = Arc::make_mut(&mut cluster.model);
-        let (services, slices, node) = initial_sync.apply(change, model, &self.config.node_name);
+        let Applied { services, slices, ranges, node } = initial_sync.apply(change, model, &self.config.node_name);
+        let changed = services || slices || ranges;
         {
             let mut state = self.status.lock();
             state.service_changes += u64::from(services);
@@ -272,13 +273,13 @@ impl Watcher {
             state.endpoint_changes += u64::from(slices);
             state.endpoint_changes_pending += u64::from(slices);
         }
-        let Some(node) = node else { return services || slices };
+        let Some(node) = node else { return changed };
         self.status.lock().eligible = node.as_ref().is_some_and(|n| n.eligible);
-        let Some(node) = node else { return services || slices };
+        let Some(node) = node else { return changed };
         let of_rules = |n: &NodeFacts| (n.zone.clone(), n.addresses.clone(), n.pod_cidrs.clone());
-        let changed = of_rules(&node) != of_rules(&cluster.node);
+        let moved = of_rules(&node) != of_rules(&cluster.node);
         cluster.node = Arc::new(node);
-        services || slices || changed
+        changed || moved
     }
 }
 

@@ -16,8 +16,8 @@ use windlass_kit::reflector::{Extent, reflect};
 
 use super::forbidden::{self, ForbiddenState};
 use crate::model::{
-    Family, Model, NodeFacts, ServiceId, SliceId,
-    objects::{EndpointSlice, Node, Service, TRIGGER_TIME},
+    Family, Model, NodeFacts, ServiceCidrs, ServiceId, SliceId,
+    objects::{EndpointSlice, Node, Service, ServiceCidr, TRIGGER_TIME},
 };
 
 /// An event of one of the watches.
@@ -26,10 +26,12 @@ pub(super) enum Change {
     Service(Box<Event<Service>>),
     Slice(Box<Event<EndpointSlice>>),
     Node(Box<Event<Node>>),
+    Range(Box<Event<ServiceCidr>>),
 }
 
-/// All three watches; errors are logged and retried with back-off, so the stream never ends.
-pub(super) fn changes(client: &Client, node: &str) -> impl Stream<Item = Change> + Send + Unpin + use<> {
+/// All watches; errors are logged and retried with back-off, so the stream never ends. ServiceCIDRs are watched where
+/// rules depend on them.
+pub(super) fn changes(client: &Client, node: &str, ranges: bool) -> impl Stream<Item = Change> + Send + Unpin + use<> {
     let proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
     // Lists may come from the watch cache of the API server: after a restart of it all nodes list at once.
     let labelled = || watcher::Config::default().any_semantic().labels(proxied);
@@ -37,7 +39,10 @@ pub(super) fn changes(client: &Client, node: &str) -> impl Stream<Item = Change>
     let slices = watch::<EndpointSlice>(client, labelled(), Extent::Many, "endpoint slices");
     let ours = watcher::Config::default().any_semantic().fields(&format!("metadata.name={node}"));
     let node = watch::<Node>(client, ours, Extent::Few, "our node");
+    let any = watcher::Config::default().any_semantic();
+    let ranges = ranges.then(|| watch::<ServiceCidr>(client, any, Extent::Few, "ServiceCIDRs"));
     stream::select_all([
+        stream::iter(ranges).flatten().map(|e| Change::Range(Box::new(e))).boxed(),
         services.map(|e| Change::Service(Box::new(e))).boxed(),
         slices.map(|e| Change::Slice(Box::new(e))).boxed(),
         node.map(|e| Change::Node(Box::new(e))).boxed(),
@@ -88,11 +93,25 @@ pub(super) enum Trigger {
     Forget(ServiceId),
 }
 
+/// What a change was about.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// Services changed.
+    pub(super) services: bool,
+    /// Slices changed.
+    pub(super) slices: bool,
+    /// Ranges of cluster IPs changed.
+    pub(super) ranges: bool,
+    /// The new facts of our Node, if it was told of (inner `None`: it was deleted).
+    pub(super) node: Option<Option<NodeFacts>>,
+}
+
 /// Which initial lists are complete, and the objects of a list in progress.
 #[derive(Debug, Default)]
 pub(super) struct InitialSync {
     services: Option<BTreeSet<ServiceId>>,
     slices: Option<BTreeSet<SliceId>>,
+    ranges: Option<BTreeSet<String>>,
     have_services: bool,
     have_slices: bool,
     have_node: bool,
@@ -123,18 +142,34 @@ impl InitialSync {
         self.have_node
     }
 
-    /// Applies a change to the model; returns whether Services changed, whether slices changed, and the new facts of
-    /// our Node if these changed (inner `None`: it was deleted).
-    pub(super) fn apply(
-        &mut self,
-        change: Change,
-        model: &mut Model,
-        node: &str,
-    ) -> (bool, bool, Option<Option<NodeFacts>>) {
+    /// Applies a change to the model.
+    pub(super) fn apply(&mut self, change: Change, model: &mut Model, node: &str) -> Applied {
+        let mut applied = Applied::default();
         match change {
-            Change::Service(event) => (self.service(*event, model), false, None),
-            Change::Slice(event) => (false, self.slice(*event, model, node), None),
-            Change::Node(event) => (false, false, self.node(*event, node)),
+            Change::Service(event) => applied.services = self.service(*event, model),
+            Change::Slice(event) => applied.slices = self.slice(*event, model, node),
+            Change::Node(event) => applied.node = self.node(*event, node),
+            Change::Range(event) => applied.ranges = self.range(*event, model),
+        }
+        applied
+    }
+
+    fn range(&mut self, event: Event<ServiceCidr>, model: &mut Model) -> bool {
+        let known = &mut model.service_cidrs;
+        match event {
+            Event::Init => {
+                self.ranges = Some(BTreeSet::new());
+                false
+            }
+            Event::InitApply(range) => {
+                if let Some(listed) = &mut self.ranges {
+                    listed.insert(ServiceCidrs::key(&range));
+                }
+                known.put(&range)
+            }
+            Event::Apply(range) => known.put(&range),
+            Event::Delete(range) => known.delete(&range),
+            Event::InitDone => self.ranges.take().is_some_and(|listed| known.retain(&listed)),
         }
     }
 

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use windlass_proxy::{
-    Config,
+    Config, Objects,
     model::{Cidr, Family, parse_ip},
     rules_from_objects,
 };
@@ -197,9 +197,9 @@ impl Cluster {
 
     /// The rules.
     pub fn text(&self, family: Family) -> String {
-        let services: Vec<_> = self.services.iter().map(|s| serde_json::from_value(s.clone()).unwrap()).collect();
-        let slices: Vec<_> = self.slices.iter().map(|s| serde_json::from_value(s.clone()).unwrap()).collect();
-        rules_from_objects(&services, &slices, &[], &self.config, family)
+        let services = self.services.iter().map(|s| serde_json::from_value(s.clone()).unwrap()).collect();
+        let slices = self.slices.iter().map(|s| serde_json::from_value(s.clone()).unwrap()).collect();
+        rules_from_objects(&Objects { services, slices, ..Objects::default() }, &self.config, family)
     }
 
     /// Builds the case.

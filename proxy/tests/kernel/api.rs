@@ -34,6 +34,7 @@ impl Api {
         let router = Router::new()
             .route("/api/v1/{plural}", get(answer))
             .route("/apis/discovery.k8s.io/v1/{plural}", get(answer))
+            .route("/apis/networking.k8s.io/v1/{plural}", get(answer))
             .with_state(self.clone());
         kube::Client::new(router, "default")
     }

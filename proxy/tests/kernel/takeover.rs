@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use windlass_proxy::{
-    Config, Variant, cleanup, explain::explain, model::Family, rules::with_base_chains, rules_from_objects,
+    Config, Objects, Variant, cleanup, explain::explain, model::Family, rules::with_base_chains, rules_from_objects,
 };
 
 use super::{
@@ -122,11 +122,12 @@ fn restored(variant: Variant) {
     net.serve(1, 8080);
     let config = Config { nfacct: Some(false), ..config(variant, &dir.path().join("before.json")) };
     let web = service("web", "172.30.0.41", &json!({"clusterIPs": ["172.30.0.41", "fd00:172:30::41"]}));
-    let services = [serde_json::from_value(web).unwrap()];
     let slices = [slice("web", &[0, 1]), slice6("web", &[0, 1])].map(|s| serde_json::from_value(s).unwrap());
+    let objects =
+        Objects { services: vec![serde_json::from_value(web).unwrap()], slices: slices.into(), ..Objects::default() };
     let suffix = if variant == Variant::Legacy { "legacy" } else { "nft" };
     for (family, stem, to) in [(Family::V4, "iptables", WEB), (Family::V6, "ip6tables", "[fd00:172:30::41]:80")] {
-        let text = rules_from_objects(&services, &slices, &[], &config, family);
+        let text = rules_from_objects(&objects, &config, family);
         std::fs::write(&file, with_base_chains(&text)).unwrap();
         for _ in 0..2 {
             net.node_command(&format!("{stem}-{suffix}-restore {}", file.display()));

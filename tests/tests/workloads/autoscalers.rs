@@ -78,11 +78,11 @@ fn load_scales_a_deployment_up_and_its_end_down(case: &mut Case<'_>) {
         case.until_within(PATIENCE, "is at its limit", "hpa/hpa-demo", |hpa| hpa["status"]["currentReplicas"] == 10);
     assert_eq!(condition(&loaded, "AbleToScale").split(' ').next(), Some("True"));
     let told = events(case);
-    // Four from one, then at most twice as many at once.
+    // At most four from one, then at most twice as many at once; how many of them depends on how busy the machine is.
     let sizes: Vec<u32> =
         told.lines().filter_map(|line| line.split_once("New size: ")?.1.split(';').next()?.parse().ok()).collect();
-    assert!(sizes.starts_with(&[4]) && sizes.ends_with(&[10]), "{told}");
-    assert!(sizes.windows(2).all(|pair| pair[0] < pair[1] && pair[1] <= 2 * pair[0]), "{told}");
+    assert!(sizes.first().is_some_and(|first| *first <= 4) && sizes.ends_with(&[10]), "{told}");
+    assert!(sizes.windows(2).all(|pair| pair[0] < pair[1] && pair[1] <= (2 * pair[0]).max(4)), "{told}");
     assert!(told.contains("reason: cpu resource utilization (percentage of request) above target"), "{told}");
     let described = case.kubectl.run(&["describe", "hpa", "hpa-demo"]);
     assert!(described.contains("resource cpu on pods  (as a percentage of request):"), "{described}");

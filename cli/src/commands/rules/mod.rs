@@ -24,7 +24,6 @@ use crate::{
     config::{Settings, connect, proxy::proxy_config},
     exit,
 };
-use objects::Objects;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -137,7 +136,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
 
 /// The rules for manifests.
 fn manifest_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
-    let objects = Objects::read(&args.source.from)?;
+    let objects = objects::read(&args.source.from)?;
     let config = args.source.config(settings);
     let families = match args.output {
         Some(Output::Save) => vec![args.source.family.map_or(Family::V4, FamilyName::family)],
@@ -145,7 +144,7 @@ fn manifest_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCod
     };
     let mut explanation = Explanation::default();
     for family in families {
-        let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
+        let text = rules_from_objects(&objects, &config, family);
         let kernel = with_base_chains(&text);
         if args.output == Some(Output::Save) {
             say(kernel.trim_end());
@@ -222,9 +221,9 @@ fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> 
         require_root("windlass rules trace")?;
         (kernel_rules(&proxy_config(settings), family)?, LocalAddresses::of_kernel())
     } else {
-        let objects = Objects::read(&args.source.from)?;
+        let objects = objects::read(&args.source.from)?;
         let config = args.source.config(settings);
-        let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
+        let text = rules_from_objects(&objects, &config, family);
         let own = objects.nodes.iter().filter(|n| n.metadata.name.as_deref() == Some(&config.node_name));
         let local = own.flat_map(Node::addresses).chain(config.node_ips.iter().copied()).collect();
         (with_base_chains(&text), local)

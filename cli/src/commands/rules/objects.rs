@@ -8,66 +8,61 @@ use std::{
 use anyhow::Context as _;
 use serde_json::Value;
 use windlass_kit::json;
-use windlass_proxy::model::objects::{EndpointSlice, Node, Service};
+use windlass_proxy::Objects;
 
-#[derive(Debug, Default)]
-pub(super) struct Objects {
-    pub(super) services: Vec<Service>,
-    pub(super) slices: Vec<EndpointSlice>,
-    pub(super) nodes: Vec<Node>,
+/// Reads all files; of a directory its `.yaml`, `.yml` and `.json` files.
+pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Objects> {
+    let mut objects = Objects::default();
+    for path in paths {
+        for file in files(path)? {
+            let text = text_of(&file).with_context(|| format!("{} could not be read", file.display()))?;
+            add(&mut objects, &text).with_context(|| format!("{} cannot be used", file.display()))?;
+        }
+    }
+    Ok(objects)
 }
 
-impl Objects {
-    /// Reads all files; of a directory its `.yaml`, `.yml` and `.json` files.
-    pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
-        let mut objects = Self::default();
-        for path in paths {
-            for file in files(path)? {
-                let text = text_of(&file).with_context(|| format!("{} could not be read", file.display()))?;
-                objects.add(&text).with_context(|| format!("{} cannot be used", file.display()))?;
-            }
+/// Parses YAML documents or JSON, with lists; other kinds are ignored.
+fn add(objects: &mut Objects, text: &str) -> anyhow::Result<()> {
+    let mut waiting: Vec<Value> = if text.trim_start().starts_with('{') {
+        serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?
+    } else {
+        serde_saphyr::from_multiple(text).map_err(|e| anyhow::anyhow!("{e}"))?
+    };
+    // Popped from the end, so that the first document comes first.
+    waiting.reverse();
+    while let Some(mut value) = waiting.pop() {
+        let kind = value["kind"].as_str().unwrap_or("").to_owned();
+        let name = value["metadata"]["name"].as_str().unwrap_or("without a name").to_owned();
+        // The default namespace, as kubectl's.
+        if value["metadata"].is_object()
+            && value["metadata"]["namespace"].is_null()
+            && !matches!(&*kind, "Node" | "ServiceCIDR")
+        {
+            value["metadata"]["namespace"] = "default".into();
         }
-        Ok(objects)
-    }
-
-    /// Parses YAML documents or JSON, with lists; other kinds are ignored.
-    fn add(&mut self, text: &str) -> anyhow::Result<()> {
-        let mut waiting: Vec<Value> = if text.trim_start().starts_with('{') {
-            serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?
-        } else {
-            serde_saphyr::from_multiple(text).map_err(|e| anyhow::anyhow!("{e}"))?
-        };
-        // Popped from the end, so that the first document comes first.
-        waiting.reverse();
-        while let Some(mut value) = waiting.pop() {
-            let kind = value["kind"].as_str().unwrap_or("").to_owned();
-            let name = value["metadata"]["name"].as_str().unwrap_or("without a name").to_owned();
-            // The default namespace, as kubectl's.
-            if value["metadata"].is_object() && value["metadata"]["namespace"].is_null() && kind != "Node" {
-                value["metadata"]["namespace"] = "default".into();
-            }
-            let bad = || format!("{kind} {name}");
-            match kind.as_str() {
-                "Service" => self.services.push(json::from_value(&value).with_context(bad)?),
-                "EndpointSlice" => self.slices.push(json::from_value(&value).with_context(bad)?),
-                "Node" => self.nodes.push(json::from_value(&value).with_context(bad)?),
-                kind if kind.ends_with("List") => {
-                    if let Value::Array(items) = value["items"].take() {
-                        // Items of a typed list have no kind.
-                        let of = kind.trim_end_matches("List");
-                        waiting.extend(items.into_iter().rev().map(|mut item| {
-                            if item.is_object() && item["kind"].is_null() && !of.is_empty() {
-                                item["kind"] = of.into();
-                            }
-                            item
-                        }));
-                    }
+        let bad = || format!("{kind} {name}");
+        match kind.as_str() {
+            "Service" => objects.services.push(json::from_value(&value).with_context(bad)?),
+            "EndpointSlice" => objects.slices.push(json::from_value(&value).with_context(bad)?),
+            "Node" => objects.nodes.push(json::from_value(&value).with_context(bad)?),
+            "ServiceCIDR" => objects.service_cidrs.push(json::from_value(&value).with_context(bad)?),
+            kind if kind.ends_with("List") => {
+                if let Value::Array(items) = value["items"].take() {
+                    // Items of a typed list have no kind.
+                    let of = kind.trim_end_matches("List");
+                    waiting.extend(items.into_iter().rev().map(|mut item| {
+                        if item.is_object() && item["kind"].is_null() && !of.is_empty() {
+                            item["kind"] = of.into();
+                        }
+                        item
+                    }));
                 }
-                _ => {}
             }
+            _ => {}
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -98,7 +93,7 @@ mod tests {
 
     fn read(text: &str) -> anyhow::Result<Objects> {
         let mut objects = Objects::default();
-        objects.add(text).map(|()| objects)
+        add(&mut objects, text).map(|()| objects)
     }
 
     #[test]

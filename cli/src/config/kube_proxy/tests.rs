@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use windlass_kit::duration;
 use windlass_proxy::{
-    Config, DetectLocal, Timeout, ValidConfig,
+    Config, DetectLocal, Objects, Timeout, ValidConfig,
     model::{Family, objects},
     rules_from_objects,
 };
@@ -44,8 +44,8 @@ fn rules(config: &Config, family: Family) -> String {
             "addressType": of, "ports": [{"name": "", "port": 80}], "endpoints": [{"addresses": [address]}]}))
         .unwrap()
     };
-    let slices = [slice("IPv4", "192.168.7.7"), slice("IPv6", "fd00:7::7")];
-    rules_from_objects(&[service], &slices, &[], config, family)
+    let slices = vec![slice("IPv4", "192.168.7.7"), slice("IPv6", "fd00:7::7")];
+    rules_from_objects(&Objects { services: vec![service], slices, ..Objects::default() }, config, family)
 }
 
 fn matches_of(config: &Config, family: Family) -> Vec<String> {

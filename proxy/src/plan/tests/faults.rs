@@ -70,14 +70,15 @@ fn what_a_proxy_does_without_is_no_difference() {
         "addressType": "IPv4", "ports": [{"name": "a", "port": 80}, {"name": "s", "port": 81, "protocol": "SCTP"}],
         "endpoints": [{"addresses": ["10.180.0.1"]}]});
     let slices = vec![serde_json::from_value(json).unwrap()];
+    let objects = Objects { services, slices, ..Objects::default() };
     let config = crate::Config::default();
-    let render = |observed: &Observed| rules_of_objects(&services, &slices, &[], &config, Family::V4, observed);
+    let render = |observed: &Observed| rules_of_objects(&objects, &config, Family::V4, observed);
     let all = render(&Observed::default());
     assert!(all.contains("-m recent ") && all.contains("-p sctp ") && all.contains("--ctstate INVALID"));
     assert_eq!(Observed::of(&all), Observed::default());
     let mut model = Model::default();
-    model.put_service(&services[0]);
-    model.put_slice(&slices[0], "");
+    model.put_service(&objects.services[0]);
+    model.put_slice(&objects.slices[0], "");
     for without in ["recent", "sctp", "drop_invalid", "refused"] {
         let settings = config.settings(Family::V4, &crate::model::NodeFacts::default(), &[]);
         let mut ruleset = RulesetState::new(match without {

@@ -111,7 +111,7 @@ pub(super) struct FamilySync {
     endpoint_trigger_times: HashMap<ServiceId, Vec<Timestamp>>,
     /// The servers of health check node ports must be updated after the next successful write.
     pub(super) health_checks_dirty: bool,
-    /// The search for stale conntrack entries of UDP services. While it runs, nothing is written.
+    /// The search for stale conntrack entries of UDP services. While it runs, what it concerns is not written.
     pub(super) stale_udp: stale_udp::Search,
 }
 
@@ -275,6 +275,7 @@ impl FamilySync {
             counters: self.features.counters,
             recent: self.features.recent,
             sctp: self.features.sctp,
+            service_cidrs: model.service_cidrs.of(self.family()),
             ..config.settings(self.family(), node, local)
         }
     }
