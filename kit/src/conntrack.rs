@@ -38,8 +38,10 @@ const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_TUPLE_ZONE: u16 = 3;
 const CTA_FILTER: u16 = 25;
 const CTA_FILTER_ORIG_FLAGS: u16 = 1;
-/// net/netfilter/nf_internals.h: of the tuple in the request only the protocol is matched.
+// net/netfilter/nf_internals.h: what of the tuple in the request is matched.
+const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
 const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
 const CTA_IP_V4_SRC: u16 = 1;
 const CTA_IP_V4_DST: u16 = 2;
 const CTA_IP_V6_SRC: u16 = 3;
@@ -50,6 +52,19 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 const IPPROTO_UDP: u8 = 17;
 /// Deletions in one datagram: their acknowledgements fit into the socket's receive queue.
 const MAX_BATCH_DELETIONS: usize = 100;
+
+/// So many destinations are dumped one by one. Each dump visits the whole table, but copies only what it is about, which
+/// is most of its cost.
+const MAX_FILTERED_DUMPS: usize = 4;
+
+/// Where flows of a dump go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination {
+    /// One address and port.
+    Address(SocketAddr),
+    /// A port at any address.
+    Port(u16),
+}
 
 /// The conntrack table of this thread's network namespace.
 #[derive(Debug)]
@@ -64,29 +79,41 @@ impl Conntrack {
         Netlink::netfilter().map(Self)
     }
 
-    /// The UDP entries of a family for which `wanted` is true. Blocks.
+    /// The UDP entries of a family for which `wanted` is true, each at least once. Where few `destinations` are given,
+    /// the kernel is asked for entries to these alone; `wanted` decides all the same. Blocks.
     ///
     /// # Errors
     /// When the dump fails.
-    pub fn udp(&mut self, family: Family, wanted: impl Fn(&Flow) -> bool) -> io::Result<Vec<Flow>> {
-        // Kernels before 5.8 ignore the filter and dump all protocols; others may refuse it (EINVAL, EOPNOTSUPP).
-        match self.dump(family, true, &wanted) {
-            Err(e) if matches!(e.raw_os_error(), Some(22 | 95)) => self.dump(family, false, &wanted),
-            other => other,
+    pub fn udp(
+        &mut self,
+        family: Family,
+        destinations: &[Destination],
+        wanted: impl Fn(&Flow) -> bool,
+    ) -> io::Result<Vec<Flow>> {
+        let mut filters: Vec<Filter> = match destinations.len() {
+            1..=MAX_FILTERED_DUMPS => destinations.iter().map(|to| Filter::UdpTo(*to)).collect(),
+            _ => vec![Filter::Udp],
+        };
+        let mut flows = Vec::new();
+        while let Some(filter) = filters.pop() {
+            // Kernels before 5.8 ignore the filter and dump all protocols; others may refuse it (EINVAL, EOPNOTSUPP).
+            match self.dump(family, filter, &wanted) {
+                Err(e) if matches!(e.raw_os_error(), Some(22 | 95)) && filter != Filter::None => {
+                    flows.clear();
+                    filters = vec![Filter::None];
+                }
+                found => flows.extend(found?),
+            }
         }
+        Ok(flows)
     }
 
-    fn dump(&mut self, family: Family, filtered: bool, wanted: &impl Fn(&Flow) -> bool) -> io::Result<Vec<Flow>> {
-        let plain = Request::new(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET, 0, [address_family(family), 0, 0, 0]);
-        let request = if filtered {
-            let protocol = nested(&[(CTA_PROTO_NUM, &[IPPROTO_UDP])]);
-            plain.attribute(nest(CTA_TUPLE_ORIG), &nested(&[(nest(CTA_TUPLE_PROTO), &protocol)])).attribute(
-                nest(CTA_FILTER),
-                &nested(&[(CTA_FILTER_ORIG_FLAGS, &CTA_FILTER_F_CTA_PROTO_NUM.to_ne_bytes())]),
-            )
-        } else {
-            plain
-        };
+    fn dump(&mut self, family: Family, filter: Filter, wanted: &impl Fn(&Flow) -> bool) -> io::Result<Vec<Flow>> {
+        let mut request = Request::new(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET, 0, [address_family(family), 0, 0, 0]);
+        if let Some((tuple, flags)) = filter.tuple() {
+            let flags = nested(&[(CTA_FILTER_ORIG_FLAGS, &flags.to_ne_bytes())]);
+            request = request.attribute(nest(CTA_TUPLE_ORIG), &tuple).attribute(nest(CTA_FILTER), &flags);
+        }
         let mut flows = Vec::new();
         self.0.dump(request, |_, entry| flows.extend(parse_entry(entry).filter(wanted)))?;
         Ok(flows)
@@ -112,6 +139,49 @@ impl Conntrack {
     }
 }
 
+/// What the kernel is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filter {
+    None,
+    Udp,
+    UdpTo(Destination),
+}
+
+impl Filter {
+    /// The tuple of the original direction, and what of it is matched.
+    fn tuple(self) -> Option<(Vec<u8>, u32)> {
+        let number: (u16, &[u8]) = (CTA_PROTO_NUM, &[IPPROTO_UDP]);
+        let to = match self {
+            Self::None => return None,
+            Self::Udp => {
+                let tuple = nested(&[(nest(CTA_TUPLE_PROTO), &nested(&[number]))]);
+                return Some((tuple, CTA_FILTER_F_CTA_PROTO_NUM));
+            }
+            Self::UdpTo(to) => to,
+        };
+        // Kernels compare addresses of IPv6 the wrong way round (`ctnetlink_filter_match_tuple`): those are searched by
+        // their ports.
+        let (ip, port) = match to {
+            Destination::Address(SocketAddr::V4(at)) => (Some(*at.ip()), at.port()),
+            Destination::Address(at) => (None, at.port()),
+            Destination::Port(port) => (None, port),
+        };
+        let protocol = nested(&[number, (CTA_PROTO_DST_PORT, &port.to_be_bytes())]);
+        let of_ip = ip.map(|ip| nested(&[(CTA_IP_V4_DST, &ip.octets())]));
+        let parts = of_ip.iter().map(|ip| (nest(CTA_TUPLE_IP), &ip[..]));
+        let parts: Vec<(u16, &[u8])> = parts.chain([(nest(CTA_TUPLE_PROTO), &protocol[..])]).collect();
+        let ports = CTA_FILTER_F_CTA_PROTO_NUM | CTA_FILTER_F_CTA_PROTO_DST_PORT;
+        Some((nested(&parts), if ip.is_some() { ports | CTA_FILTER_F_CTA_IP_DST } else { ports }))
+    }
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
 /// Deletes exactly one entry: without a tuple the kernel would flush the table.
 fn deletion(flow: &Flow) -> Request {
     let family = Family::of(&flow.source.ip());
@@ -133,15 +203,11 @@ fn zoned_tuple(from: SocketAddr, to: SocketAddr, protocol: u8, zone: Option<u16>
 }
 
 fn tuple(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<u8> {
-    let bytes = |ip: IpAddr| match ip {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    };
     let (source, destination) = match from.ip() {
         IpAddr::V4(_) => (CTA_IP_V4_SRC, CTA_IP_V4_DST),
         IpAddr::V6(_) => (CTA_IP_V6_SRC, CTA_IP_V6_DST),
     };
-    let addresses = nested(&[(source, &bytes(from.ip())), (destination, &bytes(to.ip()))]);
+    let addresses = nested(&[(source, &octets(from.ip())), (destination, &octets(to.ip()))]);
     let ports = nested(&[
         (CTA_PROTO_NUM, &[protocol]),
         (CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
@@ -187,15 +253,19 @@ fn addresses_of(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
 const MAX_DUMP_ATTEMPTS: u32 = 3;
 
 /// Deletes the UDP entries of a family for which `is_stale` is true, in this thread's network namespace; returns how
-/// many existed. Blocks.
+/// many existed. `destinations` are all to which stale ones go, or empty. Blocks.
 ///
 /// # Errors
 /// When the table cannot be read, or the kernel refuses a deletion.
-pub fn delete_stale(family: Family, is_stale: impl Fn(&Flow) -> bool) -> io::Result<usize> {
+pub fn delete_stale(
+    family: Family,
+    destinations: &[Destination],
+    is_stale: impl Fn(&Flow) -> bool,
+) -> io::Result<usize> {
     let mut conntrack = Conntrack::open()?;
     let mut attempts = 0;
     let stale = loop {
-        match conntrack.udp(family, &is_stale) {
+        match conntrack.udp(family, destinations, &is_stale) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted && attempts < MAX_DUMP_ATTEMPTS => attempts += 1,
             other => break other?,
         }

@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-pub use windlass_kit::conntrack::{Conntrack, Flow, delete_stale};
+pub use windlass_kit::conntrack::{Conntrack, Destination, Flow, delete_stale};
 
 use crate::{
     local_addresses::LocalAddresses,
@@ -115,6 +115,13 @@ impl UdpFrontends {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.node_ports.is_empty()
+    }
+
+    /// Where the entries go to that may be stale.
+    #[must_use]
+    pub fn destinations(&self) -> Vec<Destination> {
+        let ports = self.node_ports.keys().map(|port| Destination::Port(*port));
+        self.addresses.keys().map(|at| Destination::Address(*at)).chain(ports).collect()
     }
 
     /// Whether the service that an entry was opened to no longer has its endpoint. A node port counts only at an

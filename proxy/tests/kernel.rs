@@ -8,6 +8,8 @@
 mod api;
 #[path = "kernel/churn.rs"]
 mod churn;
+#[path = "kernel/conntrack.rs"]
+mod conntrack;
 #[path = "kernel/faults.rs"]
 mod faults;
 #[path = "kernel/harness.rs"]

@@ -327,7 +327,7 @@ impl VethNetwork {
             let what = "the conntrack entries of UDP host ports could not be deleted";
             let search = move || {
                 let local = LocalAddresses::of_kernel();
-                conntrack::delete_stale(family, |flow| wanted.is_stale(flow, &local))
+                conntrack::delete_stale(family, &[], |flow| wanted.is_stale(flow, &local))
                     .map_err(|e| NetworkError::new(what, e))
             };
             if let Err(error) = blocking::run(search, |error| NetworkError::new(what, error)).await {
@@ -374,7 +374,7 @@ pub(super) async fn teardown(ranges: &[Cidr]) -> Vec<String> {
         // Where they lead there is nobody any more. A machine without conntrack has none.
         let to_a_pod =
             move |flow: &conntrack::Flow| flow.reply_src != flow.destination && range.contains(&flow.reply_src.ip());
-        let deleted = move || conntrack::delete_stale(range.family(), to_a_pod);
+        let deleted = move || conntrack::delete_stale(range.family(), &[], to_a_pod);
         if let Err(error) = blocking::run(deleted, std::io::Error::other).await {
             tracing::debug!(%range, %error, "failed to delete conntrack entries that lead to pods; they end by themselves");
         }

@@ -76,7 +76,7 @@ pub(super) struct SearchResult {
 pub(super) fn search(family: Family, frontends: &UdpFrontends) -> SearchResult {
     let started = Instant::now();
     let local = LocalAddresses::of_kernel();
-    let deleted = conntrack::delete_stale(family, |flow| frontends.is_stale(flow, &local));
+    let deleted = conntrack::delete_stale(family, &frontends.destinations(), |flow| frontends.is_stale(flow, &local));
     SearchResult { took: started.elapsed(), deleted }
 }
 
