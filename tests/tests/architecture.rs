@@ -187,6 +187,13 @@ fn only_apply_and_the_pod_network_run_iptables() {
 
 /// `HeaderValue::to_str` refuses what is not ASCII, and a value that is then dropped is as good as not sent: a user who is
 /// impersonated, a token, a group.
+/// A key that is read in a second place works there in the forms alone that somebody thought of there.
+#[test]
+fn keys_are_read_by_one_module() {
+    let words = ["KeyPair::from_pem", "KeyPair::from_pkcs8_pem", "PrivateKeyDer::from_pem", "PrivateKeyDer::pem_"];
+    only_in(&["kit/src/private_key.rs"], &words);
+}
+
 #[test]
 fn header_values_are_read_by_one_module() {
     let knows_headers = |code: &str| ["HeaderMap", "HeaderValue", ".headers()"].iter().any(|word| code.contains(word));
