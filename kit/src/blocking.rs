@@ -8,13 +8,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{sync::Semaphore, task::JoinError};
+use tokio::{
+    sync::Semaphore,
+    task::{JoinError, JoinHandle},
+};
 
-/// Names of hosts.
+use crate::prometheus::{Kind, Text};
+
+/// Names of API servers.
 pub static RESOLVE: Lane = Lane::new("resolve", 2, 64);
+/// Names that probes of pods give.
+pub static PROBE_NAMES: Lane = Lane::new("probe names", 2, 256);
+/// Files of logs, for those who read them.
+pub static LOGS: Lane = Lane::new("logs", 4, 256);
+/// How full disks and volumes are, and what is removed when they are.
+pub static DISK: Lane = Lane::new("disk", 3, 64);
+/// Records of images.
+pub static RECORDS: Lane = Lane::new("records", 2, 1024);
+/// Directories of volumes, manifests and other small files.
+pub static FILES: Lane = Lane::new("files", 3, 256);
+/// Rules of services, and what the kernel is asked for them.
+pub static RULES: Lane = Lane::new("rules", 6, 64);
+/// Interfaces, chains and conntrack entries of pods.
+pub static NETWORK: Lane = Lane::new("network", 4, 1024);
+/// Pages and signatures, which take processor time.
+pub static COMPUTE: Lane = Lane::new("compute", 2, 256);
 
 /// All lanes.
-pub static LANES: [&Lane; 1] = [&RESOLVE];
+pub static LANES: [&Lane; 9] = [&RESOLVE, &PROBE_NAMES, &LOGS, &DISK, &RECORDS, &FILES, &RULES, &NETWORK, &COMPUTE];
+/// Threads beside those of lanes: for tokio's own files, each of which is one short call, and for the samplers of usage, which
+/// have theirs for as long as the process lives.
+const OTHER_THREADS: usize = 8;
 
 /// Threads for one kind of blocking work.
 #[derive(Debug)]
@@ -135,6 +159,25 @@ impl Lane {
         tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(lost(error.into())))
     }
 
+    /// [`Self::run`] for work that cannot fail itself.
+    ///
+    /// # Errors
+    /// When it did not end.
+    pub async fn call<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, LaneError> {
+        self.run(move || Ok(work()), |error| error).await
+    }
+
+    /// [`Self::call`] that goes on when nobody waits for it.
+    pub fn spawn<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<Result<T, LaneError>> {
+        tokio::spawn(self.call(work))
+    }
+
     /// [`Self::run`] for I/O.
     ///
     /// # Errors
@@ -159,34 +202,30 @@ impl Lane {
     }
 }
 
-/// The threads of all lanes.
+/// The most threads for blocking work of a runtime in which no lane takes another's.
 #[must_use]
 pub fn threads() -> usize {
-    LANES.iter().map(|lane| lane.threads).sum()
+    LANES.iter().map(|lane| lane.threads).sum::<usize>() + OTHER_THREADS
 }
 
-/// Runs `work` on a thread for blocking work. When it does not end, because it panicked or the runtime stops, the
-/// error is that of `lost`.
-///
-/// # Errors
-/// Those of the work, and of `lost`.
-pub async fn run<T, E>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-    lost: impl FnOnce(JoinError) -> E,
-) -> Result<T, E>
-where
-    T: Send + 'static,
-    E: Send + 'static,
-{
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(lost(error)))
-}
-
-/// [`run`] for I/O.
-///
-/// # Errors
-/// Those of the work; [`io::ErrorKind::Other`] when it did not end.
-pub async fn io<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    run(work, io::Error::other).await
+/// Writes how lanes are used. What waits for long is what hangs.
+pub fn write(page: &mut Text) {
+    type Value = fn(&LaneUse) -> f64;
+    #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
+    let families: [(&str, &str, Value); 3] = [
+        ("windlass_blocking_busy_threads", "Threads of a kind of blocking work that do it.", |of| of.busy as f64),
+        ("windlass_blocking_waiting", "Blocking work that waits for a thread of its kind.", |of| of.waiting as f64),
+        ("windlass_blocking_oldest_waiting_seconds", "For how long the oldest of it has waited.", |of| {
+            of.age.as_secs_f64()
+        }),
+    ];
+    let all = LANES.map(Lane::usage);
+    for (name, help, value) in families {
+        page.family(name, help, Kind::Gauge);
+        for lane in &all {
+            page.sample(name, &[("lane", lane.name)], value(lane));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +242,15 @@ mod tests {
         let lost = LANE.io(|| -> io::Result<()> { std::panic::panic_any(()) }).await;
         assert_eq!(lost.unwrap_err().kind(), io::ErrorKind::Other);
         assert_eq!(LANE.usage().busy, 0, "its thread is free again");
+    }
+
+    #[test]
+    fn lanes_are_shown_by_name() {
+        let mut page = Text::new();
+        write(&mut page);
+        let page = page.finish();
+        assert!(page.contains("windlass_blocking_oldest_waiting_seconds{lane=\"resolve\"} 0"), "{page}");
+        assert!(threads() > LANES.len());
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_agent::{Agent, AgentInputs, metrics::Metrics};
 use windlass_control::ControlPlane;
 use windlass_kit::{
+    blocking::RULES,
     client::{Access, Limits},
     serve::{InProcessListener, Tls},
     supervise::Supervisor,
@@ -165,7 +166,7 @@ async fn build_agent(
 /// Starts the agent, after the tables have been recorded as they were before the first rule, for cleanup.
 async fn start_agent(settings: &Settings, agent: Agent, tasks: &mut Supervisor) -> anyhow::Result<()> {
     let config = proxy_config(settings);
-    tokio::task::spawn_blocking(move || proxy::snapshot_tables(&config)).await??;
+    RULES.call(move || proxy::snapshot_tables(&config)).await??;
     agent.start(tasks).await;
     Ok(())
 }

@@ -174,7 +174,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
-        .max_blocking_threads(16)
+        .max_blocking_threads(windlass_kit::blocking::threads())
         // Beside tasks that always have more to send, such as long lists, new requests are seen within a few of their turns;
         // tokio's own 61 turns take milliseconds.
         .event_interval(5)
