@@ -17,10 +17,10 @@ mkdir -p "$stage"/{usr/bin,usr/lib/{systemd/system,sysusers.d,tmpfiles.d},etc/wi
     "$stage"/usr/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
 
 install -m 0755 "$bin" "$stage/usr/bin/windlass"
-install -m 0644 packaging/systemd/windlass.service packaging/systemd/windlass-proxy.service "$stage/usr/lib/systemd/system/"
-install -m 0644 packaging/systemd/windlass.sysusers "$stage/usr/lib/sysusers.d/windlass.conf"
-install -m 0644 packaging/systemd/windlass.tmpfiles "$stage/usr/lib/tmpfiles.d/windlass.conf"
-install -m 0644 packaging/systemd/config.yaml "$stage/etc/windlass/config.yaml"
+install -m 0644 systemd/windlass.service systemd/windlass-proxy.service "$stage/usr/lib/systemd/system/"
+install -m 0644 systemd/windlass.sysusers "$stage/usr/lib/sysusers.d/windlass.conf"
+install -m 0644 systemd/windlass.tmpfiles "$stage/usr/lib/tmpfiles.d/windlass.conf"
+install -m 0644 systemd/config.yaml "$stage/etc/windlass/config.yaml"
 "$bin" completions bash >"$stage/usr/share/bash-completion/completions/windlass"
 "$bin" completions zsh >"$stage/usr/share/zsh/site-functions/_windlass"
 "$bin" completions fish >"$stage/usr/share/fish/vendor_completions.d/windlass.fish"

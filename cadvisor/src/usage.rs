@@ -226,7 +226,7 @@ impl Usage {
             return Ok(Rest::Stream(EventStream { request, events: self.inner.events.subscribe() }));
         }
         if request.needs_processes() {
-            let listed = blocking::io(source::processes).await;
+            let listed = blocking::FILES.io(source::processes).await;
             let all = listed.map_err(|e| (500, format!("the processes could not be listed: {e}")))?;
             return Ok(Rest::Page(serde_json::to_vec(&request.processes(&all)).unwrap_or_default()));
         }

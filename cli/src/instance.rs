@@ -1,4 +1,5 @@
-//! The lock that ensures one running instance, its pid, and its readiness file for other commands.
+//! The lock that ensures one running instance, its pid, and its readiness file for other commands. The lock's file is never
+//! removed: whoever made another one would have a lock of its own.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,19 +10,17 @@ use std::{
 };
 
 use anyhow::Context as _;
-use nix::{
-    fcntl::{Flock, FlockArg},
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::fcntl::{Flock, FlockArg};
 
 const LOCK: &str = "windlass.lock";
 const READY: &str = "ready";
 
 /// How long a killed process may keep its lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a process that was killed, and waits for the kernel, is waited for.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval between attempts to take the lock.
-const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A held lock; released when dropped or when the process dies.
 #[derive(Debug)]
@@ -80,17 +79,23 @@ impl Instance {
     }
 
     /// As [`Instance::try_lock`], for a start: retries for half a second, since a killed process keeps its lock until
-    /// the kernel has cleaned it up.
+    /// the kernel has cleaned it up, and as long as it takes to clean up one that has been killed.
     ///
     /// # Errors
-    /// As for [`Instance::try_lock`].
+    /// As for [`Instance::try_lock`], and when a killed process keeps the lock.
     pub(crate) fn lock(run_dir: &Path) -> anyhow::Result<Lock> {
-        let deadline = Instant::now() + LOCK_TIMEOUT;
+        let began = Instant::now();
         loop {
             match Self::try_lock(run_dir)? {
-                Lock::Held(_) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
+                Lock::Held(_) if began.elapsed() < LOCK_TIMEOUT => {}
+                Lock::Held(Some(pid)) if is_ending(pid) => anyhow::ensure!(
+                    began.elapsed() < ENDING_TIMEOUT,
+                    "process {pid} was killed and has not ended within {} s: it waits for the kernel, such as for a disk that does not answer",
+                    ENDING_TIMEOUT.as_secs()
+                ),
                 lock => return Ok(lock),
             }
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
@@ -106,46 +111,44 @@ impl Drop for Instance {
     }
 }
 
+/// Empties the run-time directory, but for the lock, which its holder keeps.
+///
+/// # Errors
+/// The first that could not be removed.
+pub(crate) fn clear_run_dir(run_dir: &Path, _held: &Instance) -> std::io::Result<()> {
+    for entry in fs::read_dir(run_dir)? {
+        let entry = entry?;
+        if entry.file_name() == LOCK {
+            continue;
+        }
+        let path = entry.path();
+        if entry.file_type()?.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
+    }
+    Ok(())
+}
+
 /// Whether process `pid` has written its readiness file.
 pub(crate) fn is_ready(run_dir: &Path, pid: u32) -> bool {
     fs::read_to_string(run_dir.join(READY)).is_ok_and(|text| text.trim() == pid.to_string())
 }
 
+/// Whether a process has ended but for what the kernel does for it, or waits for a SIGKILL to be seen.
+fn is_ending(pid: i32) -> bool {
+    const SIGKILL_PENDING: u64 = 1 << (9 - 1);
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    let pending = |name| u64::from_str_radix(of(name), 16).unwrap_or_default() & SIGKILL_PENDING != 0;
+    of("State:").starts_with(['Z', 'X']) || pending("SigPnd:") || pending("ShdPnd:")
+}
+
 /// Whether a process has the lock's file open, as the one that holds it has: the pid in the file may be that of one that has
 /// ended, and now another's.
-fn has_open(pid: i32, lock: &Path) -> bool {
+pub(crate) fn holds_lock(pid: i32, run_dir: &Path) -> bool {
+    let lock = run_dir.join(LOCK);
     let Ok(lock) = fs::metadata(lock) else { return false };
     let is_lock = |open: fs::Metadata| (open.dev(), open.ino()) == (lock.dev(), lock.ino());
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.filter_map(|entry| fs::metadata(entry.path()).ok()).any(is_lock)
-}
-
-/// Terminates the running instance and waits for its lock, at most `timeout`.
-pub(crate) fn stop_running(run_dir: &Path, timeout: Duration) -> anyhow::Result<Instance> {
-    let deadline = Instant::now() + timeout;
-    let mut signalled = None;
-    loop {
-        match Instance::try_lock(run_dir)? {
-            Lock::Acquired(instance) => return Ok(instance),
-            Lock::Held(None) => {}
-            // It may be ending, or another process has taken the lock.
-            Lock::Held(Some(pid)) if !has_open(pid, &run_dir.join(LOCK)) => {}
-            Lock::Held(Some(pid)) if signalled != Some(pid) => {
-                kill(Pid::from_raw(pid), Signal::SIGTERM)
-                    .or_else(|e| if e == nix::errno::Errno::ESRCH { Ok(()) } else { Err(e) })
-                    .with_context(|| format!("the running windlass (process {pid}) could not be signalled"))?;
-                signalled = Some(pid);
-            }
-            Lock::Held(Some(_)) => {}
-        }
-        anyhow::ensure!(
-            Instant::now() < deadline,
-            "the running windlass (process {}) did not exit within {} s; see its log, or kill it with kill -9 (pods keep running) and retry",
-            signalled.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
-            timeout.as_secs()
-        );
-        std::thread::sleep(RETRY_INTERVAL);
-    }
 }
 
 #[cfg(test)]
@@ -178,21 +181,38 @@ mod tests {
 
     /// The lock's file names a process that has ended long ago, and another one has its pid now.
     #[test]
-    fn only_the_process_that_holds_the_lock_is_signalled() {
+    fn only_the_process_that_has_the_lock_open_holds_it() {
         let dir = tempfile::tempdir().unwrap();
         let Lock::Acquired(held) = Instance::try_lock(dir.path()).unwrap() else { panic!("the lock was free") };
         let lock = dir.path().join(LOCK);
         assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(has_open(own, &lock));
+        assert!(holds_lock(own, dir.path()) && !is_ending(own));
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(other.id()).unwrap();
-        assert!(!has_open(pid, &lock));
-        fs::write(&lock, format!("{pid}\n")).unwrap();
-        assert!(stop_running(dir.path(), Duration::ZERO).is_err());
-        assert!(other.try_wait().unwrap().is_none(), "it was not meant");
+        assert!(!holds_lock(pid, dir.path()));
         other.kill().unwrap();
+        // Not waited for yet.
+        while !is_ending(pid) {
+            std::thread::sleep(RETRY_INTERVAL);
+        }
         other.wait().unwrap();
         drop(held);
+    }
+
+    /// Whoever waits for the lock has its file open: another file would be another lock.
+    #[test]
+    fn the_lock_outlives_what_is_in_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let Lock::Acquired(held) = Instance::try_lock(dir.path()).unwrap() else { panic!("the lock was free") };
+        held.set_ready().unwrap();
+        fs::create_dir(dir.path().join("tables")).unwrap();
+        fs::write(dir.path().join("tables/nat"), "x").unwrap();
+        let before = fs::metadata(dir.path().join(LOCK)).unwrap().ino();
+        clear_run_dir(dir.path(), &held).unwrap();
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [LOCK]);
+        assert_eq!(fs::metadata(dir.path().join(LOCK)).unwrap().ino(), before);
+        assert!(matches!(Instance::try_lock(dir.path()).unwrap(), Lock::Held(_)));
     }
 }

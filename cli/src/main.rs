@@ -14,6 +14,7 @@ mod instance;
 mod join;
 mod logging;
 mod reload;
+mod service;
 mod systemd;
 
 /// Returns memory to the kernel after a burst of pods; glibc's arenas never shrink. Its options are in

@@ -1,15 +1,15 @@
-//! Service account tokens: JSON Web Tokens, signed with ES256 by the server's key. The claims are the API's business;
-//! this module signs and verifies. No I/O.
+//! Service account tokens: JSON Web Tokens, signed by the server's key with the algorithm that fits it, as upstream's are
+//! (`serviceaccount.signerFromECDSAPrivateKey` and `signerFromRSAPrivateKey`). The claims are the API's business; this module
+//! signs and verifies. No I/O.
 
 use base64::Engine as _;
 use ring::{
     rand::SystemRandom,
-    signature::{
-        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
-    },
+    rsa::PublicKeyComponents,
+    signature::{self, EcdsaKeyPair, KeyPair as _, RsaKeyPair, UnparsedPublicKey},
 };
-use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
 use serde_json::{Value, json};
+use windlass_kit::private_key::PrivateKey;
 
 const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -40,9 +40,73 @@ pub const KEY_SET_PATH: &str = "/openid/v1/jwks";
 #[error("the key of service accounts' tokens cannot be used: {0}")]
 pub struct Error(String);
 
+/// A key, by the algorithm that it signs with.
+enum Signer {
+    Es256(EcdsaKeyPair),
+    Es384(EcdsaKeyPair),
+    Rs256(Box<RsaKeyPair>),
+}
+
+impl Signer {
+    fn new(key: &PrivateKey) -> Option<Self> {
+        let (der, random) = (key.pkcs8().secret_pkcs8_der(), SystemRandom::new());
+        let elliptic = |algorithm| EcdsaKeyPair::from_pkcs8(algorithm, der, &random).ok();
+        elliptic(&signature::ECDSA_P256_SHA256_FIXED_SIGNING)
+            .map(Self::Es256)
+            .or_else(|| elliptic(&signature::ECDSA_P384_SHA384_FIXED_SIGNING).map(Self::Es384))
+            .or_else(|| RsaKeyPair::from_pkcs8(der).ok().map(|key| Self::Rs256(Box::new(key))))
+    }
+
+    fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Es256(_) => "ES256",
+            Self::Es384(_) => "ES384",
+            Self::Rs256(_) => "RS256",
+        }
+    }
+
+    fn sign(&self, random: &SystemRandom, text: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Self::Es256(key) | Self::Es384(key) => key.sign(random, text).ok().map(|signed| signed.as_ref().to_vec()),
+            Self::Rs256(key) => {
+                let mut signed = vec![0; key.public().modulus_len()];
+                key.sign(&signature::RSA_PKCS1_SHA256, random, text, &mut signed).ok()?;
+                Some(signed)
+            }
+        }
+    }
+
+    fn has_signed(&self, text: &[u8], signed: &[u8]) -> bool {
+        let (algorithm, public): (&dyn signature::VerificationAlgorithm, &[u8]) = match self {
+            Self::Es256(key) => (&signature::ECDSA_P256_SHA256_FIXED, key.public_key().as_ref()),
+            Self::Es384(key) => (&signature::ECDSA_P384_SHA384_FIXED, key.public_key().as_ref()),
+            Self::Rs256(key) => (&signature::RSA_PKCS1_2048_8192_SHA256, key.public_key().as_ref()),
+        };
+        UnparsedPublicKey::new(algorithm, public).verify(text, signed).is_ok()
+    }
+
+    /// The public key as a JSON Web Key.
+    fn web_key(&self) -> Value {
+        let elliptic = |key: &EcdsaKeyPair, curve: &str| {
+            // Uncompressed: a byte that says so, and both coordinates.
+            let point = key.public_key().as_ref().get(1..).unwrap_or_default();
+            let (x, y) = point.split_at(point.len() / 2);
+            json!({"kty": "EC", "crv": curve, "x": BASE64.encode(x), "y": BASE64.encode(y)})
+        };
+        match self {
+            Self::Es256(key) => elliptic(key, "P-256"),
+            Self::Es384(key) => elliptic(key, "P-384"),
+            Self::Rs256(key) => {
+                let public = PublicKeyComponents::<Vec<u8>>::from(key.public());
+                json!({"kty": "RSA", "n": BASE64.encode(public.n), "e": BASE64.encode(public.e)})
+            }
+        }
+    }
+}
+
 /// Signs and verifies tokens.
 pub struct TokenIssuer {
-    key: EcdsaKeyPair,
+    key: Signer,
     random: SystemRandom,
     /// The key id in each token's header.
     id: String,
@@ -56,18 +120,18 @@ impl std::fmt::Debug for TokenIssuer {
 }
 
 impl TokenIssuer {
-    /// Reads a P-256 key in PEM (PKCS #8).
+    /// Reads a key in PEM: RSA, P-256 or P-384, in any form.
     ///
     /// # Errors
     /// When it is not such a key.
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
-        let wrong = |why: &dyn std::fmt::Display| Error(why.to_string());
-        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| wrong(&e))?;
-        let random = SystemRandom::new();
-        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.secret_der(), &random)
-            .map_err(|e| wrong(&e))?;
-        let id = BASE64.encode(ring::digest::digest(&ring::digest::SHA256, key.public_key().as_ref()));
-        Ok(Self { key, random, id })
+        let read = PrivateKey::from_pem(pem).map_err(|e| Error(e.to_string()))?;
+        let key = Signer::new(&read).ok_or_else(|| {
+            Error("tokens are signed with RSA, P-256 or P-384 keys only, and this is none".to_owned())
+        })?;
+        // Upstream's (`keyIDFromPublicKey`), so that a key that moves here keeps its name.
+        let id = BASE64.encode(ring::digest::digest(&ring::digest::SHA256, read.public_key()));
+        Ok(Self { key, random: SystemRandom::new(), id })
     }
 
     /// Signs a token with these claims.
@@ -75,35 +139,32 @@ impl TokenIssuer {
     /// # Errors
     /// When the system has no random numbers.
     pub fn sign(&self, claims: &Value) -> Result<String, Error> {
-        let head = json!({"alg": "ES256", "kid": self.id});
+        let head = json!({"alg": self.key.algorithm(), "kid": self.id});
         let text = format!("{}.{}", BASE64.encode(head.to_string()), BASE64.encode(claims.to_string()));
         let signature =
-            self.key.sign(&self.random, text.as_bytes()).map_err(|_| Error("it could not sign".to_owned()))?;
+            self.key.sign(&self.random, text.as_bytes()).ok_or_else(|| Error("it could not sign".to_owned()))?;
         Ok(format!("{text}.{}", BASE64.encode(signature)))
     }
 
     /// The discovery document of OpenID Connect, by which others find the keys (upstream: `serviceaccount.NewOpenIDMetadata`).
     #[must_use]
-    pub fn openid_configuration() -> Value {
+    pub fn openid_configuration(&self) -> Value {
         json!({
             "issuer": ISSUER,
             "jwks_uri": format!("{ISSUER}{KEY_SET_PATH}"),
             "response_types_supported": ["id_token"],
             "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": ["ES256"],
+            "id_token_signing_alg_values_supported": [self.key.algorithm()],
         })
     }
 
     /// The public key, as a JSON Web Key Set.
     #[must_use]
     pub fn key_set(&self) -> Value {
-        // Uncompressed: a byte that says so, and both coordinates.
-        let point = self.key.public_key().as_ref().get(1..).unwrap_or_default();
-        let (x, y) = point.split_at(point.len() / 2);
-        let key = json!({
-            "use": "sig", "kty": "EC", "kid": self.id, "crv": "P-256", "alg": "ES256",
-            "x": BASE64.encode(x), "y": BASE64.encode(y),
-        });
+        let mut key = self.key.web_key();
+        key["use"] = "sig".into();
+        key["kid"] = self.id.as_str().into();
+        key["alg"] = self.key.algorithm().into();
         json!({"keys": [key]})
     }
 
@@ -128,11 +189,12 @@ impl TokenIssuer {
         let (head, claims) = text.split_once('.')?;
         let read = |part: &str| -> Option<Value> { serde_json::from_slice(&BASE64.decode(part).ok()?).ok() };
         // Only our own algorithm: a token's header must not choose one.
-        if read(head)?["alg"] != "ES256" {
+        if read(head)?["alg"] != self.key.algorithm() {
             return None;
         }
-        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key().as_ref());
-        key.verify(text.as_bytes(), &BASE64.decode(signature).ok()?).ok()?;
+        if !self.key.has_signed(text.as_bytes(), &BASE64.decode(signature).ok()?) {
+            return None;
+        }
         read(claims)
     }
 }
@@ -164,10 +226,47 @@ mod tests {
         let point = [vec![4], read("x"), read("y")].concat();
         let token = ours.sign(&json!({"iss": ISSUER, "exp": 200})).unwrap();
         let (text, signature) = token.rsplit_once('.').unwrap();
-        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
+        let public = UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point);
         public.verify(text.as_bytes(), &BASE64.decode(signature).unwrap()).unwrap();
         let head: Value = serde_json::from_slice(&BASE64.decode(text.split_once('.').unwrap().0).unwrap()).unwrap();
         assert_eq!(head["kid"], key["kid"]);
+    }
+
+    /// With the keys of kubeadm, openssl and Go: what signs is what the discovery documents name.
+    #[test]
+    fn keys_of_other_programs_sign_with_their_own_algorithm() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../kit/fixtures/keys");
+        for (file, algorithm) in [
+            ("kubeadm-RSA-2048-sa.key", "RS256"),
+            ("kubeadm-ECDSA-P256-sa.key", "ES256"),
+            ("openssl-p384-sec1.pem", "ES384"),
+            ("openssl-p256-ecparam.pem", "ES256"),
+            ("go-rsa-pkcs8.pem", "RS256"),
+        ] {
+            let ours = TokenIssuer::from_pem(&std::fs::read_to_string(format!("{dir}/{file}")).unwrap()).unwrap();
+            let claims = json!({"iss": ISSUER, "exp": 200});
+            let token = ours.sign(&claims).unwrap();
+            assert_eq!(ours.verify(&token, 150), Some(claims), "{file}");
+            assert_eq!(tokens().verify(&token, 150), None, "{file}: another key's");
+            let head: Value =
+                serde_json::from_slice(&BASE64.decode(token.split_once('.').unwrap().0).unwrap()).unwrap();
+            let set = ours.key_set();
+            let key = &set["keys"][0];
+            assert_eq!((&head["alg"], &head["kid"]), (&key["alg"], &key["kid"]), "{file}");
+            assert_eq!(head["alg"], algorithm, "{file}");
+            assert_eq!(ours.openid_configuration()["id_token_signing_alg_values_supported"], json!([algorithm]));
+            if algorithm == "RS256" {
+                let read = |field: &str| BASE64.decode(key[field].as_str().unwrap()).unwrap();
+                let public = PublicKeyComponents { n: read("n"), e: read("e") };
+                let (text, signature) = token.rsplit_once('.').unwrap();
+                let signature = BASE64.decode(signature).unwrap();
+                public.verify(&signature::RSA_PKCS1_2048_8192_SHA256, text.as_bytes(), &signature).unwrap();
+            }
+        }
+        for file in ["go-ed25519-pkcs8.pem", "go-p521-sec1.pem", "openssl-encrypted-pkcs8.pem"] {
+            let text = std::fs::read_to_string(format!("{dir}/{file}")).unwrap();
+            assert!(TokenIssuer::from_pem(&text).is_err(), "{file}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod build_info;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod conntrack;
+pub mod der;
 #[cfg(feature = "dirfd")]
 pub mod dirfd;
 pub mod duration;
@@ -38,6 +39,8 @@ pub mod object_ref;
 pub mod objects;
 pub mod percent;
 pub mod preflight;
+#[cfg(feature = "keys")]
+pub mod private_key;
 #[cfg(feature = "serve")]
 pub mod process_metrics;
 pub mod prometheus;

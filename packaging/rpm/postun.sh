@@ -1,4 +1,4 @@
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload || :
-    if [ "$1" -ge 1 ]; then systemctl try-restart windlass.service windlass-proxy.service || :; fi
+    if [ "$1" -ge 1 ]; then systemctl --no-block try-restart windlass.service windlass-proxy.service || :; fi
 fi

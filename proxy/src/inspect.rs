@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use kube::{Api, Client, api::ListParams};
 
+use windlass_kit::blocking::RULES;
+
 use crate::{
     apply::{self, Backend, Runner},
     config::Config,
@@ -33,7 +35,7 @@ pub enum InspectError {
     Parse(#[from] crate::iptables_save::ParseError),
     /// The thread that read the kernel's rules panicked.
     #[error("failed to read the rules: {0}")]
-    Panicked(#[from] tokio::task::JoinError),
+    Panicked(#[from] windlass_kit::blocking::LaneError),
 }
 
 /// Lists Services, EndpointSlices, Nodes and, where rules depend on them, ServiceCIDRs, reads the kernel's rules of a family with their counters, and compares the
@@ -56,7 +58,7 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
         service_cidrs: Vec::new(),
     };
     let reading = config.clone();
-    let kernel = tokio::task::spawn_blocking(move || kernel_rules(&reading, family)).await??;
+    let kernel = RULES.call(move || kernel_rules(&reading, family)).await??;
     // The proxy probed for nfacct; its rules show the result.
     let nfacct = config.nfacct.or(Some(kernel.contains(INVALID_DROPPED)));
     // And with `windlass up` it checks cluster IPs, which a proxy alone for the same API does not.

@@ -56,6 +56,8 @@ done
 step "what comes back"
 check came_back
 check quiet_journal
+step "down, an upgrade without Docker, down --purge"
+check verbs
 step "removal and purge"
 check removed
 check purged

@@ -187,6 +187,58 @@ fn only_apply_and_the_pod_network_run_iptables() {
 
 /// `HeaderValue::to_str` refuses what is not ASCII, and a value that is then dropped is as good as not sent: a user who is
 /// impersonated, a token, a group.
+/// Blocking work has a lane, by its kind: what hangs in one must not take the threads of the others. The samplers of usage
+/// have threads for as long as the process lives.
+#[test]
+fn blocking_work_has_a_lane() {
+    only_in(&["kit/src/blocking.rs", "cadvisor/src/usage.rs"], &["spawn_blocking("]);
+    only_in(&["kit/src/client/resolver.rs", "agent/src/pods/steps/prober/"], &[".to_socket_addrs("]);
+    for (path, code) in shipped() {
+        for word in ["tokio::net::lookup_host", "block_in_place(", "HttpConnector::new()"] {
+            assert!(!code.contains(word), "{path} has {word:?}, which blocks threads that others need; use a lane");
+        }
+    }
+}
+
+/// kube's own way to credentials runs programs and reads files on the thread of whoever asks, without a limit.
+#[test]
+fn credentials_are_made_by_one_task() {
+    only_in(&["kit/src/client/access.rs"], &["rustls_client_config("]);
+    only_in(&["kit/src/client/exec_plugin.rs"], &["ExecConfig"]);
+    for (path, code) in shipped() {
+        for word in
+            ["auth_layer(", "rustls_https_connector", "kube::Client::try_from", "Client::try_default", "ClientBuilder"]
+        {
+            assert!(!code.contains(word), "{path} has {word:?}; clients are made by windlass_kit::client::Access");
+        }
+        let runs = code.contains("process::Command") || code.contains("Command::new(");
+        assert!(
+            !(runs && path.starts_with("kit/")) || path == "kit/src/client/exec_plugin.rs",
+            "{path} runs programs; of the kit only credential plugins do"
+        );
+    }
+}
+
+/// Whoever signals a process of a unit that systemd restarts gets another one.
+#[test]
+fn only_the_service_module_ends_the_running_instance() {
+    let code = |path: &str| path.starts_with("cli/src/");
+    for (path, code) in shipped().iter().filter(|(path, _)| code(path)) {
+        let ends = code.contains("Signal::SIGTERM") || code.contains("\"systemctl\"");
+        assert!(
+            !ends || path == "cli/src/service.rs",
+            "{path} ends processes or runs systemctl; cli/src/service.rs does"
+        );
+    }
+}
+
+/// A key that is read in a second place works there in the forms alone that somebody thought of there.
+#[test]
+fn keys_are_read_by_one_module() {
+    let words = ["KeyPair::from_pem", "KeyPair::from_pkcs8_pem", "PrivateKeyDer::from_pem", "PrivateKeyDer::pem_"];
+    only_in(&["kit/src/private_key.rs"], &words);
+}
+
 #[test]
 fn header_values_are_read_by_one_module() {
     let knows_headers = |code: &str| ["HeaderMap", "HeaderValue", ".headers()"].iter().any(|word| code.contains(word));

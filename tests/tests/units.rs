@@ -1,4 +1,4 @@
-//! The units in `packaging/systemd/`: systemd accepts them, their exposure is as documented, and their configuration is
+//! The units in `systemd/`: systemd accepts them, their exposure is as documented, and their configuration is
 //! the program's default.
 
 use std::{
@@ -7,7 +7,7 @@ use std::{
 };
 
 fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd").join(name)
 }
 
 /// The outputs of a program.
@@ -44,9 +44,9 @@ fn systemd_knows_every_setting_of_the_units() {
 fn the_shipped_configuration_is_the_programs_own() {
     let named = std::env::var("WINDLASS_BIN");
     let program = named.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/debug/windlass").to_owned());
-    let shipped = std::fs::read_to_string(file("config.yaml")).expect("packaging/systemd/config.yaml");
+    let shipped = std::fs::read_to_string(file("config.yaml")).expect("systemd/config.yaml");
     let own = output_of(&program, &["config", "default"]);
-    assert_eq!(shipped, own, "write it anew: windlass config default >packaging/systemd/config.yaml");
+    assert_eq!(shipped, own, "write it anew: windlass config default >systemd/config.yaml");
     let judged = output_of(&program, &["config", "check", &file("config.yaml").display().to_string()]);
     assert!(judged.contains("can be used"), "{judged}");
 }

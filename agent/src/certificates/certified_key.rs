@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
-use windlass_kit::subject::Subject;
+use rcgen::{CertificateParams, DistinguishedName, DnType, SanType};
+use windlass_kit::{private_key::PrivateKey, subject::Subject};
 use x509_parser::{certificate::X509Certificate, extensions::GeneralName, pem::Pem};
 
 /// The group of all nodes.
@@ -136,7 +136,12 @@ impl CertifiedKey {
     pub fn from_pem(text: &str) -> Result<Self, CertificateError> {
         let (mut cert, mut key) = (String::new(), String::new());
         for section in sections(text) {
-            if section.contains("PRIVATE KEY-----") { key.push_str(&section) } else { cert.push_str(&section) }
+            if section.contains("PRIVATE KEY-----") {
+                key.push_str(&section);
+            } else if section.starts_with("-----BEGIN CERTIFICATE-----") {
+                // Not what openssl puts in front of a key: its parameters.
+                cert.push_str(&section);
+            }
         }
         if cert.is_empty() || key.is_empty() {
             return Err(CertificateError::Malformed("it does not hold a certificate and its private key".to_owned()));
@@ -174,8 +179,8 @@ impl CertifiedKey {
     pub fn check(&self, wanted: &CertificateTemplate, now: i64) -> Result<Validity, CertificateError> {
         let pem = first(&self.cert)?;
         let certificate = parse(&pem)?;
-        let key = KeyPair::from_pem(&self.key).map_err(|e| malformed("its key cannot be used")(&e))?;
-        if key.der_bytes() != certificate.public_key().subject_public_key.data.as_ref() {
+        let key = PrivateKey::from_pem(&self.key).map_err(|e| malformed("its key cannot be used")(&e))?;
+        if key.public_key() != certificate.public_key().raw {
             return Err(CertificateError::Malformed("the key is not the certificate's".to_owned()));
         }
         let subject = Subject::read(certificate.subject()).map_err(|e| malformed("its subject cannot be used")(&e))?;

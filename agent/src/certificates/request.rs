@@ -6,7 +6,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use rcgen::{CertificateSigningRequestParams, KeyPair, SanType};
-use windlass_kit::subject::Subject;
+use windlass_kit::{private_key::PrivateKey, subject::Subject};
 use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer as _};
 
 use super::certified_key::{CertificateTemplate, CertifiedKey, NODES_GROUP, Purpose};
@@ -62,7 +62,7 @@ impl SigningRequest {
         let (csr, key) = text.split_at(begin);
         let request = Self { key: key.to_owned(), csr: csr.to_owned() };
         let csr_params = CertificateSigningRequestParams::from_pem(&request.csr).ok()?;
-        let key_pair = KeyPair::from_pem(&request.key).ok()?;
+        let own_key = PrivateKey::from_pem(&request.key).ok()?;
         let (_, pem) = x509_parser::pem::parse_x509_pem(request.csr.as_bytes()).ok()?;
         let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).ok()?;
         let subject = Subject::read(&parsed.certification_request_info.subject).ok()?;
@@ -76,8 +76,7 @@ impl SigningRequest {
                 _ => return None,
             }
         }
-        let is_own =
-            rcgen::PublicKeyData::der_bytes(&key_pair) == rcgen::PublicKeyData::der_bytes(&csr_params.public_key);
+        let is_own = own_key.public_key() == parsed.certification_request_info.subject_pki.raw;
         (is_own && is_for_it && names == wanted.names && addresses == wanted.addresses).then_some(request)
     }
 

@@ -104,6 +104,43 @@ fn a_request_is_the_same_after_a_crash_and_another_for_another_wish() {
     }
 }
 
+/// kubelet's own file is in the form of Go, and kubeadm's and openssl's keys are in others still: all are rotated, while their
+/// own certificate is good.
+#[test]
+fn keys_of_every_form_are_rotated_by_their_own_certificate() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../kit/fixtures/keys");
+    let now = 2_000_000_000;
+    for name in [
+        "go-p256-sec1",
+        "go-p256-pkcs8",
+        "go-p384-sec1",
+        "go-rsa-pkcs1",
+        "go-rsa-pkcs8",
+        "go-ed25519-pkcs8",
+        "openssl-p256-ecparam",
+        "openssl-p384-sec1",
+        "openssl-p256-pkcs8",
+        "openssl-rsa-pkcs1",
+        "openssl-rsa-pkcs8",
+        "openssl-ed25519-pkcs8",
+    ] {
+        let text = fs::read_to_string(format!("{dir}/{name}.pem")).unwrap();
+        let pair = CertifiedKey::from_pem(&text).unwrap();
+        let life = pair.check(&wanted("n1"), now).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert!(matches!(next_step(Some(&pair), &wanted("n1"), true, 0.5, now), Next::Wait(_)), "{name}");
+        let late = life.not_after - 1;
+        assert_eq!(
+            next_step(Some(&pair), &wanted("n1"), true, 0.5, late),
+            Next::Request("it expires soon".to_owned()),
+            "{name}"
+        );
+    }
+    // The parameters that openssl writes in front of a key are no part of the chain, wherever they stand.
+    let text = fs::read_to_string(format!("{dir}/openssl-p256-ecparam.pem")).unwrap();
+    let (cert, key) = text.split_at(text.find("-----BEGIN EC PARAMETERS").unwrap());
+    assert!(CertifiedKey::from_pem(&format!("{key}{cert}")).unwrap().check(&wanted("n1"), now).is_ok());
+}
+
 #[test]
 fn certificates_are_judged_by_whose_they_are_and_when() {
     let good = pair(&wanted("n1"), 100, 200);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use windlass_kit::{blocking, inotify::Watch};
+use windlass_kit::{blocking::LOGS, inotify::Watch};
 
 use super::{
     LogRequest,
@@ -45,7 +45,7 @@ pub(crate) async fn stream(
         }).ok()
     });
     let path = path.to_owned();
-    let reader = blocking::io(move || Reader::open(&path, request)).await?;
+    let reader = LOGS.io(move || Reader::open(&path, request)).await?;
     let (sender, chunks) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
     tokio::spawn(async move {
         if let Err(error) = run(reader, watch, ended, &sender).await {
@@ -66,16 +66,17 @@ async fn run(
     let mut exited = false;
     loop {
         let shared = Arc::clone(&reader);
-        let (chunk, state) = blocking::io(move || {
-            let mut reader = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut chunk = Vec::with_capacity(CHUNK_BYTES + (64 << 10));
-            let mut state = reader.fill(&mut chunk)?;
-            if state == ReadState::CaughtUp && chunk.is_empty() && reader.follow_rotation()? {
-                state = ReadState::More;
-            }
-            Ok((chunk, state))
-        })
-        .await?;
+        let (chunk, state) = LOGS
+            .io(move || {
+                let mut reader = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut chunk = Vec::with_capacity(CHUNK_BYTES + (64 << 10));
+                let mut state = reader.fill(&mut chunk)?;
+                if state == ReadState::CaughtUp && chunk.is_empty() && reader.follow_rotation()? {
+                    state = ReadState::More;
+                }
+                Ok((chunk, state))
+            })
+            .await?;
         let silent = chunk.is_empty();
         if !silent {
             // A few bytes must not hold a large buffer each while the client is slow.

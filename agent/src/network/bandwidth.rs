@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{blocking::NETWORK, quantity::Quantity};
 
 use super::{NetworkError, links};
 
@@ -48,7 +48,7 @@ pub(super) async fn apply(
 ) -> Result<(), NetworkError> {
     let limited = async {
         if let Some(bits) = bandwidth.ingress {
-            tokio::task::spawn_blocking(move || limit(&interface, bits)).await.map_err(|e| e.to_string())??;
+            NETWORK.run(move || limit(&interface, bits), |error| error.to_string()).await?;
         }
         let Some(bits) = bandwidth.egress else { return Ok(()) };
         let namespace = links::namespace_of(pid).map_err(|e| e.to_string())?;

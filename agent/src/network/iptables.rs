@@ -195,7 +195,7 @@ fn restore(family: Family, text: &str) -> Result<(), NetworkError> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
 ) -> Result<T, NetworkError> {
-    windlass_kit::blocking::run(work, |error| NetworkError::new("iptables could not be run", error)).await
+    windlass_kit::blocking::NETWORK.run(work, |error| NetworkError::new("iptables could not be run", error)).await
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use std::{
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
-    blocking, conntrack,
+    blocking::NETWORK,
+    conntrack,
     local_addresses::LocalAddresses,
     net::{Cidr, Family},
 };
@@ -330,7 +331,7 @@ impl VethNetwork {
                 conntrack::delete_stale(family, &[], |flow| wanted.is_stale(flow, &local))
                     .map_err(|e| NetworkError::new(what, e))
             };
-            if let Err(error) = blocking::run(search, |error| NetworkError::new(what, error)).await {
+            if let Err(error) = NETWORK.run(search, |error| NetworkError::new(what, error)).await {
                 if let State::Configured(open) = &mut *self.state.lock().await {
                     open.changes.moved.entry(family).or_default().extend(ports);
                 }
@@ -375,7 +376,7 @@ pub(super) async fn teardown(ranges: &[Cidr]) -> Vec<String> {
         let to_a_pod =
             move |flow: &conntrack::Flow| flow.reply_src != flow.destination && range.contains(&flow.reply_src.ip());
         let deleted = move || conntrack::delete_stale(range.family(), &[], to_a_pod);
-        if let Err(error) = blocking::run(deleted, std::io::Error::other).await {
+        if let Err(error) = NETWORK.run(deleted, std::io::Error::other).await {
             tracing::debug!(%range, %error, "failed to delete conntrack entries that lead to pods; they end by themselves");
         }
     }

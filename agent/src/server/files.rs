@@ -21,7 +21,7 @@ use nix::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
-use windlass_kit::{percent, serve::headers};
+use windlass_kit::{blocking::LOGS, percent, serve::headers};
 
 use super::{
     ServerState,
@@ -55,7 +55,7 @@ pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<Str
         };
     }
     let (root, wanted) = (logs.root.clone(), PathBuf::from(&path));
-    let entry = tokio::task::spawn_blocking(move || open_entry(&root, &wanted)).await;
+    let entry = LOGS.call(move || open_entry(&root, &wanted)).await;
     let as_directory = request.uri().path().ends_with('/');
     match entry {
         Ok(Ok(Entry::File(..))) if as_directory => refuse(StatusCode::NOT_FOUND, "404 page not found"),

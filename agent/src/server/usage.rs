@@ -12,6 +12,7 @@ use axum::{
 };
 use windlass_cadvisor::{Page, Rest};
 use windlass_kit::{
+    blocking::COMPUTE,
     prometheus::{self, Format},
     serve::headers,
 };
@@ -51,7 +52,7 @@ async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Qu
         if ready.needs_refresh {
             let usage = state.usage.clone();
             // Ready for the next request.
-            drop(tokio::task::spawn_blocking(move || usage.summary_json(small)));
+            drop(COMPUTE.spawn(move || usage.summary_json(small)));
         }
         return respond(&headers, "application/json", &ready.page);
     }
@@ -65,7 +66,7 @@ async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Respo
 
 /// Responses of hundreds of kilobytes: rendering and compressing them on the runtime would delay other requests.
 async fn on_blocking_thread(make: impl FnOnce() -> Response + Send + 'static) -> Response {
-    let answer = tokio::task::spawn_blocking(make).await;
+    let answer = COMPUTE.call(make).await;
     answer.unwrap_or_else(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to render the page: {e}")))
 }
 

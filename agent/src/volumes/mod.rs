@@ -359,6 +359,14 @@ impl Volumes {
         result.await.map_err(|reason| VolumeError { volume: "*".to_owned(), reason, pending: false })
     }
 
+    /// What is mounted below a directory.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    pub fn mounts_below(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+        mountinfo::mounts_below(dir)
+    }
+
     /// The same for a pod directory when no agent runs; returns what could not be removed.
     #[must_use]
     pub fn teardown_all(pod: &Path) -> Vec<String> {

@@ -174,3 +174,24 @@ async fn sync_once(
     }
     Ok(changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that is moved here from kubelet brings kubelet's kubeconfig, whose key is in the form of Go.
+    #[tokio::test]
+    async fn a_kubelets_own_certificate_is_maintained() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../kit/fixtures/keys");
+        for algorithm in ["RSA-2048", "ECDSA-P256"] {
+            let source =
+                Source { kubeconfig: format!("{dir}/kubeadm-{algorithm}-kubelet.conf").into(), bootstrap: None };
+            let config = source.cluster().await.unwrap();
+            assert!(source.is_managed(&config, "n1").unwrap(), "{algorithm}");
+            let pair = client_certificate(&config).unwrap().unwrap();
+            let middle = pair.validity().unwrap().at(0.5);
+            pair.check(&CertificateTemplate::client("n1"), middle).unwrap_or_else(|why| panic!("{algorithm}: {why}"));
+            Access::new(config).unwrap();
+        }
+    }
+}

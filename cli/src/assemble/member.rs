@@ -80,7 +80,7 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
         let as_proxy = proxy_client(settings, &client, &mut tasks).await?;
         start_proxy(valid_proxy_config(settings)?, as_proxy, &liveness, &mut tasks);
     }
-    Ok(Node { tasks, client, liveness: Some(liveness), plane: None, dns_ready: None })
+    Ok(Node { tasks, liveness: Some(liveness), plane: None, dns_ready: None })
 }
 
 /// Starts what maintains the node's client credentials: the certificate manager, or a watch of the kubeconfig.

@@ -5,6 +5,7 @@ mod api_servers;
 mod credentials;
 mod kubeconfig_watch;
 mod member;
+mod readiness;
 mod serving;
 mod standalone;
 mod teardown;
@@ -13,13 +14,13 @@ mod usage;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::Node as NodeObject;
-use kube::{Api, Client};
+use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::{Agent, AgentInputs, metrics::Metrics};
 use windlass_control::ControlPlane;
 use windlass_kit::{
+    blocking::RULES,
     client::{Access, Limits},
     serve::{InProcessListener, Tls},
     supervise::Supervisor,
@@ -27,8 +28,9 @@ use windlass_kit::{
 use windlass_proxy as proxy;
 
 pub(crate) use member::member;
+pub(crate) use readiness::{NodeReadiness, Started, Waiter, WatchedNode};
 pub(crate) use standalone::standalone;
-pub(crate) use teardown::{has_control_plane, is_data_dir, remove_rules, tear_down};
+pub(crate) use teardown::{PURGE_MARK, has_control_plane, is_being_purged, is_data_dir, remove_rules, tear_down};
 
 use crate::{
     config::{
@@ -37,7 +39,7 @@ use crate::{
         connect::{access_of, install_crypto},
         proxy::proxy_config,
     },
-    systemd::Liveness,
+    systemd::{Liveness, NodeParts},
 };
 
 /// How long tasks have to end.
@@ -48,7 +50,6 @@ const STUCK_AFTER: Duration = Duration::from_secs(300);
 /// The running parts of this process.
 pub(crate) struct Node {
     tasks: Supervisor,
-    client: Client,
     liveness: Option<Liveness>,
     /// The control plane of this process, whose store outlives the tasks.
     plane: Option<ControlPlane>,
@@ -68,14 +69,15 @@ impl Node {
         }
     }
 
-    /// What shows that the process makes progress; once.
-    pub(crate) fn liveness(&mut self) -> Option<Liveness> {
-        self.liveness.take()
+    /// That all parts run, which they do since this exists; once.
+    pub(crate) fn started(&mut self) -> Option<Started> {
+        self.liveness.take().map(Started::new)
     }
 
     /// A waiter for the node's readiness, independent of the tasks.
     pub(crate) fn waiter(&self) -> Waiter {
-        Waiter { client: self.client.clone(), dns_ready: self.dns_ready.clone() }
+        let node = self.liveness.as_ref().and_then(|liveness| liveness.node.as_ref());
+        Waiter { node: node.map(|parts| parts.object.clone()), dns_ready: self.dns_ready.clone() }
     }
 
     /// Ends all tasks; containers and rules stay.
@@ -87,33 +89,6 @@ impl Node {
             && let Err(error) = plane.close().await
         {
             tracing::error!(%error, "failed to write the latest leases and events to disk");
-        }
-    }
-}
-
-/// Waits for the node to be Ready.
-pub(crate) struct Waiter {
-    client: Client,
-    dns_ready: Option<watch::Receiver<bool>>,
-}
-
-impl Waiter {
-    /// Waits until the cluster's DNS can answer, if there is one in this process, and the Node in the API is Ready.
-    pub(crate) async fn ready(&self, name: &str) {
-        if let Some(mut ready) = self.dns_ready.clone() {
-            // An error is the end of the task, which ends the process.
-            let _ = ready.wait_for(|ready| *ready).await;
-        }
-        let api: Api<NodeObject> = Api::all(self.client.clone());
-        let mut wait = Duration::from_millis(10);
-        loop {
-            let node = api.get_opt(name).await.ok().flatten();
-            let conditions = node.and_then(|n| n.status?.conditions).unwrap_or_default();
-            if conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
-                return;
-            }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(Duration::from_millis(200));
         }
     }
 }
@@ -140,8 +115,8 @@ pub(crate) async fn proxy_alone(
         tasks.forever("credentials", kubeconfig_watch::watch(access, file.to_owned(), tasks.token()));
     }
     let liveness = Liveness::new(STUCK_AFTER);
-    start_proxy(config, client.clone(), &liveness, &mut tasks);
-    Ok(Node { tasks, client, liveness: Some(liveness), plane: None, dns_ready: None })
+    start_proxy(config, client, &liveness, &mut tasks);
+    Ok(Node { tasks, liveness: Some(liveness), plane: None, dns_ready: None })
 }
 
 fn start_proxy(config: proxy::ValidConfig, client: Client, liveness: &Liveness, tasks: &mut Supervisor) {
@@ -183,14 +158,15 @@ async fn build_agent(
         metrics: access.metrics,
     };
     let agent = Agent::build(agent_config(settings, access.client_ca)?, inputs, &tasks.token()).await?;
-    liveness.node = Some((agent.engine_health.clone(), agent.pods.clone()));
+    liveness.node =
+        Some(NodeParts { docker: agent.engine_health.clone(), pods: agent.pods.clone(), object: agent.node.clone() });
     Ok(agent)
 }
 
 /// Starts the agent, after the tables have been recorded as they were before the first rule, for cleanup.
 async fn start_agent(settings: &Settings, agent: Agent, tasks: &mut Supervisor) -> anyhow::Result<()> {
     let config = proxy_config(settings);
-    tokio::task::spawn_blocking(move || proxy::snapshot_tables(&config)).await??;
+    RULES.call(move || proxy::snapshot_tables(&config)).await??;
     agent.start(tasks).await;
     Ok(())
 }

@@ -72,8 +72,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("scheduler", scheduler::run(as_scheduler, plane.metrics(), token.clone()));
     let as_manifests = plane.client(User::internal("system:manifests"));
     tasks.spawn("manifests directory", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
-    let client = plane.client(User::internal("system:windlass"));
-    Ok(Node { tasks, client, liveness: Some(liveness), plane: Some(plane), dns_ready })
+    Ok(Node { tasks, liveness: Some(liveness), plane: Some(plane), dns_ready })
 }
 
 /// Starts agent and proxy. The agent has a node's rights only, as it would against any API server.

@@ -52,8 +52,20 @@ pub(crate) fn has_control_plane(data_dir: &Path) -> bool {
     windlass_control::is_data_dir(data_dir)
 }
 
-/// Whether a directory is the data directory of a control plane or an agent.
+/// The file that marks a data directory whose removal has begun; it is removed last.
+pub(crate) const PURGE_MARK: &str = "purging";
+
+/// Whether the removal of a data directory has begun and not ended.
+pub(crate) fn is_being_purged(path: &Path) -> bool {
+    path.join(PURGE_MARK).is_file()
+}
+
+/// Whether a directory is the data directory of a control plane or an agent, or was until its removal began.
 pub(crate) fn is_data_dir(path: &Path) -> bool {
     let of_agent = ["registered", "pod-cidr"].iter().any(|name| path.join(name).is_file());
-    has_control_plane(path) || of_agent || path.join("cni").is_dir() || JoinDir::in_data_dir(path).exists()
+    has_control_plane(path)
+        || is_being_purged(path)
+        || of_agent
+        || path.join("cni").is_dir()
+        || JoinDir::in_data_dir(path).exists()
 }

@@ -6,8 +6,10 @@ use super::{require_root, run_node::run_node, runtime, say};
 use crate::{
     assemble,
     config::{ClusterAccessFlags, Flags, IdentityFlags, Settings},
+    exit,
     instance::{Instance, Lock},
-    systemd::{Notifier, ServiceKind},
+    service,
+    systemd::ServiceKind,
 };
 
 #[derive(Debug, clap::Args)]
@@ -20,20 +22,27 @@ pub(crate) struct Args {
 
 pub(super) fn run(settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass agent")?;
+    anyhow::ensure!(
+        !assemble::is_being_purged(&settings.data_dir),
+        "the removal of {} has begun and not ended: something in it was in use. Run `windlass leave --purge` or `windlass down --purge` again",
+        settings.data_dir.display()
+    );
     let _instance = match Instance::lock(&settings.run_dir)? {
         Lock::Acquired(instance) => instance,
         Lock::Held(pid) => {
-            anyhow::bail!(
+            let running = anyhow::anyhow!(
                 "another windlass is running with the run-time directory {} (process {}); stop it, or set another --run-dir and --data-dir",
                 settings.run_dir.display(),
                 pid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())
-            )
+            );
+            exit::report(&running);
+            return Ok(ExitCode::from(if service::is_awaited() { exit::RUNNING } else { exit::FAILED }));
         }
     };
-    let announce = async |waiter: assemble::Waiter, notifier: &Notifier| {
-        waiter.ready(&settings.node_name).await;
+    let announce = async |waiter: assemble::Waiter| {
+        waiter.ready().await;
+        tracing::info!(node = settings.node_name, "the node is Ready");
         say(format!("node {} is Ready", settings.node_name));
-        notifier.ready();
     };
     let node = assemble::member(settings);
     runtime()?.block_on(run_node(ServiceKind::Node, (settings, flags), None, node, announce))?;

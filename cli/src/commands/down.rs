@@ -3,19 +3,16 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
 };
 
-use super::{require_root, runtime, say};
+use super::{purge, require_root, runtime, say};
 use crate::{
     assemble,
     config::Settings,
     exit, instance,
-    join::{join_dir::JoinDir, unit},
+    join::join_dir::JoinDir,
+    service::{self, Service},
 };
-
-/// The timeout for the running process to exit.
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,18 +23,28 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass down")?;
-    let instance = instance::stop_running(&settings.run_dir, STOP_TIMEOUT)?;
+    // The lock is held to the end, so that nothing starts in what is being removed.
+    let stopped = service::stop(&settings.run_dir)?;
     // Everything is attempted; all problems are reported together.
     let mut problems = runtime()?.block_on(assemble::tear_down(settings, args.purge));
     if args.purge {
         if JoinDir::in_data_dir(&settings.data_dir).exists() {
-            problems.extend(unit::remove_environment().err().map(|error| format!("{error:#}")));
+            problems.extend(service::forget_join().err().map(|error| format!("{error:#}")));
         }
-        problems.extend(remove_data(settings));
+        let disabled = stopped.service.as_ref().map(Service::disable).transpose();
+        problems.extend(disabled.err().map(|error| format!("{error:#}")));
+        remove_data(settings, &mut problems);
+        let cleared = instance::clear_run_dir(&settings.run_dir, &stopped.instance);
+        problems.extend(cleared.err().map(|error| format!("{}: {error}", settings.run_dir.display())));
     }
-    drop(instance);
-    if args.purge {
-        remove_tree(&settings.run_dir, &mut problems);
+    drop(stopped.instance);
+    if let Some(service) = &stopped.service {
+        let unit = service.unit();
+        say(if args.purge {
+            format!("{unit} is stopped and disabled; `systemctl enable --now {unit}` begins anew")
+        } else {
+            format!("{unit} is stopped, and starts at the next boot or with `systemctl start {unit}`")
+        });
     }
     if args.purge
         && let Some(dir) = settings.local_path_dir.as_ref().filter(|dir| dir.exists())
@@ -55,25 +62,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     for problem in &problems {
         say(format!("left behind: {problem}"));
     }
+    say("run the same command again to continue");
     Ok(ExitCode::from(exit::FAILED))
 }
 
-/// Removes the data directory, if it is one of Windlass.
-pub(super) fn remove_data_dir(settings: &Settings, problems: &mut Vec<String>) {
-    // Only a directory recognized as Windlass's is removed: a mistyped --data-dir is not.
-    if settings.data_dir.exists() && !assemble::is_data_dir(&settings.data_dir) {
-        problems.push(format!(
-            "{} does not look like a data directory of windlass, so it was not touched; remove it yourself if it is",
-            settings.data_dir.display()
-        ));
-    } else {
-        remove_tree(&settings.data_dir, problems);
-    }
-}
-
-fn remove_data(settings: &Settings) -> Vec<String> {
-    let mut problems = Vec::new();
-    remove_data_dir(settings, &mut problems);
+/// Removes what is outside of the data directory, and that last.
+fn remove_data(settings: &Settings, problems: &mut Vec<String>) {
     if let Err(error) = std::fs::remove_file(&settings.admin_kubeconfig)
         && error.kind() != std::io::ErrorKind::NotFound
     {
@@ -89,13 +83,5 @@ fn remove_data(settings: &Settings) -> Vec<String> {
     for dir in parents {
         let _ = std::fs::remove_dir(dir);
     }
-    problems
-}
-
-fn remove_tree(path: &Path, problems: &mut Vec<String>) {
-    match std::fs::remove_dir_all(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => problems.push(format!("{}: {error}", path.display())),
-    }
+    purge::remove_data_dir(&settings.data_dir, problems);
 }

@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::{ArgMatches, Args as _, CommandFactory as _, parser::ValueSource};
-use kube::{Api, Client, config::AuthInfo};
+use futures::StreamExt as _;
+use kube::{Api, Client, config::AuthInfo, runtime::watcher::watch_object};
 use serde_json::json;
 use windlass_agent::node::{Skew, boot_id, evaluate_skew};
 use windlass_kit::{
@@ -30,9 +31,9 @@ use crate::{
         cluster::ExistingNode,
         discovery::{self, DiscoveredCluster, bearer},
         join_dir::JoinDir,
-        kubelet_config, unit,
+        kubelet_config,
     },
-    logging,
+    logging, service,
 };
 
 /// Files of a kubelet that has joined a cluster.
@@ -94,7 +95,7 @@ pub(super) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
     let instance = match Instance::lock(&settings.run_dir)? {
         Lock::Acquired(instance) => instance,
         Lock::Held(pid) => bail!(
-            "a windlass runs on this machine already (process {}, run-time directory {}): end it first, with `windlass leave` if it is a node of a cluster, with `windlass down --purge` if it is a cluster of its own (where systemd runs it, after `systemctl disable --now windlass`)",
+            "a windlass runs on this machine already (process {}, run-time directory {}): end it first, with `windlass leave` if it is a node of a cluster, with `windlass down --purge` if it is a cluster of its own",
             pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
             settings.run_dir.display()
         ),
@@ -120,13 +121,13 @@ pub(super) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
         });
         return agent::run(&settings, flags);
     }
-    if !unit::is_installed() {
-        let words = unit::command_line(&line).unwrap_or_else(|| line.join(" "));
+    if !service::is_installed() {
+        let words = service::command_line(&line).unwrap_or_else(|| line.join(" "));
         step("start", "this machine has joined; there is no windlass.service to run it, so run:");
         say(format!("\n  windlass {words}\n"));
         return Ok(ExitCode::SUCCESS);
     }
-    unit::run(&line).context("this machine has joined, but its service could not be started; run `windlass agent` yourself, or `windlass leave` to undo it")?;
+    service::run(&line).context("this machine has joined, but its service could not be started; run `windlass agent` yourself, or `windlass leave` to undo it")?;
     step("start", "windlass.service is enabled and started");
     let wait_ready = runtime()?.block_on(wait_ready(&place, settings, args.timeout, true))?;
     Ok(if wait_ready { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
@@ -374,20 +375,29 @@ async fn wait_ready(place: &JoinDir, settings: &Settings, limit: Duration, run_b
     let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(client);
     let started_at = Instant::now();
     let mut last = String::new();
+    let mut seen = std::pin::pin!(watch_object(api, &settings.node_name));
+    let mut why = Some("the API has not answered yet".to_owned());
     loop {
-        let why = match api.get_opt(&settings.node_name).await {
-            Ok(node) => cluster::not_ready_reason(node.as_ref()),
-            Err(error) => Some(format!("the request to the API failed: {}", discovery::reason(&error))),
-        };
-        let Some(why) = why else {
+        // Each second only for what is no matter of the API: the unit, and the time.
+        if let Ok(next) = tokio::time::timeout(Duration::from_secs(1), seen.next()).await {
+            why = match next {
+                Some(Ok(node)) => cluster::not_ready_reason(node.as_ref()),
+                Some(Err(error)) => {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    Some(format!("the request to the API failed: {error}"))
+                }
+                None => Some("the watch of the node has ended".to_owned()),
+            };
+        }
+        let Some(why) = &why else {
             step("ready", format!("node {} is Ready", settings.node_name));
             return Ok(true);
         };
-        if why != last {
+        if *why != last {
             step("ready", why.as_str());
-            last = why;
+            last.clone_from(why);
         }
-        let failed = run_by_unit.then(unit::failure).flatten();
+        let failed = run_by_unit.then(service::failure).flatten();
         if failed.is_some() || started_at.elapsed() > limit {
             let journal = if run_by_unit { " (journalctl -u windlass)" } else { "" };
             let failed = failed.map(|failed| format!("; {failed}")).unwrap_or_default();
@@ -400,7 +410,6 @@ async fn wait_ready(place: &JoinDir, settings: &Settings, limit: Duration, run_b
             );
             return Ok(false);
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 

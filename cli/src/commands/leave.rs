@@ -15,16 +15,15 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{down, require_root, runtime, say};
+use super::{purge, require_root, runtime, say};
 use crate::{
     assemble,
     config::{Settings, connect},
-    exit, instance,
-    join::{discovery::reason, join_dir::JoinDir, unit},
+    exit,
+    join::{discovery::reason, join_dir::JoinDir},
+    service,
 };
 
-/// The timeout for the running process to exit.
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The retry interval of evictions that a disruption budget refuses, as kubectl's.
 const EVICTION_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -55,7 +54,11 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         "this machine is a cluster of its own: `windlass down` stops it, `windlass down --purge` removes it"
     );
     if !join_dir.exists() && join_dir.credentials().is_none() && !assemble::is_data_dir(&settings.data_dir) {
-        unit::stop()?;
+        if service::is_of_join() {
+            // The unit runs what is no node of a cluster any more.
+            let _stopped = service::stop(&settings.run_dir)?;
+            service::forget_join()?;
+        }
         say("this machine is not a node of a cluster; there is nothing to leave");
         return Ok(ExitCode::SUCCESS);
     }
@@ -77,8 +80,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
             drain(connect::client_of(&kubeconfig).await?, &settings.node_name, args.timeout).await
         })?;
     }
-    unit::stop()?;
-    let instance = instance::stop_running(&settings.run_dir, STOP_TIMEOUT)?;
+    // The lock is held to the end, so that nothing starts in what is being removed.
+    let stopped = service::stop(&settings.run_dir)?;
     say("[stop] the agent has ended");
     // Volumes too: they contain data of the cluster's objects.
     let mut problems = runtime.block_on(assemble::tear_down(settings, true));
@@ -98,13 +101,15 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     // If something is left, the join directory stays, so that the same command continues.
     if problems.is_empty() {
         if args.purge {
-            // While the files exist by which it is recognized.
-            down::remove_data_dir(settings, &mut problems);
+            purge::remove_data_dir(&settings.data_dir, &mut problems);
         } else {
             problems.extend(join_dir.remove_all());
         }
     }
-    drop(instance);
+    if problems.is_empty() {
+        problems.extend(service::forget_join().err().map(|error| format!("{error:#}")));
+    }
+    drop(stopped);
     if problems.is_empty() {
         say(format!("[files] this machine is no longer a node of {cluster}"));
         return Ok(ExitCode::SUCCESS);

@@ -10,6 +10,7 @@ mod generate;
 mod join;
 mod leave;
 mod proxy;
+mod purge;
 mod rbac;
 mod read_only_client;
 mod reload;
@@ -166,12 +167,14 @@ fn raise_open_files() {
     }
 }
 
-/// The runtime of every command: few threads, since each costs memory and the work is I/O.
+/// The runtime of every command: few threads, since each costs memory and the work is I/O. What a command opens begins
+/// with it, so that the limit of open files is raised here, as kubelet does itself (`maxOpenFiles`).
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    raise_open_files();
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
-        .max_blocking_threads(16)
+        .max_blocking_threads(windlass_kit::blocking::threads())
         // Beside tasks that always have more to send, such as long lists, new requests are seen within a few of their turns;
         // tokio's own 61 turns take milliseconds.
         .event_interval(5)

@@ -314,10 +314,9 @@ pub(crate) fn run(args: &Args, settings: &Settings, given: &Given, flags: &Flags
         let reloader = Reloader::new(flags, settings)?;
         let notifier = Notifier::start(ServiceKind::Proxy);
         let mut proxy = assemble::proxy_alone(config, kubeconfig, args.master.as_deref()).await?;
-        if let Some(liveness) = proxy.liveness() {
-            notifier.started(liveness);
+        if let Some(started) = proxy.started() {
             // Rules are written once the API answers, which may take long; those of an earlier start apply meanwhile.
-            notifier.ready();
+            notifier.started(started);
         }
         let ended = tokio::select! {
             signal = termination_signal() => { tracing::info!(signal = signal.unwrap_or("a signal"), "stopping; the rules stay"); Ok(()) }

@@ -11,7 +11,7 @@ use crate::{
     systemd::{Notifier, ServiceKind},
 };
 
-/// Starts a node by `start` and runs it until a signal or a failed task; `announce` runs beside it, and reports when it
+/// Starts a node by `start` and runs it until a signal or a failed task; `announce` runs beside it, and says when it
 /// is Ready. `log_file` is rotated, if any.
 ///
 /// # Errors
@@ -21,17 +21,17 @@ pub(super) async fn run_node(
     (settings, flags): (&Settings, &Flags),
     log_file: Option<&Path>,
     start: impl Future<Output = anyhow::Result<Node>>,
-    announce: impl AsyncFnOnce(Waiter, &Notifier),
+    announce: impl AsyncFnOnce(Waiter),
 ) -> anyhow::Result<()> {
     let reloader = Reloader::new(flags, settings)?;
     let notifier = Notifier::start(kind);
     let mut node = start.await?;
-    if let Some(liveness) = node.liveness() {
-        notifier.started(liveness);
-    }
     let waiter = node.waiter();
+    if let Some(started) = node.started() {
+        notifier.started(started);
+    }
     let announcing = async {
-        announce(waiter, &notifier).await;
+        announce(waiter).await;
         std::future::pending::<Infallible>().await
     };
     let result = tokio::select! {

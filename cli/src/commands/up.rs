@@ -10,13 +10,14 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{raise_open_files, require_root, run_node::run_node, runtime, say};
+use super::{require_root, run_node::run_node, runtime, say};
 use crate::{
     assemble,
     config::{Flags, Settings},
     instance::{self, Instance, Lock},
     join::join_dir::JoinDir,
-    systemd::{Notifier, ServiceKind},
+    service,
+    systemd::ServiceKind,
 };
 
 /// Set for the background process of `--detach`.
@@ -50,20 +51,27 @@ pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
         // A new session: closing the terminal does not kill the node.
         nix::unistd::setsid().context("the background process could not leave its terminal")?;
     }
-    raise_open_files();
+    anyhow::ensure!(
+        !assemble::is_being_purged(&settings.data_dir),
+        "the removal of {} has begun and not ended: something in it was in use. Run `windlass down --purge` again",
+        settings.data_dir.display()
+    );
     let started = Instant::now();
     let instance = match Instance::lock(&settings.run_dir)? {
         Lock::Acquired(instance) => instance,
         Lock::Held(pid) => {
             let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
             say(format!("windlass is already running (process {pid})"));
+            if service::is_awaited() {
+                return Ok(ExitCode::from(crate::exit::RUNNING));
+            }
             say(next_steps(settings));
             return Ok(ExitCode::SUCCESS);
         }
     };
     let (kind, log_file) = (if args.no_node { ServiceKind::Api } else { ServiceKind::Node }, detached.as_deref());
-    let announce = async |waiter: assemble::Waiter, notifier: &Notifier| {
-        announce(waiter, settings, &instance, notifier, started, !args.no_node).await;
+    let announce = async |waiter: assemble::Waiter| {
+        announce(waiter, settings, &instance, started, !args.no_node).await;
     };
     let node = assemble::standalone(settings, !args.no_node);
     runtime()?.block_on(run_node(kind, (settings, flags), log_file, node, announce))?;
@@ -71,16 +79,9 @@ pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
 }
 
 /// Announces that the node is Ready, or the API served.
-async fn announce(
-    node: assemble::Waiter,
-    settings: &Settings,
-    instance: &Instance,
-    notifier: &Notifier,
-    started: Instant,
-    with_node: bool,
-) {
+async fn announce(node: assemble::Waiter, settings: &Settings, instance: &Instance, started: Instant, with_node: bool) {
     if with_node {
-        node.ready(&settings.node_name).await;
+        node.ready().await;
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!(node = settings.node_name, seconds, "the node is Ready");
         say(format!("node {} is Ready after {seconds:.1} s", settings.node_name));
@@ -91,7 +92,6 @@ async fn announce(
     if let Err(error) = instance.set_ready() {
         tracing::warn!(%error, dir = %settings.run_dir.display(), "failed to write the ready file; windlass up --detach will time out");
     }
-    notifier.ready();
 }
 
 fn next_steps(settings: &Settings) -> String {

@@ -12,7 +12,6 @@ pub(crate) mod discovery;
 mod feature_gates;
 pub(crate) mod join_dir;
 pub(crate) mod kubelet_config;
-pub(crate) mod unit;
 
 #[cfg(test)]
 mod tests;

@@ -11,8 +11,8 @@ use super::{
     cluster_info::{self, ClusterInfoError},
     join_dir::JoinDir,
     kubelet_config::{self, ImportedSettings},
-    unit,
 };
+use crate::service;
 
 fn token() -> Token {
     "abcdef.0123456789abcdef".parse().unwrap()
@@ -341,7 +341,7 @@ fn a_machine_is_a_node_as_a_whole_or_not_at_all() {
 
 #[test]
 fn the_unit_is_told_a_line_that_it_reads_back() {
-    let line = |args: &[&str]| unit::environment(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
+    let line = |args: &[&str]| service::environment(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
     let text = line(&["agent", "--node-name=n", "--eviction-hard=memory.available<1Gi", "--config=/a b"]).unwrap();
     assert!(
         text.ends_with("WINDLASS_ARGS=\"agent --node-name=n --eviction-hard=memory.available<1Gi '--config=/a b'\"\n"),

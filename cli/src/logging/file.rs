@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use windlass_kit::blocking::FILES;
+
 /// A larger log is rotated; one old file is kept.
 const MAX_BYTES: u64 = 8 << 20;
 /// How often the size is checked.
@@ -17,8 +19,8 @@ pub(crate) async fn rotate_forever(log: Option<&Path>) -> std::convert::Infallib
     let Some(log) = log else { return std::future::pending().await };
     loop {
         let path = log.to_owned();
-        let rotated = tokio::task::spawn_blocking(move || rotate(&path, MAX_BYTES)).await;
-        if let Ok(Err(error)) = rotated {
+        let rotated = FILES.io(move || rotate(&path, MAX_BYTES)).await;
+        if let Err(error) = rotated {
             tracing::warn!(%error, log = %log.display(), "failed to rotate the log file; retrying");
         }
         tokio::time::sleep(POLL_INTERVAL).await;

@@ -21,6 +21,7 @@ use windlass_agent::engine::Health;
 use windlass_control::LoopbackProbe;
 use windlass_kit::liveness::Heartbeats;
 
+use crate::assemble::{NodeReadiness, Started, WatchedNode};
 use notify::{Message, SentState};
 pub(crate) use state::ServiceKind;
 use state::{Phase, StateInputs, evaluate};
@@ -41,10 +42,18 @@ pub(crate) struct Liveness {
     pub(crate) heartbeats: Heartbeats,
     /// A loop without a heartbeat for longer is stuck.
     pub(crate) stuck_after: Duration,
-    /// Docker's health and the node's pods; `None` for a proxy or an API alone.
-    pub(crate) node: Option<(watch::Receiver<Health>, Pods)>,
+    /// `None` for a proxy or an API alone.
+    pub(crate) node: Option<NodeParts>,
     /// The API of this process, over its socket as for any client.
     pub(crate) api: Option<LoopbackProbe>,
+}
+
+/// What the state of a node is told by.
+pub(crate) struct NodeParts {
+    pub(crate) docker: watch::Receiver<Health>,
+    pub(crate) pods: Pods,
+    /// The Node in the API.
+    pub(crate) object: WatchedNode,
 }
 
 impl Liveness {
@@ -54,8 +63,7 @@ impl Liveness {
 }
 
 enum Event {
-    Started(Liveness),
-    Ready,
+    Started(Started),
     Reloading,
     Reloaded,
     Stopping,
@@ -80,14 +88,10 @@ impl Notifier {
         Self { event, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// All parts are running.
-    pub(crate) fn started(&self, liveness: Liveness) {
-        self.post(Event::Started(liveness));
-    }
-
-    /// The node is Ready, or the API or proxy serves.
-    pub(crate) fn ready(&self) {
-        self.post(Event::Ready);
+    /// All parts run: systemd calls the unit active, and whoever waits for it goes on. Whether the Node is Ready is another
+    /// question, which the status answers: that may take until an administrator has installed a network plugin.
+    pub(crate) fn started(&self, started: Started) {
+        self.post(Event::Started(started));
     }
 
     /// The settings are being reloaded.
@@ -161,19 +165,16 @@ impl NotifyTask {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Started(liveness) => {
+            Event::Started(started) => {
+                let liveness = started.into_liveness();
                 self.api_answered_at = liveness.api.clone().map(|api| {
                     let (tell_answered, api_answered_at) = watch::channel(Instant::now());
                     (api_answered_at, AbortOnDropHandle::new(tokio::spawn(probe_api(api, tell_answered))))
                 });
-                (self.liveness, self.phase) = (Some(liveness), Phase::NotReady);
-            }
-            Event::Ready => {
-                self.sent.ready();
-                self.phase = Phase::Ready;
+                (self.liveness, self.phase) = (Some(liveness), Phase::Started);
             }
             Event::Reloading => self.phase = Phase::Reloading,
-            Event::Reloaded => self.phase = if self.sent.is_ready() { Phase::Ready } else { Phase::NotReady },
+            Event::Reloaded => self.phase = if self.liveness.is_some() { Phase::Started } else { Phase::Starting },
             Event::Stopping => self.phase = Phase::Stopping,
         }
     }
@@ -184,8 +185,9 @@ impl NotifyTask {
             kind: self.kind,
             phase: self.phase,
             age: self.started_at.elapsed(),
-            docker: node.map_or(Health::Unknown, |(docker, _)| docker.borrow().clone()),
-            pods: node.map_or(0, |(_, pods)| pods.borrow().len()),
+            docker: node.map_or(Health::Unknown, |node| node.docker.borrow().clone()),
+            pods: node.map_or(0, |node| node.pods.borrow().len()),
+            readiness: NodeReadiness::of(node.and_then(|node| node.object.borrow().clone()).as_deref()),
             api_unanswered_for: self.api_answered_at.as_ref().map(|(answered_at, _)| answered_at.borrow().elapsed()),
             stuck: self.liveness.as_ref().map(|liveness| liveness.heartbeats.stuck(Instant::now())).unwrap_or_default(),
             stuck_after: self.liveness.as_ref().map_or(Duration::MAX, |liveness| liveness.stuck_after),

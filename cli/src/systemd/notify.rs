@@ -21,7 +21,8 @@ pub(super) enum Message {
 pub(super) struct SentState {
     /// The interval of watchdog pings; `None` without a watchdog.
     watchdog_interval: Option<Duration>,
-    ready: bool,
+    /// It has been told that the service has started; a reload returns to that.
+    started: bool,
     /// The phase that systemd was notified of.
     state: Phase,
     status: String,
@@ -30,29 +31,21 @@ pub(super) struct SentState {
 
 impl SentState {
     pub(super) fn new(watchdog_interval: Option<Duration>) -> Self {
-        Self { watchdog_interval, ready: false, state: Phase::Starting, status: String::new(), last_ping_at: None }
-    }
-
-    /// Marks the service as started; a reload returns to Ready.
-    pub(super) fn ready(&mut self) {
-        self.ready = true;
-    }
-
-    pub(super) fn is_ready(&self) -> bool {
-        self.ready
+        Self { watchdog_interval, started: false, state: Phase::Starting, status: String::new(), last_ping_at: None }
     }
 
     /// The messages due at `now`.
     pub(super) fn next(&mut self, phase: Phase, state_of: &State, now: Duration) -> Vec<Message> {
         let mut all = Vec::new();
-        // Until it is first Ready, systemd sees a service that starts, unless it stops.
-        let state = if self.ready || phase == Phase::Stopping { phase } else { Phase::NotReady };
+        self.started |= phase == Phase::Started;
+        // Until it has started, systemd sees a service that starts, unless it stops.
+        let state = if self.started || phase == Phase::Stopping { phase } else { Phase::Starting };
         if state != self.state {
             match state {
-                Phase::Ready => all.push(Message::Ready),
+                Phase::Started => all.push(Message::Ready),
                 Phase::Reloading => all.push(Message::Reloading),
                 Phase::Stopping => all.push(Message::Stopping),
-                Phase::Starting | Phase::NotReady => {}
+                Phase::Starting => {}
             }
             self.state = state;
         }
@@ -99,26 +92,25 @@ mod tests {
             at(&mut script, 0, Phase::Starting, &starting),
             [status("starting"), Message::ExtendTimeout, Message::Watchdog]
         );
-        assert_eq!(at(&mut script, 5, Phase::NotReady, &starting), [Message::ExtendTimeout]);
+        assert_eq!(at(&mut script, 5, Phase::Starting, &starting), [Message::ExtendTimeout]);
         // A start that reads its settings again is still a start.
         assert_eq!(at(&mut script, 6, Phase::Reloading, &starting), [Message::ExtendTimeout]);
-        script.ready();
         let fine = state_of("Ready", true, false);
-        assert_eq!(at(&mut script, 7, Phase::Ready, &fine), [Message::Ready, status("Ready")]);
-        assert_eq!(at(&mut script, 29, Phase::Ready, &fine), []);
-        assert_eq!(at(&mut script, 30, Phase::Ready, &fine), [Message::Watchdog]);
-        assert_eq!(at(&mut script, 59, Phase::Ready, &fine), []);
+        assert_eq!(at(&mut script, 7, Phase::Started, &fine), [Message::Ready, status("Ready")]);
+        assert_eq!(at(&mut script, 29, Phase::Started, &fine), []);
+        assert_eq!(at(&mut script, 30, Phase::Started, &fine), [Message::Watchdog]);
+        assert_eq!(at(&mut script, 59, Phase::Started, &fine), []);
         let reading = state_of("reading", true, false);
         assert_eq!(
             at(&mut script, 60, Phase::Reloading, &reading),
             [Message::Reloading, status("reading"), Message::Watchdog]
         );
-        assert_eq!(at(&mut script, 61, Phase::Ready, &fine), [Message::Ready, status("Ready")]);
+        assert_eq!(at(&mut script, 61, Phase::Started, &fine), [Message::Ready, status("Ready")]);
         // Whoever hangs says so, and says no more that it lives.
         let hangs = state_of("hangs", false, false);
-        assert_eq!(at(&mut script, 95, Phase::Ready, &hangs), [status("hangs")]);
-        assert_eq!(at(&mut script, 300, Phase::Ready, &hangs), []);
-        assert_eq!(at(&mut script, 301, Phase::Ready, &fine), [status("Ready"), Message::Watchdog]);
+        assert_eq!(at(&mut script, 95, Phase::Started, &hangs), [status("hangs")]);
+        assert_eq!(at(&mut script, 300, Phase::Started, &hangs), []);
+        assert_eq!(at(&mut script, 301, Phase::Started, &fine), [status("Ready"), Message::Watchdog]);
         assert_eq!(at(&mut script, 302, Phase::Stopping, &fine), [Message::Stopping]);
         assert_eq!(at(&mut script, 303, Phase::Stopping, &fine), []);
     }
@@ -128,8 +120,8 @@ mod tests {
         let mut script = SentState::new(None);
         assert_eq!(script.next(Phase::Starting, &state_of("hangs", false, true), Duration::ZERO), [status("hangs")]);
         assert_eq!(
-            script.next(Phase::Ready, &state_of("Ready", true, false), Duration::from_secs(99)),
-            [status("Ready")]
+            script.next(Phase::Started, &state_of("Ready", true, false), Duration::from_secs(99)),
+            [Message::Ready, status("Ready")]
         );
         assert_eq!(
             script.next(Phase::Stopping, &state_of("ending", true, false), Duration::from_secs(99)),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use windlass_agent::engine::Health;
 use windlass_kit::liveness::StuckLoop;
 
+use crate::assemble::NodeReadiness;
+
 /// The time limit of startup before the parts run: reading the store, binding ports, the first call of Docker.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
 /// The API of this process is down if it has not answered for so long, and slow before.
@@ -27,10 +29,8 @@ pub(crate) enum ServiceKind {
 pub(crate) enum Phase {
     /// The parts are being started.
     Starting,
-    /// All parts run, but the node is not Ready yet.
-    NotReady,
-    /// The node has been Ready.
-    Ready,
+    /// All parts run.
+    Started,
     /// The settings are being reloaded.
     Reloading,
     Stopping,
@@ -45,6 +45,7 @@ pub(super) struct StateInputs {
     pub(super) age: Duration,
     pub(super) docker: Health,
     pub(super) pods: usize,
+    pub(super) readiness: NodeReadiness,
     /// How long the API of this process has not answered; `None` if it has none.
     pub(super) api_unanswered_for: Option<Duration>,
     /// Loops without a heartbeat for too long.
@@ -77,7 +78,7 @@ pub(super) fn evaluate(inputs: &StateInputs) -> State {
     }
     // A line break would end the message.
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
-    let starting = matches!(inputs.phase, Phase::Starting | Phase::NotReady);
+    let starting = inputs.phase == Phase::Starting;
     State { status, alive: liveness_failure.is_none(), starting }
 }
 
@@ -102,16 +103,19 @@ fn status_text(inputs: &StateInputs) -> String {
         (_, _) if late.is_some() => {
             format!("the API has not answered for {} s", late.unwrap_or_default().as_secs())
         }
-        (Phase::NotReady, _) if inputs.kind == ServiceKind::Api => "waiting for the API".to_owned(),
-        (Phase::Ready, _) if inputs.kind == ServiceKind::Api => "the API is served".to_owned(),
+        (_, _) if inputs.kind == ServiceKind::Api => "the API is served".to_owned(),
         (_, _) if inputs.kind == ServiceKind::Proxy => "the rules of services are kept".to_owned(),
-        (Phase::NotReady, Health::Unknown) => "waiting for Docker and the API".to_owned(),
-        (Phase::NotReady, Health::Down { reason }) => format!("waiting for Docker: {reason}"),
-        (Phase::NotReady, Health::Up { .. }) => "waiting for the API to call the node Ready".to_owned(),
-        (Phase::Ready, Health::Down { reason }) => {
+        (_, Health::Unknown) => "waiting for Docker and the API".to_owned(),
+        (_, Health::Down { reason }) if inputs.pods == 0 => format!("waiting for Docker: {reason}"),
+        (_, Health::Down { reason }) => {
             format!("Docker does not answer, {} left alone: {reason}", pods(inputs.pods))
         }
-        (Phase::Ready, Health::Unknown | Health::Up { .. }) => format!("Ready with {}", pods(inputs.pods)),
+        (_, Health::Up { .. }) => match &inputs.readiness {
+            NodeReadiness::Ready => format!("Ready with {}", pods(inputs.pods)),
+            NodeReadiness::NotReady(why) if why.is_empty() => format!("not Ready, with {}", pods(inputs.pods)),
+            NodeReadiness::NotReady(why) => format!("not Ready, with {}: {why}", pods(inputs.pods)),
+            NodeReadiness::Unknown => "waiting for the API to call the node Ready".to_owned(),
+        },
     }
 }
 
@@ -133,6 +137,7 @@ mod tests {
             age: Duration::from_secs(1),
             docker: Health::Up { version: "20".into() },
             pods: 2,
+            readiness: NodeReadiness::Ready,
             api_unanswered_for: Some(Duration::ZERO),
             stuck: Vec::new(),
             stuck_after: Duration::from_secs(300),
@@ -156,74 +161,94 @@ mod tests {
                 false,
                 true,
             ),
-            // Waiting for others has no limit.
+            // Waiting for others has no limit, and is no start.
             (
-                StateInputs { age: Duration::from_secs(90_000), docker: down.clone(), ..inputs(Phase::NotReady) },
+                StateInputs {
+                    age: Duration::from_secs(90_000),
+                    docker: down.clone(),
+                    pods: 0,
+                    ..inputs(Phase::Started)
+                },
                 "waiting for Docker: no socket",
                 true,
-                true,
+                false,
             ),
             (
-                StateInputs { docker: Health::Unknown, ..inputs(Phase::NotReady) },
+                StateInputs { docker: Health::Unknown, ..inputs(Phase::Started) },
                 "waiting for Docker and the API",
                 true,
-                true,
+                false,
             ),
-            (inputs(Phase::NotReady), "waiting for the API to call the node Ready", true, true),
-            (inputs(Phase::Ready), "Ready with 2 pods", true, false),
-            (StateInputs { pods: 1, ..inputs(Phase::Ready) }, "Ready with 1 pod", true, false),
+            (
+                StateInputs { readiness: NodeReadiness::Unknown, ..inputs(Phase::Started) },
+                "waiting for the API to call the node Ready",
+                true,
+                false,
+            ),
+            (
+                StateInputs { readiness: NodeReadiness::NotReady("no\nnetwork".into()), ..inputs(Phase::Started) },
+                "not Ready, with 2 pods: no network",
+                true,
+                false,
+            ),
+            (inputs(Phase::Started), "Ready with 2 pods", true, false),
+            (StateInputs { pods: 1, ..inputs(Phase::Started) }, "Ready with 1 pod", true, false),
             // A restart does not help if Docker hangs.
             (
-                StateInputs { docker: down, ..inputs(Phase::Ready) },
+                StateInputs { docker: down, ..inputs(Phase::Started) },
                 "Docker does not answer, 2 pods left alone: no socket",
                 true,
                 false,
             ),
-            (StateInputs { api_unanswered_for: silent(15), ..inputs(Phase::Ready) }, "Ready with 2 pods", true, false),
             (
-                StateInputs { api_unanswered_for: silent(16), ..inputs(Phase::Ready) },
+                StateInputs { api_unanswered_for: silent(15), ..inputs(Phase::Started) },
+                "Ready with 2 pods",
+                true,
+                false,
+            ),
+            (
+                StateInputs { api_unanswered_for: silent(16), ..inputs(Phase::Started) },
                 "the API has not answered for 16 s",
                 true,
                 false,
             ),
             (
-                StateInputs { api_unanswered_for: silent(61), ..inputs(Phase::Ready) },
+                StateInputs { api_unanswered_for: silent(61), ..inputs(Phase::Started) },
                 "hangs: the API has not answered for 61 s",
                 false,
                 false,
             ),
             // A remote API.
-            (StateInputs { api_unanswered_for: None, ..inputs(Phase::Ready) }, "Ready with 2 pods", true, false),
+            (StateInputs { api_unanswered_for: None, ..inputs(Phase::Started) }, "Ready with 2 pods", true, false),
             (
-                StateInputs { stuck: stuck("pods", 301), ..inputs(Phase::Ready) },
+                StateInputs { stuck: stuck("pods", 301), ..inputs(Phase::Started) },
                 "hangs: pods has not moved for 301 s",
                 false,
                 false,
             ),
             (
-                StateInputs { stuck: stuck("pod worker", 9000), ..inputs(Phase::Ready) },
+                StateInputs { stuck: stuck("pod worker", 9000), ..inputs(Phase::Started) },
                 "Ready with 2 pods; stuck: pod worker has not moved for 9000 s",
                 true,
                 false,
             ),
             (
-                StateInputs { stuck: stuck("node lease", 301), stuck_after: far, ..inputs(Phase::Ready) },
+                StateInputs { stuck: stuck("node lease", 301), stuck_after: far, ..inputs(Phase::Started) },
                 "Ready with 2 pods; stuck: node lease has not moved for 301 s",
                 true,
                 false,
             ),
             (
-                StateInputs { stuck: stuck("node lease", 601), stuck_after: far, ..inputs(Phase::Ready) },
+                StateInputs { stuck: stuck("node lease", 601), stuck_after: far, ..inputs(Phase::Started) },
                 "hangs: node lease has not moved for 601 s",
                 false,
                 false,
             ),
             (inputs(Phase::Reloading), "reading the settings again", true, false),
             (inputs(Phase::Stopping), "ending; pods, rules and traffic go on", true, false),
-            (StateInputs { kind: ServiceKind::Api, ..inputs(Phase::NotReady) }, "waiting for the API", true, true),
-            (StateInputs { kind: ServiceKind::Api, ..inputs(Phase::Ready) }, "the API is served", true, false),
+            (StateInputs { kind: ServiceKind::Api, ..inputs(Phase::Started) }, "the API is served", true, false),
             (
-                StateInputs { kind: ServiceKind::Proxy, ..inputs(Phase::Ready) },
+                StateInputs { kind: ServiceKind::Proxy, ..inputs(Phase::Started) },
                 "the rules of services are kept",
                 true,
                 false,
@@ -236,7 +261,7 @@ mod tests {
     #[test]
     fn stuck_loops_are_named_beside_the_failure() {
         let both = [stuck("pod worker", 400), stuck("pods", 301)].concat();
-        let words = evaluate(&StateInputs { stuck: both, ..inputs(Phase::Ready) });
+        let words = evaluate(&StateInputs { stuck: both, ..inputs(Phase::Started) });
         assert_eq!(words.status, "hangs: pods has not moved for 301 s; stuck: pod worker has not moved for 400 s");
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     body::{Body, Bytes},
     http::Method,
 };
-use windlass_kit::serve::LongRunning;
+use windlass_kit::{blocking::COMPUTE, serve::LongRunning};
 
 use super::{
     chain::{ApiRequest, ApiResult},
@@ -65,7 +65,7 @@ impl ApiRequest {
         let _turn = self.api.inner.documents_turn.acquire().await.map_err(ApiError::internal)?;
         let (method, headers) = (self.method.clone(), self.headers.clone());
         let make = move || discovery::answer(&catalog, &info, &method, &headers, &options);
-        let made = tokio::task::spawn_blocking(make).await.map_err(ApiError::internal)?;
+        let made = COMPUTE.call(make).await.map_err(ApiError::internal)?;
         made.unwrap_or_else(|| Err(ApiError::unknown_path()))
     }
 

@@ -10,7 +10,10 @@ use std::{
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, Pems, ServeError};
+use windlass_kit::{
+    private_key::PrivateKey,
+    serve::{self, Pems, ServeError},
+};
 
 use super::{Config, ControlPlane, Error};
 use crate::{
@@ -125,18 +128,17 @@ pub(super) fn pems(pair: &Pair, pki: &Pki) -> Pems {
 
 /// TLS configuration for connections to nodes: their certificates are of our CA, and we present a client certificate.
 pub(super) fn client_tls(pki: &Pki) -> Result<ClientConfig, Error> {
-    use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
     let wrong = |e: &dyn std::fmt::Display| Error::Serve(ServeError::Certificate(e.to_string()));
     let mut roots = RootCertStore::empty();
     for certificate in serve::certificates(&pki.ca_pem)? {
         roots.add(certificate).map_err(|e| wrong(&e))?;
     }
     let chain = serve::certificates(&pki.kubelet_client.cert_pem)?;
-    let key = PrivateKeyDer::from_pem_slice(pki.kubelet_client.key_pem.as_bytes()).map_err(|e| wrong(&e))?;
+    let key = PrivateKey::from_pem(&pki.kubelet_client.key_pem).map_err(|e| wrong(&e))?;
     ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|e| wrong(&e))?
         .with_root_certificates(roots)
-        .with_client_auth_cert(chain, key)
+        .with_client_auth_cert(chain, key.to_der())
         .map_err(|e| wrong(&e))
 }

@@ -129,7 +129,7 @@ fn documents(tokens: &TokenIssuer) -> Vec<Document> {
     let document =
         |path, content_type, body: serde_json::Value| Document { path, content_type, body: body.to_string().into() };
     vec![
-        document(CONFIGURATION_PATH, "application/json", TokenIssuer::openid_configuration()),
+        document(CONFIGURATION_PATH, "application/json", tokens.openid_configuration()),
         document(KEY_SET_PATH, "application/jwk-set+json", tokens.key_set()),
     ]
 }

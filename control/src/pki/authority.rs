@@ -5,10 +5,10 @@ use std::{net::IpAddr, path::Path};
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PublicKeyData as _, SanType, SerialNumber,
+    KeyUsagePurpose, SanType, SerialNumber,
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
-use windlass_kit::subject::Subject;
+use windlass_kit::{private_key::PrivateKey, subject::Subject};
 use x509_parser::{
     extensions::{GeneralName, ParsedExtension},
     pem::Pem,
@@ -69,14 +69,15 @@ impl Authority {
             |path: &Path, e: &dyn std::fmt::Display| Error::Content { path: path.to_owned(), reason: e.to_string() };
         match (files::read(&cert)?, files::read_key(&key)?) {
             (Some(pem), Some(key_pem)) => {
-                let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
-                if !has_key(&pem, &key_pair) {
+                let own_key = PrivateKey::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
+                let key_pair = KeyPair::try_from(own_key.pkcs8()).map_err(|e| wrong(&key, &e))?;
+                if !has_key(&pem, &own_key) {
                     return Err(wrong(
                         &key,
                         &"it is not the key of ca.crt beside it; put back the two that belong together",
                     ));
                 }
-                let pem = match renewed_bundle(&pem, &key_pem, lifetimes) {
+                let pem = match renewed_bundle(&pem, &key_pair, lifetimes) {
                     Ok(Some(bundle)) => match files::write(&cert, &bundle) {
                         Ok(()) => bundle,
                         Err(error) => {
@@ -192,10 +193,8 @@ impl Authority {
 }
 
 /// Whether a certificate has this public key.
-fn has_key(cert_pem: &str, key: &KeyPair) -> bool {
-    let read = || -> Option<bool> {
-        Some(first(cert_pem)?.parse_x509().ok()?.public_key().raw == key.subject_public_key_info().as_slice())
-    };
+fn has_key(cert_pem: &str, key: &PrivateKey) -> bool {
+    let read = || -> Option<bool> { Some(first(cert_pem)?.parse_x509().ok()?.public_key().raw == key.public_key()) };
     read().unwrap_or(false)
 }
 
@@ -219,7 +218,7 @@ fn certificates(bundle: &str) -> impl Iterator<Item = &str> {
 /// The bundle with a new CA certificate in front, if the first one expires soon. The new one has the same key, subject
 /// and start as the old one, so that leaves of either verify with both and nothing else must be reissued. Clients that
 /// check the expiry of trust anchors (Go's do) need the new one until the old one expires.
-fn renewed_bundle(bundle: &str, key_pem: &str, lifetimes: Lifetimes) -> Result<Option<String>, rcgen::Error> {
+fn renewed_bundle(bundle: &str, key_pair: &KeyPair, lifetimes: Lifetimes) -> Result<Option<String>, rcgen::Error> {
     let now = Timestamp::now().as_second();
     let Some(document) = first(bundle) else { return Ok(None) };
     let Ok(old) = document.parse_x509() else { return Ok(None) };
@@ -227,7 +226,6 @@ fn renewed_bundle(bundle: &str, key_pem: &str, lifetimes: Lifetimes) -> Result<O
     if end > now + lifetimes.authority_renew_before.as_secs() {
         return Ok(None);
     }
-    let key_pair = KeyPair::from_pem(key_pem)?;
     let mut params = authority_params(lifetimes);
     params.not_before = at(old.validity().not_before.timestamp());
     // By default the serial comes from the key, but serials of a CA must be unique.
@@ -235,7 +233,7 @@ fn renewed_bundle(bundle: &str, key_pem: &str, lifetimes: Lifetimes) -> Result<O
     SystemRandom::new().fill(&mut serial).map_err(|_| rcgen::Error::RingUnspecified)?;
     serial[0] &= 0x7f;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
-    let new = params.self_signed(&key_pair)?.pem();
+    let new = params.self_signed(key_pair)?.pem();
     if !first(&new).is_some_and(|new| new.parse_x509().is_ok_and(|new| can_replace(&new, &old))) {
         if end <= now + lifetimes.renew_before.as_secs() {
             tracing::warn!(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{CertificateParams, KeyPair, SigningKey as _};
 use ring::rand::{SecureRandom as _, SystemRandom};
+use windlass_kit::private_key::PrivateKey;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{
@@ -63,8 +64,9 @@ impl ClusterSigner {
             path: key_path.clone(),
             reason: "it is missing, and no certificate can be made without it".to_owned(),
         })?;
-        let key = KeyPair::from_pem(&key_pem)
-            .map_err(|e| Error::Content { path: key_path.clone(), reason: e.to_string() })?;
+        let unusable = |reason: String| Error::Content { path: key_path.clone(), reason };
+        let key = PrivateKey::from_pem(&key_pem).map_err(|e| unusable(e.to_string()))?;
+        let key = KeyPair::try_from(key.pkcs8()).map_err(|e| unusable(e.to_string()))?;
         let pem = first(&cert_pem).ok_or_else(|| wrong(&"no certificate can be read of it"))?;
         let authority = pem.parse_x509().map_err(|e| wrong(&e))?;
         let make = |reason| Error::Make { name: request.subject.common_name().to_owned(), reason };

@@ -300,3 +300,33 @@ fn a_certificate_with_two_common_names_lets_nobody_in() {
     der[at + 4] = 3;
     assert_eq!(windlass_kit::serve::identity(&der), None);
 }
+
+/// A cluster that is moved here brings the authority and the key of service accounts that kubeadm made.
+#[test]
+fn the_keys_of_kubeadm_are_taken() {
+    let keys = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../kit/fixtures/keys"));
+    for algorithm in ["RSA-2048", "ECDSA-P256"] {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["ca.crt", "ca.key", "sa.key"] {
+            std::fs::copy(keys.join(format!("kubeadm-{algorithm}-{file}")), dir.path().join(file)).unwrap();
+        }
+        let before = files_in(dir.path());
+        let pki = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+        let after = files_in(dir.path());
+        assert!(before.iter().all(|(path, text)| after[path] == *text), "{algorithm}: what was brought is kept");
+        let (leaf, authority) =
+            (authority::first(&pki.server.cert_pem).unwrap(), authority::first(&pki.ca_pem).unwrap());
+        let (leaf, authority) = (leaf.parse_x509().unwrap(), authority.parse_x509().unwrap());
+        leaf.verify_signature(Some(authority.public_key())).unwrap();
+        crate::service_account_tokens::TokenIssuer::from_pem(&pki.service_accounts.0).unwrap();
+        // Requests of nodes are signed with it, too.
+        let key = KeyPair::generate().unwrap();
+        let asked = rcgen::CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+        let asked = CertificateRequest::from_pem(asked.as_bytes());
+        if let Ok(asked) = asked {
+            let signed = ClusterSigner::new(dir.path().to_owned()).sign(&asked, &[], None).unwrap();
+            let signed = authority::first(&signed).unwrap();
+            signed.parse_x509().unwrap().verify_signature(Some(authority.public_key())).unwrap();
+        }
+    }
+}

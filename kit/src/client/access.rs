@@ -9,16 +9,21 @@ use std::{
 
 use base64::Engine as _;
 use http::Uri;
-use kube::client::ConfigExt as _;
+use jiff::Timestamp;
+use kube::{client::ConfigExt as _, config::AuthInfo};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Limits, NoCredentials,
     connections::Connections,
-    servers::{Server, ServerPool},
+    credentials::{self, Credentials, Source},
+    exec_plugin::PluginError,
+    resolver::Resolver,
+    servers::{Server, ServerPool, Silence},
     verifier::AnyNameVerifier,
 };
 
@@ -42,6 +47,12 @@ pub enum AccessError {
     /// The certificate authority cannot be used.
     #[error("the certificate authority cannot be used: {0}")]
     Authority(String),
+    /// The credentials cannot be used.
+    #[error("the credentials cannot be used: {0}")]
+    Credentials(String),
+    /// The credential plugin gives none.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
     /// The URL of a server has no host.
     #[error("{0} names no host")]
     Host(Uri),
@@ -49,7 +60,7 @@ pub enum AccessError {
 
 /// See the module. Clones share one access.
 #[derive(Clone)]
-pub struct Access(Arc<Shared>);
+pub struct Access(pub(super) Arc<Shared>);
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,22 +74,55 @@ pub(super) struct Shared {
     servers: Mutex<ServerPool>,
     /// Whether certificates are accepted for the cluster's names and those of all configured servers.
     any_name: bool,
-    /// The number of times that all connections of all clients were dropped.
-    generation: watch::Sender<u64>,
+    generation: watch::Sender<Generation>,
     pub(super) dial_failed: Notify,
     refused: Notify,
+    /// The number of times that the API refused our credentials.
+    refusals: watch::Sender<u64>,
+    pub(super) resolver: Resolver,
+}
+
+/// Which connections are used for requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Generation {
+    /// The number of times that all connections of all clients were dropped.
+    pub(super) dropped: u64,
+    /// The number of times that new requests were moved to new connections. What runs over HTTP/2 goes on: its pings tell
+    /// whether there is still somebody.
+    pub(super) moved: u64,
 }
 
 struct State {
     /// The configuration; also while there are no credentials.
     config: kube::Config,
-    transport: Result<Arc<Transport>, String>,
+    transport: Result<Arc<Transport>, Missing>,
+    /// The number of the source of credentials; those of another one are not taken.
+    source: u64,
+    /// Fetches credentials, unless they stand in the configuration.
+    fetching: Option<AbortOnDropHandle<()>>,
 }
 
-/// The configuration that connections are made with.
+/// Why there are no credentials.
+enum Missing {
+    /// They may come while a request waits.
+    Awaited(String),
+    /// Their source gives none.
+    Failed(String),
+}
+
+impl Missing {
+    fn why(&self) -> &str {
+        let (Self::Awaited(why) | Self::Failed(why)) = self;
+        why
+    }
+}
+
+/// What connections are made with.
+#[derive(Clone)]
 pub(super) struct Transport {
     pub(super) config: kube::Config,
     pub(super) tls: rustls::ClientConfig,
+    pub(super) credentials: Credentials,
 }
 
 impl Shared {
@@ -90,43 +134,110 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn generation(&self) -> watch::Receiver<u64> {
+    pub(super) fn generation(&self) -> watch::Receiver<Generation> {
         self.generation.subscribe()
     }
 
     /// Waits until there are credentials.
-    pub(super) async fn transport(&self, until: Instant) -> Result<(u64, Arc<Transport>), NoCredentials> {
+    pub(super) async fn transport(&self, until: Instant) -> Result<(Generation, Arc<Transport>), NoCredentials> {
         let mut generation = self.generation();
         loop {
             let now = *generation.borrow_and_update();
-            let why = match &self.state().transport {
+            match &self.state().transport {
                 Ok(transport) => return Ok((now, Arc::clone(transport))),
-                Err(why) => why.clone(),
-            };
-            if tokio::time::timeout_at(until, generation.changed()).await.is_err() {
-                return Err(NoCredentials(why));
+                Err(Missing::Failed(why)) => return Err(NoCredentials(why.clone())),
+                Err(Missing::Awaited(_)) => {}
+            }
+            if tokio::time::timeout_at(until, generation.changed()).await.is_err()
+                && let Err(missing) = &self.state().transport
+            {
+                return Err(NoCredentials(missing.why().to_owned()));
             }
         }
     }
 
     /// Drops all connections of all clients; watches start again over new ones.
     pub(super) fn drop_connections(&self) {
-        self.generation.send_modify(|generation| *generation += 1);
+        self.generation.send_modify(|generation| generation.dropped += 1);
+    }
+
+    /// New requests go over new connections.
+    pub(super) fn move_requests(&self) {
+        self.generation.send_modify(|generation| generation.moved += 1);
     }
 
     /// A response timed out.
     pub(super) fn response_timed_out(&self) {
-        if self.servers().response_timed_out(Instant::now()) {
-            self.drop_connections();
+        let silence = self.servers().response_timed_out(Instant::now());
+        match silence {
+            Silence::Bearable => {}
+            Silence::OfOneServer => self.move_requests(),
+            Silence::Again => self.drop_connections(),
         }
     }
 
     pub(super) fn unauthorized(&self) {
         self.refused.notify_one();
+        self.refusals.send_modify(|number| *number += 1);
     }
 
-    fn build_transport(&self, config: &kube::Config) -> Result<Arc<Transport>, AccessError> {
-        let mut tls = config.rustls_client_config()?;
+    /// Changes when the API refuses our credentials.
+    pub(super) fn refusals(&self) -> watch::Receiver<u64> {
+        self.refusals.subscribe()
+    }
+
+    /// Takes the credentials of a source, if that is still the source. Connections are dropped only if they were made with
+    /// another certificate, as in client-go: a token is that of each request.
+    pub(super) fn publish(&self, source: u64, credentials: Credentials) -> Result<(), AccessError> {
+        let (config, old) = {
+            let state = self.state();
+            (state.config.clone(), state.transport.as_ref().ok().cloned())
+        };
+        let old = old.filter(|old| old.credentials.identity == credentials.identity);
+        let keeps_connections = old.is_some();
+        let transport = match old {
+            Some(old) => Arc::new(Transport { credentials, ..Transport::clone(&old) }),
+            None => self.build_transport(&config, credentials)?,
+        };
+        let mut state = self.state();
+        if state.source != source {
+            return Ok(());
+        }
+        state.transport = Ok(transport);
+        drop(state);
+        if !keeps_connections {
+            self.drop_connections();
+        }
+        Ok(())
+    }
+
+    /// A source gave no credentials. The last ones are used until their end.
+    pub(super) fn fetch_failed(&self, source: u64, why: &str, now: Timestamp) {
+        let mut state = self.state();
+        let good = state.transport.as_ref().is_ok_and(|last| last.credentials.until.is_none_or(|until| until > now));
+        if state.source != source || good {
+            return;
+        }
+        state.transport = Err(Missing::Failed(why.to_owned()));
+        drop(state);
+        self.drop_connections();
+    }
+
+    fn build_transport(&self, config: &kube::Config, credentials: Credentials) -> Result<Arc<Transport>, AccessError> {
+        // kube would fetch credentials itself, here and now.
+        let mut plain = config.clone();
+        plain.auth_info = AuthInfo {
+            impersonate: config.auth_info.impersonate.clone(),
+            impersonate_uid: config.auth_info.impersonate_uid.clone(),
+            impersonate_groups: config.auth_info.impersonate_groups.clone(),
+            impersonate_user_extra: config.auth_info.impersonate_user_extra.clone(),
+            ..AuthInfo::default()
+        };
+        if let Some((cert, key)) = &credentials.identity {
+            plain.auth_info.client_certificate_data = Some(cert.clone());
+            plain.auth_info.client_key_data = Some(key.clone().into());
+        }
+        let mut tls = plain.rustls_client_config()?;
         if let (true, false, None, Some(roots)) =
             (self.any_name, config.accept_invalid_certs, &config.root_cert_file, &config.root_cert)
         {
@@ -143,9 +254,8 @@ impl Shared {
             tls.dangerous().set_certificate_verifier(Arc::new(verifier));
         }
         // Fail here instead of at each request.
-        config.auth_layer()?;
-        config.extra_headers_layer()?;
-        Ok(Arc::new(Transport { config: config.clone(), tls }))
+        plain.extra_headers_layer()?;
+        Ok(Arc::new(Transport { config: plain, tls, credentials }))
     }
 }
 
@@ -179,12 +289,19 @@ impl Access {
             }
         }
         Ok(Self(Arc::new(Shared {
-            state: Mutex::new(State { config: config.clone(), transport: Err(why.to_owned()) }),
+            state: Mutex::new(State {
+                config: config.clone(),
+                transport: Err(Missing::Awaited(why.to_owned())),
+                source: 0,
+                fetching: None,
+            }),
             servers: Mutex::new(ServerPool::new(servers)),
             any_name,
-            generation: watch::Sender::new(0),
+            generation: watch::Sender::default(),
             dial_failed: Notify::new(),
             refused: Notify::new(),
+            refusals: watch::Sender::default(),
+            resolver: Resolver::default(),
         })))
     }
 
@@ -196,8 +313,9 @@ impl Access {
     }
 
     /// Replaces credentials, authorities or the first server, for all clients. All connections are dropped and no TLS
-    /// session is resumed, so that every later request, also of watches, uses the new credentials. `false` when nothing
-    /// changed.
+    /// session is resumed, so that every later request, also of watches, uses the new credentials. Credentials that others
+    /// make, a plugin or whoever writes a file, are fetched by a task, and requests wait for them. `false` when nothing
+    /// changed. Must be called within a runtime.
     ///
     /// # Errors
     /// When the configuration is invalid; nothing is changed then.
@@ -209,20 +327,40 @@ impl Access {
             }));
         }
         let config = inlined(config)?;
-        if self.0.state().transport.as_ref().is_ok_and(|transport| same(&transport.config, &config)) {
-            return Ok(false);
-        }
+        let number = {
+            let state = self.0.state();
+            if (state.transport.is_ok() || state.fetching.is_some()) && same(&state.config, &config) {
+                return Ok(false);
+            }
+            state.source + 1
+        };
         let first = Server::of(&config.cluster_url).ok_or_else(|| AccessError::Host(config.cluster_url.clone()))?;
-        let transport = self.0.build_transport(&config)?;
+        let source = Source::of(&config.auth_info)?;
+        let known = if let Source::Fixed(credentials) = &source { credentials.clone() } else { Credentials::default() };
+        // Also without credentials: what else can be wrong is told now.
+        let transport = self.0.build_transport(&config, known)?;
         self.0.servers().set_first(first);
-        *self.0.state() = State { config, transport: Ok(transport) };
+        let mut state = self.0.state();
+        state.config = config;
+        state.source = number;
+        (state.transport, state.fetching) = if let Source::Fixed(_) = source {
+            (Ok(transport), None)
+        } else {
+            let why = format!("{} has not answered yet", source.name());
+            (Err(Missing::Awaited(why)), Some(credentials::maintain(&self.0, number, source)))
+        };
+        drop(state);
         self.0.drop_connections();
         Ok(true)
     }
 
     /// Drops the credentials, until [`Self::replace`]; requests fail with `why` when they time out.
     pub fn forget(&self, why: &str) {
-        self.0.state().transport = Err(why.to_owned());
+        let mut state = self.0.state();
+        state.transport = Err(Missing::Awaited(why.to_owned()));
+        state.source += 1;
+        state.fetching = None;
+        drop(state);
         self.0.drop_connections();
     }
 

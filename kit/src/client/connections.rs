@@ -5,13 +5,13 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
-use http::{Request, Response, StatusCode, Uri};
+use http::{Request, Response, StatusCode, Uri, Version, header::AUTHORIZATION};
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::{
@@ -24,12 +24,23 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, retry::RetryLaye
 
 use super::{
     Limits,
-    access::{Shared, Transport},
+    access::{Generation, Shared, Transport},
     retry::RetryAfter,
     servers::Dial,
 };
 use crate::rest_client;
 
+/// The most requests at a time over one connection: so many does kube-apiserver take, unless it is told otherwise
+/// (`--http2-max-streams-per-connection`). Further ones would wait in line behind watches, which have no end.
+const MAX_STREAMS: usize = 100;
+/// A peer that says nothing is pinged after this time, and given up after the other, with or without requests; as Go's client
+/// does (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`).
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// What a server may send before it is read, for one request and for all: Go's. A watch that is read slowly must not hold up
+/// the others.
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 1 << 30;
 /// The kernel probes an idle peer after 30 s and drops it 15 s later, as Go's HTTP/2 client, which kubelet uses, does
 /// with its pings.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
@@ -59,10 +70,11 @@ impl fmt::Display for RequestLine {
     }
 }
 
-/// Connections with one set of credentials.
+/// A connection with HTTP/2, or as many as there are requests without it, all of one generation.
 struct Pool {
-    /// The number of times that the connections of all clients were dropped before.
-    generation: u64,
+    generation: Generation,
+    /// Requests whose answers have not ended.
+    in_flight: AtomicUsize,
     /// Adds headers to each request, and sends it.
     service: Mutex<BoxCloneService<Request<Body>, Response<Incoming>, BoxError>>,
     /// Host and port of the API, for metrics.
@@ -72,9 +84,9 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(generation: u64, transport: &Transport, shared: &Arc<Shared>) -> Result<Self, BoxError> {
+    fn new(generation: Generation, transport: &Transport, shared: &Arc<Shared>) -> Result<Self, BoxError> {
         let config = &transport.config;
-        let mut http = HttpConnector::new();
+        let mut http = HttpConnector::new_with_resolver(shared.resolver.clone());
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_connect_timeout(config.connect_timeout);
@@ -86,20 +98,46 @@ impl Pool {
         if let Some(name) = &config.tls_server_name {
             https = https.with_server_name_resolver(FixedServerNameResolver::new(name.clone().try_into()?));
         }
-        let connector = https.enable_http1().wrap_connector(Dial { http, shared: Arc::clone(shared) });
-        let sender = HttpClient::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
+        let connector = https.enable_all_versions().wrap_connector(Dial { http, shared: Arc::clone(shared) });
+        let sender = HttpClient::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            // A connection with nothing but watches is not idle, and servers close those that are.
+            .pool_idle_timeout(None)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .http2_keep_alive_while_idle(true)
+            .http2_initial_stream_window_size(STREAM_WINDOW)
+            .http2_initial_connection_window_size(CONNECTION_WINDOW)
+            .build(connector);
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())
-            .option_layer(config.auth_layer()?)
             .layer(config.extra_headers_layer()?)
             .map_err(BoxError::from)
             .service(sender);
         Ok(Self {
             generation,
+            in_flight: AtomicUsize::new(0),
             service: Mutex::new(service.map_err(BoxError::from).boxed_clone()),
             host: config.cluster_url.authority().map(ToString::to_string).unwrap_or_default(),
             known: AtomicBool::new(false),
         })
+    }
+}
+
+/// A request on a pool, until its answer has ended.
+struct InFlight(Arc<Pool>);
+
+impl InFlight {
+    fn new(pool: &Arc<Pool>) -> Self {
+        pool.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(pool))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -110,12 +148,13 @@ pub(super) struct Connections(Arc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     limits: Limits,
-    pool: Mutex<Option<Arc<Pool>>>,
+    /// The pools of the present generation.
+    pools: Mutex<Vec<Arc<Pool>>>,
 }
 
 impl Connections {
     pub(super) fn new(shared: Arc<Shared>, limits: Limits) -> Self {
-        Self(Arc::new(Inner { shared, limits, pool: Mutex::new(None) }))
+        Self(Arc::new(Inner { shared, limits, pools: Mutex::default() }))
     }
 
     pub(super) fn into_client(self, namespace: String) -> kube::Client {
@@ -126,25 +165,27 @@ impl Connections {
 }
 
 impl Inner {
-    async fn pool(&self, until: Instant) -> Result<Arc<Pool>, BoxError> {
+    /// A pool with room for a request, and what the request is to be authorized with.
+    async fn pool(&self, until: Instant) -> Result<(InFlight, Arc<Transport>), BoxError> {
         let (generation, transport) = self.shared.transport(until).await?;
-        let mut current = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*current {
-            Some(pool) if pool.generation == generation => Ok(Arc::clone(pool)),
-            _ => {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| pool.generation == generation);
+        let has_room = |pool: &&Arc<Pool>| pool.in_flight.load(Ordering::Relaxed) < MAX_STREAMS;
+        let pool = match pools.iter().find(has_room) {
+            Some(pool) => Arc::clone(pool),
+            None => {
                 let pool = Arc::new(Pool::new(generation, &transport, &self.shared)?);
-                *current = Some(Arc::clone(&pool));
-                Ok(pool)
+                pools.push(Arc::clone(&pool));
+                pool
             }
-        }
+        };
+        Ok((InFlight::new(&pool), transport))
     }
 
     /// Drops the pool that failed, unless another request has done so. Its other requests end by their own timeouts.
     fn drop_pool(&self, failed: &Arc<Pool>) {
-        let mut current = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|pool| Arc::ptr_eq(pool, failed)) {
-            *current = None;
-        }
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| !Arc::ptr_eq(pool, failed));
     }
 
     /// A response on a pool timed out.
@@ -159,8 +200,9 @@ impl Inner {
     async fn request(self: Arc<Self>, request: Request<Body>) -> Result<Response<TimedBody>, BoxError> {
         let until = Instant::now() + self.limits.response;
         let again = copy(&request);
-        let pool = self.pool(until).await?;
-        let answer = Arc::clone(&self).send(&pool, request, until).await?;
+        let (in_flight, transport) = self.pool(until).await?;
+        let pool = Arc::clone(&in_flight.0);
+        let answer = Arc::clone(&self).send(in_flight, &transport, request, until).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             pool.known.store(true, Ordering::Relaxed);
             return Ok(answer);
@@ -171,8 +213,8 @@ impl Inner {
         match again {
             // Credentials were replaced, and the connection was made with the old ones.
             Some(request) if was_known => {
-                let pool = self.pool(until).await?;
-                self.send(&pool, request, until).await
+                let (in_flight, transport) = self.pool(until).await?;
+                self.send(in_flight, &transport, request, until).await
             }
             _ => Ok(answer),
         }
@@ -180,10 +222,15 @@ impl Inner {
 
     async fn send(
         self: Arc<Self>,
-        pool: &Arc<Pool>,
-        request: Request<Body>,
+        in_flight: InFlight,
+        transport: &Transport,
+        mut request: Request<Body>,
         until: Instant,
     ) -> Result<Response<TimedBody>, BoxError> {
+        let pool = &in_flight.0;
+        if let Some(authorization) = &transport.credentials.authorization {
+            request.headers_mut().entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
+        }
         let request_line = RequestLine { method: request.method().clone(), uri: request.uri().clone() };
         let asked_at = Instant::now();
         let mut service = pool.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -194,7 +241,8 @@ impl Inner {
         match answer {
             Ok(Ok(answer)) => {
                 self.shared.servers().answered();
-                Ok(answer.map(|body| TimedBody::new(body, request_line, Arc::clone(&self), Arc::clone(pool))))
+                let version = answer.version();
+                Ok(answer.map(|body| TimedBody::new(body, request_line, version, Arc::clone(&self), in_flight)))
             }
             Ok(Err(error)) => {
                 self.drop_pool(pool);
@@ -251,21 +299,32 @@ pub(super) struct TimedBody {
     body: Incoming,
     timer: Pin<Box<Sleep>>,
     limit: Duration,
-    /// Of a watch: completes when the connections of all clients are dropped.
+    /// Of a watch: completes when the connections of all clients are dropped, and over HTTP/1.1, where nothing else tells that
+    /// its server is gone, also when requests move to other connections.
     connections_dropped: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     request_line: RequestLine,
     inner: Arc<Inner>,
-    pool: Arc<Pool>,
+    in_flight: InFlight,
     ended: bool,
 }
 
 impl TimedBody {
-    fn new(body: Incoming, request_line: RequestLine, inner: Arc<Inner>, pool: Arc<Pool>) -> Self {
+    fn new(
+        body: Incoming,
+        request_line: RequestLine,
+        version: Version,
+        inner: Arc<Inner>,
+        in_flight: InFlight,
+    ) -> Self {
         let watch = is_watch(&request_line.uri);
         let limit = if watch { inner.limits.watch } else { inner.limits.response };
         let connections_dropped = watch.then(|| {
-            let (mut generation, ours) = (inner.shared.generation(), pool.generation);
-            let future = async move { drop(generation.wait_for(|now| *now != ours).await) };
+            let (mut generation, ours) = (inner.shared.generation(), in_flight.0.generation);
+            let is_other = move |now: &Generation| match version {
+                Version::HTTP_2 => now.dropped != ours.dropped,
+                _ => *now != ours,
+            };
+            let future = async move { drop(generation.wait_for(is_other).await) };
             Box::pin(future) as Pin<Box<dyn Future<Output = ()> + Send>>
         });
         Self {
@@ -275,7 +334,7 @@ impl TimedBody {
             connections_dropped,
             request_line,
             inner,
-            pool,
+            in_flight,
             ended: false,
         }
     }
@@ -302,7 +361,7 @@ impl hyper::body::Body for TimedBody {
             return Poll::Pending;
         }
         self.ended = true;
-        self.inner.response_timed_out(&self.pool);
+        self.inner.response_timed_out(&self.in_flight.0);
         if self.connections_dropped.is_some() {
             tracing::debug!(request = %self.request_line, limit = ?self.limit, "watch timed out; restarting it over a new connection");
             return Poll::Ready(None);

@@ -9,10 +9,19 @@
 //! A watch without changes is silent, too: kube-apiserver sends bookmarks only where there was an event before. A
 //! broken connection is detected by the node's lease, every 10 s, and ends watches as well.
 //!
-//! kube's own client has no such timeouts, reads credentials once, knows one server, and cannot configure keep-alive.
+//! All requests of a client share one connection, as in client-go: HTTP/2, whose pings find a peer that is gone, and HTTP/1.1
+//! where the server has nothing else. Only where more is asked at a time than a server takes on one connection is there another.
+//!
+//! Credentials are a value with an end, which one task publishes; clients read it and never make it.
+//!
+//! kube's own client has no such timeouts, reads credentials where a request waits for them, knows one server, and cannot
+//! configure keep-alive.
 
 mod access;
 mod connections;
+mod credentials;
+mod exec_plugin;
+mod resolver;
 mod retry;
 mod servers;
 mod verifier;
@@ -20,6 +29,7 @@ mod verifier;
 use std::time::Duration;
 
 pub use access::{Access, AccessError, inlined};
+pub use exec_plugin::PluginError;
 
 /// The timeouts of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

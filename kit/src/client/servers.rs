@@ -15,7 +15,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
-use super::access::Shared;
+use super::{access::Shared, resolver::Resolver};
 
 /// A server that failed is tried after all others for this long.
 const FAILURE_COOLDOWN: Duration = Duration::from_secs(30);
@@ -55,6 +55,18 @@ impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}:{}", self.scheme, self.host, self.port)
     }
+}
+
+/// What a request without an answer says of the connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// Nothing yet: it was the first, and there is no other server.
+    Bearable,
+    /// New requests go to another server. One slow answer is no reason to end what works: a node's watches would all begin
+    /// anew, at a server that has just as much to do.
+    OfOneServer,
+    /// It was not the first in a row: nothing works.
+    Again,
 }
 
 /// The servers of one API.
@@ -134,27 +146,30 @@ impl ServerPool {
         self.timeouts = 0;
     }
 
-    /// A request timed out. Returns whether all connections must be dropped: at once where there are other servers,
-    /// otherwise the second time in a row.
-    pub(super) fn response_timed_out(&mut self, now: Instant) -> bool {
+    /// A request timed out.
+    pub(super) fn response_timed_out(&mut self, now: Instant) -> Silence {
         self.timeouts += 1;
         let others = self.configured.len() + self.learned.len() > 1;
         if others {
             self.current_failed(now);
         }
-        others || self.timeouts > 1
+        match (self.timeouts, others) {
+            (2.., _) => Silence::Again,
+            (_, true) => Silence::OfOneServer,
+            (_, false) => Silence::Bearable,
+        }
     }
 }
 
 /// Connects to a server of the pool, whatever the URL.
 #[derive(Clone)]
 pub(super) struct Dial {
-    pub(super) http: HttpConnector,
+    pub(super) http: HttpConnector<Resolver>,
     pub(super) shared: Arc<Shared>,
 }
 
 impl Service<Uri> for Dial {
-    type Response = <HttpConnector as Service<Uri>>::Response;
+    type Response = <HttpConnector<Resolver> as Service<Uri>>::Response;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -270,13 +285,13 @@ mod tests {
         let now = Instant::now();
         let mut one = pool(&["https://a:1"], &[]);
         one.connected(&server("https://a:1"));
-        assert!(!one.response_timed_out(now));
+        assert_eq!(one.response_timed_out(now), Silence::Bearable);
         one.answered();
-        assert!(!one.response_timed_out(now));
-        assert!(one.response_timed_out(now), "twice in a row");
+        assert_eq!(one.response_timed_out(now), Silence::Bearable);
+        assert_eq!(one.response_timed_out(now), Silence::Again);
         let mut two = pool(&["https://a:1", "https://b:1"], &[]);
         two.connected(&server("https://a:1"));
-        assert!(two.response_timed_out(now));
+        assert_eq!(two.response_timed_out(now), Silence::OfOneServer);
         assert_eq!(order(&two, now)[0], "https://b:1 5");
     }
 }

@@ -85,7 +85,7 @@ impl ManifestDir {
             }
         }
         let dir = self.dir.clone();
-        match blocking::io(move || scan(&dir)).await {
+        match blocking::FILES.io(move || scan(&dir)).await {
             Ok(scanned) => {
                 self.last_error = None;
                 Some(scanned)

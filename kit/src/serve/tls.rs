@@ -7,11 +7,14 @@ use std::{
 };
 
 use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{ClientIdentity, ServeError};
-use crate::subject::{Subject, SubjectError};
+use crate::{
+    private_key::PrivateKey,
+    subject::{Subject, SubjectError},
+};
 
 /// The certificates of a server, in PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -127,7 +130,7 @@ pub fn ends_at(pem: &str) -> Option<i64> {
 fn config(pems: &Pems) -> Result<ServerConfig, ServeError> {
     let wrong = |e: &dyn fmt::Display| ServeError::Certificate(e.to_string());
     let chain = certificates(&pems.cert)?;
-    let key = PrivateKeyDer::from_pem_slice(pems.key.as_bytes()).map_err(|e| wrong(&e))?;
+    let key = PrivateKey::from_pem(&pems.key).map_err(|e| wrong(&e))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = match &pems.client_ca {
         None => WebPkiClientVerifier::no_client_auth(),
@@ -146,7 +149,7 @@ fn config(pems: &Pems) -> Result<ServerConfig, ServeError> {
         .with_safe_default_protocol_versions()
         .map_err(|e| wrong(&e))?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
+        .with_single_cert(chain, key.to_der())
         .map_err(|e| wrong(&e))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)

@@ -61,7 +61,7 @@ pub(crate) fn metrics_router(status: Arc<Status>, pages: &[Page]) -> Router {
         let status = status.clone();
         async move {
             // Off the runtime's worker threads: the kernel may be slow to reply.
-            let packets = tokio::task::spawn_blocking(nfacct::packet_counts).await.unwrap_or_default();
+            let packets = windlass_kit::blocking::RULES.call(nfacct::packet_counts).await.unwrap_or_default();
             ([(header::CONTENT_TYPE, windlass_kit::prometheus::CONTENT_TYPE)], metrics::page(&status, packets))
         }
     };

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch::Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use windlass_kit::{
+    blocking::RULES,
     events::{Recorder, Severity},
     liveness::{HEARTBEAT_INTERVAL, Heartbeats, LoopProbe, STUCK_AFTER},
     supervise::Supervisor,
@@ -162,7 +163,7 @@ async fn prepare(config: Arc<ValidConfig>) -> Result<(Vec<(Backend, bool)>, Kern
         };
         Ok((backends.into_iter().map(|backend| (backend.clone(), counters(&backend))).collect(), settings))
     };
-    match tokio::task::spawn_blocking(work).await {
+    match RULES.call(work).await {
         Ok(result) => Ok(result?),
         Err(e) => Err(Error::Ended { part: "the search for iptables", problem: e.to_string() }),
     }
@@ -289,7 +290,7 @@ async fn keep_kernel_settings(mut settings: KernelSettings) {
     let (mut told, mut told_of_lists) = (String::new(), false);
     loop {
         tokio::time::sleep(KERNEL_SETTINGS_INTERVAL).await;
-        let set = tokio::task::spawn_blocking(move || (settings.set(), affinity::full_lists(), settings)).await;
+        let set = RULES.call(move || (settings.set(), affinity::full_lists(), settings)).await;
         let Ok((result, full, kept)) = set else { return std::future::pending().await };
         settings = kept;
         if let Some((endpoints, clients)) = full.filter(|_| !std::mem::replace(&mut told_of_lists, full.is_some())) {

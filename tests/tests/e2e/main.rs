@@ -2,6 +2,7 @@
 //! of network namespaces.
 
 mod abuse;
+mod budget;
 mod bundle;
 mod check;
 mod churn;

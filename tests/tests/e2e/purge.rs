@@ -39,7 +39,7 @@ fn traces(testbed: &Testbed) -> Vec<(&'static str, String)> {
         (
             "files",
             testbed.sh(&format!(
-                "ls {} | grep -vE 'docker|exec|registry|kube|log$|\\.json|images' | sort",
+                "ls {} | grep -vE 'docker|exec|registry|kube|log$|\\.json|images|^run$' | sort",
                 testbed.dir().display()
             )),
         ),
@@ -81,6 +81,8 @@ fn purge_leaves_nothing() {
     for uid in uids.split_whitespace() {
         assert_eq!(cgroups(uid), "", "the cgroups of {uid}");
     }
+    // Another file would be another lock.
+    assert_eq!(testbed.sh(&format!("ls -A {}/run", testbed.dir().display())).trim(), "windlass.lock");
     let state = testbed.docker(&["inspect", "-f", "{{.State.Running}}", "bystander"]);
     assert_eq!(state.trim(), "true");
 }

@@ -15,7 +15,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use windlass_kit::{atomic_file, blocking, objects::image::Reference};
+use windlass_kit::{atomic_file, blocking::RECORDS, objects::image::Reference};
 
 pub use self::policy::PullVerificationPolicy;
 use super::credentials::{Credentials, Source};
@@ -378,14 +378,14 @@ impl PullRecords {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
             atomic_file::write(&file, &text, 0o600)
         };
-        blocking::io(writing).await
+        RECORDS.io(writing).await
     }
 
     async fn remove(&self, subdir: &str, name: &str) {
         let file = self.dir.join(subdir).join(file_name(name));
         let path = file.display().to_string();
-        match tokio::task::spawn_blocking(move || fs::remove_file(file)).await {
-            Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
+        match RECORDS.io(move || fs::remove_file(file)).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(file = path, %error, "failed to remove image pull record");
             }
             _ => {}

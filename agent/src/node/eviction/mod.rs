@@ -22,6 +22,7 @@ use kube::Resource as _;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
+    blocking::DISK,
     events::{Recorder, Severity},
     object_ref,
 };
@@ -214,7 +215,7 @@ impl Eviction {
     /// Observes all signals; those of hanging file systems are left out.
     async fn observe(&self) -> Observations {
         let (pods_dir, image_dir) = (self.config.pods_dir.clone(), self.config.image_dir.clone());
-        let read = tokio::task::spawn_blocking(move || signals::read(&pods_dir, &image_dir));
+        let read = DISK.call(move || signals::read(&pods_dir, &image_dir));
         let mut observed = match tokio::time::timeout(READ_TIMEOUT, read).await {
             Ok(Ok(observed)) => observed,
             _ => {

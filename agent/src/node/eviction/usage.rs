@@ -13,6 +13,8 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{disk_usage, model::Snapshot, model::Storage};
 
+use windlass_kit::blocking::{DISK, LaneError};
+
 use super::ranking::{ContainerStats, PodStats};
 
 /// The shortest interval between scans, and how many times longer than a scan the pause after it is.
@@ -40,7 +42,7 @@ pub(super) struct DiskScans {
     root: PathBuf,
     shutdown: CancellationToken,
     results: watch::Sender<PodsDiskUsage>,
-    running: Option<JoinHandle<Duration>>,
+    running: Option<JoinHandle<Result<Duration, LaneError>>>,
     next: Instant,
 }
 
@@ -59,7 +61,7 @@ impl DiskScans {
 
     async fn reap(&mut self) {
         if let Some(scan) = self.running.take_if(|scan| scan.is_finished()) {
-            let cost = scan.await.unwrap_or_default();
+            let cost = scan.await.ok().and_then(Result::ok).unwrap_or_default();
             self.next = Instant::now() + SCAN_INTERVAL.max(cost * IDLE_FACTOR);
         }
     }
@@ -67,7 +69,7 @@ impl DiskScans {
     fn begin(&mut self, pods: &[(String, Vec<String>)]) {
         let (root, pods, shutdown) = (self.root.clone(), pods.to_vec(), self.shutdown.clone());
         let results = self.results.clone();
-        self.running = Some(tokio::task::spawn_blocking(move || {
+        self.running = Some(DISK.spawn(move || {
             let begun = Instant::now();
             let all = pods.into_iter().map(|(uid, volumes)| {
                 let one = |name: String| measure(&empty_dir(&root, &uid, &name), &shutdown).map(|size| (name, size));

@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use windlass_kit::blocking::DISK;
+
 use super::{Dispatcher, PodUpdate, engine_watch, orphan_logs};
 use crate::engine::{containers::Listed, inspect::Instance};
 
@@ -37,7 +39,7 @@ impl Dispatcher {
         let config = &self.context.node.config;
         let (pod_logs, container_logs) = (config.pod_logs_dir.clone(), config.container_logs_dir.clone());
         // Not awaited: what cannot be removed is left for the next list.
-        drop(tokio::task::spawn_blocking(move || orphan_logs::remove(&pod_logs, &container_logs, &known)));
+        drop(DISK.spawn(move || orphan_logs::remove(&pod_logs, &container_logs, &known)));
     }
 
     /// Kills the containers of pods that no source has: another tool may have created them, or Docker itself after a

@@ -237,18 +237,19 @@ fn respond(sources: Vec<Box<dyn AsyncRead + Send + Unpin>>, until: Instant) -> R
 /// Opens the first of these paths below `root` that is a file.
 async fn open_first(root: &Path, paths: &[String]) -> io::Result<tokio::fs::File> {
     let (root, paths) = (root.to_owned(), paths.to_vec());
-    let file: File = windlass_kit::blocking::io(move || {
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for path in paths {
-            match open_entry(&root, Path::new(&path)) {
-                Ok(Entry::File(file, _)) => return Ok(file),
-                Ok(Entry::Directory(_)) => last = io::ErrorKind::IsADirectory.into(),
-                Err(error) => last = error,
+    let file: File = windlass_kit::blocking::LOGS
+        .io(move || {
+            let mut last = io::Error::from(io::ErrorKind::NotFound);
+            for path in paths {
+                match open_entry(&root, Path::new(&path)) {
+                    Ok(Entry::File(file, _)) => return Ok(file),
+                    Ok(Entry::Directory(_)) => last = io::ErrorKind::IsADirectory.into(),
+                    Err(error) => last = error,
+                }
             }
-        }
-        Err(last)
-    })
-    .await?;
+            Err(last)
+        })
+        .await?;
     Ok(tokio::fs::File::from_std(file))
 }
 

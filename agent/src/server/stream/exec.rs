@@ -9,6 +9,7 @@ use tokio::{
     net::unix::OwnedWriteHalf,
     sync::{mpsc, watch},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::session::{ExitStatus, Output, Session, Size};
 use crate::engine::{
@@ -25,8 +26,15 @@ const STDIN_CLOSED_GRACE: Duration = Duration::from_secs(10);
 const RESIZE_RETRY_DELAY: Duration = Duration::from_millis(10);
 const RESIZE_ATTEMPTS: u32 = 8;
 
-/// Runs a process for a client until either ends.
-pub(super) async fn run(engine: Engine, process: Process, streams: Streams, session: Session) {
+/// Runs a process for a client until either ends. At `shutdown` the process is left alone: it is Docker's, and an upgrade of
+/// the agent is no reason to end somebody's restore of a database. Its client is gone, though, and with it its input.
+pub(super) async fn run(
+    engine: Engine,
+    process: Process,
+    streams: Streams,
+    session: Session,
+    shutdown: &CancellationToken,
+) {
     let Session { stdin, sizes, output, client_gone } = session;
     let mut attached = match engine.attach(&process, streams).await {
         Ok(attached) => attached,
@@ -52,6 +60,8 @@ pub(super) async fn run(engine: Engine, process: Process, streams: Streams, sess
         if let Some(status) = status {
             send_status(&output, status).await;
         }
+    } else if shutdown.is_cancelled() {
+        tracing::info!("leaving a command of a client alone, since the agent ends");
     } else {
         drop(output);
         terminate_orphan(&engine, &process, streams, attached.output).await;
@@ -83,7 +93,7 @@ async fn send_status(output: &mpsc::Sender<Output>, status: ExitStatus) {
 async fn copy_output(
     reader: &mut OutputReader,
     output: &mpsc::Sender<Output>,
-    client_gone: &tokio_util::sync::CancellationToken,
+    client_gone: &CancellationToken,
 ) -> Option<std::io::Result<()>> {
     loop {
         let chunk = tokio::select! {
@@ -163,10 +173,52 @@ async fn resize_terminal(engine: Engine, process: Process, mut sizes: watch::Rec
 
 #[cfg(test)]
 mod tests {
-    use tokio_util::sync::CancellationToken;
-
     use super::*;
     use crate::engine::fake;
+
+    /// An upgrade of the agent: Docker is asked for nothing that would end the command. Its client's end is another matter.
+    #[tokio::test]
+    async fn a_command_outlives_the_agent_and_not_its_client() {
+        for agent_ends in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+            let seen = std::sync::Arc::clone(&asked);
+            let engine = fake::scripted(dir.path(), move |line| {
+                seen.lock().unwrap().push(line.to_owned());
+                if line.starts_with("POST") && line.contains("/start") {
+                    return "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n".to_owned();
+                }
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned()
+            });
+            let (output, _received) = mpsc::channel(4);
+            let (_sizes, sizes) = watch::channel(None);
+            let shutdown = CancellationToken::new();
+            let client_gone = shutdown.child_token();
+            let session = Session { stdin: None, sizes, output, client_gone: client_gone.clone() };
+            let streams = Streams { stdin: false, stdout: true, stderr: false, tty: true };
+            let process = Process::Command { exec: "e1".to_owned(), container: "c1".to_owned() };
+            let running = tokio::spawn({
+                let shutdown = shutdown.clone();
+                async move { run(engine, process, streams, session, &shutdown).await }
+            });
+            tokio::time::timeout(Duration::from_secs(20), async {
+                while asked.lock().unwrap().is_empty() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            })
+            .await
+            .unwrap();
+            if agent_ends {
+                shutdown.cancel()
+            } else {
+                client_gone.cancel()
+            }
+            tokio::time::timeout(Duration::from_secs(20), running).await.unwrap().unwrap();
+            // To signal a command, its process is asked for.
+            let signalled = asked.lock().unwrap().iter().any(|line| line.contains("/exec/e1/json"));
+            assert_eq!(signalled, !agent_ends, "{:?}", asked.lock().unwrap());
+        }
+    }
 
     /// Docker's answers when a container exits before it is attached to: it attaches all the same, and says nothing.
     #[tokio::test]
@@ -188,7 +240,11 @@ mod tests {
         let session = Session { stdin: None, sizes, output, client_gone: CancellationToken::new() };
         let streams = Streams { stdin: false, stdout: true, stderr: true, tty: false };
         let process = Process::Main { container: "0a".to_owned() };
-        let ended = tokio::time::timeout(Duration::from_secs(20), run(engine, process, streams, session)).await;
+        let ended = tokio::time::timeout(
+            Duration::from_secs(20),
+            run(engine, process, streams, session, &CancellationToken::new()),
+        )
+        .await;
         assert!(ended.is_ok(), "it waits for output that never comes");
         assert!(matches!(received.recv().await, Some(Output::End(ExitStatus::Done))));
     }

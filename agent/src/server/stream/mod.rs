@@ -234,6 +234,7 @@ async fn begin(
         None => Process::Main { container },
     };
     let streaming = state.streaming.clone();
+    let shutdown = streaming.shutdown.clone();
     let tasks = streaming.tasks.clone();
     let is_websocket = matches!(upgrade, Upgrade::WebSocket { .. });
     Ok(streaming.upgrade_connection(
@@ -250,7 +251,7 @@ async fn begin(
                 spdy_session::session(connection, protocol.unwrap_or_default(), requested, &tasks).await
             };
             if let Some(session) = session {
-                exec::run(state.engine, process, streams, session).await;
+                exec::run(state.engine, process, streams, session, &shutdown).await;
             }
         },
     ))

@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context as _;
 use kube::{Client, api::DynamicObject, core::ObjectList};
 use serde_json::Value;
-use windlass_kit::{net::Family, redact};
+use windlass_kit::{blocking::RULES, net::Family, redact};
 use windlass_proxy as proxy;
 
 use super::{check, config, read_only_client, require_root, runtime, say};
@@ -95,7 +95,7 @@ async fn collect(settings: &Settings, kubeconfig: &Path) -> Contents {
     }
     for (name, family) in [("rules-ipv4.txt", Family::V4), ("rules-ipv6.txt", Family::V6)] {
         let config = proxy_config(settings);
-        let rules = tokio::task::spawn_blocking(move || proxy::kernel_rules(&config, family)).await;
+        let rules = RULES.call(move || proxy::kernel_rules(&config, family)).await;
         contents.add(name, rules.map_err(anyhow::Error::from).and_then(|rules| Ok(rules?)));
     }
     match connect::client_of(kubeconfig).await {

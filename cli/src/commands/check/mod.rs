@@ -9,6 +9,7 @@ use std::{net::SocketAddr, process::ExitCode};
 
 use windlass_agent::engine::{Engine, check as engine};
 use windlass_kit::{
+    blocking::RULES,
     preflight::{Finding, Status},
     serve,
 };
@@ -60,7 +61,7 @@ pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>>
         Err(error) => vec![Finding::fail("docker", error.to_string(), "name Docker's socket with --docker-socket")],
     };
     let variant = proxy_config(settings).variant;
-    all.extend(tokio::task::spawn_blocking(move || proxy::check(variant)).await?);
+    all.extend(RULES.call(move || proxy::check(variant)).await?);
     for (what, address) in [
         ("the node's API", Some(settings.node_api_bind)),
         ("the read-only stats", settings.stats_bind),

@@ -21,6 +21,8 @@ use kube::{
 };
 use serde_json::json;
 
+use windlass_kit::blocking::COMPUTE;
+
 use super::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, Step, error};
 use crate::pki::{CertificateRequest, ClusterSigner};
 pub(crate) use cleaner::CertificateCleaner;
@@ -204,7 +206,7 @@ impl CertificateSigner {
         let signer = self.signer.clone();
         let usages = request.spec.usages.unwrap_or_default();
         let seconds = request.spec.expiration_seconds;
-        let signed = tokio::task::spawn_blocking(move || signer.sign(&parsed, &usages, seconds)).await;
-        signed.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+        let sign = move || signer.sign(&parsed, &usages, seconds).map_err(|e| e.to_string());
+        COMPUTE.run(sign, |error| error.to_string()).await
     }
 }

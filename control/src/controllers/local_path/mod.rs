@@ -26,7 +26,7 @@ use kube::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
-    blocking,
+    blocking::FILES,
     events::{Recorder, Severity},
     object_ref,
 };
@@ -221,7 +221,7 @@ impl LocalPathProvisioner {
         };
         let dir = self.place.dir.clone();
         let path = dir.join(&directory);
-        if let Err(source) = blocking::io(move || directories::make(&dir, &directory)).await {
+        if let Err(source) = FILES.io(move || directories::make(&dir, &directory)).await {
             failed(format!("the directory {} could not be made: {source}", path.display()));
             return Err(Error::Directory { action: "make", path, source });
         }
@@ -290,7 +290,7 @@ impl LocalPathProvisioner {
         let dir = self.place.dir.clone();
         let path = dir.join(&directory);
         tracing::info!(volume = %volume.name_any(), path = %path.display(), "removing the data of a deleted volume");
-        if let Err(source) = blocking::io(move || directories::erase(&dir, &directory)).await {
+        if let Err(source) = FILES.io(move || directories::erase(&dir, &directory)).await {
             let text = format!("{} could not be removed: {source}", path.display());
             self.tell(volume, Severity::Warning, messages::VOLUME_FAILED_DELETE, &text);
             return Err(Error::Directory { action: "remove", path, source });
@@ -301,7 +301,7 @@ impl LocalPathProvisioner {
     /// Names directories that no volume has: data that somebody has kept, or that a volume has left behind.
     async fn tell_orphans(&self) {
         let dir = self.place.dir.clone();
-        let found = match blocking::io(move || directories::list(&dir)).await {
+        let found = match FILES.io(move || directories::list(&dir)).await {
             Ok(found) => found,
             Err(error) => {
                 return tracing::warn!(dir = %self.place.dir.display(), %error, "failed to read the directory of volumes");

@@ -30,7 +30,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
-    blocking,
+    blocking::FILES,
     liveness::{HEARTBEAT_INTERVAL, LoopProbe},
     resolv_conf::{self, ResolvConf},
 };
@@ -317,7 +317,7 @@ impl Forwarder {
             state.read_at = now;
         }
         let file = self.resolv_conf.clone();
-        self.take(blocking::run(move || resolv_conf::read(file.as_deref()), |e| e.to_string()).await);
+        self.take(FILES.run(move || resolv_conf::read(file.as_deref()), |e| e.to_string()).await);
         Arc::clone(&self.state().upstreams)
     }
 

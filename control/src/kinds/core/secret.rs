@@ -1,10 +1,12 @@
 //! Secret. Its values are never repeated in errors. Pure.
 
 use base64::Engine as _;
-use rustls::crypto::ring::sign::any_supported_type;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set};
+use windlass_kit::{
+    objects::pod_defaults::{child, set},
+    private_key::{KeyError, PrivateKey},
+};
 use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo, X509Certificate};
 
 use windlass_apimachinery::selectors::SelectableField;
@@ -167,15 +169,19 @@ fn mismatch(certificate: &[u8], key: &[u8]) -> Option<String> {
         return Some("x509: malformed certificate".to_owned());
     };
     let Ok((_, read)) = X509Certificate::from_der(&leaf) else { return Some("x509: malformed certificate".to_owned()) };
-    let signer = PrivateKeyDer::from_pem_slice(key).ok().and_then(|key| any_supported_type(&key).ok());
-    let Some(signer) = signer else { return Some("tls: failed to parse private key".to_owned()) };
-    let public = signer.public_key()?;
-    let algorithm = SubjectPublicKeyInfo::from_der(&public).map(|(_, info)| info.algorithm.algorithm.clone());
+    let key = match PrivateKey::from_pem(&String::from_utf8_lossy(key)) {
+        Ok(key) => key,
+        // Go knows more kinds, such as P-521; whether such a key is the certificate's is not known here.
+        Err(KeyError::Unsupported(_)) => return None,
+        Err(_) => return Some("tls: failed to parse private key".to_owned()),
+    };
+    let public = key.public_key();
+    let algorithm = SubjectPublicKeyInfo::from_der(public).map(|(_, info)| info.algorithm.algorithm.clone());
     let other_type = algorithm.is_ok_and(|algorithm| algorithm != read.public_key().algorithm.algorithm);
     if other_type {
         return Some("tls: private key type does not match public key type".to_owned());
     }
-    let same = *public == *read.public_key().raw;
+    let same = public == read.public_key().raw;
     (!same).then(|| "tls: private key does not match public key".to_owned())
 }
 

@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     backoff::Backoff,
+    blocking::RULES,
     events::{Recorder, Severity},
     liveness::LoopProbe,
 };
@@ -321,7 +322,7 @@ impl FamilySync {
 
 /// Runs blocking iptables work off the runtime's worker threads.
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
-    in_time(windlass_kit::blocking::run(work, |error| panicked(&error))).await
+    in_time(RULES.run(work, |error| panicked(&error))).await
 }
 
 /// Each program is killed after a while; one that cannot be, since the kernel does not let go of it, is not waited for.
@@ -334,6 +335,9 @@ async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, E
     })
 }
 
-fn panicked(error: &tokio::task::JoinError) -> Error {
-    Error::Interrupted { command: "iptables".to_owned(), why: format!("the thread that ran it panicked: {error}") }
+fn panicked(error: &dyn std::fmt::Display) -> Error {
+    Error::Interrupted {
+        command: "iptables".to_owned(),
+        why: format!("the thread that was to run it did not: {error}"),
+    }
 }

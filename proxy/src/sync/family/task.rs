@@ -12,7 +12,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_kit::liveness::HEARTBEAT_INTERVAL;
+use windlass_kit::{blocking::RULES, liveness::HEARTBEAT_INTERVAL};
 
 use super::{
     super::{
@@ -64,7 +64,7 @@ pub(in crate::sync) struct FamilyTask {
     /// Where the servers of health check node ports listen.
     health_addresses: Vec<IpAddr>,
     /// The running search for stale conntrack entries.
-    search: JoinSet<SearchResult>,
+    search: JoinSet<Result<SearchResult, String>>,
 }
 
 impl FamilyTask {
@@ -109,7 +109,9 @@ impl FamilyTask {
                     self.detect_drift().await;
                 }
                 _ = checks.tick(), if complete => self.periodic_sync().await,
-                Some(result) = self.search.join_next() => self.search_ended(result),
+                Some(result) = self.search.join_next() => {
+                    self.search_ended(result.unwrap_or_else(|error| Err(error.to_string())));
+                }
                 _ = heartbeat.tick() => {}
             }
         }
@@ -217,11 +219,12 @@ impl FamilyTask {
         if frontends.is_empty() || !self.config.command_prefix.is_empty() {
             return self.sync.stale_udp.succeeded();
         }
-        self.search.spawn_blocking(move || stale_udp::search(family, &frontends));
+        let search = RULES.call(move || stale_udp::search(family, &frontends));
+        self.search.spawn(async move { search.await.map_err(|error| error.to_string()) });
     }
 
     /// Records the result of a search; one that failed is repeated with the next periodic sync.
-    fn search_ended(&mut self, result: Result<SearchResult, tokio::task::JoinError>) {
+    fn search_ended(&mut self, result: Result<SearchResult, String>) {
         let problem = match result {
             Ok(SearchResult { took, deleted: Ok(count) }) => {
                 self.sync.stale_udp.succeeded();
@@ -237,7 +240,7 @@ impl FamilyTask {
                 return;
             }
             Ok(SearchResult { deleted: Err(error), .. }) => error.to_string(),
-            Err(panic) => format!("the search panicked (bug): {panic}"),
+            Err(error) => format!("the search did not end: {error}"),
         };
         if self.sync.stale_udp.failed() {
             tracing::warn!(

@@ -2,6 +2,8 @@
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Instant};
 
+use windlass_kit::blocking::RULES;
+
 use super::{FamilySync, in_time, panicked, refusal::WriteFailure};
 use crate::{
     apply::Error,
@@ -84,7 +86,7 @@ impl FamilySync {
     async fn remove_predecessors(&mut self, config: &Config) {
         let (backend, config) = (self.backend.clone(), config.clone());
         let work = move || cleanup::remove_predecessors(&config, &backend);
-        if let Err(error) = tokio::task::spawn_blocking(work).await {
+        if let Err(error) = RULES.call(work).await {
             tracing::error!(%error, "removal of another proxy's rules panicked (bug)");
         }
     }
@@ -101,7 +103,7 @@ impl FamilySync {
         let shared = Arc::new(batch);
         let restoring = {
             let batch = shared.clone();
-            tokio::task::spawn_blocking(move || {
+            RULES.spawn(move || {
                 let started = Instant::now();
                 let result = backend.restore(&batch);
                 let (took, bytes) = (started.elapsed(), batch.text.len());
@@ -116,7 +118,14 @@ impl FamilySync {
             })
         };
         meanwhile(self);
-        let result = in_time(async { restoring.await.unwrap_or_else(|e| Err(panicked(&e))) }).await;
+        let result = in_time(async {
+            match restoring.await {
+                Ok(Ok(result)) => result,
+                Ok(Err(error)) => Err(panicked(&error)),
+                Err(error) => Err(panicked(&error)),
+            }
+        })
+        .await;
         let batch = Arc::unwrap_or_clone(shared);
         if result.is_ok() {
             transaction.committed();

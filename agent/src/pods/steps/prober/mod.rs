@@ -2,7 +2,7 @@
 //! time. Upstream's `pkg/probe`.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     sync::Arc,
     time::Duration,
 };
@@ -19,7 +19,7 @@ use rustls::SignatureScheme;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use url::{Position, Url};
-use windlass_kit::{duration, serve::headers, unverified_tls};
+use windlass_kit::{blocking::PROBE_NAMES, duration, serve::headers, unverified_tls};
 
 use crate::{engine::Engine, go_text::go_text};
 
@@ -130,8 +130,10 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
     match host.parse::<IpAddr>() {
         Ok(ip) => TcpStream::connect(SocketAddr::new(ip, port)).await.map_err(|e| refused(&join(host, port), &e)),
         Err(_) => {
-            let found = tokio::net::lookup_host((host, port)).await;
-            let found: Vec<SocketAddr> = found.map_err(|_| format!("dial tcp: lookup {host}: no such host"))?.collect();
+            // Apart from the names of API servers, which must not wait for a pod's.
+            let name = host.to_owned();
+            let found = PROBE_NAMES.io(move || Ok((&*name, port).to_socket_addrs()?.collect::<Vec<_>>())).await;
+            let found = found.map_err(|_| format!("dial tcp: lookup {host}: no such host"))?;
             let first = found.first().map_or_else(|| join(host, port), SocketAddr::to_string);
             TcpStream::connect(&found[..]).await.map_err(|e| refused(&first, &e))
         }

@@ -15,6 +15,10 @@ use tokio::{
 
 use super::*;
 
+mod credentials;
+#[cfg(feature = "serve")]
+mod http2;
+
 const SHORT: Limits = Limits { response: Duration::from_millis(300), watch: Duration::from_millis(300), retry: false };
 const LONG: Limits = Limits { response: LONG_TIMEOUT, watch: LONG_TIMEOUT, retry: false };
 /// Far more than the limits, and far less than what a kernel waits for.
