@@ -126,5 +126,6 @@ pub(crate) fn cni_config(settings: &Settings) -> CniConfig {
         conf_dir: settings.cni_conf_dir.clone(),
         bin_dirs: settings.cni_bin_dirs.clone(),
         state_dir: settings.data_dir.join("cni"),
+        netns_dir: "/run/netns".into(),
     }
 }
