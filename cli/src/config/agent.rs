@@ -113,6 +113,7 @@ fn images_config(settings: &Settings) -> anyhow::Result<ImagesConfig> {
         maximum_age: duration(&kubelet.image_maximum_gc_age),
         foreign: kubelet.image_gc_foreign_images,
         parallel_pulls: kubelet.max_parallel_image_pulls,
+        pull_progress_deadline: duration(&kubelet.image_pull_progress_deadline),
         records_dir: settings.data_dir.join("image_manager"),
         // Validated when the settings were read.
         verification: kubelet.pull_verification().unwrap_or_default(),

@@ -12,7 +12,7 @@ use tokio::{
 
 use super::session::{ExitStatus, Output, Session, Size};
 use crate::engine::{
-    Engine,
+    Engine, EngineError,
     exec_attach::{Process, Streams},
     hijack::{Chunk, OutputReader},
 };
@@ -28,13 +28,20 @@ const RESIZE_ATTEMPTS: u32 = 8;
 /// Runs a process for a client until either ends.
 pub(super) async fn run(engine: Engine, process: Process, streams: Streams, session: Session) {
     let Session { stdin, sizes, output, client_gone } = session;
-    let mut attached = match engine.attach(&process, streams).await {
-        Ok(attached) => attached,
+    let joined = async {
+        let attached = engine.attach(&process, streams).await?;
+        let has_exited = has_exited(&engine, &process).await;
+        Ok::<_, EngineError>((attached, has_exited))
+    };
+    let joined = tokio::select! {
+        joined = joined => joined,
+        () = client_gone.cancelled() => return abandon(&engine, &process, streams).await,
+    };
+    let mut attached = match joined {
+        Ok((_, true)) => return send_status(&output, ExitStatus::Done).await,
+        Ok((attached, false)) => attached,
         Err(error) => return send_status(&output, ExitStatus::Failed(error.to_string())).await,
     };
-    if has_exited(&engine, &process).await {
-        return send_status(&output, ExitStatus::Done).await;
-    }
     let input = tokio::spawn(copy_stdin(stdin, attached.input));
     let resizing = streams.tty.then(|| tokio::spawn(resize_terminal(engine.clone(), process.clone(), sizes)));
     if let Some(ended) = copy_output(&mut attached.output, &output, &client_gone).await {
@@ -104,6 +111,15 @@ async fn copy_output(
     }
 }
 
+/// Terminates a command whose client is gone before Docker has said that it runs: Docker may start it all the same.
+async fn abandon(engine: &Engine, process: &Process, streams: Streams) {
+    if let Process::Command { exec, container } = process
+        && (streams.tty || streams.stdin)
+    {
+        engine.kill_command(exec, container).await;
+    }
+}
+
 /// Terminates a command whose client is gone if it had a terminal or standard input. One that had neither keeps
 /// running, as upstream: it may be meant to.
 async fn terminate_orphan(engine: &Engine, process: &Process, streams: Streams, mut reader: OutputReader) {
@@ -167,6 +183,26 @@ mod tests {
 
     use super::*;
     use crate::engine::fake;
+
+    /// A Docker that takes the request and never answers.
+    #[tokio::test]
+    async fn a_client_that_leaves_does_not_wait_for_docker() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("docker.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let engine = Engine::new(&socket.to_string_lossy(), std::sync::Arc::default()).unwrap();
+        let (output, mut received) = mpsc::channel(4);
+        let (_, sizes) = watch::channel(None);
+        let client_gone = CancellationToken::new();
+        let session = Session { stdin: None, sizes, output, client_gone: client_gone.clone() };
+        let streams = Streams { stdin: false, stdout: true, stderr: true, tty: false };
+        let process = Process::Command { exec: "0e".to_owned(), container: "0a".to_owned() };
+        let running = tokio::spawn(run(engine, process, streams, session));
+        let _asked = listener.accept().await.unwrap();
+        client_gone.cancel();
+        running.await.unwrap();
+        assert!(received.recv().await.is_none());
+    }
 
     /// Docker's answers when a container exits before it is attached to: it attaches all the same, and says nothing.
     #[tokio::test]
