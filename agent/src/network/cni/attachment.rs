@@ -51,25 +51,33 @@ impl Attachment {
 #[derive(Debug)]
 pub(super) struct Store(PathBuf);
 
+/// What was in the directory.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) store: Store,
+    pub(super) attachments: Vec<Attachment>,
+    /// Files that cannot be understood, and why.
+    pub(super) unreadable: Vec<(PathBuf, String)>,
+}
+
 impl Store {
-    /// Reads all attachments; also gives the files that cannot be understood, and why. They are left there: what their
-    /// pods hold is not known.
+    /// Reads all attachments. Files that cannot be understood are left there: what their pods hold is not known.
     ///
     /// # Errors
     /// When the directory, or a file of it, cannot be read.
-    pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<Attachment>, Vec<(PathBuf, String)>)> {
+    pub(super) fn open(dir: &Path) -> io::Result<Opened> {
         atomic_file::make_dir(dir, 0o700)?;
-        let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+        let (mut attachments, mut unreadable) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
             if path.extension().is_some_and(|e| e == "json") {
                 match serde_json::from_slice::<Attachment>(&fs::read(&path)?) {
-                    Ok(attachment) => all.push(attachment),
+                    Ok(attachment) => attachments.push(attachment),
                     Err(error) => unreadable.push((path, error.to_string())),
                 }
             }
         }
-        Ok((Self(dir.to_owned()), all, unreadable))
+        Ok(Opened { store: Self(dir.to_owned()), attachments, unreadable })
     }
 
     fn file(&self, pod_uid: &str) -> PathBuf {
@@ -111,16 +119,16 @@ mod tests {
             "list": {"name": "n", "version": "0.4.0", "plugins": []}});
         fs::write(dir.path().join("u.json"), old.to_string()).unwrap();
         fs::write(dir.path().join("v.json"), "").unwrap();
-        let (store, all, unreadable) = Store::open(dir.path()).unwrap();
+        let Opened { store, attachments: all, unreadable } = Store::open(dir.path()).unwrap();
         assert_eq!(unreadable.len(), 1);
         assert!(unreadable[0].0.ends_with("v.json"), "{unreadable:?}");
         let [attachment] = &all[..] else { panic!("{all:?}") };
         assert_eq!(attachment.state(), State::Added(&json!({"ips": []})));
         let leaving = Attachment { deleting: true, ..attachment.clone() };
         store.save(&leaving).unwrap();
-        assert_eq!(Store::open(dir.path()).unwrap().1[0].state(), State::Deleting);
+        assert_eq!(Store::open(dir.path()).unwrap().attachments[0].state(), State::Deleting);
         store.remove("u").unwrap();
         store.remove("u").unwrap();
-        assert!(Store::open(dir.path()).unwrap().1.is_empty());
+        assert!(Store::open(dir.path()).unwrap().attachments.is_empty());
     }
 }

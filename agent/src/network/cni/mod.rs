@@ -23,7 +23,7 @@ use windlass_kit::inotify::Watch;
 
 use super::{Attach, NetworkError, Readiness, links};
 use crate::keyed_lock::KeyedLock;
-use attachment::{Attachment, State, Store};
+use attachment::{Attachment, Opened, State, Store};
 use config::ConfList;
 use plugin::Target;
 
@@ -128,7 +128,7 @@ pub(super) struct Cni {
 impl Cni {
     pub(super) fn open(config: CniConfig) -> Result<Self, NetworkError> {
         let dir = &config.state_dir;
-        let (store, all, unreadable) = Store::open(dir).map_err(|e| {
+        let Opened { store, attachments, unreadable } = Store::open(dir).map_err(|e| {
             NetworkError::new(format!("the state of plugins in {} could not be read", dir.display()), e)
         })?;
         for (file, error) in unreadable {
@@ -137,7 +137,7 @@ impl Cni {
                 "failed to read the network attachment of a pod; its plugins are not told when it is gone: remove its                  address and the file by hand"
             );
         }
-        let attachments = all.into_iter().map(|one| (one.pod_uid.clone(), one)).collect();
+        let attachments = attachments.into_iter().map(|one| (one.pod_uid.clone(), one)).collect();
         Ok(Self { config, store, attachments: Mutex::new(attachments), turns: KeyedLock::default() })
     }
 
