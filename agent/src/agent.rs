@@ -331,6 +331,7 @@ impl Agent {
             engine: parts.engine.clone(),
             pods: self.pods.clone(),
             containers: parts.feeds.containers.clone(),
+            exits: server::Exits::of(parts.feeds.containers.clone()),
             docker: self.engine_health.clone(),
             pulls: parts.images.progress(),
             usage: self.usage.clone(),

@@ -12,6 +12,7 @@ mod downward_api;
 pub mod engine;
 mod go_text;
 pub mod images;
+mod keyed_lock;
 pub mod logs;
 pub mod metrics;
 pub mod network;
@@ -20,6 +21,7 @@ mod node_authorizer;
 mod node_watch;
 pub mod pods;
 pub mod probe_metrics;
+mod program;
 pub mod server;
 pub mod volumes;
 

@@ -1,11 +1,9 @@
 //! Preflight checks of Docker Engine: whether it can run pods, and which of its settings are harmful. `check` asks
 //! Docker, `evaluate` is pure.
 
-use std::time::Duration;
-
 use windlass_kit::preflight::Finding;
 
-use super::Engine;
+use super::{Engine, contract::INFO};
 
 /// The oldest engine whose API has everything that pods need.
 const MIN_VERSION: (u32, u32) = (20, 10);
@@ -14,6 +12,8 @@ const MIN_VERSION: (u32, u32) = (20, 10);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct DockerInfo {
     version: String,
+    /// The version of the API that is spoken.
+    api: String,
     cgroup_driver: String,
     cgroup_version: String,
     storage: String,
@@ -27,9 +27,19 @@ struct DockerInfo {
 /// Asks the engine for its configuration and evaluates it.
 pub async fn check(engine: &Engine) -> Vec<Finding> {
     let socket = engine.socket().display().to_string();
-    match engine.patient(Duration::from_secs(10)).info().await {
+    let api = match engine.negotiate().await {
+        Ok(api) => api.to_string(),
+        // Nobody answers: the next question says so.
+        Err(error) if error.is_unreachable() => String::new(),
+        Err(error) => {
+            let advice = "take another version of Docker Engine, or of Windlass";
+            return vec![Finding::fail("docker", error.to_string(), advice)];
+        }
+    };
+    match engine.patient(INFO.limit).info().await {
         Ok(info) => evaluate(&DockerInfo {
             version: info.server_version.unwrap_or_default(),
+            api,
             cgroup_driver: info.cgroup_driver.map(|d| d.to_string()).unwrap_or_default(),
             cgroup_version: info.cgroup_version.map(|v| v.to_string()).unwrap_or_default(),
             storage: info.driver.unwrap_or_default(),
@@ -56,7 +66,7 @@ fn evaluate(info: &DockerInfo) -> Vec<Finding> {
         let advice = format!("take Docker Engine {}.{} or later", MIN_VERSION.0, MIN_VERSION.1);
         Finding::fail("docker", format!("Docker Engine {version} is too old"), advice)
     } else {
-        Finding::pass("docker", format!("Docker Engine {version}, storage {}", info.storage))
+        Finding::pass("docker", format!("Docker Engine {version}, API {}, storage {}", info.api, info.storage))
     });
     all.push(Finding::pass("cgroups", format!("version {}, driver {}", info.cgroup_version, info.cgroup_driver)));
     if info.rootless {
@@ -93,6 +103,7 @@ mod tests {
     fn good() -> DockerInfo {
         DockerInfo {
             version: "20.10.24+dfsg1".into(),
+            api: "1.41".into(),
             cgroup_driver: "systemd".into(),
             cgroup_version: "2".into(),
             storage: "overlay2".into(),

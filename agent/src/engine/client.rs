@@ -2,17 +2,21 @@
 
 use std::{
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use bollard::Docker;
+use bollard::{BollardRequest, Docker};
+use http::{Uri, uri::PathAndQuery};
 
-use super::EngineError;
+use super::{
+    Cause, EngineError,
+    contract::{ApiVersion, Contract, INFO, REQUEST_TIMEOUT},
+};
 use crate::metrics::Metrics;
-
-/// Seconds that one request may take until its headers arrive; upstream's `runtimeRequestTimeout`.
-const REQUEST_TIMEOUT: u64 = 120;
 
 /// Whether Docker answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,14 +35,6 @@ pub enum Health {
     },
 }
 
-impl Health {
-    /// Whether the engine mounts images as volumes: since version 28 (API 1.48).
-    pub(crate) fn mounts_images(&self) -> bool {
-        let Self::Up { version } = self else { return false };
-        version.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 28)
-    }
-}
-
 /// Docker could not be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("could not open Docker's socket {socket}: {source}; is the Docker service running?")]
@@ -53,6 +49,45 @@ pub struct Engine {
     docker: Docker,
     socket: Arc<Path>,
     metrics: Arc<Metrics>,
+    api: Spoken,
+}
+
+/// The version of the API that was negotiated; 0 until one was.
+#[derive(Debug, Clone, Default)]
+struct Spoken(Arc<AtomicU32>);
+
+impl Spoken {
+    fn get(&self) -> Option<ApiVersion> {
+        let [a, b, c, d] = self.0.load(Ordering::Relaxed).to_be_bytes();
+        let version = ApiVersion(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        (version.0 > 0).then_some(version)
+    }
+
+    fn set(&self, version: ApiVersion) {
+        let ([a, b], [c, d]) = (version.0.to_be_bytes(), version.1.to_be_bytes());
+        self.0.store(u32::from_be_bytes([a, b, c, d]), Ordering::Relaxed);
+    }
+}
+
+/// A request's path with the version in front, but for the two that every version answers, by which it is found.
+fn path_of(version: Option<ApiVersion>, path: &str) -> String {
+    let of_any = ["/_ping", "/version"].iter().any(|known| path.split('?').next() == Some(known));
+    match version.filter(|_| !of_any) {
+        Some(version) => format!("/v{version}{path}"),
+        None => path.to_owned(),
+    }
+}
+
+/// A request by the version of the API that is spoken. bollard leaves the version out, and then the engine takes the
+/// request to mean its newest one.
+fn pinned(mut request: BollardRequest, version: Option<ApiVersion>) -> BollardRequest {
+    let path = path_of(version, request.uri().path_and_query().map_or("/", PathAndQuery::as_str));
+    let mut parts = request.uri().clone().into_parts();
+    parts.path_and_query = path.parse().ok();
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 impl Engine {
@@ -65,7 +100,37 @@ impl Engine {
         let docker = Docker::connect_with_unix(socket, REQUEST_TIMEOUT, bollard::API_DEFAULT_VERSION)
             .map_err(|source| ConnectError { socket: socket.to_owned(), source })?;
         let path = Path::new(socket.strip_prefix("unix://").unwrap_or(socket));
-        Ok(Self { docker, socket: path.into(), metrics })
+        let api = Spoken::default();
+        let spoken = api.clone();
+        let docker = docker.with_request_modifier(move |request| pinned(request, spoken.get()));
+        Ok(Self { docker, socket: path.into(), metrics, api })
+    }
+
+    /// Agrees with the engine on the version of its API for all further calls, of all clones. To be called whenever a
+    /// connection was lost: another engine may be there.
+    ///
+    /// # Errors
+    /// When Docker does not answer, or there is no common version.
+    pub(crate) async fn negotiate(&self) -> Result<ApiVersion, EngineError> {
+        let attempt = "the version of Docker's API could not be agreed on";
+        let answer = self.docker().clone().with_timeout(INFO.limit).version().await;
+        let answer = answer.map_err(|e| EngineError::new(attempt, &e))?;
+        let read = |text: Option<String>| text.as_deref().and_then(ApiVersion::parse);
+        let failed = |reason: String| EngineError { attempt: attempt.to_owned(), reason, cause: Cause::Failed };
+        let newest = read(answer.api_version).ok_or_else(|| failed("it does not say which it speaks".to_owned()))?;
+        let version = ApiVersion::negotiate(read(answer.min_api_version).unwrap_or(newest), newest).map_err(failed)?;
+        self.api.set(version);
+        Ok(version)
+    }
+
+    /// Whether the engine mounts images as volumes.
+    pub(crate) fn mounts_images(&self) -> bool {
+        self.api.get().is_some_and(|version| version >= ApiVersion::IMAGE_MOUNTS)
+    }
+
+    /// A path of the API by the version that is spoken, for connections that are hijacked.
+    pub(super) fn path(&self, path: &str) -> String {
+        path_of(self.api.get(), path)
     }
 
     /// The client, for the modules of this folder.
@@ -96,6 +161,22 @@ impl Engine {
         result
     }
 
+    /// Makes a call by its contract: with its time limit, and what it means by being done already as success.
+    pub(super) async fn done<F: Future<Output = Result<(), bollard::errors::Error>>>(
+        &self,
+        contract: &Contract,
+        attempt: impl FnOnce() -> String,
+        call: impl FnOnce(Docker) -> F,
+    ) -> Result<(), EngineError> {
+        match self.counted(contract.operation, call(self.patient(contract.limit))).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let error = EngineError::new(attempt(), &error);
+                if error.status().is_some_and(|status| contract.done.contains(&status)) { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
     /// A client with another request timeout: for stops, waits, pulls and loads.
     pub(crate) fn patient(&self, timeout: Duration) -> Docker {
         self.docker.clone().with_timeout(timeout)
@@ -104,15 +185,32 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::fake;
 
-    #[test]
-    fn newer_engines_mount_images() {
-        for (version, can) in
-            [("20.10.24+dfsg1", false), ("27.5.1", false), ("28.0.0", true), ("29.1.0", true), ("dev", false)]
-        {
-            assert_eq!(Health::Up { version: version.to_owned() }.mounts_images(), can, "{version}");
+    #[tokio::test]
+    async fn requests_name_the_version_that_was_agreed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lines, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let engine = fake::scripted(dir.path(), move |line| {
+            lines.send(line.to_owned()).unwrap();
+            let body = if line.contains("/version") {
+                r#"{"Version":"29.0.0","ApiVersion":"1.52","MinAPIVersion":"1.44"}"#
+            } else {
+                "[]"
+            };
+            format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        });
+        assert!(!engine.mounts_images());
+        engine.images().await.unwrap();
+        assert_eq!(engine.negotiate().await.unwrap().to_string(), "1.51");
+        assert!(engine.clone().mounts_images());
+        engine.images().await.unwrap();
+        engine.negotiate().await.unwrap();
+        let mut paths = Vec::new();
+        while let Ok(line) = asked.try_recv() {
+            paths.push(line.split([' ', '?']).nth(1).unwrap().to_owned());
         }
-        assert!(!Health::Unknown.mounts_images());
+        assert_eq!(paths, ["/images/json", "/version", "/v1.51/images/json", "/version"]);
+        assert_eq!(engine.path("/exec/0e/start"), "/v1.51/exec/0e/start");
     }
 }

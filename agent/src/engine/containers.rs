@@ -4,6 +4,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use bollard::{
+    Docker,
     models::{ContainerCreateBody, ContainerUpdateBody},
     query_parameters::{
         CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
@@ -13,10 +14,15 @@ use bollard::{
 
 use super::{
     Engine, EngineError,
+    contract::{CREATE, Contract, INFO, INSPECT, KILL, LIST, PING, REMOVE, START, STOP, UPDATE},
     inspect::{Instance, Limits},
     names,
 };
 use crate::cgroup::{limits::CPU_PERIOD, tree::Resource};
+
+/// The first and the longest wait for a removal that is under way.
+const REMOVAL_POLL_MIN: Duration = Duration::from_millis(50);
+const REMOVAL_POLL_MAX: Duration = Duration::from_secs(4);
 
 /// An entry of Docker's list of containers, which needs no inspection of each.
 #[derive(Debug, Clone)]
@@ -36,21 +42,21 @@ impl Engine {
         let attempt = || format!("container {name} could not be created");
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
         let first = self.docker().create_container(Some(options.clone()), body.clone());
-        match self.counted("create_container", first).await {
+        match self.counted(CREATE.operation, first).await {
             Ok(made) => return Ok(made.id),
             Err(error) if EngineError::new("", &error).status() == Some(409) => {}
             Err(error) => return Err(EngineError::new(attempt(), &error)),
         }
         self.remove(name).await?;
         let again = self.docker().create_container(Some(options), body);
-        let made = self.counted("create_container", again).await.map_err(|e| EngineError::new(attempt(), &e))?;
+        let made = self.counted(CREATE.operation, again).await.map_err(|e| EngineError::new(attempt(), &e))?;
         Ok(made.id)
     }
 
     pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
-        self.counted("start_container", self.docker().start_container(id, None::<StartContainerOptions>))
-            .await
-            .map_err(|e| EngineError::new(format!("container {} could not be started", short(id)), &e))
+        let attempt = || format!("container {} could not be started", short(id));
+        let start = async |docker: Docker| docker.start_container(id, None::<StartContainerOptions>).await;
+        self.done(&START, attempt, start).await
     }
 
     /// Changes the limits of one resource of a running container.
@@ -67,15 +73,14 @@ impl Engine {
                 ..ContainerUpdateBody::default()
             },
         };
-        self.counted("update_container", self.docker().update_container(id, body))
-            .await
-            .map_err(|e| EngineError::new(format!("container {} could not be resized", short(id)), &e))
+        let attempt = || format!("container {} could not be resized", short(id));
+        self.done(&UPDATE, attempt, async |docker: Docker| docker.update_container(id, body).await).await
     }
 
     /// Inspects a container; `None` when it does not exist or carries no labels of ours.
     pub(crate) async fn inspect(&self, id: &str) -> Result<Option<Instance>, EngineError> {
         let look = self.docker().inspect_container(id, None::<InspectContainerOptions>);
-        match self.counted("container_status", look).await {
+        match self.counted(INSPECT.operation, look).await {
             Ok(answer) => Ok(Instance::read(&answer)),
             Err(error) => {
                 let error = EngineError::new(format!("container {} could not be inspected", short(id)), &error);
@@ -88,26 +93,34 @@ impl Engine {
     pub(crate) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptions { t: Some(seconds), ..StopContainerOptions::default() };
-        let patient = self.patient(grace.saturating_add(Duration::from_secs(60)));
-        ignore_absent(self.counted("stop_container", patient.stop_container(id, Some(options))).await, || {
-            format!("container {} could not be stopped", short(id))
-        })
+        let attempt = || format!("container {} could not be stopped", short(id));
+        let contract = Contract { limit: grace.saturating_add(STOP.limit), ..STOP };
+        self.done(&contract, attempt, async |docker: Docker| docker.stop_container(id, Some(options)).await).await
     }
 
     /// Kills a container at once. One that does not exist or has exited is success.
     pub(crate) async fn kill(&self, id: &str) -> Result<(), EngineError> {
         let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
-        ignore_absent(self.counted("kill_container", self.docker().kill_container(id, Some(options))).await, || {
-            format!("container {} could not be killed", short(id))
-        })
+        let attempt = || format!("container {} could not be killed", short(id));
+        self.done(&KILL, attempt, async |docker: Docker| docker.kill_container(id, Some(options)).await).await
     }
 
-    /// Removes a container, running or not, with its anonymous volumes. One that does not exist is success.
+    /// Removes a container, running or not, with its anonymous volumes. One that does not exist is success; one that
+    /// another request is removing is waited for.
     pub(crate) async fn remove(&self, id: &str) -> Result<(), EngineError> {
-        let options = RemoveContainerOptions { force: true, v: true, link: false };
-        ignore_absent(self.counted("remove_container", self.docker().remove_container(id, Some(options))).await, || {
-            format!("container {} could not be removed", short(id))
-        })
+        let attempt = || format!("container {} could not be removed", short(id));
+        let mut wait = REMOVAL_POLL_MIN;
+        loop {
+            let options = RemoveContainerOptions { force: true, v: true, link: false };
+            let remove = async |docker: Docker| docker.remove_container(id, Some(options)).await;
+            match self.done(&REMOVE, attempt, remove).await {
+                Err(error) if error.status() == Some(409) && wait <= REMOVAL_POLL_MAX => {
+                    tokio::time::sleep(wait).await;
+                    wait *= 2;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Every container with our labels, in any state.
@@ -115,7 +128,7 @@ impl Engine {
         let filters = HashMap::from([("label".to_owned(), vec![names::TYPE.to_owned()])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
         let all = self
-            .counted("list_containers", self.docker().list_containers(Some(options)))
+            .counted(LIST.operation, self.docker().list_containers(Some(options)))
             .await
             .map_err(|e| EngineError::new("the containers of pods could not be listed", &e))?;
         Ok(all
@@ -145,9 +158,9 @@ impl Engine {
     /// # Errors
     /// When Docker does not answer.
     pub async fn data_root(&self) -> Result<std::path::PathBuf, EngineError> {
-        let docker = self.patient(Duration::from_secs(10));
+        let docker = self.patient(INFO.limit);
         let info = self
-            .counted("version", docker.info())
+            .counted(INFO.operation, docker.info())
             .await
             .map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
         Ok(info.docker_root_dir.map_or_else(|| "/var/lib/docker".into(), Into::into))
@@ -155,19 +168,22 @@ impl Engine {
 
     /// Pings Docker, which costs it nothing.
     pub(crate) async fn ping(&self) -> Result<(), EngineError> {
-        let docker = self.patient(Duration::from_secs(10));
-        let pong = self.counted("status", docker.ping()).await;
+        let docker = self.patient(PING.limit);
+        let pong = self.counted(PING.operation, docker.ping()).await;
         pong.map(drop).map_err(|e| EngineError::new("Docker could not be pinged", &e))
     }
 
-    /// Docker's version, cgroup driver and runtimes; also how the agent learns whether Docker answers.
+    /// Docker's version, cgroup driver and runtimes; also how the agent learns whether Docker answers, and in which
+    /// version of its API.
     pub(crate) async fn info(&self) -> Result<Info, EngineError> {
-        let docker = self.patient(Duration::from_secs(10));
+        let api = self.negotiate().await?.to_string();
+        let docker = self.patient(INFO.limit);
         let info = self
-            .counted("version", docker.info())
+            .counted(INFO.operation, docker.info())
             .await
             .map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
         Ok(Info {
+            api,
             version: info.server_version.unwrap_or_default(),
             systemd_cgroups: info.cgroup_driver.is_some_and(|d| d.to_string() == "systemd"),
             runtimes: info.runtimes.into_iter().flat_map(std::collections::HashMap::into_keys).collect(),
@@ -179,26 +195,49 @@ impl Engine {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) version: String,
+    /// The version of the API that is spoken.
+    pub(crate) api: String,
     pub(crate) systemd_cgroups: bool,
     /// Names of runtimes, which RuntimeClasses may name as their handlers.
     pub(crate) runtimes: std::collections::BTreeSet<String>,
 }
 
-/// Takes 304 (exited already), 404 (not found) and 409 (being removed, or not running) for success.
-fn ignore_absent(
-    result: Result<(), bollard::errors::Error>,
-    attempt: impl FnOnce() -> String,
-) -> Result<(), EngineError> {
-    match result {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            let error = EngineError::new(attempt(), &error);
-            if matches!(error.status(), Some(304 | 404 | 409)) { Ok(()) } else { Err(error) }
-        }
-    }
-}
-
 /// The first twelve digits of an id, as Docker's own tools show it.
 pub(crate) fn short(id: &str) -> &str {
     if id.len() == 64 { &id[..12] } else { id }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use crate::engine::fake;
+
+    /// What Docker answers, in turn, and what comes of it.
+    #[tokio::test(start_paused = true)]
+    async fn a_removal_is_over_when_docker_says_so() {
+        const NO_CONTENT: &str = "204 No Content";
+        const CONFLICT: &str = "409 Conflict";
+        for (answers, removed, asked) in [
+            (&[NO_CONTENT][..], true, 1),
+            (&["404 Not Found"], true, 1),
+            (&[CONFLICT, CONFLICT, "404 Not Found"], true, 3),
+            // The other request has failed, and this one does it.
+            (&[CONFLICT, NO_CONTENT], true, 2),
+            (&["500 Internal Server Error"], false, 1),
+            // It hangs there for ever.
+            (&[CONFLICT], false, 8),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let count = std::sync::Arc::new(AtomicU32::new(0));
+            let counted = std::sync::Arc::clone(&count);
+            let engine = fake::scripted(dir.path(), move |_| {
+                let index = usize::try_from(counted.fetch_add(1, Ordering::Relaxed)).unwrap();
+                let status = answers.get(index).or(answers.last()).unwrap();
+                format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}")
+            });
+            assert_eq!(engine.remove("c").await.is_ok(), removed, "{answers:?}");
+            assert_eq!(count.load(Ordering::Relaxed), asked, "{answers:?}");
+        }
+    }
 }

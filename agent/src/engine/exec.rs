@@ -8,7 +8,7 @@ use bollard::{
 };
 use futures::StreamExt as _;
 
-use super::{Engine, EngineError, containers::short, exec_attach};
+use super::{Engine, EngineError, containers::short, contract::EXEC, exec_attach};
 
 /// The output and exit code of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,8 @@ impl Engine {
             attach_stderr: Some(true),
             ..ExecConfig::default()
         };
-        let exec = self.counted("exec", self.docker().create_exec(id, config)).await.map_err(|e| failed(&e))?.id;
+        let exec =
+            self.counted(EXEC.operation, self.docker().create_exec(id, config)).await.map_err(|e| failed(&e))?.id;
         let mut guard = KillOnDrop::new(self, &exec, id);
         let options = StartExecOptions { detach: false, ..StartExecOptions::default() };
         let started = match self.docker().start_exec(&exec, Some(options)).await {
@@ -57,15 +58,14 @@ impl Engine {
                 bytes.extend_from_slice(&chunk[..room]);
             }
         }
-        let exec_state = self.docker().inspect_exec(&exec).await.map_err(|e| failed(&e))?;
+        // Where Docker could not start the command, the output says why.
+        let code = self.exit_code(&exec).await?;
         guard.disarm();
-        // Docker has no exit code for a command that it could not start; the output says why.
-        let code = exec_state.exit_code.unwrap_or(126);
         Ok(ExecResult { code, output: String::from_utf8_lossy(&bytes).into_owned() })
     }
 
     /// Kills a command with all its descendants. Docker's API has no call for it.
-    async fn kill_command(&self, exec: &str, container: &str) {
+    pub(crate) async fn kill_command(&self, exec: &str, container: &str) {
         let mut wait = KILL_RETRY_DELAY;
         for _ in 0..KILL_ATTEMPTS {
             match self.docker().inspect_exec(exec).await {
@@ -113,5 +113,39 @@ impl Drop for KillOnDrop {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(runtime.spawn(async move { engine.kill_command(&exec, &container).await }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use crate::engine::fake;
+
+    /// Docker may learn of the exit only after the streams have ended.
+    #[tokio::test]
+    async fn a_command_that_docker_still_calls_running_has_no_exit_code_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = AtomicU32::new(0);
+        let engine = fake::scripted(dir.path(), move |line| {
+            let json = |body: &str| {
+                format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            };
+            if line.contains("/start") {
+                return "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nEnds: true\r\n\r\n".to_owned();
+            }
+            if line.starts_with("POST") {
+                return json(r#"{"Id":"0e"}"#);
+            }
+            match asked.fetch_add(1, Ordering::Relaxed) {
+                0 | 1 => json(r#"{"ID":"0e","Running":true}"#),
+                _ => json(r#"{"ID":"0e","Running":false,"ExitCode":0}"#),
+            }
+        });
+        let result = engine.exec("c", &["true".to_owned()], 100).await.unwrap();
+        assert_eq!(result.code, 0);
     }
 }

@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Engine, EngineError, containers::short, hijack::Attached, inspect::User, names};
+use super::{Engine, EngineError, containers::short, contract::EXEC, hijack::Attached, inspect::User, names};
 
 /// Docker detaches from a process when these keys are typed in a row, and detaching cannot be turned off. The default
 /// (ctrl-p ctrl-q) is used in shells, so this is a sequence that nobody types.
@@ -72,7 +72,7 @@ impl Engine {
             detach_keys: Some(DETACH_KEYS.to_owned()),
             ..ExecConfig::default()
         };
-        let made = self.counted("exec", self.docker().create_exec(container, config)).await.map_err(|e| {
+        let made = self.counted(EXEC.operation, self.docker().create_exec(container, config)).await.map_err(|e| {
             EngineError::new(format!("a command could not be run in container {}", short(container)), &e)
         })?;
         Ok(Process::Command { exec: made.id, container: container.to_owned() })

@@ -29,7 +29,8 @@ pub(crate) fn recording(dir: &Path, answer: &'static str) -> (Engine, mpsc::Unbo
     (Engine::new(&socket.to_string_lossy(), Arc::default()).expect("an engine"), received)
 }
 
-/// An engine whose Docker answers each request by its first line; a connection is kept open after an answer of 101.
+/// An engine whose Docker answers each request by its first line; a connection is kept open after an answer of 101, unless
+/// that has the header `Ends`.
 pub(crate) fn scripted(dir: &Path, answer: impl Fn(&str) -> String + Send + 'static) -> Engine {
     let socket = dir.join("docker.sock");
     let listener = UnixListener::bind(&socket).expect("the socket of a fake Docker");
@@ -39,7 +40,7 @@ pub(crate) fn scripted(dir: &Path, answer: impl Fn(&str) -> String + Send + 'sta
             let line = first_line(&mut stream).await;
             let answer = answer(&line);
             let _ = stream.write_all(answer.as_bytes()).await;
-            if answer.starts_with("HTTP/1.1 101") {
+            if answer.starts_with("HTTP/1.1 101") && !answer.contains("\r\nEnds:") {
                 open.push(stream);
             }
         }
@@ -55,5 +56,13 @@ async fn first_line(stream: &mut UnixStream) -> String {
             Err(_) => break,
         }
     }
-    String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned()
+    let request = String::from_utf8_lossy(&request).into_owned();
+    // The body too: closing a connection with something unread resets it.
+    let length = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    };
+    let mut body = vec![0; request.lines().find_map(length).unwrap_or_default()];
+    let _ = stream.read_exact(&mut body).await;
+    request.lines().next().unwrap_or_default().to_owned()
 }

@@ -14,7 +14,7 @@ use tokio::{
     },
 };
 
-use super::{Cause, Engine, EngineError};
+use super::{Cause, Engine, EngineError, contract::ATTACH};
 
 /// Bytes that are reserved for one read.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -57,7 +57,7 @@ impl OutputReader {
 }
 
 impl Engine {
-    /// Posts `body` and hijacks the connection.
+    /// Posts `body` and hijacks the connection; fails when Docker does not answer in time.
     pub(super) async fn hijack(
         &self,
         path: &str,
@@ -65,6 +65,17 @@ impl Engine {
         tty: bool,
         attempt: &str,
     ) -> Result<Attached, EngineError> {
+        match tokio::time::timeout(ATTACH.limit, self.try_hijack(path, body, tty, attempt)).await {
+            Ok(attached) => attached,
+            Err(_) => Err(EngineError {
+                attempt: attempt.to_owned(),
+                reason: format!("Docker did not answer within {} s", ATTACH.limit.as_secs()),
+                cause: Cause::Unreachable,
+            }),
+        }
+    }
+
+    async fn try_hijack(&self, path: &str, body: String, tty: bool, attempt: &str) -> Result<Attached, EngineError> {
         let unreachable = |why: &dyn std::fmt::Display| EngineError {
             attempt: attempt.to_owned(),
             reason: format!("Docker did not answer: {why}"),
@@ -73,7 +84,7 @@ impl Engine {
         let socket = UnixStream::connect(self.socket()).await.map_err(|e| unreachable(&e))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.map_err(|e| unreachable(&e))?;
         tokio::spawn(connection.with_upgrades());
-        let request = Request::post(path)
+        let request = Request::post(self.path(path))
             .header(header::HOST, "docker")
             .header(header::CONNECTION, "Upgrade")
             .header(header::UPGRADE, "tcp")

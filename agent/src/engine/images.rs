@@ -50,8 +50,38 @@ pub(crate) struct PullStatus {
     pub(crate) of_bytes: u64,
 }
 
-/// A pull without progress for this long is given up; cri-dockerd's default.
-const PULL_PROGRESS_DEADLINE: Duration = Duration::from_secs(60);
+/// The same for a pull that only unpacks: Docker may tell nothing of a large layer for as long as a slow disk takes.
+const UNPACK_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Which layers of a pull are still being fetched, by Docker's progress messages. Pure.
+#[derive(Debug, Default)]
+struct Fetching {
+    layers: BTreeSet<String>,
+    any: bool,
+}
+
+impl Fetching {
+    fn apply(&mut self, news: &PullStatus) {
+        let status = news.status.as_str();
+        let fetched = ["Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists"];
+        if news.layer.is_empty() {
+            return;
+        }
+        if fetched.contains(&status) {
+            self.any = true;
+            self.layers.remove(&news.layer);
+        } else if ["Pulling fs layer", "Waiting", "Downloading"].contains(&status) || status.starts_with("Retrying in")
+        {
+            self.layers.insert(news.layer.clone());
+        }
+    }
+
+    /// How long Docker may tell nothing.
+    fn deadline(&self, of_download: Duration) -> Duration {
+        let unpacks = self.any && self.layers.is_empty();
+        if unpacks { of_download.max(UNPACK_DEADLINE) } else { of_download }
+    }
+}
 
 /// Limit of what is read of one file of an image.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -153,34 +183,39 @@ impl Engine {
         Ok(())
     }
 
-    /// Pulls an image, anonymously without credentials, and reports progress.
+    /// Pulls an image, anonymously without credentials, and reports progress; gives up when nothing is told of the
+    /// download for `deadline`.
     pub(crate) async fn pull_image(
         &self,
         name: &str,
         credentials: Option<DockerCredentials>,
+        deadline: Duration,
         on_progress: &mut (dyn FnMut(PullStatus) + Send),
     ) -> Result<(), EngineError> {
         let attempt = || format!("failed to pull image {name:?}");
         let options = CreateImageOptions { from_image: Some(familiar(name)), ..CreateImageOptions::default() };
         let mut progress = Box::pin(self.docker().create_image(Some(options), None, credentials));
+        let mut fetching = Fetching::default();
         loop {
-            let line =
-                tokio::time::timeout(PULL_PROGRESS_DEADLINE, progress.next()).await.map_err(|_| EngineError {
-                    attempt: attempt(),
-                    reason: format!("no progress for {} s", PULL_PROGRESS_DEADLINE.as_secs()),
-                    cause: Cause::Failed,
-                })?;
+            let deadline = fetching.deadline(deadline);
+            let line = tokio::time::timeout(deadline, progress.next()).await.map_err(|_| EngineError {
+                attempt: attempt(),
+                reason: format!("no progress for {} s", deadline.as_secs()),
+                cause: Cause::Failed,
+            })?;
             match line {
                 None => return Ok(()),
                 Some(Ok(line)) => {
                     let bytes = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
                     let progress = line.progress_detail;
-                    on_progress(PullStatus {
+                    let news = PullStatus {
                         layer: line.id.unwrap_or_default(),
                         status: line.status.unwrap_or_default(),
                         bytes: bytes(progress.as_ref().and_then(|p| p.current)),
                         of_bytes: bytes(progress.as_ref().and_then(|p| p.total)),
-                    });
+                    };
+                    fetching.apply(&news);
+                    on_progress(news);
                 }
                 Some(Err(error)) => return Err(EngineError::new(attempt(), &error)),
             }
@@ -239,8 +274,38 @@ pub(crate) fn is_registry_unavailable(reason: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_registry_unavailable, shown, single_file};
+    use std::time::Duration;
+
+    use super::{Fetching, PullStatus, UNPACK_DEADLINE, is_registry_unavailable, shown, single_file};
     use crate::engine::{Cause, fake};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn unpacking_may_take_longer_than_a_silent_download() {
+        let mut fetching = Fetching::default();
+        let mut after = |layer: &str, status: &str| {
+            let (layer, status) = (layer.to_owned(), status.to_owned());
+            fetching.apply(&PullStatus { layer, status, ..PullStatus::default() });
+            fetching.deadline(MINUTE)
+        };
+        for (layer, status, deadline) in [
+            ("", "Pulling from library/x", MINUTE),
+            ("a", "Pulling fs layer", MINUTE),
+            ("b", "Pulling fs layer", MINUTE),
+            ("b", "Waiting", MINUTE),
+            ("a", "Download complete", MINUTE),
+            ("a", "Extracting", MINUTE),
+            ("b", "Downloading", MINUTE),
+            ("b", "Download complete", UNPACK_DEADLINE),
+            ("b", "Extracting", UNPACK_DEADLINE),
+            ("c", "Retrying in 5 seconds", MINUTE),
+            ("c", "Already exists", UNPACK_DEADLINE),
+        ] {
+            assert_eq!(after(layer, status), deadline, "{layer} {status}");
+        }
+        assert_eq!(fetching.deadline(2 * UNPACK_DEADLINE), 2 * UNPACK_DEADLINE);
+    }
 
     /// Docker's response, the cause of the failure, and the progress that was reported.
     #[tokio::test]
@@ -269,7 +334,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let engine = fake::answering(dir.path(), String::leak(answer.clone()));
             let mut told = Vec::new();
-            let error = engine.pull_image("x", None, &mut |news| told.push(news.status)).await.unwrap_err();
+            let error = engine.pull_image("x", None, MINUTE, &mut |news| told.push(news.status)).await.unwrap_err();
             assert_eq!(error.cause, cause, "{answer:?}: {error}");
             assert!(error.reason.contains(reason), "{answer:?}: {error}");
             let began = answer.contains("Pulling");
@@ -277,7 +342,7 @@ mod tests {
         }
         let missing = crate::engine::Engine::new("/nowhere/docker.sock", std::sync::Arc::default());
         if let Ok(missing) = missing {
-            assert_eq!(missing.pull_image("x", None, &mut |_| {}).await.unwrap_err().cause, Cause::Unreachable);
+            assert_eq!(missing.pull_image("x", None, MINUTE, &mut |_| {}).await.unwrap_err().cause, Cause::Unreachable);
         }
     }
 

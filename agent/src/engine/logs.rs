@@ -9,6 +9,7 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
+use jiff::Timestamp;
 
 use super::{Engine, EngineError, containers::short, names};
 use crate::logs::LogRequest;
@@ -34,6 +35,36 @@ pub(crate) struct LogLocation {
     pub(crate) running: bool,
 }
 
+/// A line that begins with Docker's timestamp, unless that is before `since` (nanoseconds since 1970); without the
+/// timestamp unless it is to be kept. Pure.
+fn not_before(line: Bytes, since: i64, keep: bool) -> Option<Bytes> {
+    let end = line.iter().position(|byte| *byte == b' ');
+    let stamp = end.and_then(|end| std::str::from_utf8(&line[..end]).ok()?.parse::<Timestamp>().ok());
+    let (Some(stamp), Some(end)) = (stamp, end) else { return Some(line) };
+    if stamp.as_nanosecond() < i128::from(since) {
+        return None;
+    }
+    Some(if keep { line } else { line.slice(end + 1..) })
+}
+
+/// The first `limit` bytes of a stream. It ends with them: nothing is waited for, or asked of Docker, after that.
+fn limited(
+    chunks: impl Stream<Item = io::Result<Bytes>> + Send,
+    limit: Option<u64>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    futures::stream::unfold((Box::pin(chunks), limit.unwrap_or(u64::MAX)), |(mut chunks, left)| async move {
+        if left == 0 {
+            return None;
+        }
+        let chunk = chunks.next().await?.map(|mut chunk| {
+            chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+            chunk
+        });
+        let left = chunk.as_ref().map_or(0, |chunk| left - chunk.len() as u64);
+        Some((chunk, (chunks, left)))
+    })
+}
+
 impl Engine {
     /// Where Docker keeps a container's log.
     pub(crate) async fn log_location(&self, id: &str) -> Result<LogLocation, EngineError> {
@@ -54,33 +85,32 @@ impl Engine {
         id: &str,
         request: &LogRequest,
     ) -> impl Stream<Item = io::Result<Bytes>> + Send + use<> {
+        // Docker cuts at seconds, and bollard's cannot be after 2038: the rest is done here, by Docker's timestamps.
+        let (since, keep) = (request.since, request.timestamps);
         let options = LogsOptions {
             stdout: true,
             stderr: true,
             follow: request.follow,
-            timestamps: request.timestamps,
-            since: request.since.and_then(|s| i32::try_from(s.div_euclid(1_000_000_000)).ok()).unwrap_or(0),
+            timestamps: keep || since.is_some(),
+            since: since.and_then(|s| i32::try_from(s.div_euclid(1_000_000_000)).ok()).unwrap_or(0),
             tail: request.tail.map_or_else(|| "all".to_owned(), |n| n.to_string()),
             ..LogsOptions::default()
         };
-        let lines = self.docker().logs(id, Some(options)).map(move |line| {
-            line.map(LogOutput::into_bytes)
-                .map_err(|e| io::Error::other(EngineError::new("the container's log could not be read", &e)))
+        let lines = self.docker().logs(id, Some(options)).filter_map(move |line| {
+            let line = match (line.map(LogOutput::into_bytes), since) {
+                (Ok(line), Some(since)) => not_before(line, since, keep).map(Ok),
+                (Ok(line), None) => Some(Ok(line)),
+                (Err(e), _) => {
+                    Some(Err(io::Error::other(EngineError::new("the container's log could not be read", &e))))
+                }
+            };
+            std::future::ready(line)
         });
-        let mut left = request.limit.unwrap_or(u64::MAX);
-        lines
-            .ready_chunks(MAX_LINES_PER_CHUNK)
-            .map(|lines| {
-                let lines = lines.into_iter().collect::<io::Result<Vec<Bytes>>>()?;
-                Ok(Bytes::from(lines.concat()))
-            })
-            .take_while(move |_| std::future::ready(left > 0))
-            .map(move |chunk: io::Result<Bytes>| {
-                let mut chunk = chunk?;
-                chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                left -= chunk.len() as u64;
-                Ok(chunk)
-            })
+        let chunks = lines.ready_chunks(MAX_LINES_PER_CHUNK).map(|lines| {
+            let lines = lines.into_iter().collect::<io::Result<Vec<Bytes>>>()?;
+            Ok(Bytes::from(lines.concat()))
+        });
+        limited(chunks, request.limit)
     }
 
     /// The last lines of a container's log, at most `lines` and `bytes`.
@@ -120,5 +150,41 @@ impl Engine {
             .collect();
         attempts.sort_by_key(|a| std::cmp::Reverse(a.number));
         Ok(attempts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_limit_ends_the_log() {
+        // After these nothing comes, ever: a container that runs and is silent.
+        let chunks = |all: &[&'static str]| {
+            let all: Vec<io::Result<Bytes>> = all.iter().map(|text| Ok(Bytes::from_static(text.as_bytes()))).collect();
+            stream::iter(all).chain(stream::pending())
+        };
+        let read = async |limit: u64| {
+            let all: Vec<Bytes> =
+                limited(chunks(&["one\n", "two\n", "three\n"]), Some(limit)).map(Result::unwrap).collect().await;
+            String::from_utf8(all.concat()).unwrap()
+        };
+        assert_eq!(read(1).await, "o");
+        assert_eq!(read(8).await, "one\ntwo\n");
+        let all: Vec<_> = limited(stream::iter([Ok(Bytes::from_static(b"all"))]), None).collect().await;
+        assert_eq!(all.len(), 1);
+    }
+
+    #[test]
+    fn what_was_before_is_cut_to_the_nanosecond() {
+        let since = i64::try_from("2040-01-01T00:00:00.5Z".parse::<Timestamp>().unwrap().as_nanosecond()).unwrap();
+        let cut = |line: &'static str, keep| not_before(Bytes::from_static(line.as_bytes()), since, keep);
+        assert_eq!(cut("2040-01-01T00:00:00.499999999Z a\n", false), None);
+        assert_eq!(cut("2040-01-01T00:00:00.500000000Z a b\n", false).unwrap(), "a b\n");
+        assert_eq!(cut("2040-01-01T01:00:00Z \n", false).unwrap(), "\n");
+        assert_eq!(cut("2040-01-01T01:00:00Z a\n", true).unwrap(), "2040-01-01T01:00:00Z a\n");
+        assert_eq!(cut("no timestamp\n", false).unwrap(), "no timestamp\n");
     }
 }

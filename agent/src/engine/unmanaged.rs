@@ -1,7 +1,7 @@
 //! Unmanaged containers: those that run on this node but belong to no pod. Their usage is reported too.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -134,8 +134,7 @@ impl Engine {
         loop {
             let changed = tokio::select! {
                 _ = relist.tick() => {
-                    *known = self.list_unmanaged().await?;
-                    true
+                    self.list_unmanaged(known).await?
                 }
                 event = events.next() => {
                     let Some(event) = event else { return Ok(()) };
@@ -158,19 +157,29 @@ impl Engine {
         }
     }
 
-    async fn list_unmanaged(&self) -> Result<BTreeMap<String, UnmanagedContainer>, EngineError> {
+    /// Compares what is known with what runs, by id: what changes of a container is told by events. Says whether anything
+    /// was new.
+    async fn list_unmanaged(&self, known: &mut BTreeMap<String, UnmanagedContainer>) -> Result<bool, EngineError> {
         let all = self.docker().list_containers(None::<ListContainersOptions>).await;
         let all = all.map_err(|e| EngineError::new("the containers that run could not be listed", &e))?;
-        let mut found = BTreeMap::new();
-        for container in all {
-            let of_pod = container.labels.is_some_and(|labels| labels.contains_key(names::TYPE));
-            if let (Some(id), false) = (container.id, of_pod)
+        let is_of_pod = |labels: &HashMap<String, String>| labels.contains_key(names::TYPE);
+        let listed: BTreeSet<String> = all
+            .into_iter()
+            .filter(|container| !container.labels.as_ref().is_some_and(is_of_pod))
+            .filter_map(|container| container.id)
+            .collect();
+        let before = known.len();
+        known.retain(|id, _| listed.contains(id));
+        let mut changed = known.len() != before;
+        for id in listed {
+            if !known.contains_key(&id)
                 && let Some(unmanaged) = self.inspect_unmanaged(&id).await?
             {
-                found.insert(id, unmanaged);
+                known.insert(id, unmanaged);
+                changed = true;
             }
         }
-        Ok(found)
+        Ok(changed)
     }
 
     async fn inspect_unmanaged(&self, id: &str) -> Result<Option<UnmanagedContainer>, EngineError> {
@@ -187,6 +196,34 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::fake;
+
+    #[tokio::test]
+    async fn a_relist_looks_at_what_is_new_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lines, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let engine = fake::scripted(dir.path(), move |line| {
+            let path = line.split([' ', '?']).nth(1).unwrap().to_owned();
+            let body = match path.as_str() {
+                "/containers/json" => {
+                    format!(r#"[{{"Id":"a"}},{{"Id":"b"}},{{"Id":"p","Labels":{{"{}":"container"}}}}]"#, names::TYPE)
+                }
+                _ => format!(r#"{{"Id":"{}","State":{{"Pid":1}}}}"#, path.split('/').nth(2).unwrap()),
+            };
+            lines.send(path).unwrap();
+            format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        });
+        let gone = read(r#"{"Id":"gone","State":{"Pid":1}}"#).unwrap();
+        let mut known = BTreeMap::from([("gone".to_owned(), gone)]);
+        assert!(engine.list_unmanaged(&mut known).await.unwrap());
+        assert_eq!(known.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(!engine.list_unmanaged(&mut known).await.unwrap(), "nothing is new");
+        let mut paths = Vec::new();
+        while let Ok(path) = asked.try_recv() {
+            paths.push(path);
+        }
+        assert_eq!(paths, ["/containers/json", "/containers/a/json", "/containers/b/json", "/containers/json"]);
+    }
 
     fn read(json: &str) -> Option<UnmanagedContainer> {
         UnmanagedContainer::read(serde_json::from_str(json).unwrap())

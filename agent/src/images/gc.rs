@@ -66,9 +66,16 @@ pub(super) fn unused_images<'a>(
     all
 }
 
-/// Whether an image has been unused for `age`; zero disables this.
-pub(super) fn exceeds_max_age(records: &ImageRecords, image: &ImageSummary, age: Duration, now: Timestamp) -> bool {
-    !age.is_zero() && records.get(&image.id).is_some_and(|k| is_older(k.last_used, age, now))
+/// Whether an image has been unused for `age`; zero disables this. As upstream, not before the node has been up for as
+/// long: what was not used while it was off will be, and a clock that was wrong at boot says nothing.
+pub(super) fn exceeds_max_age(
+    records: &ImageRecords,
+    image: &ImageSummary,
+    age: Duration,
+    up_for: Duration,
+    now: Timestamp,
+) -> bool {
+    !age.is_zero() && up_for > age && records.get(&image.id).is_some_and(|k| is_older(k.last_used, age, now))
 }
 
 fn is_older(since: Timestamp, age: Duration, now: Timestamp) -> bool {
@@ -161,8 +168,16 @@ mod tests {
     fn images_beyond_the_maximum_age_are_removed() {
         let stored = image("i", &[]);
         let records = ImageRecords::from([("i".to_owned(), ImageRecord { first_seen: at(0), last_used: at(50) })]);
-        for (age, now, stale) in [(0, 9999, false), (100, 149, false), (100, 150, true)] {
-            assert_eq!(exceeds_max_age(&records, &stored, Duration::from_secs(age), at(now)), stale, "{age} {now}");
+        for (age, now, up_for, stale) in [
+            (0, 9999, 9999, false),
+            (100, 149, 101, false),
+            (100, 150, 101, true),
+            // It was off for a week, or its clock was wrong.
+            (100, 604_800, 0, false),
+            (100, 604_800, 100, false),
+        ] {
+            let (age, up_for) = (Duration::from_secs(age), Duration::from_secs(up_for));
+            assert_eq!(exceeds_max_age(&records, &stored, age, up_for, at(now)), stale, "{age:?} {now} {up_for:?}");
         }
     }
 

@@ -15,7 +15,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -65,6 +65,8 @@ pub struct ImagesConfig {
     pub foreign: bool,
     /// Most parallel pulls.
     pub parallel_pulls: Option<usize>,
+    /// A download without news for this long is given up.
+    pub pull_progress_deadline: Duration,
     /// The directory of pull records.
     pub records_dir: PathBuf,
     /// Which images of the store a pod must present credentials for.
@@ -106,6 +108,7 @@ pub struct ImageManager {
     records: PullRecords,
     failures: u32,
     metrics: Arc<Metrics>,
+    started: Instant,
 }
 
 impl Images {
@@ -119,7 +122,11 @@ impl Images {
     ) -> (Self, ImageManager) {
         let (gc_sender, gc_requests) = mpsc::channel(4);
         let (list, listed) = watch::channel(Arc::default());
-        let pulls = Pulls::new(engine.clone(), config.parallel_pulls.unwrap_or(DEFAULT_PARALLEL_PULLS));
+        let pulls = Pulls::new(
+            engine.clone(),
+            config.parallel_pulls.unwrap_or(DEFAULT_PARALLEL_PULLS),
+            config.pull_progress_deadline,
+        );
         let image_records = read_records(&config.file);
         let progress = pulls.progress();
         let records = PullRecords::open(config.records_dir.clone(), config.verification.clone());
@@ -135,6 +142,7 @@ impl Images {
             records,
             failures: 0,
             metrics,
+            started: Instant::now(),
         };
         (images, manager)
     }
@@ -263,9 +271,9 @@ impl ImageManager {
         let Some(store) = self.refresh(pods).await else { return };
         let now = Timestamp::now();
         let unused = gc::unused_images(&self.image_records, &store.stored, &store.kept, self.config.minimum_age, now);
-        let (stale, unused): (Vec<&ImageSummary>, Vec<&ImageSummary>) = unused
-            .into_iter()
-            .partition(|image| gc::exceeds_max_age(&self.image_records, image, self.config.maximum_age, now));
+        let (stale, unused): (Vec<&ImageSummary>, Vec<&ImageSummary>) = unused.into_iter().partition(|image| {
+            gc::exceeds_max_age(&self.image_records, image, self.config.maximum_age, self.started.elapsed(), now)
+        });
         self.remove(&stale, "age", |_| true).await;
         let (root, high, low) = (self.data_root.clone(), self.config.high, self.config.low);
         let Some((capacity, before)) = space(&root) else {

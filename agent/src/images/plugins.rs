@@ -6,25 +6,23 @@ use std::{
     fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Stdio,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared, WeakShared},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    process::Command,
-};
 use windlass_kit::{duration, objects::image::Reference};
 
 use super::credentials::matches_image;
+use crate::program::Program;
 
 /// Timeout of one call of a plugin; upstream's.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limit of what is read of a plugin's output.
-const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 const GROUP: &str = "credentialprovider.kubelet.k8s.io";
 const CONFIG_GROUP: &str = "kubelet.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
@@ -80,15 +78,19 @@ enum CacheKeyType {
 
 /// The plugins of the node; clones share them and their cached responses.
 #[derive(Debug, Clone, Default)]
-pub struct Plugins(Arc<Vec<Plugin>>);
+pub struct Plugins(Arc<Vec<Arc<Plugin>>>);
 
 struct Plugin {
     provider: Provider,
     program: PathBuf,
     cache_for: Duration,
-    /// Locked while the plugin runs, so that pods that start together call it once.
-    cache: tokio::sync::Mutex<HashMap<(CacheKeyType, String), CachedResponse>>,
+    cache: Mutex<HashMap<(CacheKeyType, String), CachedResponse>>,
+    /// By image: pods that start together call it once, and share what it answers, failures too.
+    flights: Mutex<HashMap<String, WeakShared<Flight>>>,
 }
+
+/// One call of a plugin: a Docker configuration, or why there is none.
+type Flight = BoxFuture<'static, Result<Value, String>>;
 
 /// Prints no response.
 impl std::fmt::Debug for Plugin {
@@ -110,7 +112,7 @@ impl Plugins {
     /// # Errors
     /// The first file or provider that is not valid, and why.
     pub fn open(config: &Path, bin_dir: &Path) -> Result<Self, String> {
-        let mut plugins: Vec<Plugin> = Vec::new();
+        let mut plugins: Vec<Arc<Plugin>> = Vec::new();
         for file in files(config).map_err(|e| format!("{} could not be read: {e}", config.display()))? {
             let wrong = |why: String| format!("the credential providers of {} cannot be used: {why}", file.display());
             let text = fs::read_to_string(&file).map_err(|e| wrong(e.to_string()))?;
@@ -119,7 +121,8 @@ impl Plugins {
                     return Err(wrong(format!("the provider {:?} is there twice", provider.name)));
                 }
                 let (program, cache_for) = check(&provider, bin_dir).map_err(wrong)?;
-                plugins.push(Plugin { provider, program, cache_for, cache: tokio::sync::Mutex::default() });
+                let (cache, flights) = (Mutex::default(), Mutex::default());
+                plugins.push(Arc::new(Plugin { provider, program, cache_for, cache, flights }));
             }
         }
         if plugins.is_empty() {
@@ -132,7 +135,8 @@ impl Plugins {
     /// pull secrets, may do.
     pub(crate) async fn configs(&self, image: &Reference) -> Vec<Value> {
         let mut configs = Vec::new();
-        let fits = |plugin: &&Plugin| plugin.provider.match_images.iter().any(|pattern| matches_image(pattern, image));
+        let fits =
+            |plugin: &&Arc<Plugin>| plugin.provider.match_images.iter().any(|pattern| matches_image(pattern, image));
         for plugin in self.0.iter().filter(fits) {
             match plugin.config(image).await {
                 Ok(config) => configs.push(config),
@@ -205,23 +209,37 @@ fn check(provider: &Provider, bin_dir: &Path) -> Result<(PathBuf, Duration), Str
 }
 
 impl Plugin {
-    async fn config(&self, image: &Reference) -> Result<Value, String> {
-        let mut cache = self.cache.lock().await;
+    async fn config(self: &Arc<Self>, image: &Reference) -> Result<Value, String> {
+        match self.cached(image) {
+            Some(config) => Ok(config),
+            None => self.flight(image).await,
+        }
+    }
+
+    fn cached(&self, image: &Reference) -> Option<Value> {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         cache.retain(|_, answer| answer.until > now);
-        let key = |kind| match kind {
-            CacheKeyType::Image => (kind, image.repository()),
-            CacheKeyType::Registry => (kind, image.registry().to_owned()),
-            CacheKeyType::Global => (kind, String::new()),
-        };
-        let cached = [CacheKeyType::Image, CacheKeyType::Registry, CacheKeyType::Global]
-            .into_iter()
-            .find_map(|k| cache.get(&key(k)));
-        if let Some(answer) = cached {
-            return Ok(answer.config.clone());
+        let kinds = [CacheKeyType::Image, CacheKeyType::Registry, CacheKeyType::Global];
+        kinds.into_iter().find_map(|kind| Some(cache.get(&cache_key(kind, image))?.config.clone()))
+    }
+
+    /// The call for this image that is under way, or a new one. Which images an answer is good for is only known from it,
+    /// so that calls for others of the same registry do not wait.
+    fn flight(self: &Arc<Self>, image: &Reference) -> Shared<Flight> {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.retain(|_, flight| flight.upgrade().is_some_and(|f| f.peek().is_none()));
+        if let Some(flight) = flights.get(&image.repository()).and_then(WeakShared::upgrade) {
+            return flight;
         }
-        let asked = tokio::time::timeout(EXEC_TIMEOUT, self.exec(image)).await;
-        let response = asked.map_err(|_| format!("no answer within {} s", EXEC_TIMEOUT.as_secs()))??;
+        let (plugin, of) = (Arc::clone(self), image.clone());
+        let flight = async move { plugin.ask(&of).await }.boxed().shared();
+        flights.extend(flight.downgrade().map(|weak| (image.repository(), weak)));
+        flight
+    }
+
+    async fn ask(&self, image: &Reference) -> Result<Value, String> {
+        let response = self.exec(image).await?;
         let cache_for = match &response.cache_duration {
             None => self.cache_for,
             Some(text) => {
@@ -232,7 +250,9 @@ impl Plugin {
         if !cache_for.is_zero()
             && let Some(until) = Instant::now().checked_add(cache_for)
         {
-            cache.insert(key(response.cache_key_type), CachedResponse { config: config.clone(), until });
+            let answer = CachedResponse { config: config.clone(), until };
+            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            cache.insert(cache_key(response.cache_key_type, image), answer);
         }
         Ok(config)
     }
@@ -241,53 +261,16 @@ impl Plugin {
         let api_version = &self.provider.api_version;
         let request =
             json!({"kind": "CredentialProviderRequest", "apiVersion": api_version, "image": image.repository()});
-        let failed = |e: io::Error| format!("{} could not be run: {e}", self.program.display());
-        let mut child = Command::new(&self.program)
+        let program = Program::new(&self.program, EXEC_TIMEOUT)
             .args(&self.provider.args)
-            .envs(self.provider.env.iter().map(|v| (&v.name, &v.value)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
-        let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let text = request.to_string();
-        let tell = async {
-            if let Some(input) = &mut input {
-                // A plugin may answer without reading its input.
-                let _ = input.write_all(text.as_bytes()).await;
-            }
-            drop(input.take());
-        };
-        let mut stdout = Vec::new();
-        let mut stderr = Vec::new();
-        let read_stdout = async {
-            if let Some(output) = output {
-                output.take(MAX_OUTPUT_BYTES).read_to_end(&mut stdout).await?;
-            }
-            io::Result::Ok(())
-        };
-        let read_stderr = async {
-            if let Some(errors) = errors {
-                errors.take(MAX_OUTPUT_BYTES).read_to_end(&mut stderr).await?;
-            }
-            io::Result::Ok(())
-        };
-        let ((), stdout_read, stderr_read) = tokio::join!(tell, read_stdout, read_stderr);
-        stdout_read.and(stderr_read).map_err(failed)?;
-        let status = child.wait().await.map_err(failed)?;
-        if !status.success() {
-            let stderr = String::from_utf8_lossy(&stderr);
-            let last = stderr.trim().lines().last().unwrap_or_default();
-            return Err(format!(
-                "{} ended with {status}: {}",
-                self.program.display(),
-                &last[..last.floor_char_boundary(256)]
-            ));
+            .envs(self.provider.env.iter().map(|v| (v.name.as_str(), v.value.as_str())))
+            .input(request.to_string().into_bytes());
+        let output = program.run().await.map_err(|why| format!("{}: {why}", self.program.display()))?;
+        if !output.status.success() {
+            return Err(format!("{} ended with {}: {}", self.program.display(), output.status, output.last_words()));
         }
         // The output is a secret even if it cannot be parsed.
-        let response: Response = serde_json::from_slice(&stdout).map_err(|e| {
+        let response: Response = serde_json::from_slice(&output.stdout).map_err(|e| {
             format!("its answer is no CredentialProviderResponse (line {}, column {})", e.line(), e.column())
         })?;
         if response.kind != "CredentialProviderResponse" || response.api_version != *api_version {
@@ -298,6 +281,15 @@ impl Plugin {
         }
         Ok(response)
     }
+}
+
+fn cache_key(kind: CacheKeyType, image: &Reference) -> (CacheKeyType, String) {
+    let of = match kind {
+        CacheKeyType::Image => image.repository(),
+        CacheKeyType::Registry => image.registry().to_owned(),
+        CacheKeyType::Global => String::new(),
+    };
+    (kind, of)
 }
 
 #[cfg(test)]
@@ -398,6 +390,28 @@ END
         let plugins = node.open(PROVIDER).unwrap();
         let error = plugins.0[0].config(&Reference::parse("a.ecr.example/x").unwrap()).await.unwrap_err();
         assert!(error.contains("exit status: 3: no region"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_hangs_for_one_image_serves_others_and_is_called_once_for_the_one() {
+        // It hangs for one image until another one has been asked for, and then fails.
+        let wait = "case $(tail -n 1 $(dirname $0)/asked) in *slow*) \
+            until grep -q fast $(dirname $0)/asked; do sleep 0.05; done; exit 1;; esac\n";
+        let node = Node::new(&(wait.to_owned() + &answer(r#""cacheKeyType":"Image""#)));
+        let plugins = node.open(PROVIDER).unwrap();
+        let slow = || users(&plugins, "a.ecr.example/slow");
+        let fast = async {
+            while node.asked().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            users(&plugins, "a.ecr.example/fast").await
+        };
+        let (one, two, three, fast) = tokio::join!(slow(), slow(), slow(), fast);
+        assert_eq!(fast, ["get-there"]);
+        assert!([one, two, three].iter().all(Vec::is_empty), "they share the failure");
+        assert_eq!(node.asked(), ["a.ecr.example/slow", "a.ecr.example/fast"]);
+        slow().await;
+        assert_eq!(node.asked().len(), 3, "the next one asks again");
     }
 
     #[test]

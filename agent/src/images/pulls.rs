@@ -61,6 +61,8 @@ pub(crate) struct Pulls(Arc<Inner>);
 
 struct Inner {
     engine: Engine,
+    /// For news of a download.
+    deadline: Duration,
     slots: Semaphore,
     in_progress: Mutex<HashMap<Key, (u64, SharedPull)>>,
     progress: watch::Sender<PullsInProgress>,
@@ -81,9 +83,10 @@ fn key(name: &str, credentials: &[DockerCredentials]) -> Key {
 }
 
 impl Pulls {
-    pub(super) fn new(engine: Engine, parallel: usize) -> Self {
+    pub(super) fn new(engine: Engine, parallel: usize, deadline: Duration) -> Self {
         Self(Arc::new(Inner {
             engine,
+            deadline,
             slots: Semaphore::new(parallel.max(1)),
             in_progress: Mutex::default(),
             progress: watch::Sender::default(),
@@ -161,7 +164,7 @@ impl Inner {
         let all = credentials.iter().enumerate().map(Some).chain(credentials.is_empty().then_some(None));
         for shown in all {
             with = shown.map(|(index, _)| index);
-            result = self.engine.pull_image(name, shown.map(|(_, one)| one.clone()), &mut update).await;
+            result = self.engine.pull_image(name, shown.map(|(_, one)| one.clone()), self.deadline, &mut update).await;
             match &result {
                 Err(error) if !error.is_unreachable() => {}
                 _ => break,

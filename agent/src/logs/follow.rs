@@ -41,7 +41,7 @@ pub(crate) async fn stream(
     // Watched before the first read, so that no write falls between.
     let watch = path.parent().filter(|_| follow).and_then(|dir| {
         Watch::new(dir, Watch::WRITES).inspect_err(|error| {
-            tracing::debug!(%error, folder = %dir.display(), "failed to watch log directory, polling instead; fs.inotify.max_user_instances may be too low");
+            tracing::debug!(%error, folder = %dir.display(), "failed to watch log directory, polling instead; fs.inotify.max_user_watches may be too low");
         }).ok()
     });
     let path = path.to_owned();
@@ -99,15 +99,12 @@ async fn run(
         let changed = async {
             match &watch {
                 Some(watch) => watch.changed().await,
-                None => {
-                    tokio::time::sleep(POLL_INTERVAL).await;
-                    Ok(())
-                }
+                None => tokio::time::sleep(POLL_INTERVAL).await,
             }
         };
         tokio::select! {
             () = sender.closed() => return Ok(()),
-            changed = changed => changed?,
+            () = changed => {}
             () = &mut ended => exited = true,
         }
     }

@@ -229,7 +229,13 @@ impl Network {
         }
     }
 
-    /// Disconnects all pods but these, after a restart.
+    /// Whether a pod's network must be disconnected before the container that holds its namespace is removed.
+    #[must_use]
+    pub(crate) fn precedes_removal(&self) -> bool {
+        matches!(*self.backend, Backend::Cni(_))
+    }
+
+    /// Disconnects all pods but these, after a restart, and has plugins free what belongs to none.
     ///
     /// # Errors
     /// The first failure; the rest is tried all the same.
@@ -243,7 +249,10 @@ impl Network {
             let freed = self.detach(&uid).await;
             first = first.and(freed);
         }
-        first
+        match &*self.backend {
+            Backend::Cni(cni) => first.and(cni.collect_garbage().await),
+            Backend::Routed(_) => first,
+        }
     }
 
     /// Removes the network from the host: interfaces, chains, the gateways of these ranges, and CNI attachments in

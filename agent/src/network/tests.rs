@@ -22,7 +22,7 @@ fn run(command: &str) {
 }
 
 /// Runs a test on a thread in a network namespace of its own; the threads and programs that it starts are there too.
-fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+pub(super) fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).expect("root may make namespaces");
         run("ip link set lo up");

@@ -1,6 +1,6 @@
 //! `/containerLogs`: logs of containers.
 
-use std::{path::Path as FilePath, sync::Arc, time::Duration};
+use std::path::Path as FilePath;
 
 use axum::{
     body::Body,
@@ -11,19 +11,14 @@ use axum::{
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use tokio::sync::watch;
 use windlass_kit::serve::LongRunning;
 
 use super::{ServerState, known_pod, refuse};
 use crate::{
-    ContainerRecord,
-    engine::{Engine, logs::Attempt},
+    engine::logs::Attempt,
     logs::{self, ContainerExit, LogRequest},
     pods::runtime_uid,
 };
-
-/// How often a followed container is checked for its exit, should the event have been missed.
-const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An invalid query.
 #[derive(Debug, PartialEq, Eq)]
@@ -135,7 +130,7 @@ async fn serve_log(state: &ServerState, id: &str, request_options: LogRequest) -
     let kind = [(header::CONTENT_TYPE, "text/plain")];
     if let Some(file) = &location.file {
         let ended = if location.running {
-            container_exit(state.engine.clone(), state.containers.clone(), id.to_owned()).boxed()
+            state.exits.clone().of_container(state.engine.clone(), id.to_owned()).boxed()
         } else {
             std::future::ready(()).boxed()
         };
@@ -151,29 +146,6 @@ async fn serve_log(state: &ServerState, id: &str, request_options: LogRequest) -
 
 async fn stream_files(file: &FilePath, request_options: &LogRequest, ended: ContainerExit) -> std::io::Result<Body> {
     Ok(Body::from_stream(logs::stream(file, request_options.clone(), ended).await?))
-}
-
-/// Waits until a container has exited.
-pub(super) async fn container_exit(
-    engine: Engine,
-    mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
-    id: String,
-) {
-    let has_exited = async || match engine.log_location(&id).await {
-        Ok(location) => !location.running,
-        Err(error) => error.is_not_found(),
-    };
-    loop {
-        let listed = containers.borrow_and_update().iter().any(|c| c.id == id);
-        // A container that has just started may not be listed yet.
-        if !listed && has_exited().await {
-            return;
-        }
-        tokio::select! {
-            changed = containers.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(EXIT_POLL_INTERVAL) => if has_exited().await { return },
-        }
-    }
 }
 
 fn has_container(pod: &Pod, name: &str) -> bool {

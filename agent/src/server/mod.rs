@@ -7,6 +7,7 @@
 mod auth;
 mod authz;
 mod dashboard;
+mod exits;
 mod files;
 mod health;
 mod log_query;
@@ -45,6 +46,7 @@ use windlass_kit::{
     slis::HealthChecks,
 };
 
+pub use exits::Exits;
 pub use stream::Streaming;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use stream::fuzzing;
@@ -120,6 +122,8 @@ pub struct ServerState {
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
     /// Running containers, sandboxes included.
     pub containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
+    /// Their ends.
+    pub exits: Exits,
     /// Whether Docker answers.
     pub docker: watch::Receiver<Health>,
     /// Progress of image pulls.

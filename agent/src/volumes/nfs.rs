@@ -4,6 +4,8 @@ use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
+use crate::program::Program;
+
 /// Timeout of a mount.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -34,18 +36,14 @@ pub(super) async fn mount(
     read_only: bool,
 ) -> Result<(), String> {
     let arguments = arguments(source, options, read_only)?;
-    let mut command = tokio::process::Command::new("mount");
-    command.args(arguments).arg(dir).stdin(std::process::Stdio::null()).kill_on_drop(true);
     let failed = |why: String| format!("nfs {}:{} could not be mounted: {why}", source.server, source.path);
-    let output = tokio::time::timeout(MOUNT_TIMEOUT, command.output()).await;
-    let output = output
-        .map_err(|_| failed(format!("no answer within {} s", MOUNT_TIMEOUT.as_secs())))?
-        .map_err(|e| failed(e.to_string()))?;
+    let mount = Program::new("mount", MOUNT_TIMEOUT).args(arguments).args([dir]);
+    let output = mount.run().await.map_err(&failed)?;
     if output.status.success() {
         return Ok(());
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(failed(format!("{} (it needs mount.nfs on this node: package nfs-common or nfs-utils)", stderr.trim())))
+    let stderr = output.stderr();
+    Err(failed(format!("{stderr} (it needs mount.nfs on this node: package nfs-common or nfs-utils)")))
 }
 
 #[cfg(test)]

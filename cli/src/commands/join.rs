@@ -251,7 +251,7 @@ async fn join(
             settings.node_name
         ),
     }
-    let (text, proxied) = cluster_settings(flags, &found, &facts, place)?;
+    let (text, proxied) = cluster_settings(flags, &found, &facts, place, args.force)?;
 
     let report = |words: String| step("certificate", words);
     let issued = certificate::obtain(&place.pki(), &settings.node_name, &found, &access, args.timeout, report).await?;
@@ -324,6 +324,7 @@ fn cluster_settings(
     found: &DiscoveredCluster,
     facts: &cluster::ClusterFacts,
     place: &JoinDir,
+    force: bool,
 ) -> anyhow::Result<(String, bool)> {
     let mut settings = vec![("kubeconfig", json!(place.kubeconfig()))];
     if let Some(typed) = &found.typed {
@@ -344,6 +345,15 @@ fn cluster_settings(
             let skipped: Vec<String> = imported.skipped.iter().map(|(name, why)| format!("{name} ({why})")).collect();
             if !skipped.is_empty() {
                 step("cluster", format!("not imported: {}", skipped.join("; ")));
+            }
+            let refused: Vec<String> = imported.refused.iter().map(|(name, why)| format!("{name} ({why})")).collect();
+            match refused.as_slice() {
+                [] => {}
+                all if force => step("cluster", format!("does not hold here: {}", all.join("; "))),
+                all => bail!(
+                    "the cluster's kube-system/kubelet-config restricts what this node does not: {}. Use --force to join anyway",
+                    all.join("; ")
+                ),
             }
             from_kubeadm.retain(|(name, _)| !names.contains(name));
             settings.extend(imported.settings);

@@ -113,6 +113,7 @@ fn images_config(settings: &Settings) -> anyhow::Result<ImagesConfig> {
         maximum_age: duration(&kubelet.image_maximum_gc_age),
         foreign: kubelet.image_gc_foreign_images,
         parallel_pulls: kubelet.max_parallel_image_pulls,
+        pull_progress_deadline: duration(&kubelet.image_pull_progress_deadline),
         records_dir: settings.data_dir.join("image_manager"),
         // Validated when the settings were read.
         verification: kubelet.pull_verification().unwrap_or_default(),
@@ -126,5 +127,6 @@ pub(crate) fn cni_config(settings: &Settings) -> CniConfig {
         conf_dir: settings.cni_conf_dir.clone(),
         bin_dirs: settings.cni_bin_dirs.clone(),
         state_dir: settings.data_dir.join("cni"),
+        netns_dir: "/run/netns".into(),
     }
 }

@@ -12,7 +12,8 @@ use windlass_agent::node::eviction::thresholds::ThresholdMap;
 use windlass_kit::net::NodeIps;
 
 use super::{
-    Addresses, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout, Settings,
+    Addresses, DEFAULT_DIR, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout,
+    Settings,
     detect_local::DetectLocalMode,
     flags::{parse_bytes, parse_ports},
     kubelet::{MemorySwap, ShutdownGracePeriodByPodPriority},
@@ -108,6 +109,7 @@ pub(crate) struct File {
     memory_swap: Option<MemorySwap>,
     fail_swap_on: Option<bool>,
     max_parallel_image_pulls: Option<usize>,
+    image_pull_progress_deadline: Option<String>,
     image_pull_credentials_verification_policy: Option<String>,
     preloaded_images_verification_allowlist: Option<Vec<String>>,
     image_credential_provider_config: Option<PathBuf>,
@@ -148,17 +150,32 @@ struct DetectLocalFields {
 pub(crate) const API_VERSION: &str = "windlass.io/v1alpha1";
 pub(crate) const KIND: &str = "WindlassConfiguration";
 
-/// Reads the named file, or the default one if it exists.
-pub(super) fn read(named: Option<&Path>) -> anyhow::Result<Option<File>> {
+/// Reads the named file, or the default one if it exists, and the files of a directory that change it.
+pub(super) fn read(named: Option<&Path>, dir: Option<&Path>) -> anyhow::Result<Option<File>> {
     let path = named.unwrap_or_else(|| Path::new(DEFAULT_FILE));
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            return Err(error).with_context(|| format!("the configuration {} could not be read", path.display()));
+    let dir = dir.map(Path::to_owned).or_else(|| Some(DEFAULT_DIR.into()).filter(|dir: &PathBuf| dir.is_dir()));
+    let of_dir = dir.map_or_else(|| Ok(Vec::new()), |dir| super::drop_in::files(&dir))?;
+    let mut files = Vec::new();
+    for (file, optional) in
+        std::iter::once((path.to_owned(), named.is_none())).chain(of_dir.into_iter().map(|f| (f, false)))
+    {
+        let name = file.display();
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if optional && error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| format!("the configuration {name} could not be read")),
+        };
+        parse(&text).with_context(|| format!("the configuration {name} cannot be used"))?;
+        files.push(text);
+    }
+    match &files[..] {
+        [] => Ok(None),
+        [one] => parse(one).map(Some),
+        all => {
+            let merged = super::drop_in::merged(all).and_then(|merged| Ok(serde_json::from_value(merged)?));
+            merged.map(Some).context("the configuration and the files that change it cannot be used together")
         }
-    };
-    parse(&text).with_context(|| format!("the configuration {} cannot be used", path.display())).map(Some)
+    }
 }
 
 /// Parses a file.
@@ -283,6 +300,7 @@ impl File {
         set(self.image_gc_low_threshold_percent, &mut to.kubelet.image_gc_low_threshold_percent);
         set(self.image_minimum_gc_age, &mut to.kubelet.image_minimum_gc_age);
         set(self.image_maximum_gc_age, &mut to.kubelet.image_maximum_gc_age);
+        set(self.image_pull_progress_deadline, &mut to.kubelet.image_pull_progress_deadline);
         set(self.image_gc_foreign_images, &mut to.kubelet.image_gc_foreign_images);
         set(self.kube_reserved, &mut to.kubelet.kube_reserved);
         set(self.system_reserved, &mut to.kubelet.system_reserved);

@@ -20,6 +20,10 @@ pub(crate) struct Flags {
     /// Configuration file [default: /etc/windlass/config.yaml if it exists]
     #[arg(long, env = "WINDLASS_CONFIG", global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Directory of files (*.conf) that change the configuration file, in the order of their names [default:
+    /// /etc/windlass/config.d if it exists]
+    #[arg(long, env = "WINDLASS_CONFIG_DIR", global = true, value_name = "DIR")]
+    pub(crate) config_dir: Option<PathBuf>,
     /// Name of this node [default: the host's name]
     #[arg(long, global = true, value_name = "NAME")]
     node_name: Option<String>,

@@ -35,6 +35,7 @@ pub(crate) struct KubeletSettings {
     pub(crate) enforce_node_allocatable: Vec<String>,
     /// `None` for the default.
     pub(crate) max_parallel_image_pulls: Option<usize>,
+    pub(crate) image_pull_progress_deadline: String,
     pub(crate) image_pull_credentials_verification_policy: String,
     pub(crate) preloaded_images_verification_allowlist: Vec<String>,
     /// Set together with the directory of the plugins, or neither.
@@ -85,6 +86,7 @@ impl Default for KubeletSettings {
             system_reserved: ThresholdMap::new(),
             enforce_node_allocatable: vec!["pods".to_owned()],
             max_parallel_image_pulls: None,
+            image_pull_progress_deadline: "1m".to_owned(),
             image_pull_credentials_verification_policy: "NeverVerifyPreloadedImages".to_owned(),
             preloaded_images_verification_allowlist: Vec::new(),
             image_credential_provider_config: None,
@@ -151,6 +153,7 @@ impl KubeletSettings {
             ("evictionPressureTransitionPeriod", &self.eviction_pressure_transition_period),
             ("imageMinimumGCAge", &self.image_minimum_gc_age),
             ("imageMaximumGCAge", &self.image_maximum_gc_age),
+            ("imagePullProgressDeadline", &self.image_pull_progress_deadline),
             ("shutdownGracePeriod", &self.shutdown_grace_period),
             ("shutdownGracePeriodCriticalPods", &self.shutdown_grace_period_critical_pods),
         ] {
@@ -185,6 +188,9 @@ impl KubeletSettings {
             all.push(
                 "imageCredentialProviderConfig and imageCredentialProviderBinDir are of use together alone".to_owned(),
             );
+        }
+        if duration(&self.image_pull_progress_deadline).is_zero() {
+            all.push("imagePullProgressDeadline is 0s: no image could be pulled".to_owned());
         }
         if self.max_parallel_image_pulls == Some(0) {
             all.push("maxParallelImagePulls is 0: no image could be pulled".to_owned());
@@ -251,6 +257,9 @@ pub(crate) struct KubeletFlags {
     /// Maximum number of parallel image pulls [default: 16]
     #[arg(long, global = true, value_name = "NUMBER")]
     max_parallel_image_pulls: Option<usize>,
+    /// How long a pull may make no progress before it is given up; unpacking has ten minutes at least [default: 1m]
+    #[arg(long, global = true, value_name = "DURATION")]
+    image_pull_progress_deadline: Option<String>,
     /// Policy for which present images pods need credentials [default: NeverVerifyPreloadedImages]
     #[arg(long, global = true, value_name = "POLICY")]
     image_pull_credentials_verification_policy: Option<String>,
@@ -308,6 +317,9 @@ impl KubeletFlags {
         }
         if let Some(what) = &self.enforce_node_allocatable {
             to.enforce_node_allocatable.clone_from(what);
+        }
+        if let Some(deadline) = &self.image_pull_progress_deadline {
+            to.image_pull_progress_deadline.clone_from(deadline);
         }
         to.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.max_parallel_image_pulls);
         if let Some(policy) = &self.image_pull_credentials_verification_policy {

@@ -181,6 +181,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         },
         entry("nodeStatusMaxImages", "node-status-max-images", json!(k.node_status_max_images)),
         entry("maxParallelImagePulls", "max-parallel-image-pulls", json!(k.max_parallel_image_pulls)),
+        entry("imagePullProgressDeadline", "image-pull-progress-deadline", json!(k.image_pull_progress_deadline)),
         entry(
             "imagePullCredentialsVerificationPolicy",
             "image-pull-credentials-verification-policy",

@@ -9,6 +9,7 @@ pub(crate) mod configz;
 pub(crate) mod connect;
 pub(crate) mod control;
 pub(crate) mod detect_local;
+mod drop_in;
 pub(crate) mod field_names;
 pub(crate) mod file;
 mod flags;
@@ -190,6 +191,8 @@ const API_PORT: u16 = 6443;
 /// The default port of the cluster's DNS, which others than this machine reach by its Service.
 const CLUSTER_DNS_PORT: u16 = 10053;
 
+/// The directory of files that change it, when no flag names one.
+pub(crate) const DEFAULT_DIR: &str = "/etc/windlass/config.d";
 /// The configuration file when no flag names one.
 pub(crate) const DEFAULT_FILE: &str = "/etc/windlass/config.yaml";
 
@@ -307,7 +310,9 @@ impl Settings {
         if let Some(text) = of_cluster {
             file::parse(text)?.apply(&mut settings);
         }
-        if let Some(file) = if with_file { file::read(flags.config.as_deref())? } else { None } {
+        if let Some(file) =
+            if with_file { file::read(flags.config.as_deref(), flags.config_dir.as_deref())? } else { None }
+        {
             file.apply(&mut settings);
         }
         flags.apply(&mut settings);

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use windlass_agent::node::eviction::thresholds::default_hard;
+use windlass_kit::duration;
 
 use super::feature_gates;
 use crate::config::{file, kube_proxy::foreign_ranges};
@@ -15,63 +17,81 @@ pub(crate) struct ImportedSettings {
     pub(crate) settings: Vec<(&'static str, Value)>,
     /// Names of kubelet's fields, and why they are skipped.
     pub(crate) skipped: Vec<(String, String)>,
+    /// The same of those that restrict what would not be restricted here.
+    pub(crate) refused: Vec<(String, String)>,
 }
 
-/// Fields with the same name and meaning.
-const SUPPORTED: [&str; 40] = [
-    "allowedUnsafeSysctls",
-    "clusterDNS",
-    "clusterDomain",
-    "containerLogMaxFiles",
-    "containerLogMaxSize",
-    "enforceNodeAllocatable",
-    "evictionHard",
-    "evictionMaxPodGracePeriod",
-    "evictionMinimumReclaim",
-    "evictionPressureTransitionPeriod",
-    "evictionSoft",
-    "evictionSoftGracePeriod",
-    "failSwapOn",
-    "imageGCHighThresholdPercent",
-    "imageGCLowThresholdPercent",
-    "imageMaximumGCAge",
-    "imageMinimumGCAge",
-    "imagePullCredentialsVerificationPolicy",
-    "kubeReserved",
-    "maxParallelImagePulls",
-    "maxPods",
-    "memorySwap",
-    "nodeLeaseDurationSeconds",
-    "nodeStatusMaxImages",
-    "nodeStatusReportFrequency",
-    "nodeStatusUpdateFrequency",
-    "podLogsDir",
-    "podPidsLimit",
-    "preloadedImagesVerificationAllowlist",
-    "providerID",
-    "registerWithTaints",
-    "rotateCertificates",
-    "serverTLSBootstrap",
-    "shutdownGracePeriod",
-    "shutdownGracePeriodByPodPriority",
-    "shutdownGracePeriodCriticalPods",
-    "singleProcessOOMKill",
-    "systemReserved",
-    "tlsCertFile",
-    "tlsPrivateKeyFile",
-];
+/// Field, what becomes of it, what kubelet does without it, and why.
+const TABLE: &str = include_str!("kubelet_fields.tsv");
 
-/// Fields that are the machine's own, or fixed here; the reason if it should be reported.
-const IGNORED: [(&str, &str); 7] = [
-    ("apiVersion", ""),
-    ("kind", ""),
-    ("cgroupDriver", "Docker's counts"),
-    ("containerRuntimeEndpoint", "pods run on Docker"),
-    ("imageServiceEndpoint", "pods run on Docker"),
-    ("readOnlyPort", "statsBindAddress says where usage is read"),
-    // That of the control plane's machine does not apply here.
-    ("resolvConf", ""),
+/// What becomes of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is a setting of the same name and meaning.
+    Taken,
+    /// It has a rule of its own.
+    Own,
+    /// It is told, and changes nothing.
+    Ignored,
+    /// It restricts something that would not be restricted here: told, and nothing is imported.
+    Refused,
+}
+
+/// One field of the table.
+#[derive(Debug, Clone, Copy)]
+struct Field {
+    name: &'static str,
+    fate: Fate,
+    /// JSON; `None` if there is no such value, or it is the zero value.
+    default: Option<&'static str>,
+    reason: &'static str,
+}
+
+/// All fields of a KubeletConfiguration, but for its version and kind.
+fn fields() -> impl Iterator<Item = Field> {
+    TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let mut cells = line.split('\t');
+        let (name, fate, default) = (cells.next()?, cells.next()?, cells.next()?);
+        let fate = match fate {
+            "taken" => Fate::Taken,
+            "own" => Fate::Own,
+            "ignored" => Fate::Ignored,
+            _ => Fate::Refused,
+        };
+        Some(Field {
+            name,
+            fate,
+            default: Some(default).filter(|d| *d != "-"),
+            reason: cells.next().unwrap_or_default(),
+        })
+    })
+}
+
+/// What the node API speaks below TLS 1.3, whose suites Go cannot choose either; by Go's names.
+const CIPHER_SUITES: [&str; 6] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 ];
+/// The curves it agrees on, by the numbers of TLS: P-256, P-384, X25519.
+const CURVES: [u64; 3] = [23, 24, 29];
+
+/// Whether two values mean the same: durations have more than one form.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => {
+            a == b || duration::parse(a).is_some_and(|duration| duration::parse(b) == Some(duration))
+        }
+        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(name, value)| b.get(name).is_some_and(|other| is_same(value, other)))
+        }
+        _ => a == b,
+    }
+}
 
 /// Whether a value is the zero value of a marshalled object.
 fn is_zero(value: &Value) -> bool {
@@ -119,48 +139,22 @@ pub(crate) fn import(text: &str, exists: impl Fn(&Path) -> bool) -> Result<Impor
             import_field(&mut import, name_here, name_here, &json!(joined));
         }
     }
-    for (name, value) in &all {
-        if let ("featureGates", Some(gates)) = (name.as_str(), value.as_object()) {
-            import.skipped.extend(feature_gates::not_taken(gates));
+    for (name, value) in all.iter().filter(|(name, _)| !["apiVersion", "kind"].contains(&name.as_str())) {
+        let Some(field) = fields().find(|field| field.name == name) else {
+            import.skipped.push((name.clone(), "Kubernetes 1.36 has no such field".to_owned()));
             continue;
-        }
-        let set = match value {
-            // A boolean that is present was set.
-            Value::Bool(_) => SUPPORTED.contains(&name.as_str()) || !is_zero(value),
-            other => !is_zero(other),
         };
-        if !set || ["address", "port", "healthzBindAddress", "healthzPort"].contains(&name.as_str()) {
+        let default: Option<Value> = field.default.and_then(|text| serde_json::from_str(text).ok());
+        // A boolean that is present was set.
+        let set = value.is_boolean() || !is_zero(value);
+        if !set || default.is_some_and(|default| is_same(value, &default)) {
             continue;
         }
-        let mut skip = |why: &str| import.skipped.push((name.clone(), why.to_owned()));
-        let path = value.as_str().map(Path::new);
-        if let Some((_, why)) = IGNORED.iter().find(|(name_here, _)| name_here == name) {
-            if !why.is_empty() {
-                skip(why);
-            }
-        } else if name == "authentication" {
-            if value["anonymous"]["enabled"] == true {
-                skip("anonymous clients are never let in");
-            }
-        } else if name == "authorization" {
-            if value["mode"].as_str().is_some_and(|mode| !matches!(mode, "" | "Webhook")) {
-                skip("the API server is always asked");
-            }
-        } else if name == "staticPodPath" {
-            match path.filter(|path| exists(path)) {
-                Some(_) => import_field(&mut import, "staticPodPath", "staticPodPath", value),
-                None => continue,
-            }
-        } else if name.starts_with("tls") && path.is_some_and(|path| !exists(path)) {
-            skip("there is no such file here");
-        } else if name == "enforceNodeAllocatable"
-            && value.as_array().is_some_and(|all| all.iter().any(|one| !matches!(one.as_str(), Some("pods" | "none"))))
-        {
-            skip("pods alone are held to what is not reserved");
-        } else if let Some(name_here) = SUPPORTED.iter().find(|same| *same == name) {
-            import_field(&mut import, name_here, name, value);
-        } else {
-            skip("there is no such setting here");
+        match field.fate {
+            Fate::Taken => take(&mut import, field.name, value),
+            Fate::Own => by_own_rule(&mut import, field.name, value, &all, &exists),
+            Fate::Ignored => import.skipped.push((name.clone(), field.reason.to_owned())),
+            Fate::Refused => import.refused.push((name.clone(), field.reason.to_owned())),
         }
     }
     // One of the two alone is invalid.
@@ -169,6 +163,74 @@ pub(crate) fn import(text: &str, exists: impl Fn(&Path) -> bool) -> Result<Impor
         import.settings.retain(|(name, _)| !files.contains(name));
     }
     Ok(import)
+}
+
+/// A setting of the same name.
+fn take(import: &mut ImportedSettings, name: &'static str, value: &Value) {
+    let only_pods = |all: &Vec<Value>| all.iter().all(|one| matches!(one.as_str(), Some("pods" | "none")));
+    if name == "enforceNodeAllocatable" && !value.as_array().is_none_or(only_pods) {
+        import.skipped.push((name.to_owned(), "pods alone are held to what is not reserved".to_owned()));
+    } else {
+        import_field(import, name, name, value);
+    }
+}
+
+/// A field whose setting has another form here, or whose value decides.
+fn by_own_rule(
+    import: &mut ImportedSettings,
+    name: &'static str,
+    value: &Value,
+    all: &Map<String, Value>,
+    exists: impl Fn(&Path) -> bool,
+) {
+    let is_there = value.as_str().is_some_and(|path| exists(Path::new(path)));
+    let told = |why: &str| (name.to_owned(), why.to_owned());
+    let given: Vec<Value> = value.as_array().into_iter().flatten().map(suite).collect();
+    match name {
+        "staticPodPath" if is_there => import_field(import, name, name, value),
+        "tlsCertFile" | "tlsPrivateKeyFile" if is_there => import_field(import, name, name, value),
+        "tlsCertFile" | "tlsPrivateKeyFile" => import.skipped.push(told("there is no such file here")),
+        "tlsMinVersion" if !matches!(value.as_str(), Some("VersionTLS10" | "VersionTLS11" | "VersionTLS12")) => {
+            import.refused.push(told("the node API speaks TLS 1.2 and 1.3, and cannot be held to the latter"));
+        }
+        "tlsCipherSuites" if !CIPHER_SUITES.iter().all(|one| given.contains(&json!(one))) => {
+            let why = format!("the node API speaks {}, and cannot be held to some of them", CIPHER_SUITES.join(", "));
+            import.refused.push(told(&why));
+        }
+        "tlsCurvePreferences" if !CURVES.iter().all(|one| given.contains(&json!(one))) => {
+            let why = "the node API agrees on X25519, P-256 and P-384, and cannot be held to some of them";
+            import.refused.push(told(why));
+        }
+        "mergeDefaultEvictionSettings" if *value == true => {
+            // What is not named is off without it, here as there.
+            let given = all.get("evictionHard").and_then(Value::as_object).filter(|given| !given.is_empty());
+            if let Some(given) = given {
+                let defaults = default_hard().into_iter().map(|(name, value)| (name, json!(value)));
+                let merged: Map<String, Value> = defaults.chain(given.clone()).collect();
+                import.settings.retain(|(name, _)| *name != "evictionHard");
+                import_field(import, "evictionHard", name, &json!(merged));
+            }
+        }
+        "authentication" if value["anonymous"]["enabled"] == true => {
+            import.skipped.push(told("anonymous clients are never let in"));
+        }
+        "authorization" if value["mode"].as_str().is_some_and(|mode| !matches!(mode, "" | "Webhook")) => {
+            import.skipped.push(told("the API server is always asked"));
+        }
+        "featureGates" => {
+            import.skipped.extend(value.as_object().map(feature_gates::not_taken).into_iter().flatten());
+        }
+        // Addresses and ports were joined before; the rest is what holds anyway.
+        _ => {}
+    }
+}
+
+/// A cipher suite by its proper name: two have an older one.
+fn suite(given: &Value) -> Value {
+    match given.as_str() {
+        Some(text) if text.ends_with("_CHACHA20_POLY1305") => json!(format!("{text}_SHA256")),
+        _ => given.clone(),
+    }
 }
 
 fn import_field(import: &mut ImportedSettings, name_here: &'static str, kubelet_name: &str, value: &Value) {
@@ -204,4 +266,96 @@ pub(crate) fn config_file(settings: &[(&'static str, Value)], heading: &str) -> 
         text.push_str(&format!("{name}: {value}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Settings, list::entries};
+
+    /// The names of upstream's fields: `staging/src/k8s.io/kubelet/config/v1beta1/types.go` of 1.36.
+    const UPSTREAM: &str = include_str!("kubelet_fields_upstream.txt");
+
+    #[test]
+    fn every_field_of_upstream_has_its_fate_and_every_fate_its_reason() {
+        let upstream: Vec<&str> = UPSTREAM.lines().filter(|line| !line.starts_with('#')).collect();
+        let ours: Vec<&str> = fields().map(|field| field.name).collect();
+        assert_eq!(ours, upstream);
+        for field in fields() {
+            assert_eq!(field.reason.is_empty(), field.fate == Fate::Taken, "{}", field.name);
+            let default = field.default.map(serde_json::from_str::<Value>);
+            assert!(default.is_none_or(|read| read.is_ok()), "{}", field.name);
+        }
+        for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
+            let fate = line.split('\t').nth(1);
+            assert!(matches!(fate, Some("taken" | "own" | "ignored" | "refused")), "{line}");
+        }
+    }
+
+    /// What is taken is a setting that the file knows.
+    #[test]
+    fn what_is_taken_is_a_setting() {
+        let settings = entries(&Settings::example());
+        for field in fields().filter(|field| field.fate == Fate::Taken) {
+            assert!(settings.iter().any(|setting| setting.name == field.name), "{}", field.name);
+        }
+    }
+
+    /// kubelet's own defaults, as upstream marshals them, change nothing and need no word.
+    #[test]
+    fn upstreams_defaults_need_no_word() {
+        let mut all = json!({"kind": "KubeletConfiguration"});
+        for field in fields() {
+            if let Some(default) = field.default {
+                all[field.name] = serde_json::from_str(default).unwrap();
+            }
+        }
+        let import = import(&all.to_string(), |_| false).unwrap();
+        assert_eq!(import, ImportedSettings::default());
+    }
+
+    #[test]
+    fn what_would_not_be_restricted_is_refused() {
+        let read = |text: &str| import(&format!("kind: KubeletConfiguration\n{text}\n"), |_| false).unwrap();
+        let suites = |names: &[&str]| read(&format!("tlsCipherSuites: {}", json!(names)));
+        for (import, name) in [
+            (read("tlsMinVersion: VersionTLS13"), "tlsMinVersion"),
+            (read("tlsMinVersion: 1.2"), "tlsMinVersion"),
+            (suites(&CIPHER_SUITES[..3]), "tlsCipherSuites"),
+            (read("tlsCurvePreferences: [29]"), "tlsCurvePreferences"),
+            (read("registerNode: false"), "registerNode"),
+            (read("enableServer: false"), "enableServer"),
+            (read("podsPerCore: 10"), "podsPerCore"),
+        ] {
+            let refused: Vec<&str> = import.refused.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!((refused, import.skipped.len(), import.settings.len()), (vec![name], 0, 0));
+        }
+        let old: Vec<String> = CIPHER_SUITES.iter().map(|name| name.replace("POLY1305_SHA256", "POLY1305")).collect();
+        for import in [
+            read("tlsMinVersion: VersionTLS12"),
+            suites(&old.iter().map(String::as_str).chain(["TLS_AES_128_GCM_SHA256"]).collect::<Vec<_>>()),
+            read("tlsCurvePreferences: [4588, 29, 23, 24]"),
+            read("registerNode: true"),
+            read("seccompDefault: true"),
+        ] {
+            assert_eq!(import, ImportedSettings::default());
+        }
+        assert_eq!(read("newField: 1").skipped[0].1, "Kubernetes 1.36 has no such field");
+        assert_eq!(read("enableDebuggingHandlers: false").settings, [("enableDebuggingHandlers", json!(false))]);
+    }
+
+    #[test]
+    fn eviction_thresholds_are_merged_with_the_defaults_if_that_is_asked_for() {
+        let read = |merge: bool| {
+            let text = format!(
+                "kind: KubeletConfiguration\nevictionHard: {{memory.available: 1Gi}}\nmergeDefaultEvictionSettings: {merge}\n"
+            );
+            import(&text, |_| false).unwrap().settings
+        };
+        assert_eq!(read(false), [("evictionHard", json!({"memory.available": "1Gi"}))]);
+        let merged = read(true);
+        let [(_, thresholds)] = &merged[..] else { panic!("{merged:?}") };
+        assert_eq!(thresholds["memory.available"], "1Gi");
+        assert_eq!(thresholds["nodefs.available"], "10%");
+    }
 }

@@ -209,7 +209,7 @@ fn what_is_set_is_taken_or_named() {
     }
     for (text, words) in [
         ("featureGates: {A: true}\n", "no such gate"),
-        ("cpuManagerPolicy: static\n", "no such setting"),
+        ("cpuManagerPolicy: static\n", "shares of CPUs"),
         ("maxPods: many\n", "maxPods"),
         ("clusterDNS: [nowhere]\n", "clusterDNS"),
         ("tlsCertFile: /etc/tls.crt\n", "no such file here"),

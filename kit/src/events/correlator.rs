@@ -1,14 +1,15 @@
-//! Which events are the same, and which are alike: client-go's `EventAggregator` and `eventLogger`. Pure: time is a value.
+//! Which events are the same, which are alike, and which are too many: client-go's `EventAggregator`, `eventLogger` and
+//! `EventSourceObjectSpamFilter`, in this order, so that what is not sent is counted all the same. Pure: time is a value.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use super::{MAX_REMEMBERED, PendingEvent, key_of};
+use super::{Class, PendingEvent, lru::Lru};
 
 /// So many different messages with one reason become one event …
 const MAX_SIMILAR: usize = 10;
@@ -16,15 +17,20 @@ const MAX_SIMILAR: usize = 10;
 const SIMILAR_INTERVAL: Duration = Duration::from_secs(600);
 /// What is put before the message of such an event.
 const COMBINED: &str = "(combined from similar events): ";
+/// So many events at once …
+const BURST: f64 = 25.0;
+/// … and then one in this time.
+const REFILL: Duration = Duration::from_secs(300);
 
-/// An event that the API has, as it was written last.
+/// An event as it was observed last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct Observed {
     pub(super) namespace: String,
     pub(super) name: String,
+    /// How often it was observed, sent or not.
     pub(super) count: i32,
     pub(super) first: Timestamp,
-    /// Its resourceVersion after the last write.
+    /// Its resourceVersion after the last write; `None` if the API does not have it.
     pub(super) version: Option<String>,
 }
 
@@ -34,22 +40,64 @@ struct Similar {
     at: Instant,
 }
 
+/// A token bucket.
+#[derive(Debug)]
+struct Budget {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Budget {
+    fn take(&mut self, now: Instant) -> bool {
+        let refilled = now.saturating_duration_since(self.at).as_secs_f64() / REFILL.as_secs_f64();
+        self.tokens = (self.tokens + refilled).min(BURST);
+        self.at = now;
+        let allowed = self.tokens >= 1.0;
+        if allowed {
+            self.tokens -= 1.0;
+        }
+        allowed
+    }
+}
+
 /// What is remembered of earlier events.
 #[derive(Debug, Default)]
 pub(super) struct Correlator {
-    similar: HashMap<String, Similar>,
-    sent: HashMap<String, (Sent, Instant)>,
+    similar: Lru<Similar>,
+    observed: Lru<Observed>,
+    budgets: Lru<Budget>,
 }
 
 impl Correlator {
-    /// The key of the event that this one is, by which its earlier occurrence is known; its message becomes that of similar
-    /// events when there are many.
-    pub(super) fn correlate(&mut self, pending: &mut PendingEvent, now: Instant) -> String {
-        forget(&mut self.similar, |similar| now.duration_since(similar.at) <= SIMILAR_INTERVAL);
-        let group = group_of(&pending.object, pending.severity.word(), &pending.reason);
+    /// Observes an event; its message becomes that of similar events when there are many. `name` is for a new one. Gives
+    /// the key by which it is known and how it was observed; `None` if its object has had too many events.
+    pub(super) fn correlate(
+        &mut self,
+        pending: &mut PendingEvent,
+        name: impl FnOnce() -> (String, String),
+        now: Instant,
+    ) -> Option<(String, Observed)> {
+        let key = self.aggregate(pending, now);
+        let at = pending.at;
+        let observed = self.observed.entry(&key, || {
+            let (namespace, name) = name();
+            Observed { namespace, name, count: 0, first: at, version: None }
+        });
+        observed.count = observed.count.saturating_add(1);
+        let observed = observed.clone();
+        let budget = self.budgets.entry(&budget_of(pending), || Budget { tokens: BURST, at: now });
+        budget.take(now).then_some((key, observed))
+    }
+
+    /// The key of the event that this one is.
+    fn aggregate(&mut self, pending: &mut PendingEvent, now: Instant) -> String {
+        let group = group_of(pending);
+        if pending.class == Class::Progress {
+            return format!("{group}|{:?}|{}", pending.object.field_path, pending.class.word());
+        }
         let fresh = || Similar { messages: BTreeSet::new(), at: now };
-        let similar = self.similar.entry(group.clone()).or_insert_with(fresh);
-        if now.duration_since(similar.at) > SIMILAR_INTERVAL {
+        let similar = self.similar.entry(&group, fresh);
+        if now.saturating_duration_since(similar.at) > SIMILAR_INTERVAL {
             *similar = fresh();
         }
         similar.at = now;
@@ -64,75 +112,157 @@ impl Correlator {
         group
     }
 
-    /// The event with this key, if it was sent before.
-    pub(super) fn sent(&self, key: &str) -> Option<&Sent> {
-        self.sent.get(key).map(|(sent, _)| sent)
+    /// An event is in the API now; gives its version of before.
+    pub(super) fn written(&mut self, key: &str, version: Option<String>) -> Option<String> {
+        // Forgotten while it was written, if it had to wait long enough.
+        self.observed.peek(key).and_then(|observed| std::mem::replace(&mut observed.version, version))
     }
+}
 
-    /// An event is in the API now.
-    pub(super) fn remember(&mut self, key: String, sent: Sent, now: Instant) {
-        forget(&mut self.sent, |(_, at)| now.duration_since(*at) < SIMILAR_INTERVAL);
-        self.sent.insert(key, (sent, now));
-    }
+fn object_of(object: &ObjectReference) -> String {
+    let ObjectReference { kind, namespace, name, uid, api_version, .. } = object;
+    format!("{kind:?}|{namespace:?}|{name:?}|{uid:?}|{api_version:?}")
 }
 
 /// Without the message, and without the part of the object.
-fn group_of(object: &ObjectReference, severity: &str, reason: &str) -> String {
-    format!("{}|{:?}|{severity}|{reason}", key_of(object), object.api_version)
+fn group_of(pending: &PendingEvent) -> String {
+    format!("{}|{}|{}", object_of(&pending.object), pending.severity.word(), pending.reason)
 }
 
-/// Forgets what is not `fresh` when there is too much, and all when that is not enough.
-pub(super) fn forget<T>(all: &mut HashMap<String, T>, fresh: impl Fn(&T) -> bool) {
-    if all.len() >= MAX_REMEMBERED {
-        all.retain(|_, one| fresh(one));
-        if all.len() >= MAX_REMEMBERED {
-            all.clear();
-        }
-    }
+/// What shares a budget: Normal events cannot use up that of Warnings, nor progress that of either.
+fn budget_of(pending: &PendingEvent) -> String {
+    format!("{}|{}|{}", object_of(&pending.object), pending.severity.word(), pending.class.word())
 }
 
 #[cfg(test)]
 mod tests {
     use super::{super::Severity, *};
 
-    fn pending(message: &str) -> PendingEvent {
+    fn event(reason: &str, message: &str) -> PendingEvent {
         PendingEvent {
-            object: ObjectReference { kind: Some("Pod".into()), name: Some("a".into()), ..ObjectReference::default() },
-            severity: Severity::Warning,
-            reason: "FailedMount".to_owned(),
+            object: ObjectReference {
+                kind: Some("Pod".into()),
+                name: Some("my-pod".into()),
+                namespace: Some("my-ns".into()),
+                ..ObjectReference::default()
+            },
+            severity: Severity::Normal,
+            class: Class::Occurrence,
+            reason: reason.to_owned(),
             message: message.to_owned(),
             annotations: std::collections::BTreeMap::new(),
             at: Timestamp::UNIX_EPOCH,
         }
     }
 
-    #[test]
-    fn many_similar_events_become_one() {
+    fn of_container(container: &str, message: &str) -> PendingEvent {
+        let mut event = event("similar", message);
+        event.object.field_path = Some(format!("spec.containers{{{container}}}"));
+        event
+    }
+
+    fn warning(message: &str) -> PendingEvent {
+        PendingEvent { severity: Severity::Warning, ..event("Failed", message) }
+    }
+
+    fn times(count: usize, one: impl Fn(usize) -> PendingEvent) -> Vec<PendingEvent> {
+        (0..count).map(one).collect()
+    }
+
+    /// What comes of the last of these events, one each `interval` seconds: its count and message, or nothing.
+    fn last(interval: u64, events: Vec<PendingEvent>) -> Option<(i32, String)> {
         let (mut correlator, start) = (Correlator::default(), Instant::now());
-        let mut seen = |i: usize, at| {
-            let mut event = pending(&format!("try {i}"));
-            let key = correlator.correlate(&mut event, at);
-            (event.message, key)
+        let mut outcome = None;
+        for (i, mut event) in (0u64..).zip(events) {
+            let now = start + Duration::from_secs(i * interval);
+            let observed = correlator.correlate(&mut event, || ("my-ns".to_owned(), format!("e.{i}")), now);
+            outcome = observed.map(|(_, observed)| (observed.count, event.message));
+        }
+        outcome
+    }
+
+    /// The facts of client-go's own table of its correlator, and what follows from its keys.
+    #[test]
+    fn events_are_counted_combined_and_limited_as_client_go_does() {
+        let same = |_| event("duplicate", "me again");
+        let similar = |i: usize| of_container("container1", &format!("similar message-{i}"));
+        let noise = |i: usize| event("Pulling", &format!("{i} of 100"));
+        let then = |mut before: Vec<PendingEvent>, event| {
+            before.push(event);
+            before
         };
-        let first: Vec<(String, String)> = (0..9).map(|i| seen(i, start)).collect();
-        assert!(first.iter().enumerate().all(|(i, (message, _))| *message == format!("try {i}")));
-        assert_eq!(first.iter().map(|(_, key)| key).collect::<BTreeSet<_>>().len(), 9);
-        let (tenth, key) = seen(9, start);
-        assert_eq!(tenth, "(combined from similar events): try 9");
-        let (next, same) = seen(10, start + Duration::from_secs(600));
-        assert_eq!((next.as_str(), same), ("(combined from similar events): try 10", key));
-        assert_eq!(seen(11, start + Duration::from_secs(1201)).0, "try 11", "they are apart");
+        let combined = |i: usize| format!("{COMBINED}similar message-{i}");
+        for (what, interval, events, expected) in [
+            ("a single event", 5, times(1, same), Some((1, "me again".to_owned()))),
+            ("the same event just counts", 5, times(2, same), Some((2, "me again".to_owned()))),
+            ("also more often than similar ones", 30, times(11, same), Some((11, "me again".to_owned()))),
+            ("too often it is spam", 1, times(27, same), None),
+            (
+                "many events of many objects",
+                5,
+                then(
+                    times(30, |i| {
+                        let mut other = event("reason", "message");
+                        other.object.name = Some(format!("pod-{i}"));
+                        other
+                    }),
+                    event("unique", "snowflake"),
+                ),
+                Some((1, "snowflake".to_owned())),
+            ),
+            ("similar events are combined", 5, times(10, similar), Some((1, combined(9)))),
+            ("what they are combined to counts", 5, times(11, similar), Some((2, combined(10)))),
+            (
+                "another container is another event",
+                5,
+                vec![of_container("container2", "m"), of_container("container1", "m")],
+                Some((1, "m".to_owned())),
+            ),
+            ("similar events that are far apart", 601, times(10, similar), Some((1, "similar message-9".to_owned()))),
+            (
+                "a Warning after any number of Normal events",
+                0,
+                then(times(100, noise), warning("no space left")),
+                Some((1, "no space left".to_owned())),
+            ),
+            ("and of Warnings not more than client-go sends", 0, times(26, |i| warning(&format!("{i}"))), None),
+        ] {
+            assert_eq!(last(interval, events), expected, "{what}");
+        }
     }
 
     #[test]
-    fn the_same_event_has_the_same_key() {
+    fn progress_is_one_event_and_uses_up_nothing() {
+        let progress = |i: usize| PendingEvent { class: Class::Progress, ..event("Pulling", &format!("{i} of 100")) };
+        let mut events = times(20, progress);
+        assert_eq!(last(30, events.clone()), Some((20, "19 of 100".to_owned())), "it is not combined, but replaced");
+        events.extend(times(100, progress));
+        events.push(event("Pulled", "done"));
+        assert_eq!(last(0, events.clone()), Some((1, "done".to_owned())));
+        events.pop();
+        assert_eq!(last(0, events), None, "it has a limit of its own");
+    }
+
+    #[test]
+    fn the_budget_of_an_object_is_refilled_slowly() {
+        let (mut correlator, start) = (Correlator::default(), Instant::now());
+        let mut allowed = |seconds| {
+            let now = start + Duration::from_secs(seconds);
+            correlator.correlate(&mut event("a", "b"), Default::default, now).map(|(_, observed)| observed.count)
+        };
+        assert_eq!((0..40).filter_map(|_| allowed(0)).max(), Some(25));
+        assert_eq!((allowed(301), allowed(302)), (Some(41), None), "what was not sent was counted");
+    }
+
+    #[test]
+    fn what_was_written_is_known() {
         let (mut correlator, now) = (Correlator::default(), Instant::now());
-        let key = correlator.correlate(&mut pending("m"), now);
-        assert_eq!(correlator.correlate(&mut pending("m"), now), key);
-        assert_eq!(correlator.sent(&key), None);
-        let sent =
-            Sent { namespace: "n".into(), name: "a.1".into(), count: 1, first: Timestamp::UNIX_EPOCH, version: None };
-        correlator.remember(key.clone(), sent.clone(), now);
-        assert_eq!(correlator.sent(&key), Some(&sent));
+        let name = || ("n".to_owned(), "a.1".to_owned());
+        let (key, first) = correlator.correlate(&mut event("a", "b"), name, now).unwrap();
+        assert_eq!((first.version.as_deref(), first.count), (None, 1));
+        assert_eq!(correlator.written(&key, Some("7".to_owned())), None);
+        let (same, second) = correlator.correlate(&mut event("a", "b"), || unreachable!(), now).unwrap();
+        assert_eq!((same, second.version.as_deref(), second.count), (key.clone(), Some("7"), 2));
+        assert_eq!(correlator.written(&key, Some("7".to_owned())).as_deref(), Some("7"));
     }
 }

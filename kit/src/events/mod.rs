@@ -1,13 +1,15 @@
 //! Records core/v1 Events through a Kubernetes client, with client-go's rules: a repeated event raises its count, many similar
-//! ones become one (EventAggregator), and an object with too many events is rate limited (EventSourceObjectSpamFilter). What
-//! the API cannot take now is sent again.
+//! ones become one (EventAggregator), and an object with too many events of one type is rate limited
+//! (EventSourceObjectSpamFilter). Progress is a class of its own: one event, whose message is replaced. What the API cannot
+//! take now is sent again.
 
 mod correlator;
+mod lru;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     hash::{BuildHasher as _, RandomState},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::mpsc;
 
-use correlator::{Correlator, Sent, forget};
+use correlator::{Correlator, Observed};
 
 /// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,6 +38,24 @@ impl Severity {
     }
 }
 
+/// What shares a budget, beside the object and the type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Something happened.
+    Occurrence,
+    /// How far something is.
+    Progress,
+}
+
+impl Class {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Occurrence => "occurrence",
+            Self::Progress => "progress",
+        }
+    }
+}
+
 /// Sends events in the background; recording never waits and never fails the caller.
 ///
 /// Clones share one queue of 1,024 events; when it is full, further ones are dropped, which is logged. Must be created
@@ -43,14 +63,14 @@ impl Severity {
 #[derive(Debug, Clone)]
 pub struct Recorder {
     queue: mpsc::Sender<PendingEvent>,
-    spam_filter: Arc<Mutex<SpamFilter>>,
     component: Arc<str>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct PendingEvent {
     object: ObjectReference,
     severity: Severity,
+    class: Class,
     reason: String,
     message: String,
     annotations: BTreeMap<String, String>,
@@ -77,7 +97,7 @@ impl Recorder {
         let source =
             EventSource { component: Some(component.to_owned()), host: (!host.is_empty()).then(|| host.to_owned()) };
         tokio::spawn(send(client, source, events, on_unchanged));
-        Self { queue, spam_filter: Arc::default(), component: component.into() }
+        Self { queue, component: component.into() }
     }
 
     /// Records one event about `object`. Reasons are CamelCase words, upstream's where it has one.
@@ -94,19 +114,28 @@ impl Recorder {
         message: impl Into<String>,
         annotations: BTreeMap<String, String>,
     ) {
-        let allowed = self.spam_filter.lock().unwrap_or_else(PoisonError::into_inner).allow(object, Instant::now());
-        if !allowed {
-            return;
-        }
-        let pending = PendingEvent {
-            object: object.clone(),
-            severity,
-            reason: reason.to_owned(),
-            message: message.into(),
-            annotations,
-            at: jiff::Timestamp::now(),
-        };
-        if self.queue.try_send(pending).is_err() {
+        self.enqueue(object, severity, Class::Occurrence, reason, message.into(), annotations);
+    }
+
+    /// Records how far something is: one event for an object and a reason, whose message is replaced by the next one. It
+    /// uses up nothing of what other events of the object may need.
+    pub fn record_progress(&self, object: &ObjectReference, reason: &str, message: impl Into<String>) {
+        self.enqueue(object, Severity::Normal, Class::Progress, reason, message.into(), BTreeMap::new());
+    }
+
+    fn enqueue(
+        &self,
+        object: &ObjectReference,
+        severity: Severity,
+        class: Class,
+        reason: &str,
+        message: String,
+        annotations: BTreeMap<String, String>,
+    ) {
+        let (object, reason, at) = (object.clone(), reason.to_owned(), jiff::Timestamp::now());
+        let pending = PendingEvent { object, severity, class, reason, message, annotations, at };
+        if let Err(unsent) = self.queue.try_send(pending) {
+            let reason = unsent.into_inner().reason;
             tracing::warn!(component = %self.component, reason, "the queue of unsent events is full; dropping an event");
         }
     }
@@ -121,35 +150,6 @@ fn truncate(text: &mut String, bytes: usize) {
         }
         text.truncate(end);
     }
-}
-
-/// client-go's spam filter: a token bucket for each object, 25 events at once, then one every five minutes.
-#[derive(Debug, Default)]
-struct SpamFilter {
-    buckets: HashMap<String, (f64, Instant)>,
-}
-
-const BURST: f64 = 25.0;
-const REFILL: Duration = Duration::from_secs(300);
-const MAX_REMEMBERED: usize = 4096;
-
-impl SpamFilter {
-    fn allow(&mut self, object: &ObjectReference, now: Instant) -> bool {
-        forget(&mut self.buckets, |(_, at)| now.duration_since(*at) < REFILL);
-        let (tokens, at) = self.buckets.entry(key_of(object)).or_insert((BURST, now));
-        *tokens = (*tokens + now.duration_since(*at).as_secs_f64() / REFILL.as_secs_f64()).min(BURST);
-        *at = now;
-        if *tokens < 1.0 {
-            return false;
-        }
-        *tokens -= 1.0;
-        true
-    }
-}
-
-fn key_of(object: &ObjectReference) -> String {
-    let part = |s: &Option<String>| s.clone().unwrap_or_default();
-    format!("{}/{}/{}/{}", part(&object.kind), part(&object.namespace), part(&object.name), part(&object.uid))
 }
 
 /// Tries of one event (client-go's `maxTriesPerEvent`).
@@ -175,12 +175,13 @@ async fn send(
     let mut correlator = Correlator::default();
     let mut serial: u64 = 0;
     while let Some(mut pending) = events.recv().await {
-        let key = correlator.correlate(&mut pending, Instant::now());
         serial += 1;
-        let event = event_of(&pending, &source, serial, correlator.sent(&key));
+        let name = name_of(&pending, serial);
+        let Some((key, observed)) = correlator.correlate(&mut pending, || name, Instant::now()) else { continue };
+        let event = event_of(&pending, &source, &observed);
         let mut tries = 1;
         let written = loop {
-            match write(&client, &event, correlator.sent(&key)).await {
+            match write(&client, &event, &observed).await {
                 Err(error) if tries < MAX_TRIES && may_pass(&error) => {
                     tracing::debug!(%error, reason = pending.reason, tries, "failed to write an event; trying again");
                     tokio::time::sleep(if tries == 1 { any_part(RETRY_INTERVAL) } else { RETRY_INTERVAL }).await;
@@ -192,25 +193,23 @@ async fn send(
         match written {
             Ok(written) => {
                 let version = written.metadata.resource_version;
-                let before = correlator.sent(&key).and_then(|sent| sent.version.as_ref());
-                if before.is_some() && before == version.as_ref() {
-                    on_unchanged(&event.metadata.name.clone().unwrap_or_default());
+                let before = correlator.written(&key, version.clone());
+                if before.is_some() && before == version {
+                    on_unchanged(&observed.name);
                 }
-                correlator.remember(key, Sent { version, ..sent_as(&event, pending.at) }, Instant::now());
             }
             Err(error) => tracing::debug!(%error, reason = pending.reason, "failed to write an event; dropping it"),
         }
     }
 }
 
-/// Writes a new event, or what is new of one that was sent before; that is made anew if it has expired meanwhile.
-async fn write(client: &kube::Client, event: &Event, sent: Option<&Sent>) -> Result<Event, kube::Error> {
-    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
-    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
-    if let Some(sent) = sent {
+/// Writes a new event, or what is new of one that the API has; that is made anew if it has expired meanwhile.
+async fn write(client: &kube::Client, event: &Event, observed: &Observed) -> Result<Event, kube::Error> {
+    let api: Api<Event> = Api::namespaced(client.clone(), &observed.namespace);
+    if observed.version.is_some() {
         let changed = serde_json::json!({
             "count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message});
-        match api.patch(&sent.name, &PatchParams::default(), &Patch::Merge(changed)).await {
+        match api.patch(&observed.name, &PatchParams::default(), &Patch::Merge(changed)).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             answer => return answer,
         }
@@ -225,31 +224,25 @@ fn any_part(time: Duration) -> Duration {
     time / 1000 * thousandths
 }
 
-/// What is remembered of an event.
-fn sent_as(event: &Event, at: jiff::Timestamp) -> Sent {
-    Sent {
-        namespace: event.metadata.namespace.clone().unwrap_or_default(),
-        name: event.metadata.name.clone().unwrap_or_default(),
-        count: event.count.unwrap_or(1),
-        first: event.first_timestamp.as_ref().map_or(at, |time| time.0),
-        version: None,
-    }
-}
-
-/// The event as the API gets it; one that was `sent` before goes on with its name and its count.
-fn event_of(pending: &PendingEvent, source: &EventSource, serial: u64, sent: Option<&Sent>) -> Event {
+/// The namespace and the name of a new event.
+fn name_of(pending: &PendingEvent, serial: u64) -> (String, String) {
     // Events about objects without a namespace are in `default`, as client-go's.
     let namespace = pending.object.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".to_owned());
     let stamp = pending.at.as_nanosecond().wrapping_add(i128::from(serial));
     let mut object_name = pending.object.name.clone().unwrap_or_default();
     truncate(&mut object_name, 200);
+    (namespace, format!("{object_name}.{stamp:x}"))
+}
+
+/// The event as the API gets it.
+fn event_of(pending: &PendingEvent, source: &EventSource, observed: &Observed) -> Event {
     let mut message = pending.message.clone();
     // The API rejects longer messages.
     truncate(&mut message, 1024);
     Event {
         metadata: ObjectMeta {
-            name: Some(sent.map_or_else(|| format!("{object_name}.{stamp:x}"), |sent| sent.name.clone())),
-            namespace: Some(sent.map_or(namespace, |sent| sent.namespace.clone())),
+            name: Some(observed.name.clone()),
+            namespace: Some(observed.namespace.clone()),
             annotations: Some(pending.annotations.clone()).filter(|a| !a.is_empty()),
             ..ObjectMeta::default()
         },
@@ -260,28 +253,21 @@ fn event_of(pending: &PendingEvent, source: &EventSource, serial: u64, sent: Opt
         source: Some(source.clone()),
         reporting_component: source.component.clone(),
         reporting_instance: source.host.clone(),
-        first_timestamp: Some(Time(sent.map_or(pending.at, |sent| sent.first))),
+        first_timestamp: Some(Time(observed.first)),
         last_timestamp: Some(Time(pending.at)),
-        count: Some(sent.map_or(1, |sent| sent.count.saturating_add(1))),
+        count: Some(observed.count),
         ..Event::default()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     fn object(name: &str) -> ObjectReference {
         ObjectReference { kind: Some("Pod".into()), name: Some(name.into()), ..ObjectReference::default() }
-    }
-
-    #[test]
-    fn one_chatty_object_is_silenced_and_others_are_not() {
-        let (mut spam_filter, start) = (SpamFilter::default(), Instant::now());
-        assert_eq!((0..40).filter(|_| spam_filter.allow(&object("a"), start)).count(), 25);
-        assert!(spam_filter.allow(&object("b"), start));
-        assert!(spam_filter.allow(&object("a"), start + Duration::from_secs(301)));
-        assert!(!spam_filter.allow(&object("a"), start + Duration::from_secs(302)));
     }
 
     fn refused(code: u16) -> kube::Error {

@@ -109,11 +109,7 @@ impl ManifestDir {
             // The directory itself may have been replaced: the old watch would stay silent.
             () = tokio::time::sleep_until(latest) => self.watch = None,
             _ = self.rescans.changed() => self.watch = None,
-            result = changed => {
-                if let Err(error) = result {
-                    self.log_once(&error);
-                    self.watch = None;
-                }
+            () = changed => {
                 tokio::time::sleep(DEBOUNCE).await;
                 if !self.dir.is_dir() {
                     self.watch = None;

@@ -120,6 +120,7 @@ fn cni_plugins() {
          "ipam": {"type": "host-local", "dataDir": leases, "ranges": [[{"subnet": "10.99.0.0/24"}]],
                   "routes": [{"dst": "0.0.0.0/0"}]}},
         {"type": "portmap", "capabilities": {"portMappings": true}},
+        {"type": "firewall"},
         {"type": "bandwidth", "capabilities": {"bandwidth": true}}]});
     fs::write(conf.join("10-pods.conflist"), list.to_string()).unwrap();
     let pod = wait_for(&kubectl, "web", "is ready", is_ready);
@@ -150,8 +151,8 @@ fn cni_plugins() {
             count(&leased) == 0 && fs::read_dir(testbed.dir().join("data/cni"))?.next().is_none(),
             "not yet"
         );
-        let rules = testbed.try_sh("iptables-save -t nat")?;
-        anyhow::ensure!(!rules.contains("8082"), "{rules}");
+        let rules = testbed.try_sh("iptables-save")?;
+        anyhow::ensure!(!rules.contains("8082") && !rules.contains("10.99.0."), "{rules}");
         Ok(())
     });
 }

@@ -12,6 +12,59 @@ pub(super) struct ConfList {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) plugins: Vec<Map<String, Value>>,
+    /// Its plugins are not told to collect garbage.
+    #[serde(default)]
+    pub(super) disable_gc: bool,
+}
+
+/// The newest version of the specification that this runtime speaks.
+const NEWEST_VERSION: Version = Version(1, 1, 0);
+/// DEL is given the result of ADD since then.
+pub(super) const DEL_WITH_RESULT: Version = Version(0, 4, 0);
+/// STATUS and GC exist since then.
+pub(super) const STATUS_AND_GC: Version = Version(1, 1, 0);
+
+/// A version of the specification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(u16, u16, u16);
+
+impl Version {
+    /// libcni's forms: parts that are missing are 0, and a list that names no version has the first one.
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(0, 1, 0));
+        }
+        let parts: Result<Vec<u16>, _> = text.split('.').map(str::parse).collect();
+        match parts.as_deref() {
+            Ok([major]) => Ok(Self(*major, 0, 0)),
+            Ok([major, minor]) => Ok(Self(*major, *minor, 0)),
+            Ok([major, minor, micro]) => Ok(Self(*major, *minor, *micro)),
+            _ => Err(format!("its version {text:?} is not one of the CNI specification, such as 1.0.0")),
+        }
+    }
+}
+
+impl ConfList {
+    /// Whether its version is this one or a newer one.
+    pub(super) fn at_least(&self, version: Version) -> bool {
+        Version::parse(&self.version).is_ok_and(|own| own >= version)
+    }
+}
+
+/// The version that plugins are called with: the newest that both sides know of those that `cniVersions` offers, else
+/// `cniVersion`.
+fn version_of(whole: &Map<String, Value>) -> Result<String, String> {
+    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or("its versions must be texts");
+    let named = whole.get("cniVersion").map(text).transpose()?;
+    let offered = match whole.get("cniVersions") {
+        None => return named.map_or_else(|| Ok("0.1.0".to_owned()), |v| Version::parse(&v).map(|_| v)),
+        Some(Value::Array(all)) => all.iter().map(text).collect::<Result<Vec<_>, _>>()?,
+        Some(_) => return Err("cniVersions must be a list".to_owned()),
+    };
+    let all: Result<Vec<(Version, String)>, String> =
+        offered.into_iter().chain(named.clone()).map(|text| Ok((Version::parse(&text)?, text))).collect();
+    let known = all?.into_iter().filter(|(version, _)| *version <= NEWEST_VERSION).max();
+    Ok(known.map(|(_, text)| text).or(named).unwrap_or_else(|| "0.1.0".to_owned()))
 }
 
 /// Extensions of configuration files.
@@ -24,7 +77,9 @@ pub(super) const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
 pub(super) fn read(text: &str) -> Result<ConfList, String> {
     let whole: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let name = whole.get("name").and_then(Value::as_str).filter(|n| !n.is_empty()).ok_or("it has no name")?;
-    let version = whole.get("cniVersion").and_then(Value::as_str).unwrap_or("0.1.0");
+    let version = version_of(&whole)?;
+    // libcni takes the text too.
+    let disable_gc = whole.get("disableGC").is_some_and(|v| *v == Value::Bool(true) || *v == "true");
     let plugins = match whole.get("plugins") {
         Some(Value::Array(list)) => list
             .iter()
@@ -39,7 +94,7 @@ pub(super) fn read(text: &str) -> Result<ConfList, String> {
     if let Some(nameless) = plugins.iter().position(|p| type_of(p).is_none()) {
         return Err(format!("plugin {nameless} has no type"));
     }
-    Ok(ConfList { name: name.to_owned(), version: version.to_owned(), plugins })
+    Ok(ConfList { name: name.to_owned(), version, plugins, disable_gc })
 }
 
 /// The plugin's binary name; one that would leave the plugin directory is rejected.
@@ -68,6 +123,17 @@ pub(super) fn input(
         out.insert("prevResult".to_owned(), previous.clone());
     }
     Value::Object(out)
+}
+
+/// The same for garbage collection: `valid` are the sandboxes of all attachments that there are.
+pub(super) fn garbage_input(list: &ConfList, plugin: &Map<String, Value>, interface: &str, valid: &[String]) -> Value {
+    let mut out = input(list, plugin, &Map::new(), None);
+    let valid: Vec<Value> = valid.iter().map(|id| json!({"containerID": id, "ifname": interface})).collect();
+    // The second name is the one that the specification had by mistake; libcni sends both.
+    for name in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+        out[name] = json!(valid);
+    }
+    out
 }
 
 /// The runtimeConfig of a pod, by capability.
@@ -182,6 +248,39 @@ mod tests {
         );
         assert_eq!(all["bandwidth"], json!({"ingressRate": 1000, "ingressBurst": i32::MAX}));
         assert!(arguments(&request()).contains("K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=abc"));
+    }
+
+    /// libcni's cases of configurations with several versions, and of the settings around them.
+    #[test]
+    fn the_newest_common_version_is_spoken() {
+        let read = |rest: &str| read(&format!(r#"{{"name":"n","type":"t"{rest}}}"#));
+        for (rest, version) in [
+            ("", "0.1.0"),
+            (r#","cniVersion":"0.4.0""#, "0.4.0"),
+            (r#","cniVersion":"1.2.0""#, "1.2.0"),
+            (r#","cniVersions":["0.3.1","1.0.0","0.4.0"]"#, "1.0.0"),
+            (r#","cniVersions":["1.1.0","9.9.9"]"#, "1.1.0"),
+            (r#","cniVersion":"0.2.0","cniVersions":["0.1.0"]"#, "0.2.0"),
+            (r#","cniVersion":"0.4.0","cniVersions":["1.1.0"]"#, "1.1.0"),
+            (r#","cniVersion":"0.4.0","cniVersions":["9.9.9"]"#, "0.4.0"),
+        ] {
+            assert_eq!(read(rest).unwrap().version, version, "{rest}");
+        }
+        for wrong in [
+            r#","cniVersion":1"#,
+            r#","cniVersions":"1.0.0""#,
+            r#","cniVersions":[1]"#,
+            r#","cniVersion":"new""#,
+            r#","cniVersions":["1.0.0.0"]"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let newest = read(r#","cniVersion":"1.1.0","disableGC":"true""#).unwrap();
+        assert!(newest.at_least(STATUS_AND_GC) && newest.disable_gc);
+        let old = read(r#","cniVersion":"0.3.1""#).unwrap();
+        assert!(!old.at_least(DEL_WITH_RESULT) && !old.disable_gc);
+        let garbage = garbage_input(&newest, &newest.plugins[0], "eth0", &["abc".to_owned()]);
+        assert_eq!(garbage["cni.dev/valid-attachments"], json!([{"containerID": "abc", "ifname": "eth0"}]));
     }
 
     #[test]

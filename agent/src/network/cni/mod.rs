@@ -1,30 +1,32 @@
-//! Connects pods by CNI plugins. Each plugin's input and result are written to disk before and after the call, so that
-//! a pod can be disconnected after a crash at any point. The configuration is read again whenever its directories
-//! change. `config` is pure.
+//! Connects pods by CNI plugins, as libcni calls them. An attachment is written to disk before plugins are called and
+//! after, so that a pod can be disconnected after a crash at any point; and it holds the pod's network namespace until
+//! they have disconnected it, whatever becomes of the sandbox: what a plugin has made in there, or for it, only it knows.
+//! The configuration is read again whenever its directories change. `config` is pure.
 
+mod attachment;
 mod config;
+mod namespace;
+mod plugin;
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs,
     net::IpAddr,
-    os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
-    process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use serde_json::{Map, Value};
-use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{atomic_file, inotify::Watch};
+use windlass_kit::inotify::Watch;
 
 use super::{Attach, NetworkError, Readiness, links};
+use crate::keyed_lock::KeyedLock;
+use attachment::{Attachment, Opened, State, Store};
 use config::ConfList;
+use plugin::Target;
 
-/// Timeout of one call of a plugin; upstream's.
-const PLUGIN_TIMEOUT: Duration = Duration::from_secs(220);
 const INTERFACE: &str = "eth0";
 /// The directories are read this often even without inotify events.
 const POLL_INTERVAL: Duration = Duration::from_secs(20);
@@ -40,6 +42,8 @@ pub struct CniConfig {
     pub bin_dirs: Vec<PathBuf>,
     /// The attachments, one file per pod.
     pub state_dir: PathBuf,
+    /// Where namespaces of pods are held.
+    pub netns_dir: PathBuf,
 }
 
 impl CniConfig {
@@ -60,12 +64,26 @@ impl CniConfig {
     }
 
     /// Whether pods can be connected.
-    fn readiness(&self) -> Readiness {
+    async fn readiness(&self) -> Readiness {
         match self.configured() {
-            Ok(_) => Readiness::Ready,
+            Ok(list) => match self.status(&list).await {
+                Ok(()) => Readiness::Ready,
+                Err(error) => Readiness::not_ready(&error.to_string()),
+            },
             // Upstream's text, which people search for.
             Err(error) => Readiness::not_ready(&format!("cni config uninitialized: {error}")),
         }
+    }
+
+    /// Asks the plugins whether they can connect pods, if they can be asked.
+    async fn status(&self, list: &ConfList) -> Result<(), NetworkError> {
+        if list.at_least(config::STATUS_AND_GC) {
+            for plugin in &list.plugins {
+                let input = config::input(list, plugin, &Map::new(), None);
+                self.call("STATUS", plugin, &input, Target::default()).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits for a change of the directories.
@@ -97,47 +115,30 @@ impl CniConfig {
     }
 }
 
-/// The attachment of a pod: what its plugins were called with.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-struct Attachment {
-    pod_uid: String,
-    sandbox: String,
-    arguments: String,
-    list: ConfList,
-    capabilities: Map<String, Value>,
-    /// The result; `None` until the last plugin has returned.
-    result: Option<Value>,
-}
-
-/// A pod's attachment, and the lock under which its plugins are called.
-#[derive(Debug)]
-struct Entry {
-    attachment: Attachment,
-    lock: Arc<tokio::sync::Mutex<()>>,
-}
-
+/// The attachments of this node's pods.
 #[derive(Debug)]
 pub(super) struct Cni {
     config: CniConfig,
-    entries: Mutex<BTreeMap<String, Entry>>,
+    store: Store,
+    attachments: Mutex<BTreeMap<String, Attachment>>,
+    /// By pod: plugins are called for one thing of a pod at a time.
+    turns: KeyedLock<String>,
 }
 
 impl Cni {
     pub(super) fn open(config: CniConfig) -> Result<Self, NetworkError> {
         let dir = &config.state_dir;
-        let failed =
-            |e: io::Error| NetworkError::new(format!("the state of plugins in {} could not be read", dir.display()), e);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-        let mut entries = BTreeMap::new();
-        for entry in fs::read_dir(dir).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|e| e == "json")
-                && let Ok(one) = serde_json::from_slice::<Attachment>(&fs::read(&path).map_err(failed)?)
-            {
-                entries.insert(one.pod_uid.clone(), Entry { attachment: one, lock: Arc::default() });
-            }
+        let Opened { store, attachments, unreadable } = Store::open(dir).map_err(|e| {
+            NetworkError::new(format!("the state of plugins in {} could not be read", dir.display()), e)
+        })?;
+        for (file, error) in unreadable {
+            tracing::error!(
+                file = %file.display(), error,
+                "failed to read the network attachment of a pod; its plugins are not told when it is gone: remove its                  address and the file by hand"
+            );
         }
-        Ok(Self { config, entries: Mutex::new(entries) })
+        let attachments = attachments.into_iter().map(|one| (one.pod_uid.clone(), one)).collect();
+        Ok(Self { config, store, attachments: Mutex::new(attachments), turns: KeyedLock::default() })
     }
 
     /// Publishes the readiness of the network whenever it may have changed, until `shutdown`.
@@ -146,7 +147,11 @@ impl Cni {
             // Watched before reading, so that no change is missed.
             let dirs = [&self.config.conf_dir].into_iter().chain(&self.config.bin_dirs);
             let watches: Vec<Watch> = dirs.filter_map(|dir| Watch::new(dir, Watch::CONTENTS).ok()).collect();
-            publish(self.config.readiness());
+            let readiness = tokio::select! {
+                () = shutdown.cancelled() => return,
+                readiness = self.config.readiness() => readiness,
+            };
+            publish(readiness);
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.config.changed(&watches) => {}
@@ -155,93 +160,127 @@ impl Cni {
     }
 
     pub(super) fn pods(&self) -> Vec<String> {
-        self.entries().keys().cloned().collect()
+        self.attachments().keys().cloned().collect()
     }
 
     pub(super) fn addresses_of(&self, pod_uid: &str) -> Vec<IpAddr> {
-        self.entries()
-            .get(pod_uid)
-            .and_then(|k| k.attachment.result.as_ref())
-            .map(config::addresses)
-            .unwrap_or_default()
+        match self.attachment(pod_uid).as_ref().map(Attachment::state) {
+            Some(State::Added(result)) => config::addresses(result),
+            _ => Vec::new(),
+        }
     }
 
     pub(super) async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
-        match self.attachment(&request.pod_uid) {
-            Some(attachment) if attachment.sandbox == request.sandbox && attachment.result.is_some() => {
-                return Ok(self.addresses_of(&request.pod_uid));
+        let uid = &request.pod_uid;
+        let _turn = self.turns.lock(uid.clone()).await;
+        if let Some(attachment) = self.attachment(uid) {
+            if let State::Added(result) = attachment.state()
+                && attachment.sandbox == request.sandbox
+            {
+                if !namespace::is_held(&self.namespace_file(uid)) {
+                    // Made by a version that did not hold it.
+                    self.hold(&request)?;
+                }
+                return Ok(config::addresses(result));
             }
-            // An attachment of another sandbox, or an incomplete one.
-            Some(_) => self.detach(&request.pod_uid).await?,
-            None => {}
+            // An attachment of another sandbox, or one that did not come to its end.
+            self.delete(attachment).await?;
         }
-        let list = self.config.configured()?;
-        let mut attachment = Attachment {
-            pod_uid: request.pod_uid.clone(),
+        let attachment = Attachment {
+            pod_uid: uid.clone(),
             sandbox: request.sandbox.clone(),
             arguments: config::arguments(&request),
             capabilities: config::capabilities(&request),
-            list,
+            list: self.config.configured()?,
             result: None,
+            deleting: false,
         };
-        self.save(&attachment)?;
-        links::set_loopback_up(request.pid).await?;
-        let namespace = format!("/proc/{}/ns/net", request.pid);
-        let mut previous = None;
-        for plugin in &attachment.list.plugins {
-            let input = config::input(&attachment.list, plugin, &attachment.capabilities, previous.as_ref());
-            let answer = match self.call("ADD", plugin, &input, &attachment, &namespace).await {
-                Ok(answer) => answer,
-                Err(error) => {
-                    // Undo the plugins before it; what fails is retried with the next sandbox.
-                    if let Err(undo) = self.detach(&request.pod_uid).await {
-                        tracing::warn!(pod = request.pod_uid, %undo, "failed to undo incomplete network attachment; retrying with the next sandbox");
-                    }
-                    return Err(error);
+        self.save(attachment.clone())?;
+        let added = async {
+            self.hold(&request)?;
+            links::set_loopback_up(request.pid).await?;
+            self.add(&attachment).await
+        };
+        match added.await {
+            Ok((result, addresses)) => {
+                self.save(Attachment { result: Some(result), ..attachment })?;
+                Ok(addresses)
+            }
+            Err(error) => {
+                // What fails here is done again before the next sandbox is attached.
+                if let Err(undo) = self.delete(attachment).await {
+                    tracing::warn!(pod = request.pod_uid, %undo, "failed to undo incomplete network attachment; retrying with the next sandbox");
                 }
-            };
-            previous = Some(serde_json::from_slice(&answer).map_err(|e| {
-                NetworkError::new(
-                    format!("the result of the network plugin {:?} cannot be parsed", config::type_of(plugin)),
-                    e,
-                )
-            })?);
+                Err(error)
+            }
         }
-        attachment.result = previous;
-        self.save(&attachment)?;
-        let addresses = self.addresses_of(&request.pod_uid);
+    }
+
+    /// Calls all plugins; gives the last one's result and its addresses.
+    async fn add(&self, attachment: &Attachment) -> Result<(Value, Vec<IpAddr>), NetworkError> {
+        let mut result = Value::Null;
+        for plugin in &attachment.list.plugins {
+            let previous = Some(&result).filter(|r| !r.is_null());
+            let input = config::input(&attachment.list, plugin, &attachment.capabilities, previous);
+            let answer = self.call("ADD", plugin, &input, Some(attachment)).await?;
+            result = serde_json::from_slice(&answer).map_err(|e| {
+                let name = config::type_of(plugin).unwrap_or_default();
+                NetworkError::new(format!("the result of the network plugin {name:?} cannot be parsed"), e)
+            })?;
+        }
+        let addresses = config::addresses(&result);
         if addresses.is_empty() {
-            return Err(NetworkError::new(
-                "the network plugins gave the pod no address",
-                format!("list {:?}", attachment.list.name),
-            ));
+            let list = format!("list {:?}", attachment.list.name);
+            return Err(NetworkError::new("the network plugins gave the pod no address", list));
         }
-        Ok(addresses)
+        Ok((result, addresses))
     }
 
     pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        let Some(lock) = self.entries().get(pod_uid).map(|k| k.lock.clone()) else { return Ok(()) };
         // Concurrent callers wait here: the pod's network is removed when this returns.
-        let _guard = lock.lock().await;
-        let Some(attachment) = self.attachment(pod_uid) else { return Ok(()) };
-        self.undo(pod_uid, &attachment).await?;
-        self.entries().remove(pod_uid);
+        let _turn = self.turns.lock(pod_uid.to_owned()).await;
+        match self.attachment(pod_uid) {
+            Some(attachment) => self.delete(attachment).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Disconnects a pod, whose turn it is. Its namespace is given up, and the attachment forgotten, when all plugins have
+    /// succeeded.
+    async fn delete(&self, attachment: Attachment) -> Result<(), NetworkError> {
+        let attachment = Attachment { deleting: true, ..attachment };
+        self.save(attachment.clone())?;
+        let list = &attachment.list;
+        let result = attachment.result.as_ref().filter(|_| list.at_least(config::DEL_WITH_RESULT));
+        for plugin in list.plugins.iter().rev() {
+            let input = config::input(list, plugin, &attachment.capabilities, result);
+            self.call("DEL", plugin, &input, Some(&attachment)).await?;
+        }
+        let uid = &attachment.pod_uid;
+        let file = self.namespace_file(uid);
+        namespace::release(&file)
+            .map_err(|e| NetworkError::new(format!("the namespace {} could not be given up", file.display()), e))?;
+        self.store.remove(uid).map_err(|why| NetworkError::new("a network attachment could not be forgotten", why))?;
+        self.attachments().remove(uid);
         Ok(())
     }
 
-    async fn undo(&self, pod_uid: &str, attachment: &Attachment) -> Result<(), NetworkError> {
-        // The namespace may already be removed with its sandbox: DEL must work without it.
-        for plugin in attachment.list.plugins.iter().rev() {
-            let input = config::input(&attachment.list, plugin, &attachment.capabilities, attachment.result.as_ref());
-            self.call("DEL", plugin, &input, attachment, "").await?;
+    /// Tells the plugins which attachments there are, so that they free what belongs to none: those of the configured
+    /// list, which is what libcni does too.
+    pub(super) async fn collect_garbage(&self) -> Result<(), NetworkError> {
+        // Without a configuration nothing was attached, and pods are told why.
+        let Ok(list) = self.config.configured() else { return Ok(()) };
+        if list.disable_gc || !list.at_least(config::STATUS_AND_GC) {
+            return Ok(());
         }
-        let path = self.file(pod_uid);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(NetworkError::new(format!("{} could not be removed", path.display()), e))
-            }
-            _ => Ok(()),
+        let valid: Vec<String> = self.attachments().values().map(|one| one.sandbox.clone()).collect();
+        let mut first = Ok(());
+        for plugin in &list.plugins {
+            let input = config::garbage_input(&list, plugin, INTERFACE, &valid);
+            let done = self.call("GC", plugin, &input, None).await.map(drop);
+            first = first.and(done);
         }
+        first
     }
 
     async fn call(
@@ -249,134 +288,46 @@ impl Cni {
         command: &str,
         plugin: &Map<String, Value>,
         input: &Value,
-        attachment: &Attachment,
-        namespace: &str,
+        attachment: Option<&Attachment>,
     ) -> Result<Vec<u8>, NetworkError> {
-        let name = config::type_of(plugin).unwrap_or("");
-        let failed = |why: String| NetworkError::new(format!("the network plugin {name:?} failed at {command}"), why);
-        let bin_dir_names = self.config.bin_dir_names();
-        let program =
-            self.config.program(name).ok_or_else(|| failed(format!("it is not in {}", bin_dir_names.join(" or "))))?;
-        let mut process = tokio::process::Command::new(program);
-        process
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("CNI_COMMAND", command)
-            .env("CNI_CONTAINERID", &attachment.sandbox)
-            .env("CNI_NETNS", namespace)
-            .env("CNI_IFNAME", INTERFACE)
-            .env("CNI_ARGS", &attachment.arguments)
-            .env("CNI_PATH", bin_dir_names.join(":"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        let run = async {
-            let mut child = process.spawn()?;
-            if let Some(mut stdin) = child.stdin.take() {
-                stdin.write_all(input.to_string().as_bytes()).await?;
-            }
-            child.wait_with_output().await
-        };
-        let output = tokio::time::timeout(PLUGIN_TIMEOUT, run).await;
-        let output = output
-            .map_err(|_| failed(format!("no answer within {} s", PLUGIN_TIMEOUT.as_secs())))?
-            .map_err(|e| failed(e.to_string()))?;
-        if output.status.success() {
-            return Ok(output.stdout);
-        }
-        let message =
-            config::error(&output.stdout).unwrap_or_else(|| String::from_utf8_lossy(&output.stderr).trim().to_owned());
-        Err(failed(message))
+        // Empty only if the machine has been started anew since: the namespace has gone with the old one.
+        let namespace = attachment.map(|one| self.namespace_file(&one.pod_uid)).filter(|file| namespace::is_held(file));
+        let namespace = namespace.unwrap_or_default();
+        let target = attachment.map(|one| Target {
+            sandbox: &one.sandbox,
+            arguments: &one.arguments,
+            namespace: &namespace,
+            interface: INTERFACE,
+        });
+        self.config.call(command, plugin, input, target.unwrap_or_default()).await
     }
 
-    fn file(&self, pod_uid: &str) -> PathBuf {
-        self.config.state_dir.join(format!("{pod_uid}.json"))
+    fn namespace_file(&self, pod_uid: &str) -> PathBuf {
+        self.config.netns_dir.join(format!("cni-{pod_uid}"))
     }
 
-    fn save(&self, attachment: &Attachment) -> Result<(), NetworkError> {
-        let path = self.file(&attachment.pod_uid);
-        let written = serde_json::to_vec(attachment)
-            .map_err(io::Error::from)
-            .and_then(|text| atomic_file::write(&path, &text, 0o600));
-        written.map_err(|e| NetworkError::new(format!("{} could not be written", path.display()), e))?;
-        let mut entries = self.entries();
-        let lock = entries.get(&attachment.pod_uid).map(|k| k.lock.clone()).unwrap_or_default();
-        entries.insert(attachment.pod_uid.clone(), Entry { attachment: attachment.clone(), lock });
+    fn hold(&self, request: &Attach) -> Result<(), NetworkError> {
+        let file = self.namespace_file(&request.pod_uid);
+        namespace::hold(request.pid, &file).map_err(|e| {
+            NetworkError::new(format!("the pod's network namespace could not be held at {}", file.display()), e)
+        })
+    }
+
+    fn save(&self, attachment: Attachment) -> Result<(), NetworkError> {
+        let saved = self.store.save(&attachment);
+        saved.map_err(|why| NetworkError::new("a network attachment could not be recorded", why))?;
+        self.attachments().insert(attachment.pod_uid.clone(), attachment);
         Ok(())
     }
 
     fn attachment(&self, pod_uid: &str) -> Option<Attachment> {
-        self.entries().get(pod_uid).map(|k| k.attachment.clone())
+        self.attachments().get(pod_uid).cloned()
     }
 
-    fn entries(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn attachments(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Attachment>> {
+        self.attachments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_network_is_configured_once_its_plugins_are_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let (conf, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
-        let config = CniConfig { conf_dir: conf.clone(), bin_dirs: vec![bin.clone()], state_dir: "/nowhere".into() };
-        let why = || config.configured().unwrap_err().to_string();
-        assert!(why().contains("No such file"), "{}", why());
-        for folder in [&conf, &bin] {
-            fs::create_dir(folder).unwrap();
-        }
-        fs::write(conf.join("README"), "not a configuration").unwrap();
-        assert!(why().ends_with("there is no file that ends in .conf, .conflist or .json"), "{}", why());
-        fs::write(
-            conf.join("10-first.conflist"),
-            r#"{"name":"first","plugins":[{"type":"bridge"},{"type":"portmap"}]}"#,
-        )
-        .unwrap();
-        fs::write(bin.join("bridge"), "").unwrap();
-        assert!(why().contains(r#"10-first.conflist: the plugin "portmap" is not in"#), "{}", why());
-        fs::write(conf.join("20-second.conf"), r#"{"name":"second","type":"bridge"}"#).unwrap();
-        assert!(why().contains("10-first.conflist"), "no other takes the place of the first: {}", why());
-        fs::write(bin.join("portmap"), "").unwrap();
-        assert_eq!(config.configured().unwrap().name, "first");
-        // Written in place.
-        fs::write(conf.join("10-first.conflist"), r#"{"name":"first","plugins":[{"type":"bri"#).unwrap();
-        assert!(why().contains("10-first.conflist: EOF"), "{}", why());
-        fs::remove_file(conf.join("10-first.conflist")).unwrap();
-        assert_eq!(config.configured().unwrap().name, "second");
-    }
-
-    #[tokio::test]
-    async fn changes_of_the_directories_are_published() {
-        let dir = tempfile::tempdir().unwrap();
-        let (conf, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
-        fs::create_dir(&bin).unwrap();
-        fs::write(bin.join("bridge"), "").unwrap();
-        let config = CniConfig { conf_dir: conf.clone(), bin_dirs: vec![bin], state_dir: dir.path().join("state") };
-        let (publish, mut published) = tokio::sync::mpsc::unbounded_channel();
-        let (cni, stop) = (Cni::open(config).unwrap(), CancellationToken::new());
-        let following = tokio::spawn({
-            let stop = stop.clone();
-            async move { cni.watch(|readiness| publish.send(readiness).unwrap(), stop).await }
-        });
-        let mut next = async |ready: bool| {
-            let until = async { while (published.recv().await.unwrap() == Readiness::Ready) != ready {} };
-            tokio::time::timeout(Duration::from_secs(15), until).await.expect("nothing was told");
-        };
-        next(false).await;
-        fs::create_dir(&conf).unwrap();
-        fs::write(conf.join("10-a.conf"), r#"{"name":"a","type":"bridge"}"#).unwrap();
-        next(true).await;
-        fs::write(conf.join("10-a.conf"), "{").unwrap();
-        next(false).await;
-        fs::write(conf.join("10-a.conf"), r#"{"name":"a","type":"bridge"}"#).unwrap();
-        next(true).await;
-        fs::remove_file(conf.join("10-a.conf")).unwrap();
-        next(false).await;
-        stop.cancel();
-        following.await.unwrap();
-    }
-}
+mod tests;

@@ -88,7 +88,7 @@ impl EngineWatcher {
         let listed = self.engine.list().await?;
         let details = if self.first { self.inspect_all(&listed).await? } else { Vec::new() };
         self.first = false;
-        let version = info.version.clone();
+        let (version, api) = (info.version.clone(), info.api.clone());
         let _ = self.info.send(info);
         // Events of images were lost while Docker was away.
         let listed = [EngineEvent::ImagesChanged, EngineEvent::Listed(listed, details)];
@@ -97,7 +97,7 @@ impl EngineWatcher {
         }
         let up = Health::Up { version: version.clone() };
         if self.health.send_replace(up.clone()) != up {
-            tracing::info!(version, "Docker answers");
+            tracing::info!(version, api, "Docker answers");
         }
         let (mut relist, mut ping) = (later_interval(RELIST_INTERVAL).await, later_interval(PING_INTERVAL).await);
         let mut listed_at = Instant::now();

@@ -256,18 +256,27 @@ impl PodContext {
         reason: &str,
         message: impl Into<String>,
     ) {
-        let field_path = container.map(|name| {
-            let spec = pod.spec.as_ref();
-            let init = spec.is_some_and(|s| spec::init_containers(s).iter().any(|c| c.name == name));
-            let ephemeral = spec.is_some_and(|s| s.ephemeral_containers.iter().flatten().any(|c| c.name == name));
-            let list = match (init, ephemeral) {
-                (true, _) => "initContainers",
-                (_, true) => "ephemeralContainers",
-                _ => "containers",
-            };
-            format!("spec.{list}{{{name}}}")
-        });
-        let object = ObjectReference { field_path, ..pod.object_ref(&()) };
-        self.recorder.record(&object, severity, reason, message);
+        self.recorder.record(&object_of(pod, container), severity, reason, message);
     }
+
+    /// Records how far something of a pod, or of one of its containers, is.
+    pub(crate) fn progress(&self, pod: &Pod, container: Option<&str>, reason: &str, message: String) {
+        self.recorder.record_progress(&object_of(pod, container), reason, message);
+    }
+}
+
+/// A pod, or one of its containers, as events name it.
+fn object_of(pod: &Pod, container: Option<&str>) -> ObjectReference {
+    let field_path = container.map(|name| {
+        let spec = pod.spec.as_ref();
+        let init = spec.is_some_and(|s| spec::init_containers(s).iter().any(|c| c.name == name));
+        let ephemeral = spec.is_some_and(|s| s.ephemeral_containers.iter().flatten().any(|c| c.name == name));
+        let list = match (init, ephemeral) {
+            (true, _) => "initContainers",
+            (_, true) => "ephemeralContainers",
+            _ => "containers",
+        };
+        format!("spec.{list}{{{name}}}")
+    });
+    ObjectReference { field_path, ..pod.object_ref(&()) }
 }

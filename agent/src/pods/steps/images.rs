@@ -129,7 +129,9 @@ impl ImageRequest<'_> {
                 let progress = context.node.images.progress();
                 let words = progress.borrow().values().find(|p| p.image == image).map(images::PullProgress::summary);
                 let message = format!("Pulling image {image:?}: {}", words.unwrap_or_default());
-                self.event(Severity::Normal, "Pulling", message);
+                if !self.about.ahead {
+                    context.progress(self.pod, self.about.container, "Pulling", message);
+                }
             });
             let pulled = pull.await?;
             Ok::<_, EngineError>(context.node.engine.image(image).await?.map(|found| (found, pulled)))

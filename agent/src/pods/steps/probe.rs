@@ -100,13 +100,15 @@ async fn run_probe(context: &PodContext, target: &ContainerRef, probe: &Probe) -
             Err(_) => result.await,
         };
     }
+    if let Some(action) = &probe.grpc {
+        // It says itself what it did not get to in time.
+        return prober::grpc(container, action, timeout).await;
+    }
     let result = async {
         if let Some(action) = &probe.http_get {
             prober::http_get(container, action, PROBE_USER_AGENT).await
         } else if let Some(action) = &probe.tcp_socket {
             prober::tcp(container, action).await
-        } else if let Some(action) = &probe.grpc {
-            prober::grpc(container, action).await
         } else {
             ProbeResult::Unknown("missing probe handler".to_owned())
         }

@@ -226,7 +226,8 @@ fn host_ports(pod: &Pod) -> (Vec<HostPort>, Vec<&ContainerPort>) {
     (ports, lasting().filter(|port| address(port).is_err()).collect())
 }
 
-/// Removes a sandbox without grace, for its process has nothing to save, and detaches its network meanwhile.
+/// Removes a sandbox without grace, for its process has nothing to save, and detaches its network: plugins before, since
+/// they undo what they did while it is there; the built-in one meanwhile.
 pub(crate) async fn remove_sandbox(context: Arc<PodContext>, id: String, detach: Option<String>) -> Outcome {
     let failed = |message: String| StepError::new(reasons::KILL_POD_SANDBOX_ERROR, message);
     let detached = async {
@@ -238,8 +239,16 @@ pub(crate) async fn remove_sandbox(context: Arc<PodContext>, id: String, detach:
         let _permit = context.engine_calls.acquire().await;
         context.node.engine.remove(&id).await.map_err(|e| StepError::of(reasons::KILL_POD_SANDBOX_ERROR, &e))
     };
-    let (detached, removed) = tokio::join!(detached, removed);
-    Outcome::Removed { id, result: detached.and(removed) }
+    let result = if context.node.network.precedes_removal() {
+        match detached.await {
+            Ok(()) => removed.await,
+            Err(error) => Err(error),
+        }
+    } else {
+        let (detached, removed) = tokio::join!(detached, removed);
+        detached.and(removed)
+    };
+    Outcome::Removed { id: id.clone(), result }
 }
 
 #[cfg(test)]

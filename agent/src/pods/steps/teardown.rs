@@ -13,6 +13,9 @@ const TEARDOWN_CONCURRENCY: usize = 16;
 /// Stops all containers of pods with their grace periods, and removes them with their logs and cgroups. Volumes and
 /// addresses are the caller's. Gives every problem instead of stopping at the first.
 pub async fn teardown(engine: &Engine, config: &Config) -> Vec<String> {
+    if let Err(error) = engine.negotiate().await {
+        return vec![error.to_string()];
+    }
     let listed = match engine.list().await {
         Ok(listed) => listed,
         Err(error) => return vec![error.to_string()],

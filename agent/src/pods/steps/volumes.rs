@@ -29,7 +29,7 @@ pub(crate) async fn prepare_volume(
         image = images::of_volume(&context, &pod, &volume) => image,
         () = cancelled.cancelled() => return Outcome::Cancelled,
     };
-    let mounted_by_engine = context.engine_health.borrow().mounts_images();
+    let mounted_by_engine = context.node.engine.mounts_images();
     let result = match image {
         Ok(id) => {
             let image = id.map(|id| VolumeImage { id, mounted_by_engine });

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::session::{ExitStatus, Output, Session, Size};
 use crate::engine::{
-    Engine,
+    Engine, EngineError,
     exec_attach::{Process, Streams},
     hijack::{Chunk, OutputReader},
 };
@@ -36,13 +36,27 @@ pub(super) async fn run(
     shutdown: &CancellationToken,
 ) {
     let Session { stdin, sizes, output, client_gone } = session;
-    let mut attached = match engine.attach(&process, streams).await {
-        Ok(attached) => attached,
+    let joined = async {
+        let attached = engine.attach(&process, streams).await?;
+        let has_exited = has_exited(&engine, &process).await;
+        Ok::<_, EngineError>((attached, has_exited))
+    };
+    let joined = tokio::select! {
+        joined = joined => joined,
+        () = shutdown.cancelled() => return,
+        () = client_gone.cancelled() => {
+            // It is a child of `shutdown`.
+            if !shutdown.is_cancelled() {
+                abandon(&engine, &process, streams).await;
+            }
+            return;
+        }
+    };
+    let mut attached = match joined {
+        Ok((_, true)) => return send_status(&output, ExitStatus::Done).await,
+        Ok((attached, false)) => attached,
         Err(error) => return send_status(&output, ExitStatus::Failed(error.to_string())).await,
     };
-    if has_exited(&engine, &process).await {
-        return send_status(&output, ExitStatus::Done).await;
-    }
     let input = tokio::spawn(copy_stdin(stdin, attached.input));
     let resizing = streams.tty.then(|| tokio::spawn(resize_terminal(engine.clone(), process.clone(), sizes)));
     if let Some(ended) = copy_output(&mut attached.output, &output, &client_gone).await {
@@ -111,6 +125,15 @@ async fn copy_output(
             () = client_gone.cancelled() => return None,
             sent = output.send(frame) => if sent.is_err() { return None },
         }
+    }
+}
+
+/// Terminates a command whose client is gone before Docker has said that it runs: Docker may start it all the same.
+async fn abandon(engine: &Engine, process: &Process, streams: Streams) {
+    if let Process::Command { exec, container } = process
+        && (streams.tty || streams.stdin)
+    {
+        engine.kill_command(exec, container).await;
     }
 }
 
@@ -218,6 +241,26 @@ mod tests {
             let signalled = asked.lock().unwrap().iter().any(|line| line.contains("/exec/e1/json"));
             assert_eq!(signalled, !agent_ends, "{:?}", asked.lock().unwrap());
         }
+    }
+
+    /// A Docker that takes the request and never answers.
+    #[tokio::test]
+    async fn a_client_that_leaves_does_not_wait_for_docker() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("docker.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let engine = Engine::new(&socket.to_string_lossy(), std::sync::Arc::default()).unwrap();
+        let (output, mut received) = mpsc::channel(4);
+        let (_, sizes) = watch::channel(None);
+        let client_gone = CancellationToken::new();
+        let session = Session { stdin: None, sizes, output, client_gone: client_gone.clone() };
+        let streams = Streams { stdin: false, stdout: true, stderr: true, tty: false };
+        let process = Process::Command { exec: "0e".to_owned(), container: "0a".to_owned() };
+        let running = tokio::spawn(async move { run(engine, process, streams, session, &CancellationToken::new()).await });
+        let _asked = listener.accept().await.unwrap();
+        client_gone.cancel();
+        running.await.unwrap();
+        assert!(received.recv().await.is_none());
     }
 
     /// Docker's answers when a container exits before it is attached to: it attaches all the same, and says nothing.

@@ -40,7 +40,7 @@ use self::{
     negotiate::{Upgrade, UpgradeError, refuse},
     session::{Activity, RequestedStreams},
 };
-use super::{ServerState, known_pod, logs::container_exit};
+use super::{ServerState, known_pod};
 use crate::{
     engine::{
         EngineError,
@@ -304,7 +304,7 @@ async fn forward_ports(
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let pod = port_forward::Pod { name: format!("{}/{}, uid {uid}", path.namespace, path.pod).into(), network };
     let tasks = state.streaming.tasks.clone();
-    let sandbox_ended = container_exit(state.engine.clone(), state.containers.clone(), sandbox);
+    let sandbox_ended = state.exits.clone().of_container(state.engine.clone(), sandbox);
     Ok(state.streaming.upgrade_connection(
         &upgrade,
         protocol,

@@ -1,6 +1,8 @@
 //! Handlers of probes and hooks: runs a command in a container, or connects to one of its ports, always in bounded
 //! time. Upstream's `pkg/probe`.
 
+mod grpc;
+
 use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     sync::Arc,
@@ -10,16 +12,18 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use k8s_openapi::{
-    api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, Probe, TCPSocketAction},
+    api::core::v1::{Container, ExecAction, HTTPGetAction, Probe, TCPSocketAction},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use rustls::SignatureScheme;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use url::{Position, Url};
-use windlass_kit::{blocking::PROBE_NAMES, duration, serve::headers, unverified_tls};
+use windlass_kit::{blocking::PROBE_NAMES, serve::headers, unverified_tls};
+
+pub(crate) use grpc::grpc;
 
 use crate::{engine::Engine, go_text::go_text};
 
@@ -79,7 +83,7 @@ pub(crate) fn late(target: ProbeTarget<'_>, probe: &Probe, limit: Duration) -> S
     } else if let Some(action) = &probe.tcp_socket {
         format!("dial tcp {}: i/o timeout", at(&action.port, action.host.as_deref()))
     } else {
-        format!("timeout: health rpc did not complete within {}", duration::format(limit))
+        grpc::late(limit)
     }
 }
 
@@ -347,87 +351,6 @@ const SIGNATURE_SCHEMES: [SignatureScheme; 12] = [
     SignatureScheme::RSA_PKCS1_SHA1,
     SignatureScheme::ECDSA_SHA1_Legacy,
 ];
-
-/// Calls the gRPC health service; a success when it is SERVING.
-pub(crate) async fn grpc(target: ProbeTarget<'_>, action: &GRPCAction) -> ProbeResult {
-    let (host, port) = match (host(target, None), port_number(target, &IntOrString::Int(action.port))) {
-        (Ok(host), Ok(port)) => (host, port),
-        (Err(why), _) | (_, Err(why)) => return ProbeResult::Unknown(why),
-    };
-    let checked = async {
-        let stream = connect(&host, port).await?;
-        let failed = |e: hyper::Error| format!("error: health rpc probe failed: {e}");
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(failed)?;
-        let request = Request::post(format!("http://{host}:{port}/grpc.health.v1.Health/Check"))
-            .header(header::CONTENT_TYPE, "application/grpc")
-            .header(header::TE, "trailers")
-            .header(header::USER_AGENT, PROBE_USER_AGENT)
-            .body(Full::new(check_request(action.service.as_deref().unwrap_or(""))))
-            .map_err(|e| e.to_string())?;
-        let driver = tokio::spawn(connection);
-        let checked = async {
-            let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
-            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|e| e.to_string())?;
-            let of = |all: &http::HeaderMap, name: &str| {
-                all.contains_key(name).then(|| headers::shown(all, name).into_owned())
-            };
-            let trailer = |name: &str| body.trailers().and_then(|t| of(t, name)).or_else(|| of(&head.headers, name));
-            let (status, message) = (trailer("grpc-status"), trailer("grpc-message").unwrap_or_default());
-            Ok::<_, String>((status, message, body.to_bytes()))
-        };
-        let response = checked.await;
-        driver.abort();
-        let (status, message, body) = response?;
-        match status.as_deref() {
-            Some("0") => match serving_status(&body) {
-                Some(1) => Ok(ProbeResult::Success),
-                other => {
-                    let word = match other {
-                        Some(2) => "NOT_SERVING",
-                        Some(3) => "SERVICE_UNKNOWN",
-                        _ => "UNKNOWN",
-                    };
-                    Ok(ProbeResult::Failure(format!("service unhealthy (responded with \"{word}\")")))
-                }
-            },
-            Some("12") => {
-                Err("error: this server does not implement the grpc health protocol (grpc.health.v1.Health)".to_owned())
-            }
-            Some(code) => Err(format!("error: health rpc probe failed: status {code}: {message}")),
-            None => Err("error: health rpc probe failed: the answer has no status".to_owned()),
-        }
-    };
-    checked.await.unwrap_or_else(ProbeResult::Failure)
-}
-
-/// `HealthCheckRequest` with field 1, the service's name, in gRPC's frame.
-fn check_request(service: &str) -> Bytes {
-    let mut message = Vec::new();
-    if !service.is_empty() {
-        message.push(0x0a);
-        let mut left = service.len();
-        while left >= 0x80 {
-            message.push((left & 0x7f) as u8 | 0x80);
-            left >>= 7;
-        }
-        message.push(left as u8);
-        message.extend(service.as_bytes());
-    }
-    let mut frame = vec![0];
-    frame.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
-    frame.extend(message);
-    frame.into()
-}
-
-/// Field 1 of `HealthCheckResponse`: 1 is SERVING; absent is 0.
-fn serving_status(frame: &[u8]) -> Option<u8> {
-    match frame.get(5..)? {
-        [] => Some(0),
-        [0x08, status, ..] => Some(*status),
-        _ => None,
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -175,14 +175,6 @@ async fn a_probe_takes_any_certificate() {
 }
 
 #[test]
-fn health_messages() {
-    assert_eq!(check_request("").as_ref(), [0, 0, 0, 0, 0]);
-    assert_eq!(check_request("ab").as_ref(), [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
-    assert_eq!(check_request(&"x".repeat(200)).len(), 5 + 3 + 200);
-    assert_eq!([&[0, 0, 0, 0, 2, 8, 1][..], &[0, 0, 0, 0, 0], &[0]].map(serving_status), [Some(1), Some(0), None]);
-}
-
-#[test]
 fn ports_by_number_and_name() {
     let container: Container =
         serde_json::from_str(r#"{"name":"c","ports":[{"name":"web","containerPort":8080}]}"#).unwrap();
