@@ -173,7 +173,7 @@ async fn known_loads_are_measured_within_five_percent() {
         let row = |usage: &Usage| {
             let snapshot = usage.snapshot();
             let row = snapshot.rows.iter().find(|row| row.target.container_id == busy.container_id).expect("row");
-            (row.sample.mono_ns, row.sample.cpu.usage_ns, row.usage_nano_cores)
+            (row.sample.moment.mono_ns, row.sample.cpu.usage_ns, row.usage_nano_cores)
         };
         usage.refresh().await;
         let (from, used, _) = row(&usage);

@@ -199,7 +199,7 @@ pub fn node_usage(
 
 fn usage_of(sample: &Sample, cpu_nano: Option<u64>) -> UsageSample {
     UsageSample {
-        at_ms: sample.at.as_millisecond(),
+        at_ms: sample.moment.wall.as_millisecond(),
         cpu_nano,
         memory_bytes: sample.memory.working_set_bytes(),
         rx_bytes: sample.network.iter().map(|i| i.rx_bytes).sum(),

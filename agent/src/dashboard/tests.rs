@@ -6,6 +6,7 @@ use windlass_cadvisor::{
     history::Point,
     model::{BlockDevice, Cpu, Interface, InterfaceName, Limits, Memory, Node},
 };
+use windlass_kit::moment::Moment;
 
 use super::*;
 
@@ -32,7 +33,7 @@ fn sample(memory: u64) -> Sample {
         memory: Memory { usage_bytes: memory + 10, inactive_file_bytes: 10, ..Memory::default() },
         block: vec![BlockDevice { major: 8, minor: 0, read_bytes: 3, write_bytes: 4, reads: 1, writes: 1 }],
         network: vec![interface],
-        ..Sample::empty(at(0), 0)
+        ..Sample::empty(Moment { wall: at(0), mono_ns: 0 })
     }
 }
 
@@ -61,8 +62,7 @@ fn row(name: &str, started: i64, memory: u64, rate: Option<u64>) -> Arc<Row> {
 
 fn snapshot(rows: Vec<Arc<Row>>, pods: BTreeMap<Arc<str>, Arc<Row>>) -> Snapshot {
     Snapshot {
-        at: at(0),
-        mono_ns: 0,
+        moment: Moment { wall: at(0), mono_ns: 0 },
         machine: Arc::default(),
         node: Node {
             sample: sample(1000),

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use windlass_kit::moment::Moment;
+
 use super::*;
 use crate::{
     config::Target,
@@ -18,7 +20,7 @@ fn no_rows(config: &Config) -> Snapshot {
 
 /// A container of a pod that has used so much CPU time.
 fn row(id: &str, uid: &str, usage_ns: u64) -> Arc<Row> {
-    let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+    let mut sample = Sample::empty(Moment::ZERO);
     sample.cpu.usage_ns = usage_ns;
     let target = Target { container_id: id.to_owned(), pod_uid: uid.to_owned(), ..Target::default() };
     Arc::new(Row {

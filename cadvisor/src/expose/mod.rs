@@ -58,7 +58,7 @@ impl Pod<'_> {
     fn total(&self) -> Option<PodTotal> {
         let first = self.rows().next()?;
         let mut total = PodTotal {
-            at: first.sample.at,
+            at: first.sample.moment.wall,
             cpu: Cpu::default(),
             memory: Memory::default(),
             usage_nano_cores: None,
@@ -66,7 +66,7 @@ impl Pod<'_> {
             limit_bytes: None,
         };
         for row in self.rows() {
-            total.at = total.at.max(row.sample.at);
+            total.at = total.at.max(row.sample.moment.wall);
             total.processes = total.processes.saturating_add(row.sample.pids.processes);
             total.cpu.usage_ns = total.cpu.usage_ns.saturating_add(row.sample.cpu.usage_ns);
             let memory = &row.sample.memory;
@@ -89,7 +89,7 @@ impl Pod<'_> {
         total.limit_bytes =
             self.containers.iter().map(|row| row.limits.memory_bytes).sum::<Option<u64>>().filter(|limit| *limit > 0);
         if let Some(own) = self.own {
-            total.at = own.sample.at;
+            total.at = own.sample.moment.wall;
             total.cpu = own.sample.cpu;
             total.memory = own.sample.memory;
             total.usage_nano_cores = own.usage_nano_cores;

@@ -33,7 +33,7 @@ fn container_families(page: &mut Text, pods: &[Pod<'_>]) {
         for pod in pods {
             for row in pod.containers.iter().copied().filter(live) {
                 if let Some(value) = value(row) {
-                    let at = timed.then(|| row.sample.at.as_millisecond());
+                    let at = timed.then(|| row.sample.moment.wall.as_millisecond());
                     let labels = [
                         ("container", row.target.container_name.as_str()),
                         ("namespace", pod.namespace),
@@ -90,7 +90,7 @@ fn container_families(page: &mut Text, pods: &[Pod<'_>]) {
 }
 
 fn node_families(page: &mut Text, node: &Node) {
-    let at = Some(node.sample.at.as_millisecond());
+    let at = Some(node.sample.moment.wall.as_millisecond());
     page.family("node_cpu_usage_seconds_total", "[STABLE] CPU time that the node has used, in seconds", Kind::Counter);
     page.sample_at("node_cpu_usage_seconds_total", &[], seconds(node.sample.cpu.usage_ns), at);
     page.family(

@@ -229,7 +229,7 @@ fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
     let (snapshot, storage) = (&view.snapshot, &view.storage);
     let (node, machine) = (&snapshot.node, &snapshot.machine);
     let sample = &node.sample;
-    let time = Time(sample.at);
+    let time = Time(sample.moment.wall);
     let pressure = shown(&sample.pressure, full);
     let image_fs = storage.images.map(|space| {
         let mut stats = whole(&space);
@@ -275,12 +275,12 @@ fn system(view: &View, pods: &[Pod<'_>]) -> Vec<ContainerStats> {
             name: row.name.clone(),
             start_time: Time(row.started_at),
             cpu: Some(CpuStats {
-                time: Time(row.at),
+                time: Time(row.moment.wall),
                 usage_nano_cores: row.usage_nano_cores,
                 usage_core_nano_seconds: row.cpu.usage_ns,
                 psi: None,
             }),
-            memory: Some(memory(Time(row.at), &row.memory, None, None)),
+            memory: Some(memory(Time(row.moment.wall), &row.memory, None, None)),
             io: None,
             rootfs: None,
             logs: None,
@@ -341,7 +341,8 @@ fn pod_stats(pod: &Pod<'_>, storage: &Storage, full: bool) -> PodStats {
         }),
         memory: total.map(|total| memory(Time(total.at), &total.memory, total.limit_bytes, pressure.memory)),
         io: total.zip(pressure.io).map(|(total, io)| IoStats { time: Time(total.at), psi: psi(io) }),
-        network: sandbox.map(|row| network(Time(row.sample.at), &row.sample.network, InterfaceName::new(b"eth0"))),
+        network: sandbox
+            .map(|row| network(Time(row.sample.moment.wall), &row.sample.network, InterfaceName::new(b"eth0"))),
         volume: if full { volumes(pod, storage) } else { Vec::new() },
         ephemeral_storage: full.then(|| ephemeral(pod, storage)).flatten(),
         process_stats: total.filter(|_| full).map(|total| ProcessStats { process_count: total.processes }),
@@ -355,7 +356,7 @@ fn pod_stats(pod: &Pod<'_>, storage: &Storage, full: bool) -> PodStats {
 
 fn container(row: &Row, storage: &Storage, full: bool) -> ContainerStats {
     let sample = &row.sample;
-    let time = Time(sample.at);
+    let time = Time(sample.moment.wall);
     let pressure = shown(&sample.pressure, full);
     let size = storage.containers.get(&row.target.container_id);
     ContainerStats {

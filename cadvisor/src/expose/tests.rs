@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use windlass_kit::prometheus::Format;
+use windlass_kit::{moment::Moment, prometheus::Format};
 
 use super::*;
 use crate::{
@@ -37,7 +37,7 @@ fn row(root: &Path, target: Target, usage_nano_cores: Option<u64>, second: i64) 
     let mut files = ContainerFiles::open(root, &layout, &target, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
     let slow = files.slow(root, &mut buffer);
-    let mut sample = Sample::empty(at(second), 0);
+    let mut sample = Sample::empty(Moment { wall: at(second), mono_ns: 0 });
     files.read(true, &crate::source::Totals::default(), &mut buffer, &mut sample).unwrap();
     Row {
         cgroup: Arc::from(files.cgroup.as_str()),
@@ -91,7 +91,7 @@ pub(crate) fn view(tree: Tree) -> View {
     sandbox.cgroup = Arc::from(sandbox.cgroup.replace(CONTAINER, &"a".repeat(64)));
     let (files, mut buffer) = (MachineFiles::open(root, Some(&layout)), Buffer::new());
     let totals = files.totals(&mut buffer);
-    let mut node = files.read(&totals, &mut buffer, Sample::empty(at(2), 0));
+    let mut node = files.read(&totals, &mut buffer, Sample::empty(Moment { wall: at(2), mono_ns: 0 }));
     node.usage_nano_cores = Some(612_000_000);
     let space = Filesystem {
         at: at(-20),
@@ -112,8 +112,7 @@ pub(crate) fn view(tree: Tree) -> View {
     let mut machine = machine(root, jiff::Timestamp::UNIX_EPOCH);
     machine.os_version = "Debian GNU/Linux 12 (bookworm)".to_owned();
     let snapshot = Snapshot {
-        at: at(2),
-        mono_ns: 0,
+        moment: Moment { wall: at(2), mono_ns: 0 },
         machine: Arc::new(machine),
         node,
         rows: vec![Arc::new(sandbox), Arc::new(busy)],
@@ -121,8 +120,7 @@ pub(crate) fn view(tree: Tree) -> View {
         system: vec![SystemRow {
             name: "kubelet".to_owned(),
             started_at: at(-3000),
-            at: at(1),
-            mono_ns: 0,
+            moment: Moment { wall: at(1), mono_ns: 0 },
             cpu: Cpu { usage_ns: 3_000_000_000, ..Cpu::default() },
             memory: Memory { usage_bytes: 30_000_000, rss_bytes: 30_000_000, faults: 8000, ..Memory::default() },
             usage_nano_cores: Some(2_000_000),

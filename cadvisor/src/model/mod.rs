@@ -5,6 +5,8 @@ mod process;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+use windlass_kit::moment::Moment;
+
 use crate::config::Target;
 pub use machine::{Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode};
 pub use process::Process;
@@ -210,10 +212,8 @@ pub struct Interface {
 /// One sample of a cgroup.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Wall clock.
-    pub at: jiff::Timestamp,
-    /// Monotonic clock, for rates.
-    pub mono_ns: u64,
+    /// When it was read.
+    pub moment: Moment,
     /// CPU.
     pub cpu: Cpu,
     /// Memory.
@@ -231,10 +231,9 @@ pub struct Sample {
 impl Sample {
     /// An empty sample of this time.
     #[must_use]
-    pub fn empty(at: jiff::Timestamp, mono_ns: u64) -> Self {
+    pub fn empty(moment: Moment) -> Self {
         Self {
-            at,
-            mono_ns,
+            moment,
             cpu: Cpu::default(),
             memory: Memory::default(),
             pids: Pids::default(),
@@ -378,10 +377,8 @@ pub struct SystemRow {
     pub name: String,
     /// When the process started.
     pub started_at: jiff::Timestamp,
-    /// Wall clock.
-    pub at: jiff::Timestamp,
-    /// Monotonic clock.
-    pub mono_ns: u64,
+    /// When it was read.
+    pub moment: Moment,
     /// CPU.
     pub cpu: Cpu,
     /// Resident memory, as usage, working set and rss.
@@ -393,10 +390,8 @@ pub struct SystemRow {
 /// The result of one housekeeping, from which every page is rendered.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// Wall clock at its end.
-    pub at: jiff::Timestamp,
-    /// Monotonic clock at its end.
-    pub mono_ns: u64,
+    /// Its end.
+    pub moment: Moment,
     /// The machine's properties.
     pub machine: Arc<Machine>,
     /// The machine.

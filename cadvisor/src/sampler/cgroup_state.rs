@@ -165,8 +165,8 @@ impl CgroupState {
 pub(super) fn point(sample: &Sample) -> Point {
     let sum = |of: fn(&Sample) -> u64| of(sample);
     Point {
-        at_ms: sample.at.as_millisecond(),
-        mono_ns: sample.mono_ns,
+        at_ms: sample.moment.wall.as_millisecond(),
+        mono_ns: sample.moment.mono_ns,
         cpu_ns: sample.cpu.usage_ns,
         user_ns: sample.cpu.user_ns,
         system_ns: sample.cpu.system_ns,

@@ -19,6 +19,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use windlass_kit::moment::Moment;
 
 use crate::{
     config::{Config, Target},
@@ -98,13 +99,12 @@ impl Sampler {
             .ok();
         let machine = Arc::new(source::machine(&config.root, jiff::Timestamp::now()));
         let machine_files = MachineFiles::open(&config.root, layout.as_ref());
-        let now = jiff::Timestamp::now();
+        let now = Moment::now();
         let mut buffer = Buffer::new();
         let totals = machine_files.totals(&mut buffer);
-        let node = machine_files.read(&totals, &mut buffer, Sample::empty(now, 0));
+        let node = machine_files.read(&totals, &mut buffer, Sample::empty(now));
         let first = Snapshot {
-            at: now,
-            mono_ns: 0,
+            moment: now,
             machine: Arc::clone(&machine),
             node,
             rows: Vec::new(),
@@ -113,7 +113,7 @@ impl Sampler {
             devices: Arc::default(),
         };
         let (snapshot, receiver) = watch::channel(Arc::new(first));
-        let context = Arc::new(ReadContext::new(&config, layout, Instant::now()));
+        let context = Arc::new(ReadContext::new(&config, layout));
         let reader = Arc::clone(&context);
         let pool =
             StallTolerantPool::new("usage", MAX_STALLED_THREADS, READ_TIMEOUT, move |job| reading::read(&reader, job));
@@ -175,8 +175,8 @@ impl Sampler {
                 request = requests.recv() => match request {
                     None => break,
                     Some(Request::Fresh(answer)) => {
-                        let age = self.mono_ns().saturating_sub(self.snapshot.borrow().mono_ns);
-                        if u128::from(age) >= self.config.max_age.as_nanos() {
+                        let age = Moment::now().since(&self.snapshot.borrow().moment);
+                        if age >= self.config.max_age {
                             cost = self.housekeeping();
                         }
                         // The caller may have timed out.
@@ -217,10 +217,6 @@ impl Sampler {
         now + wait.max(cost * 2).max(Duration::from_millis(10))
     }
 
-    fn mono_ns(&self) -> u64 {
-        self.context.mono_ns()
-    }
-
     /// Replaces the list of containers: removes those that are not in it, adds those that are new.
     fn set_targets(&mut self, list: &[Target]) {
         for removed in self.cgroups.set_targets(list).iter().filter(|removed| !removed.cgroup.is_empty()) {
@@ -234,7 +230,7 @@ impl Sampler {
     fn sample_new(&mut self) {
         self.sample(|state| state.history.is_empty());
         let last = Arc::clone(&self.snapshot.borrow());
-        self.publish(last.node.clone(), last.system.clone(), last.mono_ns);
+        self.publish(last.node.clone(), last.system.clone(), last.moment.mono_ns);
     }
 
     /// Samples everything and publishes it. Returns how long that took.
@@ -245,17 +241,17 @@ impl Sampler {
         self.sample(|_| true);
         let system = self.sample_system();
         // Last, so that the usage of the node is at least that of its containers.
-        let sample = Sample::empty(jiff::Timestamp::now(), self.mono_ns());
+        let sample = Sample::empty(Moment::now());
         let mut node = self.machine_files.read(&self.totals, &mut self.buffer, sample);
         self.node_history.push(point(&node.sample));
         node.usage_nano_cores = self.node_history.nano_cores();
-        self.publish(node, system, self.mono_ns());
+        self.publish(node, system, Moment::now().mono_ns);
         began.elapsed()
     }
 
     /// Samples the selected containers, and pods' own cgroups, except those whose last read is still in flight.
     fn sample(&mut self, chosen: impl Fn(&CgroupState) -> bool) {
-        let mono_ns = self.mono_ns();
+        let mono_ns = Moment::now().mono_ns;
         let jobs = self.cgroups.start_reads(mono_ns, &self.totals, chosen);
         self.run_reads(jobs, mono_ns);
         for state in self.cgroups.all_mut().filter(|t| t.in_flight) {
@@ -341,14 +337,12 @@ impl Sampler {
     fn sample_system(&mut self) -> Vec<SystemRow> {
         let mut rows = Vec::with_capacity(self.config.system_processes.len());
         for process in &self.config.system_processes {
-            let mono_ns = self.mono_ns();
-            let now = jiff::Timestamp::now();
-            let row =
-                source::daemon(&self.config.root, process, self.machine.booted_at, now, mono_ns, &mut self.buffer);
+            let now = Moment::now();
+            let row = source::daemon(&self.config.root, process, self.machine.booted_at, now, &mut self.buffer);
             // A daemon that does not run has no row; that is not logged at each housekeeping.
             let Ok(mut row) = row else { continue };
             let history = self.system.entry(process.name.clone()).or_default();
-            history.push(Point { mono_ns, cpu_ns: row.cpu.usage_ns, ..Point::default() });
+            history.push(Point { mono_ns: now.mono_ns, cpu_ns: row.cpu.usage_ns, ..Point::default() });
             row.usage_nano_cores = history.nano_cores();
             rows.push(row);
         }
@@ -378,8 +372,7 @@ impl Sampler {
             });
         }
         self.snapshot.send_replace(Arc::new(Snapshot {
-            at: jiff::Timestamp::now(),
-            mono_ns,
+            moment: Moment { wall: jiff::Timestamp::now(), mono_ns },
             machine: Arc::clone(&self.machine),
             node,
             rows,

@@ -4,8 +4,9 @@ use std::{
     cell::RefCell,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
 };
+
+use windlass_kit::moment::Moment;
 
 use crate::{
     config::{Config, Target},
@@ -20,17 +21,11 @@ pub(super) struct ReadContext {
     pub(super) root: PathBuf,
     pub(super) docker_root: PathBuf,
     pub(super) layout: Option<Layout>,
-    /// The epoch of monotonic times.
-    pub(super) clock: Instant,
 }
 
 impl ReadContext {
-    pub(super) fn new(config: &Config, layout: Option<Layout>, clock: Instant) -> Self {
-        Self { root: config.root.clone(), docker_root: config.docker_root.clone(), layout, clock }
-    }
-
-    pub(super) fn mono_ns(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    pub(super) fn new(config: &Config, layout: Option<Layout>) -> Self {
+        Self { root: config.root.clone(), docker_root: config.docker_root.clone(), layout }
     }
 }
 
@@ -92,7 +87,7 @@ fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> Read
     let all = job.slow || first;
     let limits = (job.limits || first).then(|| Box::new(files.read_limits(buffer)));
     let slow = all.then(|| Box::new(files.slow(&context.root, buffer)));
-    let mut sample = Sample::empty(jiff::Timestamp::now(), context.mono_ns());
+    let mut sample = Sample::empty(Moment::now());
     let result = files.read(all, &job.totals, buffer, &mut sample).map(|()| sample);
     // The files of a removed cgroup are closed.
     let files = if matches!(result, Err(SourceError::Removed { .. })) { None } else { Some(files) };

@@ -139,10 +139,10 @@ async fn what_hangs_costs_its_own_row_only() {
     std::fs::remove_file(&pipe).unwrap();
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     sampler.cgroups.all_mut().for_each(|state| state.slow_due = 0);
-    let before = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
+    let before = (row("busy").sample.moment.mono_ns, row("slow").sample.moment.mono_ns);
     let took = sampler.housekeeping();
     assert!(took < Duration::from_secs(2), "{took:?}");
-    let after = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
+    let after = (row("busy").sample.moment.mono_ns, row("slow").sample.moment.mono_ns);
     assert!(after.0 > before.0 && !row("busy").stale, "the other was read");
     assert!(after.1 == before.1 && row("slow").stale, "the old numbers, marked");
     // The next housekeeping does not wait for it.
@@ -160,7 +160,7 @@ async fn what_hangs_costs_its_own_row_only() {
         std::thread::sleep(Duration::from_millis(10));
     }
     sampler.housekeeping();
-    assert!(!row("slow").stale && row("slow").sample.mono_ns > after.0);
+    assert!(!row("slow").stale && row("slow").sample.moment.mono_ns > after.0);
 }
 
 #[tokio::test]

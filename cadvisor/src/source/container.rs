@@ -168,7 +168,7 @@ impl ContainerFiles {
                 self.read_rest(before, totals, buffer, sample);
                 let pressure = before.map(|last| &last.pressure);
                 sample.pressure = self.pressure.read(true, pressure, &totals.pressure, buffer);
-                let mut last = last.unwrap_or_else(|| Box::new(Sample::empty(sample.at, sample.mono_ns)));
+                let mut last = last.unwrap_or_else(|| Box::new(Sample::empty(sample.moment)));
                 (*last).clone_from(sample);
                 self.last = Some(last);
             }

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use windlass_kit::moment::Moment;
+
 use super::{
     SourceError,
     cached_file::{Buffer, CachedFile, read_once, text_of},
@@ -280,8 +282,7 @@ pub(crate) fn daemon(
     root: &Path,
     process: &SystemProcess,
     booted_at: jiff::Timestamp,
-    at: jiff::Timestamp,
-    mono_ns: u64,
+    moment: Moment,
     buffer: &mut Buffer,
 ) -> Result<SystemRow, SourceError> {
     let failed = |path: &Path| {
@@ -304,8 +305,7 @@ pub(crate) fn daemon(
     let mut row = SystemRow {
         name: process.name.clone(),
         started_at: booted_at.checked_add(std::time::Duration::from_nanos(found.started_ns)).unwrap_or(booted_at),
-        at,
-        mono_ns,
+        moment,
         cpu: Cpu { user_ns: found.user_ns, system_ns: found.system_ns, ..Cpu::default() },
         memory: Memory {
             usage_bytes: resident,

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use windlass_kit::moment::Moment;
+
 use super::{cached_file::Buffer, *};
 use crate::{
     config::Target,
@@ -92,7 +94,7 @@ fn read(root: &Path, target: &Target) -> (ContainerFiles, Sample, crate::model::
     let mut files = ContainerFiles::open(root, &layout, target, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
     files.slow(root, &mut buffer);
-    let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+    let mut sample = Sample::empty(Moment::ZERO);
     files.read(true, &Totals::default(), &mut buffer, &mut sample).unwrap();
     (files, sample, limits)
 }
@@ -152,7 +154,7 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
         change(&dir.path().join("proc/4242/net/dev"), first.network[0].rx_bytes.to_string(), "777");
         let mut buffer = Buffer::new();
         let mut read_with = |all| {
-            let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+            let mut sample = Sample::empty(Moment::ZERO);
             files.read(all, &Totals::default(), &mut buffer, &mut sample).unwrap();
             (sample.memory.rss_bytes, sample.network[0].rx_bytes)
         };
@@ -203,7 +205,7 @@ fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
         if all {
             files.read_limits(&mut buffer);
         }
-        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        let mut sample = Sample::empty(Moment::ZERO);
         files.read(all, &Totals::default(), &mut buffer, &mut sample).unwrap();
         assert_eq!((sample.cpu.usage_ns, sample.cpu.user_ns), (used, first.cpu.user_ns));
         (sample.cpu.periods, sample.block[0].reads)
@@ -239,7 +241,7 @@ fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     let group = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
     let mut buffer = Buffer::new();
     let mut read_with = || {
-        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        let mut sample = Sample::empty(Moment::ZERO);
         files.read(false, &Totals::default(), &mut buffer, &mut sample).unwrap();
         sample.pressure.io.unwrap().some.total_us
     };
@@ -279,7 +281,7 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
             kills: Some(kills),
             ..Totals::default()
         });
-        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        let mut sample = Sample::empty(Moment::ZERO);
         files.read(all, &totals, &mut buffer, &mut sample).unwrap();
         let total = |psi: Option<Psi>| psi.unwrap().some.total_us;
         let pressure = sample.pressure;
@@ -376,7 +378,7 @@ fn the_machine_is_read() {
         let files = MachineFiles::open(dir.path(), Some(&layout));
         let mut buffer = Buffer::new();
         let totals = files.totals(&mut buffer);
-        let node = files.read(&totals, &mut buffer, Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0));
+        let node = files.read(&totals, &mut buffer, Sample::empty(Moment::ZERO));
         let sample = &node.sample;
         assert!(sample.cpu.usage_ns > 900_000_000_000 && node.threads > 10);
         assert!(sample.memory.usage_bytes > sample.memory.working_set_bytes() && sample.memory.rss_bytes > 0);

@@ -34,7 +34,7 @@ pub(super) fn readings(
 
 fn reading(node: &str, snapshot: &Snapshot) -> metrics::Readings {
     let of = |sample: &Sample| metrics::Reading {
-        at: sample.at,
+        at: metrics::SampledAt::Here(sample.moment),
         cpu_ns: sample.cpu.usage_ns,
         memory_bytes: sample.memory.working_set_bytes(),
     };
@@ -44,10 +44,9 @@ fn reading(node: &str, snapshot: &Snapshot) -> metrics::Readings {
         machine: Some(of(&snapshot.node.sample)),
         containers: of_pods
             .map(|row| metrics::ContainerReading {
-                id: row.target.container_id.clone(),
-                namespace: row.target.pod_namespace.clone(),
-                pod: row.target.pod_name.clone(),
+                pod_uid: row.target.pod_uid.clone(),
                 name: row.target.container_name.clone(),
+                run: metrics::Run::Id(row.target.container_id.clone()),
                 reading: of(&row.sample),
             })
             .collect(),

@@ -69,7 +69,7 @@ pub fn text(view: &View, now: Timestamp, format: Format) -> String {
     let machine = &snapshot.machine;
     let mut whole = Text::of(format);
     let page = &mut whole;
-    let time = |s: &MetricSource<'_>| Some(s.sample.at.as_millisecond());
+    let time = |s: &MetricSource<'_>| Some(s.sample.moment.wall.as_millisecond());
 
     page.family("cadvisor_version_info", "Versions of the kernel, the distribution and this program", Kind::Gauge);
     let versions = [
@@ -154,11 +154,18 @@ fn devices(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
                     nameless = Some(nameless.unwrap_or(0_u64).saturating_add(value(found)));
                     continue;
                 }
-                let at = Some(source.sample.at.as_millisecond());
+                let at = Some(source.sample.moment.wall.as_millisecond());
                 put(page, name, source, &[("device", label)], float(value(found)), at);
             }
             if let Some(value) = nameless {
-                put(page, name, source, &[("device", "")], float(value), Some(source.sample.at.as_millisecond()));
+                put(
+                    page,
+                    name,
+                    source,
+                    &[("device", "")],
+                    float(value),
+                    Some(source.sample.moment.wall.as_millisecond()),
+                );
             }
         }
     }
@@ -174,7 +181,7 @@ fn devices(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
                     ("minor", minor.as_str()),
                     ("operation", operation),
                 ];
-                put(page, name, source, &more, float(value), Some(source.sample.at.as_millisecond()));
+                put(page, name, source, &more, float(value), Some(source.sample.moment.wall.as_millisecond()));
             }
         }
     }
@@ -186,7 +193,7 @@ fn disks(disks: &[crate::model::Disk], sources: &[MetricSource<'_>], page: &mut 
         page.family(name, help, *kind);
         for disk in disks {
             let more = [("device", disk.name.as_str())];
-            put(page, name, machine, &more, value(disk), Some(machine.sample.at.as_millisecond()));
+            put(page, name, machine, &more, value(disk), Some(machine.sample.moment.wall.as_millisecond()));
         }
     }
 }

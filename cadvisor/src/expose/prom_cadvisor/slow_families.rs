@@ -29,7 +29,7 @@ const UDP_METRICS: [UdpMetric; 2] = [
 
 pub(super) fn render<'a>(sources: &[MetricSource<'a>], page: &mut Text) {
     let slow = |source: &MetricSource<'a>| -> Option<&'a SlowStats> { source.row.map(|row| row.slow.as_ref()) };
-    let at = |source: &MetricSource<'a>| Some(source.sample.at.as_millisecond());
+    let at = |source: &MetricSource<'a>| Some(source.sample.moment.wall.as_millisecond());
     let name = "container_tasks_state";
     page.family(name, "Processes by what they were doing when they were last counted", Kind::Gauge);
     for source in sources.iter().filter(|source| source.container_id.is_some()) {

@@ -66,7 +66,7 @@ pub(super) fn summary(found: &Lookup<'_>, past: &[Point]) -> Value {
         Lookup::Row(row) => &row.sample,
     };
     json!({
-        "timestamp": sample.at.to_string(),
+        "timestamp": sample.moment.wall.to_string(),
         "latest_usage": {
             "cpu": milli_cores(past).last().copied().unwrap_or(0),
             "memory": sample.memory.working_set_bytes(),

@@ -61,7 +61,7 @@ pub(super) fn machine(view: &View) -> Value {
         })
         .collect();
     json!({
-        "timestamp": view.snapshot.at.to_string(),
+        "timestamp": view.snapshot.moment.wall.to_string(),
         "vendor_id": machine.vendor,
         "num_cores": machine.cores,
         "num_physical_cores": machine.physical_cores,

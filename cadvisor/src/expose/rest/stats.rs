@@ -242,7 +242,7 @@ fn sample_of<'a>(found: &Lookup<'a>) -> (&'a Sample, Option<&'a SlowStats>) {
 fn v1_of_sample(view: &View, found: &Lookup<'_>) -> Value {
     let (sample, slow) = sample_of(found);
     let mut all = json!({
-        "timestamp": sample.at.to_string(), "cpu": cpu(sample, slow), "diskio": block(view, sample),
+        "timestamp": sample.moment.wall.to_string(), "cpu": cpu(sample, slow), "diskio": block(view, sample),
         "memory": memory(sample), "hugetlb": huge_pages(slow), "network": network(sample, slow),
         "task_stats": tasks(slow), "oom_events": sample.memory.oom_kills,
     });
@@ -307,7 +307,7 @@ pub(super) fn v2_of_point(point: &Point) -> Value {
 
 pub(super) fn v2_of_sample(sample: &Sample, usage_nano_cores: Option<u64>) -> Value {
     let mut all = json!({
-        "timestamp": sample.at.to_string(), "cpu": cpu(sample, None), "memory": memory(sample),
+        "timestamp": sample.moment.wall.to_string(), "cpu": cpu(sample, None), "memory": memory(sample),
         "network": network(sample, None), "load_stats": tasks(None),
     });
     if let (Some(rate), Some(fields)) = (usage_nano_cores, all.as_object_mut()) {
