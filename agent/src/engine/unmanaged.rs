@@ -134,7 +134,7 @@ impl Engine {
         loop {
             let changed = tokio::select! {
                 _ = relist.tick() => {
-                    *known = self.list_unmanaged().await?;
+                    *known = self.list_unmanaged(known).await?;
                     true
                 }
                 event = events.next() => {
@@ -145,7 +145,7 @@ impl Engine {
                     let (Some(id), false) = (actor.id, of_pod) else { continue };
                     match event.action.as_deref() {
                         Some("die" | "destroy") => known.remove(&id).is_some(),
-                        _ => match self.inspect_unmanaged(&id).await? {
+                        _ => match self.inspect_or_keep(&id, known).await {
                             Some(container) => known.insert(id, container.clone()).as_ref() != Some(&container),
                             None => known.remove(&id).is_some(),
                         },
@@ -158,19 +158,34 @@ impl Engine {
         }
     }
 
-    async fn list_unmanaged(&self) -> Result<BTreeMap<String, UnmanagedContainer>, EngineError> {
+    async fn list_unmanaged(
+        &self,
+        known: &BTreeMap<String, UnmanagedContainer>,
+    ) -> Result<BTreeMap<String, UnmanagedContainer>, EngineError> {
         let all = self.docker().list_containers(None::<ListContainersOptions>).await;
         let all = all.map_err(|e| EngineError::new("the containers that run could not be listed", &e))?;
         let mut found = BTreeMap::new();
         for container in all {
             let of_pod = container.labels.is_some_and(|labels| labels.contains_key(names::TYPE));
             if let (Some(id), false) = (container.id, of_pod)
-                && let Some(unmanaged) = self.inspect_unmanaged(&id).await?
+                && let Some(unmanaged) = self.inspect_or_keep(&id, known).await
             {
                 found.insert(id, unmanaged);
             }
         }
         Ok(found)
+    }
+
+    /// One container that Docker cannot inspect must not hide the others: it stays as it was known, or is left out.
+    async fn inspect_or_keep(
+        &self,
+        id: &str,
+        known: &BTreeMap<String, UnmanagedContainer>,
+    ) -> Option<UnmanagedContainer> {
+        self.inspect_unmanaged(id).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, container = id, "failed to inspect a container outside of pods; its usage may be missing");
+            known.get(id).cloned()
+        })
     }
 
     async fn inspect_unmanaged(&self, id: &str) -> Result<Option<UnmanagedContainer>, EngineError> {

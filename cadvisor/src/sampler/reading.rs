@@ -6,10 +6,11 @@ use std::{
     sync::Arc,
 };
 
+use tokio::sync::watch;
 use windlass_kit::moment::Moment;
 
 use crate::{
-    config::{Config, Target},
+    config::{Config, EngineDirs, Target},
     model::{Limits, Sample, SlowStats},
     parse::cgroup::Layout,
     source::{Buffer, ContainerFiles, SourceError, Totals},
@@ -19,13 +20,13 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ReadContext {
     pub(super) root: PathBuf,
-    pub(super) docker_root: PathBuf,
+    pub(super) engine_dirs: watch::Receiver<EngineDirs>,
     pub(super) layout: Option<Layout>,
 }
 
 impl ReadContext {
     pub(super) fn new(config: &Config, layout: Option<Layout>) -> Self {
-        Self { root: config.root.clone(), docker_root: config.docker_root.clone(), layout }
+        Self { root: config.root.clone(), engine_dirs: config.engine_dirs.clone(), layout }
     }
 }
 
@@ -77,7 +78,8 @@ fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> Read
         Some(files) => (files, None),
         None => match open(context, &job.cgroup, buffer) {
             Ok(files) => {
-                let layer = files.upper_dir(&context.root, &context.docker_root);
+                let data_root = context.engine_dirs.borrow().data_root.clone();
+                let layer = files.upper_dir(&context.root, data_root.as_deref());
                 (Box::new(files), Some(layer))
             }
             Err(error) => return failed(error),
@@ -85,8 +87,9 @@ fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> Read
     };
     let first = opened.is_some();
     let all = job.slow || first;
-    let limits = (job.limits || first).then(|| Box::new(files.read_limits(buffer)));
-    let slow = all.then(|| Box::new(files.slow(&context.root, buffer)));
+    // What fails here is due again at the next read, which is complete or fails as a whole.
+    let limits = (job.limits || first).then(|| files.read_limits(buffer).ok().map(Box::new)).flatten();
+    let slow = all.then(|| files.slow(&context.root, buffer).ok().map(Box::new)).flatten();
     let mut sample = Sample::empty(Moment::now());
     let result = files.read(all, &job.totals, buffer, &mut sample).map(|()| sample);
     // The files of a removed cgroup are closed.

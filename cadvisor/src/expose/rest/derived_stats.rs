@@ -69,7 +69,7 @@ pub(super) fn summary(found: &Lookup<'_>, past: &[Point]) -> Value {
         "timestamp": sample.moment.wall.to_string(),
         "latest_usage": {
             "cpu": milli_cores(past).last().copied().unwrap_or(0),
-            "memory": sample.memory.working_set_bytes(),
+            "memory": sample.memory.map(|memory| memory.working_set_bytes()),
         },
         "minute_usage": usage(past, 60),
         "hour_usage": usage(past, 3600),
