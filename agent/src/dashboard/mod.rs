@@ -187,11 +187,7 @@ pub fn node_usage(
             system: format!("{}, Linux {}", machine.os_version, machine.kernel_version),
             used: usage_of(&snapshot.node.sample, snapshot.node.usage_nano_cores),
             disk: data,
-            images: storage
-                .images
-                .as_ref()
-                .map(disk)
-                .filter(|images| Some(images.capacity_bytes) != data.map(|d| d.capacity_bytes)),
+            images: storage.images.as_ref().map(disk).filter(|_| storage.is_one_file_system != Some(true)),
         },
         pods,
     }

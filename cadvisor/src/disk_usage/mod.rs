@@ -327,6 +327,7 @@ impl DiskUsage {
             match (key, found) {
                 (_, ScanResult::Spaces { node, images, logs, image_root }) => {
                     storage.image_root = image_root;
+                    storage.is_one_file_system = node.zip(images).map(|((_, node), (_, images))| node == images);
                     [storage.node, storage.images, storage.logs] =
                         [node, images, logs].map(|found| found.map(|(space, _)| space));
                     storage.images_device = images.map_or_else(String::new, |(_, device)| self.device(device));

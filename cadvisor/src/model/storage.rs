@@ -75,6 +75,8 @@ pub struct Storage {
     pub image_root: Option<PathBuf>,
     /// The file system of images and writable layers.
     pub images: Option<Filesystem>,
+    /// Whether images and the node's own data are on one file system; `None` while one of them is unknown.
+    pub is_one_file_system: Option<bool>,
     /// The file system of containers' logs.
     pub logs: Option<Filesystem>,
     /// Device name of the images' file system, for labels.

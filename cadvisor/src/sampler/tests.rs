@@ -182,6 +182,24 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
 }
 
 #[tokio::test]
+async fn a_failure_is_logged_again_after_the_container_was_read() {
+    let dir = unpack(Tree::V2);
+    let (mut sampler, _) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
+    sampler.set_targets(&[target()]);
+    sampler.housekeeping();
+    let logged = |sampler: &mut Sampler| {
+        let state = sampler.cgroups.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
+        let mut logged = false;
+        state.log_once(|_| logged = true);
+        logged
+    };
+    assert!(logged(&mut sampler), "a read that was late");
+    assert!(!logged(&mut sampler));
+    sampler.housekeeping();
+    assert!(logged(&mut sampler), "another failure, a week later");
+}
+
+#[tokio::test]
 async fn limits_are_read_anew_when_the_engine_says_that_they_are_others() {
     let dir = unpack(Tree::V2);
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());

@@ -134,6 +134,7 @@ pub(crate) fn view(tree: Tree) -> View {
         node: Some(space),
         image_root: None,
         images: Some(space),
+        is_one_file_system: Some(true),
         logs: Some(space),
         images_device: "/dev/vda".to_owned(),
         containers: BTreeMap::from([(CONTAINER.to_owned(), size)]),

@@ -88,6 +88,20 @@ fn descriptors_are_counted_or_unknown() {
     assert_eq!(found, (Some(6), None), "newer kernels tell the number of files, not of sockets");
 }
 
+/// Whoever has a network namespace of its own can make as many interfaces as it wants.
+#[test]
+fn interfaces_beyond_a_number_are_cut() {
+    let dir = unpack(Tree::V2);
+    let head = "Inter-|   Receive  |  Transmit\n face |bytes |bytes\n";
+    let line = |at: usize| format!("  eth{at}: 1 2 0 0 0 0 0 0 3 4 0 0 0 0 0 0\n");
+    let text = (0..500).map(line).fold(head.to_owned(), |text, line| text + &line);
+    fs::write(dir.path().join("proc/4242/net/dev"), text).unwrap();
+    let sandbox = Target { container_name: "POD".to_owned(), ..target() };
+    let (files, sample, _) = read(dir.path(), &sandbox);
+    assert_eq!((sample.network.len(), files.cut), (128, true));
+    assert!(!read(dir.path(), &target()).0.cut);
+}
+
 #[test]
 fn a_machine_that_cannot_be_read_is_an_error() {
     for name in ["stat", "meminfo", "vmstat"] {
