@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_cadvisor::Usage;
+use windlass_cadvisor::{EngineDirs, Usage};
 use windlass_kit::{
     events::Recorder,
     liveness::Heartbeats,
@@ -24,7 +24,7 @@ use crate::{
     cadvisor_inputs::{self, Inputs},
     cgroup::Cgroups,
     engine::{
-        ConnectError, Engine, Health,
+        ConnectError, Engine, Health, dirs,
         unmanaged::{self, UnmanagedContainer},
     },
     images::{ImageManager, Images, ImagesConfig},
@@ -41,9 +41,6 @@ use crate::{
     server::{self, Listeners, NodeInfo, ServerConfig, ServerState, Streaming, SystemLogs},
     volumes::registry::VolumeRegistry,
 };
-
-/// The data root where Docker keeps it by default, for when it cannot be asked.
-const DEFAULT_DATA_ROOT: &str = "/var/lib/docker";
 
 /// The configuration of the agent.
 #[derive(Debug, Clone)]
@@ -140,7 +137,6 @@ pub struct Agent {
 /// The parts of the agent that others use.
 struct Parts {
     engine: Engine,
-    data_root: PathBuf,
     network: Network,
     images: Images,
     recorder: Recorder,
@@ -156,6 +152,7 @@ struct Owned {
     listeners: Listeners,
     image_manager: ImageManager,
     pods: Pods,
+    engine_dirs: watch::Sender<EngineDirs>,
     unmanaged: watch::Sender<Arc<Vec<UnmanagedContainer>>>,
     node: watch::Sender<Option<Arc<Node>>>,
     pressure: watch::Sender<Pressure>,
@@ -193,17 +190,12 @@ impl Agent {
         }
         let metrics = Arc::clone(&inputs.metrics);
         let engine = Engine::new(&config.docker_socket.to_string_lossy(), Arc::clone(&metrics))?;
-        let data_root = engine.data_root().await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "failed to read Docker's data root; using /var/lib/docker until the next start");
-            DEFAULT_DATA_ROOT.into()
-        });
         let network = match &config.network {
             PodNetworkConfig::Routed(config) => Network::routed(config.clone()),
             PodNetworkConfig::Cni(config) => Network::cni(config.clone())?,
         };
         config.pods.allocatable = node::allocatable(&config.node);
-        let (images, image_manager) =
-            Images::build(engine.clone(), config.images.clone(), data_root.clone(), Arc::clone(&metrics));
+        let (images, image_manager) = Images::build(engine.clone(), config.images.clone(), Arc::clone(&metrics));
         let (unmanaged_tx, unmanaged) = watch::channel(Arc::default());
         let (node_tx, node) = watch::channel(None);
         let (pressure_tx, pressure) = watch::channel(Pressure::default());
@@ -225,11 +217,14 @@ impl Agent {
             volumes: volumes.clone(),
             cgroups: Arc::clone(&cgroups),
         });
+        let (dirs_tx, engine_dirs) = watch::channel(EngineDirs::default());
         let usage = cadvisor_inputs::start_usage(
             windlass_cadvisor::Config {
                 node_name: config.node.name.clone(),
                 data_dir: config.node.data_dir.clone(),
-                docker_root: data_root.clone(),
+                engine_dirs,
+                pods_dir: Some(config.pods.data_dir.join("pods")),
+                pods_memory_bytes: pods_memory(&config.node),
                 ..windlass_cadvisor::Config::default()
             },
             Inputs {
@@ -237,6 +232,7 @@ impl Agent {
                 unmanaged,
                 volumes: volumes.subscribe(),
                 images: images.list(),
+                engine: engine.clone(),
             },
             shutdown,
         );
@@ -248,7 +244,6 @@ impl Agent {
             parts: Parts {
                 recorder: metrics.recorder(inputs.client.clone(), &config.node.name),
                 engine,
-                data_root,
                 network,
                 images,
                 probe_metrics,
@@ -261,6 +256,7 @@ impl Agent {
                 listeners,
                 image_manager,
                 pods,
+                engine_dirs: dirs_tx,
                 unmanaged: unmanaged_tx,
                 node: node_tx,
                 pressure: pressure_tx,
@@ -276,7 +272,7 @@ impl Agent {
         let token = tasks.token();
         let state = self.server_state(token.clone());
         let node_inputs = self.node_inputs();
-        let Self { usage, pods, node, config, inputs, parts, owned, .. } = self;
+        let Self { usage, pods, node, config, inputs, parts, owned, engine_health: self_health } = self;
         let AgentInputs { client, heartbeat, heartbeats, metrics, .. } = inputs;
         let name = config.node.name.clone();
 
@@ -284,11 +280,14 @@ impl Agent {
         tasks.forever("node watch", watching);
         let (cgroups, shutdown) = (parts.cgroups, token.clone());
         tasks.forever("cgroups", async move { cgroups.keep(shutdown).await });
+        let following = dirs::follow(parts.engine.clone(), self_health, owned.engine_dirs, token.clone());
+        tasks.forever("Docker's directories", following);
         let watching = unmanaged::watch_all(parts.engine, owned.unmanaged, token.clone());
         tasks.forever("containers outside pods", watching);
         tasks.spawn("node API", server::run(config.server, owned.listeners, state, token.clone()));
         let object = windlass_kit::object_ref::node(&name);
-        let managing = owned.image_manager.run(object, parts.recorder.clone(), pods.clone(), token.clone());
+        let managing =
+            owned.image_manager.run(object, parts.recorder.clone(), pods.clone(), usage.clone(), token.clone());
         tasks.forever("images", managing);
         let shutdown_inputs = ShutdownInputs {
             node_name: name.clone(),
@@ -305,9 +304,8 @@ impl Agent {
             thresholds: config.node.thresholds.clone(),
             transition: config.eviction_transition_period,
             max_pod_grace: config.eviction_max_pod_grace_period,
-            pods_memory: node::enforced_limits(&config.node).get("memory").map_or(i64::MAX, |memory| memory.units()),
-            pods_dir: config.pods.data_dir.join("pods"),
-            image_dir: parts.data_root,
+            pods_memory: pods_memory(&config.node).map_or(i64::MAX, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
+            data_dir: config.node.data_dir.clone(),
         };
         let eviction_inputs = EvictionInputs {
             recorder: parts.recorder,
@@ -364,6 +362,11 @@ impl Agent {
             cgroups: Arc::clone(&self.parts.cgroups),
         }
     }
+}
+
+/// The memory limit of all pods together, if there is one.
+fn pods_memory(config: &NodeConfig) -> Option<u64> {
+    u64::try_from(node::enforced_limits(config).get("memory")?.units()).ok()
 }
 
 /// Whether a text of /proc/swaps names swap beside its headings.

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::watch;
@@ -10,8 +11,16 @@ use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{Config, Target, Usage, Volume};
 
 use crate::{
-    ContainerRecord, engine::unmanaged::UnmanagedContainer, images::StoredImage, volumes::registry::RegisteredVolume,
+    ContainerRecord,
+    engine::{Engine, unmanaged::UnmanagedContainer},
+    images::StoredImage,
+    volumes::registry::RegisteredVolume,
 };
+
+/// How often Docker counts writable layers at most, and for how long it does not after a count, as a multiple of the time
+/// that it took.
+const LAYER_BYTES_INTERVAL: Duration = Duration::from_secs(60);
+const LAYER_BYTES_COST_FACTOR: u32 = 20;
 
 /// What is measured.
 pub(crate) struct Inputs {
@@ -23,6 +32,8 @@ pub(crate) struct Inputs {
     pub(crate) volumes: watch::Receiver<Arc<BTreeMap<String, Vec<RegisteredVolume>>>>,
     /// The images of Docker's store.
     pub(crate) images: watch::Receiver<Arc<Vec<StoredImage>>>,
+    /// Counts the writable layers that only it can.
+    pub(crate) engine: Engine,
 }
 
 /// Starts measuring until `shutdown`.
@@ -33,6 +44,7 @@ pub(crate) fn start_usage(config: Config, inputs: Inputs, shutdown: &Cancellatio
     let volumes = combine(inputs.volumes, nothing, shutdown.clone(), |pods, ()| volumes(pods));
     let usage = Usage::start(config, targets, volumes, shutdown.clone());
     tokio::spawn(publish_image_bytes(inputs.images, usage.clone(), shutdown.clone()));
+    tokio::spawn(publish_layer_bytes(inputs.engine, usage.clone(), shutdown.clone()));
     usage
 }
 
@@ -111,6 +123,30 @@ fn volumes(pods: &BTreeMap<String, Vec<RegisteredVolume>>) -> Vec<Volume> {
         of_pod: volume.of_pod,
     };
     pods.iter().flat_map(|(uid, all)| all.iter().map(move |one| volume(uid, one))).collect()
+}
+
+/// Publishes the sizes of writable layers that have no directory of their own (any storage driver but overlay), as Docker
+/// counts them, which is expensive.
+async fn publish_layer_bytes(engine: Engine, usage: Usage, shutdown: CancellationToken) {
+    let mut pause = LAYER_BYTES_INTERVAL;
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = LAYER_BYTES_INTERVAL;
+        if !usage.has_uncounted_layers() {
+            continue;
+        }
+        let begun = Instant::now();
+        match engine.layer_bytes().await {
+            Ok(bytes) => usage.set_layer_bytes(bytes),
+            Err(error) => {
+                tracing::warn!(%error, "failed to count the writable layers of containers; their sizes are unknown")
+            }
+        }
+        pause = LAYER_BYTES_INTERVAL.max(begun.elapsed() * LAYER_BYTES_COST_FACTOR);
+    }
 }
 
 /// Publishes the total size of images, as Docker counts them.

@@ -42,6 +42,16 @@ struct Counts {
 }
 
 impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.successful += other.successful;
+        self.failed += other.failed;
+        self.unknown += other.unknown;
+        self.seconds += other.seconds;
+        for (sum, count) in self.buckets.iter_mut().zip(other.buckets) {
+            *sum += count;
+        }
+    }
+
     fn observe(&mut self, result: ResultLabel, took: Duration) {
         *match result {
             ResultLabel::Successful => &mut self.successful,
@@ -83,13 +93,14 @@ impl ProbeMetrics {
         page.family("process_start_time_seconds", "When this program began, in seconds since 1970", Kind::Gauge);
         page.sample("process_start_time_seconds", &[], started);
         page.family("prober_probe_duration_seconds", "How long probes took, in seconds", Kind::Histogram);
+        // Upstream's labels have no uid: pods of one name are one series, for a page must not have two of equal labels.
+        let mut by_name: BTreeMap<[&str; 4], Counts> = BTreeMap::new();
         for (probed, counts) in &all {
-            let labels = [
-                ("container", probed.container.as_str()),
-                ("namespace", probed.namespace.as_str()),
-                ("pod", probed.pod.as_str()),
-                ("probe_type", probed.probe_type),
-            ];
+            let name = [&*probed.container, &*probed.namespace, &*probed.pod, probed.probe_type];
+            by_name.entry(name).or_default().add(counts);
+        }
+        for ([container, namespace, pod, probe_type], counts) in by_name {
+            let labels = [("container", container), ("namespace", namespace), ("pod", pod), ("probe_type", probe_type)];
             let buckets: Vec<(f64, u64)> = BOUNDS.into_iter().zip(counts.buckets).collect();
             let count = counts.successful + counts.failed + counts.unknown;
             page.histogram("prober_probe_duration_seconds", &labels, &buckets, counts.seconds, count);
@@ -153,6 +164,13 @@ mod tests {
         }
         assert!(!page.contains("pod_uid=\"2\",probe_type=\"Readiness\",result=\"failed\""), "never failed: {page}");
         assert!(page.contains("pod_uid=\"2\",probe_type=\"Readiness\",result=\"unknown\"} 1"), "{page}");
+        // As after a forced deletion: the pod's name is there twice, and its series once.
+        let again = ProbeLabels { uid: "3".into(), pod: "p-1".into(), ..probed("3", "Liveness") };
+        counts.observe(again, ResultLabel::Successful, Duration::ZERO);
+        let both = counts.page(Format::Plain, 5.5);
+        let line = format!("prober_probe_duration_seconds_count{{{of_first},probe_type=\"Liveness\"}}");
+        assert_eq!(both.lines().filter(|found| found.starts_with(&line)).collect::<Vec<_>>(), [format!("{line} 4")]);
+        counts.forget("3");
         counts.forget("1");
         let page = counts.page(Format::Plain, 5.5);
         assert!(!page.contains("p-1") && page.contains("p-2"), "{page}");

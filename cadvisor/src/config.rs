@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use tokio::sync::watch;
+
 /// How and where to read. All paths are as seen by this process.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -15,8 +17,12 @@ pub struct Config {
     pub root: PathBuf,
     /// Directory whose file system is the node's `fs` in the summary.
     pub data_dir: PathBuf,
-    /// Docker's data root: images, writable layers and logs.
-    pub docker_root: PathBuf,
+    /// Where Docker keeps what; told anew whenever it comes back.
+    pub engine_dirs: watch::Receiver<EngineDirs>,
+    /// The directory with a directory for each pod, by its uid; `None` when there are no pods.
+    pub pods_dir: Option<PathBuf>,
+    /// The memory limit of all pods together.
+    pub pods_memory_bytes: Option<u64>,
     /// Minimal time between two scans of a container's writable layer and logs.
     pub walk_interval: Duration,
     /// Processes listed as system containers besides `pods`.
@@ -31,7 +37,9 @@ impl Default for Config {
             max_age: Duration::from_secs(1),
             root: PathBuf::from("/"),
             data_dir: PathBuf::from("/var/lib/windlass"),
-            docker_root: PathBuf::from("/var/lib/docker"),
+            engine_dirs: watch::channel(EngineDirs::default()).1,
+            pods_dir: None,
+            pods_memory_bytes: None,
             walk_interval: Duration::from_secs(60),
             system_processes: vec![
                 SystemProcess { name: "kubelet".to_owned(), pid_file: None },
@@ -39,6 +47,15 @@ impl Default for Config {
             ],
         }
     }
+}
+
+/// The roles of Docker's directories. A role is `None` until Docker has told where it is: nothing is guessed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EngineDirs {
+    /// Docker's data root: logs, and what the older image store keeps.
+    pub data_root: Option<PathBuf>,
+    /// Images and writable layers: the data root, or containerd's with the containerd image store.
+    pub image_root: Option<PathBuf>,
 }
 
 /// One daemon of the node whose own usage is reported.

@@ -23,9 +23,9 @@ mod source;
 mod stall_pool;
 mod usage;
 
-pub use config::{Config, SystemProcess, Target, Volume};
+pub use config::{Config, EngineDirs, SystemProcess, Target, Volume};
 pub use expose::summary::Summary;
 pub use page_cache::{CachedPage, Page};
 pub use parse::oom::Kill;
-pub use source::{KernelLog, SourceError, memory_in_use, tree as disk_usage};
+pub use source::{Capacity, KernelLog, NodeSignals, SourceError, memory_in_use};
 pub use usage::{EventStream, Rest, Usage};

@@ -1,17 +1,17 @@
 //! The handle to the usage of the node.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{
     runtime::Handle,
-    sync::{broadcast, mpsc, oneshot, watch},
+    sync::{Mutex, broadcast, mpsc, oneshot, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use windlass_kit::{
@@ -21,11 +21,11 @@ use windlass_kit::{
 
 use crate::{
     config::{Config, Target, Volume},
-    disk_usage::DiskUsage,
+    disk_usage::{DiskUsage, Inputs},
     events::{Event, Events},
     expose::{self, View, rest, summary::Summary},
     history::Point,
-    model::{Snapshot, Storage},
+    model::{ContainerSize, Process, Snapshot, Storage},
     page_cache::{CachedPage, Page, PageCache},
     sampler::{Request, Sampler},
     source,
@@ -33,6 +33,13 @@ use crate::{
 
 /// A request for fresh samples waits at most this long, and then takes the last ones.
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long a caller waits for a new walk over the disks.
+const RESCAN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How old a list of processes may be.
+const PROCESSES_MAX_AGE: Duration = Duration::from_secs(1);
+/// An empty history would look like a container without a past.
+const BUSY: &str = "usage is being read at the moment, and the past cannot be told; ask again";
 
 /// A response of the REST API.
 #[derive(Debug)]
@@ -85,7 +92,10 @@ struct Inner {
     summaries: [PageCache; 2],
     resources: [PageCache; 2],
     containers: [PageCache; 2],
-    image_bytes: AtomicU64,
+    image_bytes: watch::Sender<u64>,
+    layer_bytes: watch::Sender<Arc<BTreeMap<String, u64>>>,
+    rescans: mpsc::Sender<oneshot::Sender<()>>,
+    processes: Mutex<Option<(Instant, Arc<Vec<Process>>)>>,
     tasks: TaskTracker,
 }
 
@@ -103,7 +113,15 @@ impl Usage {
         let (layers, layers_seen) = watch::channel(Arc::default());
         let (sampler, snapshot) = Sampler::new(config.clone(), layers, events.clone());
         let housekeepings = sampler.housekeepings();
-        let (sizes, storage) = DiskUsage::new(config.clone(), shutdown.clone());
+        let (image_bytes, layer_bytes) =
+            (watch::Sender::new(0), watch::Sender::<Arc<BTreeMap<String, u64>>>::default());
+        let (rescans, rescans_receiver) = mpsc::channel(4);
+        let inputs = Inputs {
+            image_bytes: image_bytes.subscribe(),
+            layer_bytes: layer_bytes.subscribe(),
+            rescans: rescans_receiver,
+        };
+        let (sizes, storage) = DiskUsage::new(config.clone(), inputs, shutdown.clone());
         let (requests, requests_receiver) = mpsc::channel(64);
         let tasks = TaskTracker::new();
         let runtime = Handle::current();
@@ -125,7 +143,10 @@ impl Usage {
             summaries: [PageCache::with_max_staleness(max_staleness), PageCache::default()],
             resources: Default::default(),
             containers: [PageCache::weak(), PageCache::weak()],
-            image_bytes: AtomicU64::new(0),
+            image_bytes,
+            layer_bytes,
+            rescans,
+            processes: Mutex::default(),
             tasks,
         };
         Self { inner: Arc::new(inner) }
@@ -143,11 +164,31 @@ impl Usage {
 
     /// The history, oldest first, of a container, of a pod by its uid, or of the node for an empty id.
     pub async fn history(&self, id: &str) -> Vec<Point> {
-        let (answer, answered) = oneshot::channel();
-        if self.inner.requests.try_send(Request::History(id.to_owned(), answer)).is_err() {
-            return Vec::new();
+        let found = self.histories(vec![id.to_owned()]).await;
+        found.and_then(|mut found| found.remove(id)).unwrap_or_default()
+    }
+
+    /// The histories of many at once, by id; `None` when sampling is too busy to answer.
+    async fn histories(&self, ids: Vec<String>) -> Option<HashMap<String, Vec<Point>>> {
+        if ids.is_empty() {
+            return Some(HashMap::new());
         }
-        tokio::time::timeout(REFRESH_TIMEOUT, answered).await.ok().and_then(Result::ok).unwrap_or_default()
+        let (answer, answered) = oneshot::channel();
+        self.inner.requests.try_send(Request::Histories(ids, answer)).ok()?;
+        tokio::time::timeout(REFRESH_TIMEOUT, answered).await.ok()?.ok()
+    }
+
+    /// The machine's processes: one list for all that ask within a second, since it costs a walk over all of `/proc`.
+    async fn processes(&self) -> std::io::Result<Arc<Vec<Process>>> {
+        let mut listed = self.inner.processes.lock().await;
+        if let Some((at, all)) = &*listed
+            && at.elapsed() < PROCESSES_MAX_AGE
+        {
+            return Ok(Arc::clone(all));
+        }
+        let all = Arc::new(blocking::FILES.io(source::processes).await?);
+        *listed = Some((Instant::now(), Arc::clone(&all)));
+        Ok(all)
     }
 
     /// The newest samples, for use in process (eviction, autoscaling).
@@ -171,7 +212,35 @@ impl Usage {
     /// Sets the bytes that images occupy according to the engine; shown as `imageFs.usedBytes` where Docker has no list
     /// of layers to add up.
     pub fn set_image_bytes(&self, bytes: u64) {
-        self.inner.image_bytes.store(bytes, Ordering::Relaxed);
+        self.inner.image_bytes.send_if_modified(|known| std::mem::replace(known, bytes) != bytes);
+    }
+
+    /// Sets the bytes of writable layers as the engine counts them, by container id, for those that have no directory of
+    /// their own.
+    pub fn set_layer_bytes(&self, bytes: BTreeMap<String, u64>) {
+        self.inner.layer_bytes.send_if_modified(|known| {
+            let differs = **known != bytes;
+            if differs {
+                *known = Arc::new(bytes);
+            }
+            differs
+        });
+    }
+
+    /// Walks over everything that pods have on the disk now, and waits for it, at most some seconds: a large tree takes
+    /// long, and is found out later.
+    pub async fn rescan_disks(&self) {
+        let (answer, answered) = oneshot::channel();
+        if self.inner.rescans.try_send(answer).is_ok() {
+            let _ = tokio::time::timeout(RESCAN_TIMEOUT, answered).await;
+        }
+    }
+
+    /// Whether there are containers whose writable layers only the engine can count.
+    #[must_use]
+    pub fn has_uncounted_layers(&self) -> bool {
+        let is_uncounted = |size: &ContainerSize| size.rootfs.is_none_or(|size| size.inodes.is_none());
+        self.storage().containers.values().any(is_uncounted)
     }
 
     /// The kubelet's `/stats/summary`, reduced to CPU, memory and swap if `only_cpu_and_memory`. Never blocks.
@@ -226,7 +295,7 @@ impl Usage {
             return Ok(Rest::Stream(EventStream { request, events: self.inner.events.subscribe() }));
         }
         if request.needs_processes() {
-            let listed = blocking::FILES.io(source::processes).await;
+            let listed = self.processes().await;
             let all = listed.map_err(|e| (500, format!("the processes could not be listed: {e}")))?;
             return Ok(Rest::Page(serde_json::to_vec(&request.processes(&all)).unwrap_or_default()));
         }
@@ -234,11 +303,8 @@ impl Usage {
             self.refresh().await;
         }
         let view = self.view();
-        let mut histories = HashMap::new();
-        for id in request.history_ids(&view)? {
-            let past = self.history(&id).await;
-            histories.insert(id, past);
-        }
+        let ids: Vec<String> = request.history_ids(&view)?.into_iter().collect();
+        let histories = self.histories(ids).await.ok_or_else(|| (503, BUSY.to_owned()))?;
         let answer = request.answer(&view, &histories, &self.inner.events.all());
         answer.map(|json| Rest::Page(serde_json::to_vec(&json).unwrap_or_default()))
     }
@@ -260,13 +326,14 @@ impl Usage {
     }
 
     fn view(&self) -> View {
-        let reported = self.inner.image_bytes.load(Ordering::Relaxed);
+        let reported = *self.inner.image_bytes.borrow();
         let storage = self.storage();
         View {
             node_name: self.inner.config.node_name.clone(),
             snapshot: self.snapshot(),
             image_bytes: storage.image_bytes.or(Some(reported).filter(|bytes| *bytes > 0)),
             storage,
+            pods_memory_bytes: self.inner.config.pods_memory_bytes,
         }
     }
 }

@@ -173,7 +173,7 @@ async fn known_loads_are_measured_within_five_percent() {
         let row = |usage: &Usage| {
             let snapshot = usage.snapshot();
             let row = snapshot.rows.iter().find(|row| row.target.container_id == busy.container_id).expect("row");
-            (row.sample.mono_ns, row.sample.cpu.usage_ns, row.usage_nano_cores)
+            (row.sample.moment.mono_ns, row.sample.cpu.usage_ns, row.usage_nano_cores)
         };
         usage.refresh().await;
         let (from, used, _) = row(&usage);
@@ -191,7 +191,7 @@ async fn known_loads_are_measured_within_five_percent() {
     assert_eq!(row(&busy.container_id).limits.cpu_quota_us, Some(50_000));
     assert!(snapshot.node.usage_nano_cores.is_some_and(|node| node >= 400_000_000));
 
-    let memory = row(&hog.container_id).sample.memory;
+    let memory = row(&hog.container_id).sample.memory.expect("a memory controller");
     println!("hog: {memory:?}");
     let working_set = memory.working_set_bytes();
     assert!(near(working_set, 100_000_000), "100 MB used, measured {working_set}");
@@ -202,7 +202,8 @@ async fn known_loads_are_measured_within_five_percent() {
     let storage = usage.storage();
     let size = storage.containers.get(&hog.container_id).expect("size of the layer");
     println!("hog's layer: {size:?}");
-    assert!(near(size.rootfs_bytes, 50 << 20), "50 MiB in the layer, measured {}", size.rootfs_bytes);
+    let layer = size.rootfs.expect("a layer").bytes;
+    assert!(near(layer, 50 << 20), "50 MiB in the layer, measured {layer}");
     assert!(storage.image_bytes.is_some_and(|bytes| bytes > 500_000), "{:?}", storage.image_bytes);
 
     // The ranges of upstream's node tests.
@@ -210,8 +211,16 @@ async fn known_loads_are_measured_within_five_percent() {
     assert_eq!(summary["pods"][0]["network"]["name"], "eth0");
     assert!(summary["node"]["fs"]["capacityBytes"].as_u64().is_some_and(|bytes| bytes > 100 << 20));
     let row = row(&talker.container_id);
-    assert!((1..=10).contains(&row.sample.pids.processes) && row.sample.memory.faults > 100, "{:?}", row.sample);
-    assert!((1..=100).contains(&row.slow.files) && row.slow.tasks.sleeping >= 1, "{:?}", row.slow);
+    assert!(
+        (1..=10).contains(&row.sample.pids.processes.unwrap_or(0)) && row.sample.memory.is_some_and(|m| m.faults > 100),
+        "{:?}",
+        row.sample
+    );
+    assert!(
+        (1..=100).contains(&row.slow.files.unwrap_or(0)) && row.slow.tasks.is_some_and(|tasks| tasks.sleeping >= 1),
+        "{:?}",
+        row.slow
+    );
     assert!(row.slow.sockets_of.is_some() && row.limits.open_files.is_none_or(|n| n <= 1_073_741_816));
     assert!(row.target.started_at >= started && !row.stale);
     let page = usage.cadvisor_text(Format::Plain);
@@ -252,7 +261,7 @@ async fn kills_for_lack_of_memory_are_counted_over_runs() {
         target.pod_uid = "uid-oom".to_owned();
         target.container_name = "greedy".to_owned();
         sender.send_replace(Arc::new(vec![target.clone()]));
-        let count = || usage.snapshot().rows.first().map(|row| row.sample.memory.oom_kills);
+        let count = || usage.snapshot().rows.first().and_then(|row| row.sample.memory?.oom_kills);
         let wanted = (run - 1) * 2 + 1;
         let mut seen = None;
         for _ in 0..100 {

@@ -31,6 +31,8 @@ pub mod local_addresses;
 #[cfg(feature = "manifests")]
 pub mod manifests;
 pub mod metrics;
+#[cfg(feature = "moment")]
+pub mod moment;
 pub mod net;
 pub mod netlink;
 #[cfg(feature = "events")]

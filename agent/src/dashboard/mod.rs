@@ -187,11 +187,7 @@ pub fn node_usage(
             system: format!("{}, Linux {}", machine.os_version, machine.kernel_version),
             used: usage_of(&snapshot.node.sample, snapshot.node.usage_nano_cores),
             disk: data,
-            images: storage
-                .images
-                .as_ref()
-                .map(disk)
-                .filter(|images| Some(images.capacity_bytes) != data.map(|d| d.capacity_bytes)),
+            images: storage.images.as_ref().map(disk).filter(|_| storage.is_one_file_system != Some(true)),
         },
         pods,
     }
@@ -199,9 +195,9 @@ pub fn node_usage(
 
 fn usage_of(sample: &Sample, cpu_nano: Option<u64>) -> UsageSample {
     UsageSample {
-        at_ms: sample.at.as_millisecond(),
+        at_ms: sample.moment.wall.as_millisecond(),
         cpu_nano,
-        memory_bytes: sample.memory.working_set_bytes(),
+        memory_bytes: sample.memory.map_or(0, |memory| memory.working_set_bytes()),
         rx_bytes: sample.network.iter().map(|i| i.rx_bytes).sum(),
         tx_bytes: sample.network.iter().map(|i| i.tx_bytes).sum(),
         read_bytes: sample.block.iter().map(|d| d.read_bytes).sum(),
@@ -316,7 +312,7 @@ fn sum_usage(rows: &[&Row], own: Option<&Row>) -> Option<UsageSample> {
     total.cpu_nano = rates;
     if let Some(own) = own {
         total.cpu_nano = own.usage_nano_cores;
-        total.memory_bytes = own.sample.memory.working_set_bytes();
+        total.memory_bytes = own.sample.memory.map_or(0, |memory| memory.working_set_bytes());
     }
     rows.first().map(|_| total)
 }

@@ -6,6 +6,7 @@ use windlass_cadvisor::{
     history::Point,
     model::{BlockDevice, Cpu, Interface, InterfaceName, Limits, Memory, Node},
 };
+use windlass_kit::moment::Moment;
 
 use super::*;
 
@@ -29,10 +30,10 @@ fn sample(memory: u64) -> Sample {
     };
     Sample {
         cpu: Cpu { usage_ns: 5, ..Cpu::default() },
-        memory: Memory { usage_bytes: memory + 10, inactive_file_bytes: 10, ..Memory::default() },
+        memory: Some(Memory { usage_bytes: memory + 10, inactive_file_bytes: 10, ..Memory::default() }),
         block: vec![BlockDevice { major: 8, minor: 0, read_bytes: 3, write_bytes: 4, reads: 1, writes: 1 }],
         network: vec![interface],
-        ..Sample::empty(at(0), 0)
+        ..Sample::empty(Moment { wall: at(0), mono_ns: 0 })
     }
 }
 
@@ -61,21 +62,23 @@ fn row(name: &str, started: i64, memory: u64, rate: Option<u64>) -> Arc<Row> {
 
 fn snapshot(rows: Vec<Arc<Row>>, pods: BTreeMap<Arc<str>, Arc<Row>>) -> Snapshot {
     Snapshot {
-        at: at(0),
-        mono_ns: 0,
+        moment: Moment { wall: at(0), mono_ns: 0 },
         machine: Arc::default(),
         node: Node {
             sample: sample(1000),
             usage_nano_cores: Some(4),
-            swap_free_bytes: 0,
+            swap_free_bytes: Some(0),
             default_interface: None,
-            threads: 1,
+            threads: Some(1),
             disks: Vec::new(),
             load: [0.0; 3],
+            stale: false,
         },
         rows,
         pods,
         system: Vec::new(),
+        all_pods: None,
+        runtime_cgroups: Vec::new(),
         devices: Arc::default(),
     }
 }

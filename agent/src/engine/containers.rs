@@ -153,19 +153,6 @@ impl Engine {
             .collect())
     }
 
-    /// Where Docker keeps images, writable layers and logs.
-    ///
-    /// # Errors
-    /// When Docker does not answer.
-    pub async fn data_root(&self) -> Result<std::path::PathBuf, EngineError> {
-        let docker = self.patient(INFO.limit);
-        let info = self
-            .counted(INFO.operation, docker.info())
-            .await
-            .map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
-        Ok(info.docker_root_dir.map_or_else(|| "/var/lib/docker".into(), Into::into))
-    }
-
     /// Pings Docker, which costs it nothing.
     pub(crate) async fn ping(&self) -> Result<(), EngineError> {
         let docker = self.patient(PING.limit);

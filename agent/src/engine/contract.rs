@@ -78,6 +78,8 @@ pub(super) const REMOVE: Contract = call("remove_container", REQUEST_TIMEOUT, &[
 pub(super) const UPDATE: Contract = call("update_container", REQUEST_TIMEOUT, &[]);
 pub(super) const INSPECT: Contract = call("container_status", REQUEST_TIMEOUT, &[]);
 pub(super) const LIST: Contract = call("list_containers", REQUEST_TIMEOUT, &[]);
+/// Docker walks over the files of each container.
+pub(super) const LIST_WITH_SIZES: Contract = call("list_containers", 2 * REQUEST_TIMEOUT, &[]);
 pub(super) const EXEC: Contract = call("exec", REQUEST_TIMEOUT, &[]);
 /// Until a client's streams are joined to the process; upstream's `DefaultStreamCreationTimeout`.
 pub(super) const ATTACH: Contract = call("attach", 30, &[]);

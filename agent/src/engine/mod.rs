@@ -7,6 +7,7 @@ pub mod check;
 pub mod client;
 pub(crate) mod containers;
 pub(crate) mod contract;
+pub(crate) mod dirs;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod exec_attach;

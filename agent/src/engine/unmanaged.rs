@@ -144,7 +144,7 @@ impl Engine {
                     let (Some(id), false) = (actor.id, of_pod) else { continue };
                     match event.action.as_deref() {
                         Some("die" | "destroy") => known.remove(&id).is_some(),
-                        _ => match self.inspect_unmanaged(&id).await? {
+                        _ => match self.inspect_or_keep(&id, known).await {
                             Some(container) => known.insert(id, container.clone()).as_ref() != Some(&container),
                             None => known.remove(&id).is_some(),
                         },
@@ -173,13 +173,26 @@ impl Engine {
         let mut changed = known.len() != before;
         for id in listed {
             if !known.contains_key(&id)
-                && let Some(unmanaged) = self.inspect_unmanaged(&id).await?
+                && let Some(unmanaged) = self.inspect_or_keep(&id, known).await
             {
                 known.insert(id, unmanaged);
                 changed = true;
             }
         }
         Ok(changed)
+    }
+
+    /// One container that Docker cannot inspect must not hide the others: it stays as it was known, or is left out until
+    /// the next list.
+    async fn inspect_or_keep(
+        &self,
+        id: &str,
+        known: &BTreeMap<String, UnmanagedContainer>,
+    ) -> Option<UnmanagedContainer> {
+        self.inspect_unmanaged(id).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, container = id, "failed to inspect a container outside of pods; its usage may be missing");
+            known.get(id).cloned()
+        })
     }
 
     async fn inspect_unmanaged(&self, id: &str) -> Result<Option<UnmanagedContainer>, EngineError> {

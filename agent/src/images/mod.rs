@@ -23,6 +23,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use nix::sys::statvfs::statvfs;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use windlass_cadvisor::Usage;
 use windlass_kit::{
     atomic_file,
     events::{Recorder, Severity},
@@ -98,8 +99,6 @@ pub struct Images {
 #[derive(Debug)]
 pub struct ImageManager {
     config: ImagesConfig,
-    /// Docker's data root, on the imagefs.
-    data_root: PathBuf,
     engine: Engine,
     gc_requests: mpsc::Receiver<oneshot::Sender<()>>,
     list: watch::Sender<Arc<Vec<StoredImage>>>,
@@ -112,14 +111,9 @@ pub struct ImageManager {
 }
 
 impl Images {
-    /// The handle, and the task behind it; `data_root` is Docker's data root.
+    /// The handle, and the task behind it.
     #[must_use]
-    pub fn build(
-        engine: Engine,
-        config: ImagesConfig,
-        data_root: PathBuf,
-        metrics: Arc<Metrics>,
-    ) -> (Self, ImageManager) {
+    pub fn build(engine: Engine, config: ImagesConfig, metrics: Arc<Metrics>) -> (Self, ImageManager) {
         let (gc_sender, gc_requests) = mpsc::channel(4);
         let (list, listed) = watch::channel(Arc::default());
         let pulls = Pulls::new(
@@ -133,7 +127,6 @@ impl Images {
         let images = Self { pulls, gc_sender, list: listed, records: records.clone(), plugins: config.plugins.clone() };
         let manager = ImageManager {
             config,
-            data_root,
             engine,
             gc_requests,
             list,
@@ -195,6 +188,7 @@ impl ImageManager {
         node: ObjectReference,
         recorder: Recorder,
         pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
+        usage: Usage,
         shutdown: CancellationToken,
     ) {
         let mut list = tokio::time::interval(LIST_INTERVAL);
@@ -206,7 +200,10 @@ impl ImageManager {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 _ = list.tick() => drop(self.refresh(&pods).await),
-                _ = collect.tick() => self.collect_garbage(&node, &recorder, &pods).await,
+                _ = collect.tick() => {
+                    let image_root = usage.storage().image_root.clone();
+                    self.collect_garbage(&node, &recorder, &pods, image_root.as_deref()).await;
+                }
                 Some(answer) = self.gc_requests.recv() => {
                     if let Some(store) = self.refresh(&pods).await {
                         let all = gc::unused_images(&self.image_records, &store.stored, &store.kept, Duration::ZERO, Timestamp::now());
@@ -267,6 +264,7 @@ impl ImageManager {
         node: &ObjectReference,
         recorder: &Recorder,
         pods: &watch::Receiver<Arc<Vec<Arc<Pod>>>>,
+        image_root: Option<&Path>,
     ) {
         let Some(store) = self.refresh(pods).await else { return };
         let now = Timestamp::now();
@@ -275,8 +273,12 @@ impl ImageManager {
             gc::exceeds_max_age(&self.image_records, image, self.config.maximum_age, self.started.elapsed(), now)
         });
         self.remove(&stale, "age", |_| true).await;
-        let (root, high, low) = (self.data_root.clone(), self.config.high, self.config.low);
-        let Some((capacity, before)) = space(&root) else {
+        let (high, low) = (self.config.high, self.config.low);
+        let Some(root) = image_root else {
+            tracing::warn!("Docker has not told where it keeps images; collecting none for space");
+            return;
+        };
+        let Some((capacity, before)) = space(root) else {
             tracing::warn!(dir = %root.display(), "failed to read the space of the file system of images; collecting none");
             return;
         };
@@ -295,14 +297,14 @@ impl ImageManager {
         );
         // Images share layers, so only the file system tells how much was freed.
         let left =
-            |_: &ImageSummary| space(&root).is_some_and(|(all, free)| gc::bytes_to_free(all, free, low, low).is_some());
+            |_: &ImageSummary| space(root).is_some_and(|(all, free)| gc::bytes_to_free(all, free, low, low).is_some());
         self.remove(&unused, "space", left).await;
-        if space(&root).and_then(|(all, free)| gc::bytes_to_free(all, free, high, low)).is_none() {
+        if space(root).and_then(|(all, free)| gc::bytes_to_free(all, free, high, low)).is_none() {
             self.failures = 0;
             return;
         }
         self.failures += 1;
-        let freed = space(&root).map_or(0, |(_, after)| after.saturating_sub(before));
+        let freed = space(root).map_or(0, |(_, after)| after.saturating_sub(before));
         let message = gc::insufficient(capacity, before, freed);
         recorder.record(node, Severity::Warning, "FreeDiskSpaceFailed", message.clone());
         if self.failures > 1 {

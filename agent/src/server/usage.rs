@@ -5,8 +5,8 @@ use std::{convert::Infallible, io::Write as _};
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{OriginalUri, Query, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    extract::{OriginalUri, State},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
@@ -22,10 +22,14 @@ use super::{ServerState, refuse};
 /// Smaller pages are not compressed.
 const MIN_GZIP_BYTES: usize = 1024;
 
-#[derive(Debug, serde::Deserialize)]
-struct SummaryQuery {
-    #[serde(default)]
-    only_cpu_and_memory: bool,
+/// Whether the reduced form is asked for: as upstream, by the first value of `only_cpu_and_memory` in the form or in the
+/// query, and by no other word than `true`.
+fn only_cpu_and_memory(query: &str, form: &[u8]) -> bool {
+    let value = |text: &[u8]| {
+        let mut pairs = url::form_urlencoded::parse(text);
+        pairs.find(|(key, _)| key == "only_cpu_and_memory").map(|(_, value)| value.into_owned())
+    };
+    value(form).or_else(|| value(query.as_bytes())).is_some_and(|value| value == "true")
 }
 
 /// Usage routes, of both the secure and the read-only listener.
@@ -43,8 +47,19 @@ pub(super) fn routes() -> Router<ServerState> {
 
 /// The small form is requested by autoscalers and is refreshed. The full form is for dashboards: each of its numbers
 /// carries the time of its sample, and nobody waits for a new one while the last is recent.
-async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Query<SummaryQuery>) -> Response {
-    let small = query.only_cpu_and_memory;
+async fn summary(
+    State(state): State<ServerState>,
+    OriginalUri(uri): OriginalUri,
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let is_form = method == Method::POST
+        && headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
+            kind.as_bytes().split(|byte| *byte == b';').next() == Some(b"application/x-www-form-urlencoded")
+        });
+    let form: &[u8] = if is_form { &body } else { &[] };
+    let small = only_cpu_and_memory(uri.query().unwrap_or_default(), form);
     if small {
         state.usage.refresh().await;
     }
@@ -167,6 +182,22 @@ mod tests {
     use std::io::Read as _;
 
     use super::*;
+
+    #[test]
+    fn the_reduced_summary_is_asked_for_by_one_word() {
+        for (query, form, small) in [
+            ("only_cpu_and_memory=true", "", true),
+            ("a=b&only_cpu_and_memory=true", "", true),
+            ("only_cpu_and_memory=1", "", false),
+            ("only_cpu_and_memory=", "", false),
+            ("only_cpu_and_memory=True", "", false),
+            ("", "", false),
+            ("", "only_cpu_and_memory=true", true),
+            ("only_cpu_and_memory=true", "only_cpu_and_memory=false", false),
+        ] {
+            assert_eq!(only_cpu_and_memory(query, form.as_bytes()), small, "{query} {form}");
+        }
+    }
 
     fn with(encoding: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(encoding))])

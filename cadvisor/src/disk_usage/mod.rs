@@ -9,19 +9,24 @@ use std::{
 };
 
 use nix::sys::stat::{major, minor};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Volume},
-    model::{ContainerSize, Filesystem, Snapshot, Storage, VolumeSize},
-    sampler::{Layers, name_thread},
+    config::{Config, EngineDirs, Volume},
+    model::{ContainerSize, Filesystem, Size, Snapshot, Storage, VolumeSize},
+    parse::cgroup::containerd_root,
+    sampler::{Layer, Layers, name_thread},
     source,
     stall_pool::StallTolerantPool,
 };
 
 /// How often the space of whole file systems is queried, which is cheap.
 const SPACE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often volumes and files of pods on the disk are walked over, while somebody runs who may write there.
+const EPHEMERAL_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the sizes of image layers are read although no image has changed.
+const IMAGE_LAYERS_INTERVAL: Duration = Duration::from_secs(3600);
 /// A scan takes at most one part in so many of the time: the next one follows after its duration times this.
 const SCAN_COST_FACTOR: u32 = 50;
 /// While no process ran that could have written, files are scanned this often: other programs may write, too, such as
@@ -37,26 +42,32 @@ const MAX_STALLED_THREADS: u64 = 32;
 /// What is scanned.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum ScanKey {
-    /// The file systems of the node and of images.
+    /// The file systems of the node, of images and of logs.
     Spaces,
+    /// The sizes of image layers, one file for each: read when images change.
+    ImageLayers,
     Container(String),
     /// By pod uid and volume name.
     Volume(String, String),
+    /// By pod uid: its files beside volumes.
+    PodFiles(String),
 }
 
 #[derive(Debug, Clone)]
 enum ScanJob {
-    Spaces { node: PathBuf, images: PathBuf },
-    Container { id: String, layer: Option<PathBuf>, docker_root: PathBuf },
+    Spaces { node: PathBuf, images: Option<PathBuf>, logs: Option<PathBuf> },
+    ImageLayers { data_root: PathBuf },
+    Container { id: String, layer: Option<PathBuf>, data_root: Option<PathBuf> },
     Volume(Volume),
+    PodFiles { dir: PathBuf },
 }
 
 impl ScanJob {
     /// Whether it walks over files, which is expensive, instead of querying a file system.
     fn is_walk(&self) -> bool {
         match self {
-            Self::Spaces { .. } => false,
-            Self::Container { .. } => true,
+            Self::Spaces { .. } | Self::ImageLayers { .. } => false,
+            Self::Container { .. } | Self::PodFiles { .. } => true,
             Self::Volume(volume) => volume.of_pod,
         }
     }
@@ -84,9 +95,16 @@ impl ScanSchedule {
 
 #[derive(Debug)]
 enum ScanResult {
-    Spaces { node: Option<(Filesystem, u64)>, images: Option<(Filesystem, u64)>, image_bytes: Option<u64> },
+    Spaces {
+        node: Option<(Filesystem, u64)>,
+        images: Option<(Filesystem, u64)>,
+        logs: Option<(Filesystem, u64)>,
+        image_root: Option<PathBuf>,
+    },
+    ImageLayers(Option<u64>),
     Container(Option<ContainerSize>),
     Volume(Option<VolumeSize>),
+    PodFiles(Option<Size>),
 }
 
 /// The result of a scan, and its duration.
@@ -98,16 +116,32 @@ pub(crate) struct DiskUsage {
     pool: StallTolerantPool<ScanKey, ScanJob, TimedResult>,
     schedules: HashMap<ScanKey, ScanSchedule>,
     storage: watch::Sender<Arc<Storage>>,
+    inputs: Inputs,
+}
+
+/// What is told from outside.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    /// Bytes of all images; a change means that there are other layers.
+    pub(crate) image_bytes: watch::Receiver<u64>,
+    /// Bytes of writable layers that have no directory of their own, by container id, as the engine counts them.
+    pub(crate) layer_bytes: watch::Receiver<Arc<BTreeMap<String, u64>>>,
+    /// Requests to walk over everything now; answered when that is done, or has taken too long.
+    pub(crate) rescans: mpsc::Receiver<oneshot::Sender<()>>,
 }
 
 impl DiskUsage {
-    pub(crate) fn new(config: Config, shutdown: CancellationToken) -> (Self, watch::Receiver<Arc<Storage>>) {
+    pub(crate) fn new(
+        config: Config,
+        inputs: Inputs,
+        shutdown: CancellationToken,
+    ) -> (Self, watch::Receiver<Arc<Storage>>) {
         let (storage, receiver) = watch::channel(Arc::default());
         let pool = StallTolerantPool::new("sizes", MAX_STALLED_THREADS, SCAN_TIMEOUT, move |job| {
             let began = Instant::now();
             (scan(job, &|| !shutdown.is_cancelled()), began.elapsed())
         });
-        (Self { config, pool, schedules: HashMap::new(), storage }, receiver)
+        (Self { config, pool, schedules: HashMap::new(), storage, inputs }, receiver)
     }
 
     /// Runs until `shutdown`, or until the sampler has ended.
@@ -119,13 +153,19 @@ impl DiskUsage {
         shutdown: CancellationToken,
     ) {
         name_thread("sizes rounds");
-        let mut has_volumes = true;
+        let (mut has_volumes, mut has_dirs, mut has_images, mut has_layers) = (true, true, true, true);
+        let mut rescans = Vec::new();
+        let mut dirs = self.config.engine_dirs.clone();
         loop {
-            let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update());
+            let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update(), &dirs.borrow_and_update());
             self.set_targets(&jobs);
             loop {
                 // A clone: a borrowed snapshot would block the publication of the next.
                 self.run_due(&jobs, &ran(&Arc::clone(&snapshot.borrow())));
+                for answer in rescans.drain(..) {
+                    // The caller may have timed out.
+                    let _ = oneshot::Sender::send(answer, ());
+                }
                 let next = self.schedules.values().filter_map(|due| due.at).min();
                 let next = next.map_or(SPACE_INTERVAL, |at| at.saturating_duration_since(Instant::now()));
                 // Stalled scans are checked again soon.
@@ -138,9 +178,31 @@ impl DiskUsage {
                         if changed.is_err() { return }
                         break;
                     }
+                    Some(answer) = self.inputs.rescans.recv() => {
+                        self.rescan(&jobs);
+                        rescans.push(answer);
+                    }
                     changed = volumes.changed(), if has_volumes => {
                         has_volumes = changed.is_ok();
                         break;
+                    }
+                    changed = dirs.changed(), if has_dirs => {
+                        has_dirs = changed.is_ok();
+                        if has_dirs {
+                            self.schedules.clear();
+                            break;
+                        }
+                    }
+                    changed = self.inputs.image_bytes.changed(), if has_images => {
+                        has_images = changed.is_ok();
+                        if has_images {
+                            self.schedules.remove(&ScanKey::ImageLayers);
+                            break;
+                        }
+                    }
+                    changed = self.inputs.layer_bytes.changed(), if has_layers => {
+                        has_layers = changed.is_ok();
+                        self.put_layer_bytes();
                     }
                     () = tokio::time::sleep(next.clamp(SCAN_BATCH_WINDOW, timeout)) => {}
                 }
@@ -149,19 +211,32 @@ impl DiskUsage {
     }
 
     /// All scans.
-    fn jobs(&self, layers: &[(String, Option<PathBuf>)], volumes: &[Volume]) -> BTreeMap<ScanKey, ScanJob> {
+    fn jobs(&self, layers: &[Layer], volumes: &[Volume], dirs: &EngineDirs) -> BTreeMap<ScanKey, ScanJob> {
         let under = |path: &Path| source::under(&self.config.root, path);
-        let docker_root = under(&self.config.docker_root);
-        let spaces = ScanJob::Spaces { node: under(&self.config.data_dir), images: docker_root.clone() };
-        let containers = layers.iter().map(|(id, layer)| {
-            let job = ScanJob::Container { id: id.clone(), layer: layer.clone(), docker_root: docker_root.clone() };
-            (ScanKey::Container(id.clone()), job)
+        let data_root = dirs.data_root.as_deref().map(under);
+        // Where a layer is, images are; before the first one it is where the engine says.
+        let of_layers = layers.iter().find_map(|layer| containerd_root(layer.dir.as_deref()?));
+        let images = of_layers.or_else(|| dirs.image_root.as_deref().map(under));
+        let spaces = ScanJob::Spaces { node: under(&self.config.data_dir), images, logs: data_root.clone() };
+        let image_layers =
+            data_root.clone().map(|data_root| (ScanKey::ImageLayers, ScanJob::ImageLayers { data_root }));
+        let containers = layers.iter().map(|layer| {
+            let (id, dir) = (layer.container_id.clone(), layer.dir.clone());
+            let job = ScanJob::Container { id, layer: dir, data_root: data_root.clone() };
+            (ScanKey::Container(layer.container_id.clone()), job)
+        });
+        let pods_dir = self.config.pods_dir.as_deref().map(under);
+        let pods = layers.iter().map(|layer| &layer.pod_uid).filter(|uid| !uid.is_empty());
+        let pod_files = pods.filter_map(|uid| {
+            let dir = pods_dir.as_ref()?.join(uid);
+            Some((ScanKey::PodFiles(uid.clone()), ScanJob::PodFiles { dir }))
         });
         let volumes = volumes.iter().map(|volume| {
             let there = Volume { path: under(&volume.path), ..volume.clone() };
             (ScanKey::Volume(volume.pod_uid.clone(), volume.name.clone()), ScanJob::Volume(there))
         });
-        std::iter::once((ScanKey::Spaces, spaces)).chain(containers).chain(volumes).collect()
+        let of_node = std::iter::once((ScanKey::Spaces, spaces)).chain(image_layers);
+        of_node.chain(containers).chain(volumes).chain(pod_files).collect()
     }
 
     /// Adds new targets and drops those that no longer exist.
@@ -176,12 +251,15 @@ impl DiskUsage {
             let has_volume = |uid: &str, volume: &VolumeSize| {
                 jobs.contains_key(&ScanKey::Volume(uid.to_owned(), volume.name.clone()))
             };
-            let unchanged = storage.containers.keys().all(has_container)
+            let has_files = |uid: &String| jobs.contains_key(&ScanKey::PodFiles(uid.clone()));
+            let unchanged = storage.pod_files.keys().all(has_files)
+                && storage.containers.keys().all(has_container)
                 && storage.volumes.iter().all(|(uid, all)| all.iter().all(|v| has_volume(uid, v)));
             if unchanged {
                 return false;
             }
             let storage = Arc::make_mut(storage);
+            storage.pod_files.retain(|uid, _| has_files(uid));
             storage.containers.retain(|id, _| has_container(id));
             storage.volumes.retain(|uid, all| {
                 all.retain(|volume| has_volume(uid, volume));
@@ -189,6 +267,16 @@ impl DiskUsage {
             });
             true
         });
+    }
+
+    /// Lets everything be walked over at once, whether its writers have run or not.
+    fn rescan(&mut self, jobs: &BTreeMap<ScanKey, ScanJob>) {
+        let now = Instant::now();
+        for (key, schedule) in &mut self.schedules {
+            if schedule.at.is_some() && jobs.get(key).is_some_and(ScanJob::is_walk) {
+                *schedule = ScanSchedule::new(now);
+            }
+        }
     }
 
     /// Runs the scans that are due. `ran` is the CPU time used, by container and by pod.
@@ -212,12 +300,18 @@ impl DiskUsage {
             self.schedules.insert(key, ScanSchedule::new(now + SCAN_TIMEOUT));
         }
         for (key, (found, took)) in found {
-            let pause = if key == ScanKey::Spaces { SPACE_INTERVAL } else { self.config.walk_interval };
+            let pause = match key {
+                ScanKey::Spaces => SPACE_INTERVAL,
+                ScanKey::ImageLayers => IMAGE_LAYERS_INTERVAL,
+                // Eviction enforces limits by them.
+                ScanKey::PodFiles(_) | ScanKey::Volume(..) => self.config.walk_interval.min(EPHEMERAL_INTERVAL),
+                _ => self.config.walk_interval,
+            };
             // Dropped meanwhile.
             let Some(due) = self.schedules.get_mut(&key) else { continue };
             due.at = Some(Instant::now() + pause.max(took * SCAN_COST_FACTOR));
             // There is no result that a later scan could keep.
-            if matches!(found, ScanResult::Container(None) | ScanResult::Volume(None)) {
+            if matches!(found, ScanResult::Container(None) | ScanResult::Volume(None) | ScanResult::PodFiles(None)) {
                 due.walked = None;
             }
             self.put(key, found);
@@ -231,13 +325,16 @@ impl DiskUsage {
         self.storage.send_modify(|storage| {
             let storage = Arc::make_mut(storage);
             match (key, found) {
-                (_, ScanResult::Spaces { node, images, image_bytes }) => {
-                    storage.node = node.map(|(space, _)| space);
-                    storage.images = images.map(|(space, _)| space);
+                (_, ScanResult::Spaces { node, images, logs, image_root }) => {
+                    storage.image_root = image_root;
+                    storage.is_one_file_system = node.zip(images).map(|((_, node), (_, images))| node == images);
+                    [storage.node, storage.images, storage.logs] =
+                        [node, images, logs].map(|found| found.map(|(space, _)| space));
                     storage.images_device = images.map_or_else(String::new, |(_, device)| self.device(device));
-                    storage.image_bytes = image_bytes;
                 }
-                (ScanKey::Container(id), ScanResult::Container(Some(size))) => {
+                (_, ScanResult::ImageLayers(bytes)) => storage.image_bytes = bytes,
+                (ScanKey::Container(id), ScanResult::Container(Some(mut size))) => {
+                    size.rootfs = size.rootfs.or_else(|| self.layer_size(&id));
                     storage.containers.insert(id, size);
                 }
                 (ScanKey::Volume(uid, _), ScanResult::Volume(Some(size))) => {
@@ -247,9 +344,35 @@ impl DiskUsage {
                         Err(at) => all.insert(at, size),
                     }
                 }
+                (ScanKey::PodFiles(uid), ScanResult::PodFiles(Some(size))) => {
+                    storage.pod_files.insert(uid, size);
+                }
                 // A directory that does not exist (yet, or any more) has no size.
                 _ => {}
             }
+        });
+    }
+
+    /// The writable layer of a container as the engine counts it.
+    fn layer_size(&self, id: &str) -> Option<Size> {
+        self.inputs.layer_bytes.borrow().get(id).map(|bytes| Size { bytes: *bytes, inodes: None })
+    }
+
+    /// Applies what the engine has counted.
+    fn put_layer_bytes(&self) {
+        self.storage.send_if_modified(|storage| {
+            let counted = |(id, size): (&String, &ContainerSize)| {
+                let counted = self.layer_size(id).filter(|_| size.rootfs.is_none_or(|size| size.inodes.is_none()));
+                counted.filter(|counted| size.rootfs != Some(*counted)).map(|counted| (id.clone(), counted))
+            };
+            let changed: Vec<(String, Size)> = storage.containers.iter().filter_map(counted).collect();
+            let is_changed = !changed.is_empty();
+            for (id, counted) in changed {
+                if let Some(size) = Arc::make_mut(storage).containers.get_mut(&id) {
+                    size.rootfs = Some(counted);
+                }
+            }
+            is_changed
         });
     }
 
@@ -280,7 +403,7 @@ impl DiskUsage {
         let numbers = u32::try_from(major(device)).ok().zip(u32::try_from(minor(device)).ok());
         numbers
             .and_then(|(major, minor)| source::block_device_name(&self.config.root, major, minor))
-            .unwrap_or_else(|| self.config.docker_root.display().to_string())
+            .unwrap_or_default()
     }
 }
 
@@ -299,31 +422,36 @@ fn ran(snapshot: &Snapshot) -> HashMap<&str, u64> {
 /// The container or the pod whose processes may write there.
 fn writers(key: &ScanKey) -> Option<&str> {
     match key {
-        ScanKey::Spaces => None,
+        ScanKey::Spaces | ScanKey::ImageLayers => None,
         ScanKey::Container(id) => Some(id),
-        ScanKey::Volume(uid, _) => Some(uid),
+        ScanKey::Volume(uid, _) | ScanKey::PodFiles(uid) => Some(uid),
     }
 }
 
 fn scan(job: ScanJob, keep_going: &dyn Fn() -> bool) -> ScanResult {
     let at = jiff::Timestamp::now();
     match job {
-        ScanJob::Spaces { node, images } => ScanResult::Spaces {
+        ScanJob::Spaces { node, images, logs } => ScanResult::Spaces {
             node: space_of(&node),
-            images: space_of(&images),
-            image_bytes: source::layers(&images),
+            images: images.as_deref().and_then(space_of),
+            logs: logs.as_deref().and_then(space_of),
+            image_root: images,
         },
-        ScanJob::Container { id, layer, docker_root } => {
+        ScanJob::ImageLayers { data_root } => ScanResult::ImageLayers(source::layers(&data_root)),
+        ScanJob::Container { id, layer, data_root } => {
+            let size = |(bytes, inodes)| Size { bytes, inodes: Some(inodes) };
             let walked = layer.as_deref().map(|dir| source::tree(dir, keep_going));
-            let (logs_bytes, logs_inodes) = source::logs(&docker_root, &id);
             // A walk that was stopped has no result.
-            let size = (walked != Some(None)).then(|| {
-                let (rootfs_bytes, rootfs_inodes) = walked.flatten().unwrap_or_default();
-                ContainerSize { at, rootfs_bytes, rootfs_inodes, logs_bytes, logs_inodes, stale: false }
-            });
-            ScanResult::Container(size)
+            if walked == Some(None) {
+                return ScanResult::Container(None);
+            }
+            // Only overlays have a directory of their own layer; of others the engine is asked.
+            let rootfs = walked.flatten().map(size);
+            let logs = data_root.and_then(|data_root| source::logs(&data_root, &id)).map(size);
+            ScanResult::Container(Some(ContainerSize { at, rootfs, logs, stale: false }))
         }
         ScanJob::Volume(volume) => ScanResult::Volume(volume_size(volume, keep_going)),
+        ScanJob::PodFiles { dir } => ScanResult::PodFiles(source::pod_files(&dir, keep_going)),
     }
 }
 

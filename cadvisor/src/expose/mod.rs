@@ -25,6 +25,8 @@ pub struct View {
     pub storage: Arc<Storage>,
     /// Bytes of images, if known.
     pub image_bytes: Option<u64>,
+    /// The memory limit of all pods together, if there is one.
+    pub pods_memory_bytes: Option<u64>,
 }
 
 /// The containers of one pod.
@@ -44,9 +46,9 @@ struct Pod<'a> {
 struct PodTotal {
     at: jiff::Timestamp,
     cpu: Cpu,
-    memory: Memory,
+    memory: Option<Memory>,
     usage_nano_cores: Option<u64>,
-    processes: u64,
+    processes: Option<u64>,
     limit_bytes: Option<u64>,
 }
 
@@ -58,28 +60,20 @@ impl Pod<'_> {
     fn total(&self) -> Option<PodTotal> {
         let first = self.rows().next()?;
         let mut total = PodTotal {
-            at: first.sample.at,
+            at: first.sample.moment.wall,
             cpu: Cpu::default(),
-            memory: Memory::default(),
+            memory: None,
             usage_nano_cores: None,
-            processes: 0,
+            processes: None,
             limit_bytes: None,
         };
         for row in self.rows() {
-            total.at = total.at.max(row.sample.at);
-            total.processes = total.processes.saturating_add(row.sample.pids.processes);
+            total.at = total.at.max(row.sample.moment.wall);
+            let processes = [total.processes, row.sample.pids.processes];
+            total.processes = processes.into_iter().flatten().reduce(u64::saturating_add);
             total.cpu.usage_ns = total.cpu.usage_ns.saturating_add(row.sample.cpu.usage_ns);
-            let memory = &row.sample.memory;
-            for (sum, part) in [
-                (&mut total.memory.usage_bytes, memory.usage_bytes),
-                // Per container: working sets must add up, and each is clamped at 0.
-                (&mut total.memory.inactive_file_bytes, memory.usage_bytes - memory.working_set_bytes()),
-                (&mut total.memory.rss_bytes, memory.rss_bytes),
-                (&mut total.memory.swap_bytes, memory.swap_bytes),
-                (&mut total.memory.faults, memory.faults),
-                (&mut total.memory.major_faults, memory.major_faults),
-            ] {
-                *sum = sum.saturating_add(part);
+            if let Some(memory) = &row.sample.memory {
+                total.memory.get_or_insert_default().add(memory);
             }
             if let Some(rate) = row.usage_nano_cores {
                 total.usage_nano_cores = Some(total.usage_nano_cores.unwrap_or(0).saturating_add(rate));
@@ -89,7 +83,7 @@ impl Pod<'_> {
         total.limit_bytes =
             self.containers.iter().map(|row| row.limits.memory_bytes).sum::<Option<u64>>().filter(|limit| *limit > 0);
         if let Some(own) = self.own {
-            total.at = own.sample.at;
+            total.at = own.sample.moment.wall;
             total.cpu = own.sample.cpu;
             total.memory = own.sample.memory;
             total.usage_nano_cores = own.usage_nano_cores;

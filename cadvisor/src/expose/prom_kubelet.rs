@@ -32,7 +32,9 @@ pub(crate) fn put(view: &View, housekeepings: u64, page: &mut Text) {
                 ("pod", pod.name),
                 ("uid", pod.uid),
             ];
-            page.sample(logs, &labels, float(size.logs_bytes));
+            if let Some(size) = size.logs {
+                page.sample(logs, &labels, float(size.bytes));
+            }
         }
     }
     let claims: std::collections::BTreeMap<&(String, String), &VolumeSize> =

@@ -1,11 +1,13 @@
 //! The kubelet's `/metrics/resource`, which metrics-server reads. It needs these names, exactly the labels container,
 //! pod and namespace, and sample times; it drops a pod with a zero, so zeros are left out.
 
+use std::cmp::Reverse;
+
 use windlass_kit::prometheus::{Format, Kind, Text};
 
 use super::{Pod, View, float, pods, seconds, unix_seconds};
 use crate::{
-    model::{Node, Row},
+    model::{Node, Row, Sample},
     rates::available,
 };
 
@@ -15,25 +17,32 @@ type Value = fn(&Row) -> Option<f64>;
 #[must_use]
 pub fn text(view: &View, format: Format) -> String {
     let snapshot = &view.snapshot;
-    let pods = pods(snapshot);
+    // Labels have no uid, and a page must not have two series of equal labels: of pods of one name the newest counts.
+    let mut pods = pods(snapshot);
+    pods.sort_by_key(|pod| (pod.namespace, pod.name, Reverse(pod.started_at)));
+    pods.dedup_by_key(|pod| (pod.namespace, pod.name));
     let mut page = Text::of(format);
     container_families(&mut page, &pods);
     node_families(&mut page, &snapshot.node);
     pod_families(&mut page, &pods);
     page.family("resource_scrape_error", "[STABLE] 1 when some of this could not be read, else 0", Kind::Gauge);
-    let failed = snapshot.rows.iter().any(|row| row.stale);
+    let failed = snapshot.node.stale || snapshot.rows.iter().any(|row| row.stale);
     page.sample("resource_scrape_error", &[], f64::from(u8::from(failed)));
     page.finish()
 }
 
+fn working_set(sample: &Sample) -> Option<u64> {
+    sample.memory.map(|memory| memory.working_set_bytes())
+}
+
 fn container_families(page: &mut Text, pods: &[Pod<'_>]) {
-    let live = |row: &&Row| row.sample.cpu.usage_ns > 0 && row.sample.memory.working_set_bytes() > 0;
+    let live = |row: &&Row| row.sample.cpu.usage_ns > 0 && working_set(&row.sample).is_some_and(|bytes| bytes > 0);
     let each_container = |page: &mut Text, name: &str, help: &str, kind: Kind, timed: bool, value: Value| {
         page.family(name, help, kind);
         for pod in pods {
             for row in pod.containers.iter().copied().filter(live) {
                 if let Some(value) = value(row) {
-                    let at = timed.then(|| row.sample.at.as_millisecond());
+                    let at = timed.then(|| row.sample.moment.wall.as_millisecond());
                     let labels = [
                         ("container", row.target.container_name.as_str()),
                         ("namespace", pod.namespace),
@@ -58,7 +67,7 @@ fn container_families(page: &mut Text, pods: &[Pod<'_>]) {
         "[STABLE] Memory of the container that cannot be freed easily, in bytes",
         Kind::Gauge,
         true,
-        |row| Some(float(row.sample.memory.working_set_bytes())),
+        |row| working_set(&row.sample).map(float),
     );
     each_container(
         page,
@@ -75,7 +84,7 @@ fn container_families(page: &mut Text, pods: &[Pod<'_>]) {
         Kind::Gauge,
         true,
         |row| {
-            let used = row.sample.memory.swap_bytes;
+            let used = row.sample.memory?.swap_bytes?;
             available(row.limits.swap_bytes, used).map(|left| float(left.saturating_add(used)))
         },
     );
@@ -85,12 +94,12 @@ fn container_families(page: &mut Text, pods: &[Pod<'_>]) {
         "[ALPHA] Swap that the container uses, in bytes",
         Kind::Gauge,
         true,
-        |row| Some(float(row.sample.memory.swap_bytes)),
+        |row| row.sample.memory?.swap_bytes.map(float),
     );
 }
 
 fn node_families(page: &mut Text, node: &Node) {
-    let at = Some(node.sample.at.as_millisecond());
+    let at = Some(node.sample.moment.wall.as_millisecond());
     page.family("node_cpu_usage_seconds_total", "[STABLE] CPU time that the node has used, in seconds", Kind::Counter);
     page.sample_at("node_cpu_usage_seconds_total", &[], seconds(node.sample.cpu.usage_ns), at);
     page.family(
@@ -98,17 +107,23 @@ fn node_families(page: &mut Text, node: &Node) {
         "[STABLE] Memory of the node that cannot be freed easily, in bytes",
         Kind::Gauge,
     );
-    page.sample_at("node_memory_working_set_bytes", &[], float(node.sample.memory.working_set_bytes()), at);
+    if let Some(bytes) = working_set(&node.sample) {
+        page.sample_at("node_memory_working_set_bytes", &[], float(bytes), at);
+    }
     page.family("node_swap_usage_bytes", "[ALPHA] Swap that the node uses, in bytes", Kind::Gauge);
-    page.sample_at("node_swap_usage_bytes", &[], float(node.sample.memory.swap_bytes), at);
+    if let Some(bytes) = node.sample.memory.and_then(|memory| memory.swap_bytes) {
+        page.sample_at("node_swap_usage_bytes", &[], float(bytes), at);
+    }
 }
 
 fn pod_families(page: &mut Text, pods: &[Pod<'_>]) {
-    let each_pod = |page: &mut Text, name: &str, help: &str, kind: Kind, value: fn(&super::PodTotal) -> f64| {
+    let each_pod = |page: &mut Text, name: &str, help: &str, kind: Kind, value: fn(&super::PodTotal) -> Option<f64>| {
         page.family(name, help, kind);
         for (pod, total) in pods.iter().filter_map(|pod: &Pod<'_>| Some((pod, pod.total()?))) {
             let labels = [("namespace", pod.namespace), ("pod", pod.name)];
-            page.sample_at(name, &labels, value(&total), Some(total.at.as_millisecond()));
+            if let Some(value) = value(&total) {
+                page.sample_at(name, &labels, value, Some(total.at.as_millisecond()));
+            }
         }
     };
     each_pod(
@@ -116,16 +131,16 @@ fn pod_families(page: &mut Text, pods: &[Pod<'_>]) {
         "pod_cpu_usage_seconds_total",
         "[STABLE] CPU time that the pod has used, in seconds",
         Kind::Counter,
-        |total| seconds(total.cpu.usage_ns),
+        |total| Some(seconds(total.cpu.usage_ns)),
     );
     each_pod(
         page,
         "pod_memory_working_set_bytes",
         "[STABLE] Memory of the pod that cannot be freed easily, in bytes",
         Kind::Gauge,
-        |total| float(total.memory.working_set_bytes()),
+        |total| total.memory.map(|memory| float(memory.working_set_bytes())),
     );
     each_pod(page, "pod_swap_usage_bytes", "[ALPHA] Swap that the pod uses, in bytes", Kind::Gauge, |total| {
-        float(total.memory.swap_bytes)
+        total.memory?.swap_bytes.map(float)
     });
 }

@@ -1,5 +1,7 @@
 //! The machine: its counters and its properties.
 
+use windlass_kit::moment::Moment;
+
 use super::{InterfaceName, Sample};
 
 /// Counters of one block device of the machine.
@@ -42,16 +44,34 @@ pub struct Node {
     pub sample: Sample,
     /// CPU rate in billionths of a core.
     pub usage_nano_cores: Option<u64>,
-    /// Free swap.
-    pub swap_free_bytes: u64,
+    /// Free swap, if known.
+    pub swap_free_bytes: Option<u64>,
     /// The interface of the default route.
     pub default_interface: Option<InterfaceName>,
-    /// Existing threads.
-    pub threads: u64,
+    /// Existing threads, if known.
+    pub threads: Option<u64>,
     /// Block devices, without partitions, loop devices and RAM disks.
     pub disks: Vec<Disk>,
     /// Load averages over 1, 5 and 15 minutes.
     pub load: [f64; 3],
+    /// The last read failed: the numbers are those of the read before.
+    pub stale: bool,
+}
+
+impl Node {
+    /// A machine of which nothing could be read yet.
+    pub(crate) fn unknown(moment: Moment) -> Self {
+        Self {
+            sample: Sample::empty(moment),
+            usage_nano_cores: None,
+            swap_free_bytes: None,
+            default_interface: None,
+            threads: None,
+            disks: Vec::new(),
+            load: [0.0; 3],
+            stale: true,
+        }
+    }
 }
 
 /// Properties that do not change while the machine runs.
@@ -69,8 +89,8 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Swap space.
     pub swap_bytes: u64,
-    /// Maximal number of process ids.
-    pub max_pids: u64,
+    /// Maximal number of process ids, if known.
+    pub max_pids: Option<u64>,
     /// Id of this boot.
     pub boot_id: String,
     /// `/etc/machine-id`.

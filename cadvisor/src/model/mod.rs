@@ -2,12 +2,16 @@
 
 mod machine;
 mod process;
+mod storage;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use windlass_kit::moment::Moment;
 
 use crate::config::Target;
 pub use machine::{Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode};
 pub use process::Process;
+pub use storage::{ContainerSize, Filesystem, Size, Storage, VolumeSize, sum_of_sizes};
 
 /// CPU time used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,8 +45,8 @@ pub struct Memory {
     pub cache_bytes: u64,
     /// Anonymous memory.
     pub rss_bytes: u64,
-    /// Swapped out.
-    pub swap_bytes: u64,
+    /// Swapped out; `None` where the kernel does not account for swap.
+    pub swap_bytes: Option<u64>,
     /// Mapped files.
     pub mapped_file_bytes: u64,
     /// Kernel memory charged to the cgroup.
@@ -70,11 +74,11 @@ pub struct Memory {
     /// Refaults of file pages.
     pub refault_file_pages: u64,
     /// `high` of `memory.events` (v2 only).
-    pub high_events: u64,
+    pub high_events: Option<u64>,
     /// `max` of `memory.events` (v2 only).
-    pub max_events: u64,
-    /// OOM kills.
-    pub oom_kills: u64,
+    pub max_events: Option<u64>,
+    /// OOM kills; `None` where the kernel does not count them.
+    pub oom_kills: Option<u64>,
 }
 
 impl Memory {
@@ -83,15 +87,30 @@ impl Memory {
     pub fn working_set_bytes(&self) -> u64 {
         self.usage_bytes.saturating_sub(self.inactive_file_bytes)
     }
+
+    /// Adds what the Summary API tells of another cgroup.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, part) in [
+            (&mut self.usage_bytes, other.usage_bytes),
+            // Working sets must add up, and each is clamped at 0.
+            (&mut self.inactive_file_bytes, other.usage_bytes - other.working_set_bytes()),
+            (&mut self.rss_bytes, other.rss_bytes),
+            (&mut self.faults, other.faults),
+            (&mut self.major_faults, other.major_faults),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+        self.swap_bytes = [self.swap_bytes, other.swap_bytes].into_iter().flatten().reduce(u64::saturating_add);
+    }
 }
 
 /// Counts of tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pids {
-    /// Threads and processes, as the pids controller counts.
-    pub threads: u64,
-    /// Processes in the cgroup itself.
-    pub processes: u64,
+    /// Threads and processes, as the pids controller counts; `None` without that controller.
+    pub threads: Option<u64>,
+    /// Processes in the cgroup itself; `None` where they cannot be listed.
+    pub processes: Option<u64>,
 }
 
 /// One line of a PSI file.
@@ -207,17 +226,16 @@ pub struct Interface {
     pub tx_dropped: u64,
 }
 
-/// One sample of a cgroup.
+/// One sample of a cgroup. Each part is of this round, or proven unchanged since the one before: a file that cannot be read
+/// fails the whole sample, and what is `None` the kernel does not have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Wall clock.
-    pub at: jiff::Timestamp,
-    /// Monotonic clock, for rates.
-    pub mono_ns: u64,
+    /// When it was read.
+    pub moment: Moment,
     /// CPU.
     pub cpu: Cpu,
-    /// Memory.
-    pub memory: Memory,
+    /// Memory; `None` without the memory controller.
+    pub memory: Option<Memory>,
     /// Tasks.
     pub pids: Pids,
     /// Pressure stall information.
@@ -231,12 +249,11 @@ pub struct Sample {
 impl Sample {
     /// An empty sample of this time.
     #[must_use]
-    pub fn empty(at: jiff::Timestamp, mono_ns: u64) -> Self {
+    pub fn empty(moment: Moment) -> Self {
         Self {
-            at,
-            mono_ns,
+            moment,
             cpu: Cpu::default(),
-            memory: Memory::default(),
+            memory: None,
             pids: Pids::default(),
             pressure: Pressure::default(),
             block: Vec::new(),
@@ -271,12 +288,12 @@ pub struct Limits {
 /// Counters that are read rarely, because they are expensive or change slowly.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlowStats {
-    /// Open files of all processes of the container.
-    pub files: u64,
-    /// Those that are sockets.
-    pub sockets: u64,
-    /// States of its processes.
-    pub tasks: Tasks,
+    /// Open files of all processes of the container; `None` when there are too many to count.
+    pub files: Option<u64>,
+    /// Those that are sockets; `None` when there are too many files to look at.
+    pub sockets: Option<u64>,
+    /// States of its processes; `None` when there are too many.
+    pub tasks: Option<Tasks>,
     /// Huge pages of each page size.
     pub huge_pages: Vec<HugePages>,
     /// Sockets in the network namespace; only of containers that report it.
@@ -378,14 +395,23 @@ pub struct SystemRow {
     pub name: String,
     /// When the process started.
     pub started_at: jiff::Timestamp,
-    /// Wall clock.
-    pub at: jiff::Timestamp,
-    /// Monotonic clock.
-    pub mono_ns: u64,
+    /// When it was read.
+    pub moment: Moment,
     /// CPU.
     pub cpu: Cpu,
-    /// Resident memory, as usage, working set and rss.
-    pub memory: Memory,
+    /// Memory of its cgroups, or else the resident memory of its process, as usage, working set and rss.
+    pub memory: Option<Memory>,
+    /// CPU rate.
+    pub usage_nano_cores: Option<u64>,
+}
+
+/// A cgroup of the node's own that is told beside those of pods and containers: that of all pods, and those of daemons.
+#[derive(Debug, Clone)]
+pub struct SystemCgroup {
+    /// Path below the cgroup root.
+    pub path: Arc<str>,
+    /// The newest sample.
+    pub sample: Sample,
     /// CPU rate.
     pub usage_nano_cores: Option<u64>,
 }
@@ -393,10 +419,8 @@ pub struct SystemRow {
 /// The result of one housekeeping, from which every page is rendered.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// Wall clock at its end.
-    pub at: jiff::Timestamp,
-    /// Monotonic clock at its end.
-    pub mono_ns: u64,
+    /// Its end.
+    pub moment: Moment,
     /// The machine's properties.
     pub machine: Arc<Machine>,
     /// The machine.
@@ -407,74 +431,10 @@ pub struct Snapshot {
     pub pods: BTreeMap<Arc<str>, Arc<Row>>,
     /// Daemons of the node.
     pub system: Vec<SystemRow>,
+    /// The cgroup of all pods, which also has what ended ones have left there.
+    pub all_pods: Option<Arc<SystemCgroup>>,
+    /// The cgroups of the engine and of what it starts beside containers.
+    pub runtime_cgroups: Vec<Arc<SystemCgroup>>,
     /// Names of block devices by (major, minor).
     pub devices: Arc<BTreeMap<(u32, u32), String>>,
-}
-
-/// Space of a file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Filesystem {
-    /// When it was queried.
-    pub at: jiff::Timestamp,
-    /// Size of the file system.
-    pub capacity_bytes: u64,
-    /// Available to unprivileged users.
-    pub available_bytes: u64,
-    /// In use.
-    pub used_bytes: u64,
-    /// Total inodes; 0 where the file system has no fixed number.
-    pub inodes: u64,
-    /// Inodes free.
-    pub inodes_free: u64,
-}
-
-/// Disk usage of one container, from the last scan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ContainerSize {
-    /// When the scan ended.
-    pub at: jiff::Timestamp,
-    /// Blocks in the writable layer.
-    pub rootfs_bytes: u64,
-    /// Files and directories in the writable layer.
-    pub rootfs_inodes: u64,
-    /// Blocks in log files.
-    pub logs_bytes: u64,
-    /// Log files.
-    pub logs_inodes: u64,
-    /// A scan is stalled.
-    pub stale: bool,
-}
-
-/// Disk usage of a volume, from the last scan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeSize {
-    /// Its name in the pod.
-    pub name: String,
-    /// Namespace and name of its PersistentVolumeClaim.
-    pub claim: Option<(String, String)>,
-    /// Deleted with the pod and on the node's disk, so that it counts as ephemeral storage.
-    pub ephemeral: bool,
-    /// Its usage, and the space and inodes of its file system.
-    pub space: Filesystem,
-    /// Files and directories in it.
-    pub inodes_used: u64,
-    /// The scan is stalled: the file system does not respond.
-    pub stale: bool,
-}
-
-/// The result of all scans.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Storage {
-    /// The file system of the data directory.
-    pub node: Option<Filesystem>,
-    /// The file system of Docker's data root, which has the images.
-    pub images: Option<Filesystem>,
-    /// Device name of the images' file system, for labels.
-    pub images_device: String,
-    /// By container id.
-    pub containers: BTreeMap<String, ContainerSize>,
-    /// By pod uid.
-    pub volumes: BTreeMap<String, Vec<VolumeSize>>,
-    /// Bytes of all image layers, where Docker has a list of them.
-    pub image_bytes: Option<u64>,
 }

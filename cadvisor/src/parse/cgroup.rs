@@ -116,9 +116,18 @@ pub(crate) fn pod_of<'a>(path: &'a str, pod_uid: &str) -> Option<&'a str> {
     named.then_some(parent)
 }
 
+/// Where the images are of which a container's writable layer is: above containerd's snapshotters with its image store;
+/// `None` for Docker's own.
+pub(crate) fn containerd_root(upper: &Path) -> Option<PathBuf> {
+    let snapshotter = |dir: &&Path| {
+        dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("io.containerd.snapshotter."))
+    };
+    Some(upper.ancestors().find(snapshotter)?.parent()?.to_owned())
+}
+
 /// The writable layer of the overlay that is mounted on `/`; relative ones are Docker's short form below its driver's
 /// home.
-pub(crate) fn upper_dir(mountinfo: &str, overlay_home: &Path) -> Option<PathBuf> {
+pub(crate) fn upper_dir(mountinfo: &str, overlay_home: Option<&Path>) -> Option<PathBuf> {
     let root = mountinfo
         .lines()
         .filter(|line| line.split(' ').nth(4) == Some("/") && line.contains(" - overlay "))
@@ -126,5 +135,9 @@ pub(crate) fn upper_dir(mountinfo: &str, overlay_home: &Path) -> Option<PathBuf>
         .next_back()?;
     let upper = PathBuf::from(root.super_options.get("upperdir")?.as_deref()?);
     let safe = upper.components().all(|part| part != Component::ParentDir);
-    safe.then(|| if upper.is_absolute() { upper } else { overlay_home.join(upper) })
+    match overlay_home {
+        _ if !safe => None,
+        _ if upper.is_absolute() => Some(upper),
+        home => Some(home?.join(upper)),
+    }
 }

@@ -11,7 +11,7 @@ pub(crate) fn v1_stat(text: &[u8], memory: &mut Memory) {
         match key.strip_prefix(b"total_").unwrap_or(key) {
             b"cache" => memory.cache_bytes = value,
             b"rss" => memory.rss_bytes = value,
-            b"swap" => memory.swap_bytes = value,
+            b"swap" => memory.swap_bytes = Some(value),
             b"mapped_file" => memory.mapped_file_bytes = value,
             b"active_file" => memory.active_file_bytes = value,
             b"inactive_file" => memory.inactive_file_bytes = value,
@@ -29,7 +29,7 @@ pub(crate) fn v1_stat(text: &[u8], memory: &mut Memory) {
 /// `memory.oom_control` of v1 (kernel 4.13 and later count the kills).
 pub(crate) fn v1_oom(text: &[u8], memory: &mut Memory) {
     if let Some((_, kills)) = pairs(text).find(|(key, _)| *key == b"oom_kill") {
-        memory.oom_kills = kills;
+        memory.oom_kills = Some(kills);
     }
 }
 
@@ -60,15 +60,15 @@ pub(crate) fn v2_stat(text: &[u8], memory: &mut Memory) {
 pub(crate) fn v2_events(text: &[u8], memory: &mut Memory) {
     for (key, value) in pairs(text) {
         match key {
-            b"high" => memory.high_events = value,
-            b"max" => memory.max_events = value,
-            b"oom_kill" => memory.oom_kills = value,
+            b"high" => memory.high_events = Some(value),
+            b"max" => memory.max_events = Some(value),
+            b"oom_kill" => memory.oom_kills = Some(value),
             _ => {}
         }
     }
 }
 
-/// The fields of `/proc/meminfo` that are not in [`Memory`].
+/// The totals of `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MachineMemory {
     pub(crate) total_bytes: u64,
@@ -76,48 +76,65 @@ pub(crate) struct MachineMemory {
     pub(crate) swap_free_bytes: u64,
 }
 
-/// `/proc/meminfo`: the machine's memory in the terms of a cgroup. Cheap where the root's `memory.stat` is not.
-pub(crate) fn machine(text: &[u8], memory: &mut Memory) -> MachineMemory {
-    let mut found = MachineMemory::default();
-    let (mut free, mut buffers, mut cached) = (0, 0, 0);
+/// `/proc/meminfo`: the machine's memory in the terms of a cgroup. Cheap where the root's `memory.stat` is not. `None`
+/// if it lacks what usage is made of.
+///
+/// Usage is what the root cgroup counts on both versions (upstream's `rootStatsFromMeminfo` and the kernel's
+/// `usage_in_bytes`): anonymous pages, and all file pages, which are `Cached`, `Buffers` and `SwapCached` here. What the
+/// kernel itself needs is no usage: slab, which it gives back when memory is short, page tables, stacks.
+pub(crate) fn machine(text: &[u8]) -> Option<(Memory, MachineMemory)> {
+    let (mut memory, mut found) = (Memory::default(), MachineMemory::default());
+    let (mut total, mut anonymous, mut cached, mut inactive) = (None, None, None, None);
+    let (mut buffers, mut swap_cached) = (0, 0);
     for line in lines(text) {
         let mut words = words(line);
         let (Some(key), Some(value)) = (words.next(), words.next().and_then(number)) else { continue };
         let bytes = value.saturating_mul(1024);
         match key {
-            b"MemTotal:" => found.total_bytes = bytes,
-            b"MemFree:" => free = bytes,
+            b"MemTotal:" => total = Some(bytes),
             b"Buffers:" => buffers = bytes,
-            b"Cached:" => cached = bytes,
+            b"Cached:" => cached = Some(bytes),
+            b"SwapCached:" => swap_cached = bytes,
             b"Active(file):" => memory.active_file_bytes = bytes,
-            b"Inactive(file):" => memory.inactive_file_bytes = bytes,
+            b"Inactive(file):" => inactive = Some(bytes),
             b"SwapTotal:" => found.swap_total_bytes = bytes,
             b"SwapFree:" => found.swap_free_bytes = bytes,
             b"Dirty:" => memory.dirty_bytes = bytes,
             b"Writeback:" => memory.writeback_bytes = bytes,
-            b"AnonPages:" => memory.rss_bytes = bytes,
+            b"AnonPages:" => anonymous = Some(bytes),
             b"Mapped:" => memory.mapped_file_bytes = bytes,
             b"Slab:" => memory.kernel_bytes = bytes,
             _ => {}
         }
     }
-    memory.usage_bytes = found.total_bytes.saturating_sub(free);
-    memory.cache_bytes = u64::saturating_add(buffers, cached);
-    memory.swap_bytes = found.swap_total_bytes.saturating_sub(found.swap_free_bytes);
-    found
+    found.total_bytes = total?;
+    memory.rss_bytes = anonymous?;
+    memory.inactive_file_bytes = inactive?;
+    memory.cache_bytes = cached?.saturating_add(buffers).saturating_add(swap_cached);
+    memory.usage_bytes = memory.rss_bytes.saturating_add(memory.cache_bytes);
+    memory.swap_bytes = Some(found.swap_total_bytes.saturating_sub(found.swap_free_bytes));
+    Some((memory, found))
 }
 
-/// Page faults and OOM kills of `/proc/vmstat`. Returns the kills, which kernels before 4.13 do not count.
-pub(crate) fn machine_events(text: &[u8], memory: &mut Memory) -> Option<u64> {
-    let mut kills = None;
+/// Counters of `/proc/vmstat`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MachineEvents {
+    pub(crate) faults: u64,
+    pub(crate) major_faults: u64,
+    /// OOM kills, which kernels before 4.13 do not count.
+    pub(crate) oom_kills: Option<u64>,
+}
+
+/// Page faults and OOM kills of `/proc/vmstat`.
+pub(crate) fn machine_events(text: &[u8]) -> MachineEvents {
+    let mut found = MachineEvents::default();
     for (key, value) in pairs(text) {
         match key {
-            b"pgfault" => memory.faults = value,
-            b"pgmajfault" => memory.major_faults = value,
-            b"oom_kill" => kills = Some(value),
+            b"pgfault" => found.faults = value,
+            b"pgmajfault" => found.major_faults = value,
+            b"oom_kill" => found.oom_kills = Some(value),
             _ => {}
         }
     }
-    memory.oom_kills = kills.unwrap_or(0);
-    kills
+    found
 }

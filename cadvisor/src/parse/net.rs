@@ -7,7 +7,15 @@ use crate::model::{Interface, InterfaceName, Udp};
 pub(crate) fn is_inner(name: &[u8]) -> bool {
     let pod_pair = name.len() == 13
         && name.strip_prefix(b"wl").is_some_and(|rest| rest.iter().all(|byte| byte.is_ascii_hexdigit()));
-    pod_pair || [&b"lo"[..], b"veth", b"docker", b"nerdctl", b"br-"].iter().any(|prefix| name.starts_with(prefix))
+    pod_pair
+        || [&b"lo"[..], b"veth", b"docker", b"nerdctl"].iter().any(|prefix| name.starts_with(prefix))
+        || is_user_bridge(name)
+}
+
+/// A bridge of a network that a user has made in Docker: `br-` and 12 hexadecimal digits. Bridges of others, such as
+/// `br-ex`, may be the node's own uplink.
+fn is_user_bridge(name: &[u8]) -> bool {
+    name.strip_prefix(b"br-").is_some_and(|id| id.len() == 12 && id.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// Interfaces in file order, inner ones left out. A bad row is skipped; it does not spoil the others.
@@ -42,12 +50,13 @@ fn device(line: &[u8]) -> Option<Interface> {
     })
 }
 
-/// The interface of the first default route in `/proc/net/route`.
+/// The interface of the first default route in `/proc/net/route`: the mask counts, too, since VPNs add `0.0.0.0/1`.
 pub(crate) fn default_interface(text: &[u8]) -> Option<InterfaceName> {
     lines(text).skip(1).find_map(|line| {
         let mut words = words(line);
         let name = words.next()?;
-        (words.next() == Some(b"00000000")).then(|| InterfaceName::new(name)).flatten()
+        let is_default = words.next() == Some(b"00000000") && words.nth(5) == Some(b"00000000");
+        is_default.then(|| InterfaceName::new(name)).flatten()
     })
 }
 

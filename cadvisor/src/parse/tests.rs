@@ -32,7 +32,7 @@ fn v1_memory_prefers_the_whole_subtree() {
     );
     assert_eq!((found.cache_bytes, found.rss_bytes, found.inactive_file_bytes), (10, 20, 30));
     memory::v1_oom(b"oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", &mut found);
-    assert_eq!(found.oom_kills, 3);
+    assert_eq!(found.oom_kills, Some(3));
 }
 
 #[test]
@@ -100,10 +100,11 @@ fn upper_dirs() {
     let row = |options: &str| {
         format!("72 48 0:39 / / rw - overlay overlay rw,{options}\n73 72 0:4 / /proc rw - proc proc rw\n")
     };
-    let home = Path::new("/d/overlay2");
+    let home = Some(Path::new("/d/overlay2"));
     assert_eq!(upper_dir(&row("lowerdir=/a:/b,upperdir=/u/diff"), home), Some(PathBuf::from("/u/diff")));
     assert_eq!(upper_dir(&row("upperdir=abc/diff"), home), Some(PathBuf::from("/d/overlay2/abc/diff")));
     assert_eq!(upper_dir(&row("upperdir=../../etc"), home), None);
+    assert_eq!(upper_dir(&row("upperdir=abc/diff"), None), None, "nobody has told where Docker's data is");
     assert_eq!(upper_dir("72 48 254:0 / / rw - ext4 /dev/vda rw\n", home), None);
 }
 
@@ -140,8 +141,8 @@ fn everything(text: &[u8]) {
     memory::v1_oom(text, &mut memory);
     memory::v2_stat(text, &mut memory);
     memory::v2_events(text, &mut memory);
-    memory::machine(text, &mut memory);
-    memory::machine_events(text, &mut memory);
+    memory::machine(text);
+    memory::machine_events(text);
     io::v1(text, io::V1::Bytes, &mut devices);
     io::v1(text, io::V1::Requests, &mut devices);
     io::v2(text, &mut devices);
@@ -160,7 +161,7 @@ fn everything(text: &[u8]) {
     cut_at(&text, "aa");
     pod_of(&text, "aa");
     layout(&text);
-    upper_dir(&text, Path::new("/d"));
+    upper_dir(&text, Some(Path::new("/d")));
     machine::distribution(&text);
 }
 
@@ -189,4 +190,42 @@ fn sockets_in_use() {
         assert_eq!(net::in_use(text, protocol), count, "{protocol}");
     }
     assert_eq!(net::in_use(b"TCP: inuse x", "TCP"), None);
+}
+
+/// Recorded at one time on a machine with cgroups v1: `/proc/meminfo`, and what the kernel itself counts for the root
+/// cgroup (`memory.usage_in_bytes` and `total_inactive_file` of `memory.stat`), which upstream reports.
+#[test]
+fn memory_of_the_machine_is_what_its_root_cgroup_counts() {
+    let text = b"MemTotal:       24684092 kB\nMemFree:         3854692 kB\nMemAvailable:   20132112 kB\n\
+        Buffers:          309820 kB\nCached:         16203944 kB\nSwapCached:            0 kB\n\
+        Active(file):    7283132 kB\nInactive(file):  9221844 kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\n\
+        Dirty:            242636 kB\nWriteback:             0 kB\nAnonPages:       3126824 kB\nMapped:           641988 kB\n\
+        Shmem:              8888 kB\nSlab:             722920 kB\nSReclaimable:     630404 kB\n";
+    let (usage_in_bytes, total_inactive_file) = (20_118_933_504_u64, 9_443_123_200_u64);
+    let (used, machine) = memory::machine(text).unwrap();
+    let near = |found: u64, expected: u64| found.abs_diff(expected) < expected / 1000;
+    assert!(near(used.usage_bytes, usage_in_bytes), "{used:?}");
+    assert!(near(used.working_set_bytes(), usage_in_bytes - total_inactive_file), "{used:?}");
+    assert_eq!((machine.total_bytes, used.swap_bytes), (24_684_092 << 10, Some(0)));
+    // A machine with many small files: the kernel's caches of them are no usage. By upstream's rootStatsFromMeminfo and
+    // kubelet's arithmetic: 16 GiB - (1.5 GiB anon + 3.25 GiB file - 0.25 GiB inactive file).
+    let text = b"MemTotal: 16777216 kB\nMemFree: 163840 kB\nBuffers: 262144 kB\nCached: 3145728 kB\nSwapCached: 0 kB\n\
+        Inactive(file): 262144 kB\nAnonPages: 1572864 kB\nSlab: 9437184 kB\nSReclaimable: 9175040 kB\n";
+    let (used, machine) = memory::machine(text).unwrap();
+    assert_eq!(machine.total_bytes - used.working_set_bytes(), (16 << 30) - ((19 << 28) - (1 << 28)));
+    assert_eq!(memory::machine(b"MemTotal: 5 kB\nCached: 1 kB\nInactive(file): 1 kB\n"), None, "a part is missing");
+}
+
+#[test]
+fn interfaces_and_routes() {
+    for (name, inner) in
+        [("eth0", false), ("br-ex", false), ("br-int", false), ("br-0123456789ab", true), ("docker0", true)]
+    {
+        assert_eq!(net::is_inner(name.as_bytes()), inner, "{name}");
+    }
+    // A VPN with `redirect-gateway def1`: two halves of all addresses lead to it, the default route does not.
+    let text = b"Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+        tun0\t00000000\t0108080A\t0003\t0\t0\t0\t00000080\t0\t0\t0\n\
+        eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
+    assert_eq!(net::default_interface(text).map(|name| name.as_str().to_owned()), Some("eth0".to_owned()));
 }

@@ -47,9 +47,8 @@ impl CgroupSet {
         self.containers.iter_mut().chain(&mut self.pods)
     }
 
-    /// A container by its id, or a pod's own cgroup by its uid.
-    pub(super) fn find(&self, id: &str) -> Option<&CgroupState> {
-        self.containers.iter().chain(&self.pods).find(|state| **state.key.id() == *id)
+    pub(super) fn all(&self) -> impl Iterator<Item = &CgroupState> {
+        self.containers.iter().chain(&self.pods)
     }
 
     /// The cgroup of a slot; `None` when it was removed meanwhile.
@@ -157,7 +156,8 @@ mod tests {
         assert_eq!(found, [None, None, Some("c"), Some("one"), Some("two")], "b is removed, a is another by now");
         cgroups.remove_pods(|pod| **pod.key.id() == *"one");
         assert!(cgroups.of(one).is_none() && cgroups.of(two).is_some_and(|t| **t.key.id() == *"two"));
-        assert!(cgroups.find("9").is_some() && cgroups.find("two").is_some() && cgroups.find("b").is_none());
+        let all: Vec<&str> = cgroups.all().map(|t| &**t.key.id()).collect();
+        assert_eq!(all, ["0", "a", "c", "9", "two"]);
         cgroups.set_targets(&[]);
         assert!(cgroups.of(two).is_none() && cgroups.all_mut().next().is_none());
     }

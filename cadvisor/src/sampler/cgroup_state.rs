@@ -119,6 +119,7 @@ impl CgroupState {
         }
         match result.result {
             Ok(sample) => {
+                self.failure_logged = false;
                 self.history.push(point(&sample));
                 self.row = Some(Arc::new(Row {
                     target: Arc::clone(&self.target),
@@ -128,7 +129,7 @@ impl CgroupState {
                     limits: self.limits,
                     slow: Arc::clone(&self.slow),
                     host_network: self.files.as_ref().is_some_and(|files| files.host_network),
-                    stale: false,
+                    stale: self.files.as_ref().is_some_and(|files| files.cut),
                 }));
             }
             Err(SourceError::Removed { .. } | SourceError::NotInCgroup { .. }) => {
@@ -164,15 +165,17 @@ impl CgroupState {
 
 pub(super) fn point(sample: &Sample) -> Point {
     let sum = |of: fn(&Sample) -> u64| of(sample);
+    // Graphs have a line at zero where there is no memory controller.
+    let memory = sample.memory.unwrap_or_default();
     Point {
-        at_ms: sample.at.as_millisecond(),
-        mono_ns: sample.mono_ns,
+        at_ms: sample.moment.wall.as_millisecond(),
+        mono_ns: sample.moment.mono_ns,
         cpu_ns: sample.cpu.usage_ns,
         user_ns: sample.cpu.user_ns,
         system_ns: sample.cpu.system_ns,
-        usage_bytes: sample.memory.usage_bytes,
-        rss_bytes: sample.memory.rss_bytes,
-        working_set_bytes: sample.memory.working_set_bytes(),
+        usage_bytes: memory.usage_bytes,
+        rss_bytes: memory.rss_bytes,
+        working_set_bytes: memory.working_set_bytes(),
         rx_bytes: sum(|s| s.network.iter().map(|i| i.rx_bytes).sum()),
         tx_bytes: sum(|s| s.network.iter().map(|i| i.tx_bytes).sum()),
         read_bytes: sum(|s| s.block.iter().map(|d| d.read_bytes).sum()),

@@ -6,9 +6,10 @@ mod cgroup_set;
 mod cgroup_state;
 mod oom_kills;
 mod reading;
+mod system;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -19,12 +20,13 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use windlass_kit::moment::Moment;
 
 use crate::{
     config::{Config, Target},
     events::{ContainerRef, Event, EventType, Events},
     history::{History, Point},
-    model::{Machine, Node, Row, Sample, Snapshot, SystemRow},
+    model::{Machine, Node, Row, Sample, Snapshot, SystemCgroup, SystemRow},
     source::{self, Buffer, KernelLog, MachineFiles, Totals},
     stall_pool::StallTolerantPool,
 };
@@ -32,6 +34,7 @@ use cgroup_set::{CgroupSet, SlotId};
 use cgroup_state::{CgroupState, point};
 use oom_kills::OomKills;
 use reading::{ReadContext, ReadJob, ReadResult};
+use system::SystemCgroups;
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +48,9 @@ const LIMITS_INTERVAL_NS: u64 = 600_000_000_000;
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
 /// Threads that may be stalled at once.
 const MAX_STALLED_THREADS: u64 = 64;
+/// The machine's properties are read again after this time (upstream's `update_machine_info_interval`): memory may be
+/// plugged in, disks and interfaces come and go, and the boot time follows the clock.
+const MACHINE_INTERVAL: Duration = Duration::from_secs(300);
 /// A container with a single point gets its second, and so a rate, this soon.
 const SECOND_SAMPLE_DELAY: Duration = Duration::from_millis(1100);
 
@@ -53,12 +59,21 @@ const SECOND_SAMPLE_DELAY: Duration = Duration::from_millis(1100);
 pub(crate) enum Request {
     /// Take new samples unless the last are recent enough; answered when they are published.
     Fresh(oneshot::Sender<()>),
-    /// The history of a container, of a pod by its uid, or of the node for an empty id.
-    History(String, oneshot::Sender<Vec<Point>>),
+    /// The histories of containers, of pods by their uid, or of the node for an empty id; those without one are left out.
+    Histories(Vec<String>, oneshot::Sender<HashMap<String, Vec<Point>>>),
 }
 
-/// Containers whose disk usage is scanned: id and writable layer.
-pub(crate) type Layers = Arc<Vec<(String, Option<PathBuf>)>>;
+/// A container whose disk usage is scanned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layer {
+    pub(crate) container_id: String,
+    /// Empty for containers outside pods.
+    pub(crate) pod_uid: String,
+    /// Its writable layer, where that is a directory.
+    pub(crate) dir: Option<PathBuf>,
+}
+
+pub(crate) type Layers = Arc<Vec<Layer>>;
 
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -66,6 +81,7 @@ pub(crate) struct Sampler {
     context: Arc<ReadContext>,
     pool: StallTolerantPool<SlotId, ReadJob, ReadResult>,
     machine: Arc<Machine>,
+    machine_read: Instant,
     machine_files: MachineFiles,
     buffer: Buffer,
     /// The machine-wide counters of the last housekeeping.
@@ -79,6 +95,9 @@ pub(crate) struct Sampler {
     oom_kills: OomKills,
     node_history: History,
     system: HashMap<String, History>,
+    system_cgroups: SystemCgroups,
+    all_pods: Option<Arc<SystemCgroup>>,
+    runtime_cgroups: Vec<Arc<SystemCgroup>>,
     devices: Arc<BTreeMap<(u32, u32), String>>,
     events: Events,
     housekeepings: Arc<AtomicU64>,
@@ -96,24 +115,35 @@ impl Sampler {
         let layout = source::cgroups(&config.root)
             .inspect_err(|error| tracing::error!(%error, "no usage of containers available"))
             .ok();
+        if let Some(layout) = &layout
+            && !source::has_memory_controller(&config.root, layout)
+        {
+            tracing::warn!(
+                "the kernel has no memory controller: usage of memory is missing, and pods are missing in metrics.k8s.io; boot without cgroup_disable=memory, or with cgroup_enable=memory"
+            );
+        }
         let machine = Arc::new(source::machine(&config.root, jiff::Timestamp::now()));
         let machine_files = MachineFiles::open(&config.root, layout.as_ref());
-        let now = jiff::Timestamp::now();
+        let now = Moment::now();
         let mut buffer = Buffer::new();
         let totals = machine_files.totals(&mut buffer);
-        let node = machine_files.read(&totals, &mut buffer, Sample::empty(now, 0));
+        let node = machine_files.read(&totals, &mut buffer, Sample::empty(now)).unwrap_or_else(|error| {
+            tracing::error!(%error, "failed to read the usage of the machine; retrying");
+            Node::unknown(now)
+        });
         let first = Snapshot {
-            at: now,
-            mono_ns: 0,
+            moment: now,
             machine: Arc::clone(&machine),
             node,
             rows: Vec::new(),
             pods: BTreeMap::new(),
             system: Vec::new(),
+            all_pods: None,
+            runtime_cgroups: Vec::new(),
             devices: Arc::default(),
         };
         let (snapshot, receiver) = watch::channel(Arc::new(first));
-        let context = Arc::new(ReadContext::new(&config, layout, Instant::now()));
+        let context = Arc::new(ReadContext::new(&config, layout));
         let reader = Arc::clone(&context);
         let pool =
             StallTolerantPool::new("usage", MAX_STALLED_THREADS, READ_TIMEOUT, move |job| reading::read(&reader, job));
@@ -123,6 +153,7 @@ impl Sampler {
             context,
             pool,
             machine,
+            machine_read: Instant::now(),
             machine_files,
             buffer,
             totals: Arc::new(totals),
@@ -132,6 +163,9 @@ impl Sampler {
             oom_kills: OomKills::default(),
             node_history: History::default(),
             system: HashMap::new(),
+            system_cgroups: SystemCgroups::default(),
+            all_pods: None,
+            runtime_cgroups: Vec::new(),
             devices: Arc::default(),
             events,
             housekeepings: Arc::default(),
@@ -175,20 +209,15 @@ impl Sampler {
                 request = requests.recv() => match request {
                     None => break,
                     Some(Request::Fresh(answer)) => {
-                        let age = self.mono_ns().saturating_sub(self.snapshot.borrow().mono_ns);
-                        if u128::from(age) >= self.config.max_age.as_nanos() {
+                        let age = Moment::now().since(&self.snapshot.borrow().moment);
+                        if age >= self.config.max_age {
                             cost = self.housekeeping();
                         }
                         // The caller may have timed out.
                         let _ = answer.send(());
                     }
-                    Some(Request::History(id, answer)) => {
-                        let history = if id.is_empty() {
-                            Some(&self.node_history)
-                        } else {
-                            self.cgroups.find(&id).map(|state| &state.history)
-                        };
-                        let _ = answer.send(history.map(|h| h.points().copied().collect()).unwrap_or_default());
+                    Some(Request::Histories(ids, answer)) => {
+                        let _ = answer.send(self.histories(ids));
                     }
                 },
                 () = tokio::time::sleep_until(next) => {
@@ -197,6 +226,16 @@ impl Sampler {
                 }
             }
         }
+    }
+
+    fn histories(&self, ids: Vec<String>) -> HashMap<String, Vec<Point>> {
+        let wanted: HashSet<String> = ids.into_iter().collect();
+        let node = std::iter::once(("", &self.node_history));
+        let known = node.chain(self.cgroups.all().map(|state| (&**state.key.id(), &state.history)));
+        known
+            .filter(|(id, _)| wanted.contains(*id))
+            .map(|(id, history)| (id.to_owned(), history.points().copied().collect()))
+            .collect()
     }
 
     /// When the next housekeeping is due: at a multiple of the interval, sooner for new containers, later when
@@ -217,10 +256,6 @@ impl Sampler {
         now + wait.max(cost * 2).max(Duration::from_millis(10))
     }
 
-    fn mono_ns(&self) -> u64 {
-        self.context.mono_ns()
-    }
-
     /// Replaces the list of containers: removes those that are not in it, adds those that are new.
     fn set_targets(&mut self, list: &[Target]) {
         for removed in self.cgroups.set_targets(list).iter().filter(|removed| !removed.cgroup.is_empty()) {
@@ -234,28 +269,52 @@ impl Sampler {
     fn sample_new(&mut self) {
         self.sample(|state| state.history.is_empty());
         let last = Arc::clone(&self.snapshot.borrow());
-        self.publish(last.node.clone(), last.system.clone(), last.mono_ns);
+        self.publish(last.node.clone(), last.system.clone(), last.moment.mono_ns);
+    }
+
+    /// Reads the machine's properties again; without the size of memory they are no better than those of before.
+    fn reread_machine(&mut self) {
+        self.machine_read = Instant::now();
+        let machine = source::machine(&self.config.root, self.machine.booted_at);
+        if machine.memory_bytes > 0 && machine != *self.machine {
+            self.machine = Arc::new(machine);
+        }
     }
 
     /// Samples everything and publishes it. Returns how long that took.
     fn housekeeping(&mut self) -> Duration {
         let began = Instant::now();
         self.housekeepings.fetch_add(1, Ordering::Relaxed);
+        if self.machine_read.elapsed() >= MACHINE_INTERVAL {
+            self.reread_machine();
+        }
         self.totals = Arc::new(self.machine_files.totals(&mut self.buffer));
         self.sample(|_| true);
+        self.sample_system_cgroups();
         let system = self.sample_system();
         // Last, so that the usage of the node is at least that of its containers.
-        let sample = Sample::empty(jiff::Timestamp::now(), self.mono_ns());
-        let mut node = self.machine_files.read(&self.totals, &mut self.buffer, sample);
-        self.node_history.push(point(&node.sample));
-        node.usage_nano_cores = self.node_history.nano_cores();
-        self.publish(node, system, self.mono_ns());
+        let sample = Sample::empty(Moment::now());
+        let node = match self.machine_files.read(&self.totals, &mut self.buffer, sample) {
+            Ok(mut node) => {
+                self.node_history.push(point(&node.sample));
+                node.usage_nano_cores = self.node_history.nano_cores();
+                node
+            }
+            Err(error) => {
+                let last = self.snapshot.borrow().node.clone();
+                if !last.stale {
+                    tracing::warn!(%error, "failed to read the usage of the machine; reporting stale usage");
+                }
+                Node { stale: true, ..last }
+            }
+        };
+        self.publish(node, system, Moment::now().mono_ns);
         began.elapsed()
     }
 
     /// Samples the selected containers, and pods' own cgroups, except those whose last read is still in flight.
     fn sample(&mut self, chosen: impl Fn(&CgroupState) -> bool) {
-        let mono_ns = self.mono_ns();
+        let mono_ns = Moment::now().mono_ns;
         let jobs = self.cgroups.start_reads(mono_ns, &self.totals, chosen);
         self.run_reads(jobs, mono_ns);
         for state in self.cgroups.all_mut().filter(|t| t.in_flight) {
@@ -306,8 +365,9 @@ impl Sampler {
             let created = Event { at: target.started_at, container, ..Event::now(&state.cgroup, EventType::Created) };
             self.events.add(created);
         }
-        if let Some(row) = &state.row {
-            self.oom_kills.set_counted(&target.container_id, row.sample.memory.oom_kills);
+        // A row that is stale tells nothing new; its count has other runs' kills in it.
+        if let Some(kills) = state.row.as_ref().filter(|row| !row.stale).and_then(|row| row.sample.memory?.oom_kills) {
+            self.oom_kills.set_counted(&target.container_id, kills);
         }
         if let Some(path) = pod_cgroup {
             let target = Arc::clone(target);
@@ -338,27 +398,18 @@ impl Sampler {
         }
     }
 
-    fn sample_system(&mut self) -> Vec<SystemRow> {
-        let mut rows = Vec::with_capacity(self.config.system_processes.len());
-        for process in &self.config.system_processes {
-            let mono_ns = self.mono_ns();
-            let now = jiff::Timestamp::now();
-            let row =
-                source::daemon(&self.config.root, process, self.machine.booted_at, now, mono_ns, &mut self.buffer);
-            // A daemon that does not run has no row; that is not logged at each housekeeping.
-            let Ok(mut row) = row else { continue };
-            let history = self.system.entry(process.name.clone()).or_default();
-            history.push(Point { mono_ns, cpu_ns: row.cpu.usage_ns, ..Point::default() });
-            row.usage_nano_cores = history.nano_cores();
-            rows.push(row);
-        }
-        rows
-    }
-
     fn publish(&mut self, node: Node, system: Vec<SystemRow>, mono_ns: u64) {
         self.add_oom_kills();
         let rows: Vec<Arc<Row>> = self.cgroups.containers().filter_map(|t| t.row.clone()).collect();
-        for device in rows.iter().flat_map(|row| &row.sample.block) {
+        // The machine's disks have their names already; what else a container has touched is looked up.
+        for disk in &node.disks {
+            let number = (disk.major, disk.minor);
+            if self.devices.get(&number) != Some(&disk.name) {
+                Arc::make_mut(&mut self.devices).insert(number, disk.name.clone());
+            }
+        }
+        let pods = self.cgroups.pods().filter_map(|t| t.row.as_ref());
+        for device in rows.iter().chain(pods).flat_map(|row| &row.sample.block) {
             let number = (device.major, device.minor);
             if !self.devices.contains_key(&number)
                 && let Some(name) = source::block_device_name(&self.config.root, device.major, device.minor)
@@ -368,7 +419,12 @@ impl Sampler {
         }
         if std::mem::replace(&mut self.layers_changed, false) {
             let there = self.cgroups.containers().filter(|t| t.files.is_some() || t.in_flight);
-            let layers: Vec<_> = there.map(|t| (t.target.container_id.clone(), t.layer.clone())).collect();
+            let layer = |t: &CgroupState| Layer {
+                container_id: t.target.container_id.clone(),
+                pod_uid: t.target.pod_uid.clone(),
+                dir: t.layer.clone(),
+            };
+            let layers: Vec<Layer> = there.map(layer).collect();
             self.layers.send_if_modified(|known| {
                 let differs = **known != layers;
                 if differs {
@@ -378,13 +434,14 @@ impl Sampler {
             });
         }
         self.snapshot.send_replace(Arc::new(Snapshot {
-            at: jiff::Timestamp::now(),
-            mono_ns,
+            moment: Moment { wall: jiff::Timestamp::now(), mono_ns },
             machine: Arc::clone(&self.machine),
             node,
             rows,
             pods: self.cgroups.pods().filter_map(|t| Some((Arc::clone(t.key.id()), t.row.clone()?))).collect(),
             system,
+            all_pods: self.all_pods.clone(),
+            runtime_cgroups: self.runtime_cgroups.clone(),
             devices: Arc::clone(&self.devices),
         }));
     }
@@ -403,8 +460,12 @@ impl Sampler {
         }
         for state in self.cgroups.all_mut() {
             let kills = OomKills::of(&totals, &state.target);
-            if let Some(row) = state.row.as_mut().filter(|row| row.sample.memory.oom_kills < kills) {
-                Arc::make_mut(row).sample.memory.oom_kills = kills;
+            let counts = |row: &Row| row.sample.memory.is_some_and(|memory| memory.oom_kills < Some(kills));
+            if kills > 0
+                && let Some(row) = state.row.as_mut().filter(|row| counts(row))
+                && let Some(memory) = &mut Arc::make_mut(row).sample.memory
+            {
+                memory.oom_kills = Some(kills);
             }
         }
     }

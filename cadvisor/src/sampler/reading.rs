@@ -4,11 +4,13 @@ use std::{
     cell::RefCell,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
 };
 
+use tokio::sync::watch;
+use windlass_kit::moment::Moment;
+
 use crate::{
-    config::{Config, Target},
+    config::{Config, EngineDirs, Target},
     model::{Limits, Sample, SlowStats},
     parse::cgroup::Layout,
     source::{Buffer, ContainerFiles, SourceError, Totals},
@@ -18,19 +20,13 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ReadContext {
     pub(super) root: PathBuf,
-    pub(super) docker_root: PathBuf,
+    pub(super) engine_dirs: watch::Receiver<EngineDirs>,
     pub(super) layout: Option<Layout>,
-    /// The epoch of monotonic times.
-    pub(super) clock: Instant,
 }
 
 impl ReadContext {
-    pub(super) fn new(config: &Config, layout: Option<Layout>, clock: Instant) -> Self {
-        Self { root: config.root.clone(), docker_root: config.docker_root.clone(), layout, clock }
-    }
-
-    pub(super) fn mono_ns(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    pub(super) fn new(config: &Config, layout: Option<Layout>) -> Self {
+        Self { root: config.root.clone(), engine_dirs: config.engine_dirs.clone(), layout }
     }
 }
 
@@ -82,7 +78,8 @@ fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> Read
         Some(files) => (files, None),
         None => match open(context, &job.cgroup, buffer) {
             Ok(files) => {
-                let layer = files.upper_dir(&context.root, &context.docker_root);
+                let data_root = context.engine_dirs.borrow().data_root.clone();
+                let layer = files.upper_dir(&context.root, data_root.as_deref());
                 (Box::new(files), Some(layer))
             }
             Err(error) => return failed(error),
@@ -90,9 +87,10 @@ fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> Read
     };
     let first = opened.is_some();
     let all = job.slow || first;
-    let limits = (job.limits || first).then(|| Box::new(files.read_limits(buffer)));
-    let slow = all.then(|| Box::new(files.slow(&context.root, buffer)));
-    let mut sample = Sample::empty(jiff::Timestamp::now(), context.mono_ns());
+    // What fails here is due again at the next read, which is complete or fails as a whole.
+    let limits = (job.limits || first).then(|| files.read_limits(buffer).ok().map(Box::new)).flatten();
+    let slow = all.then(|| files.slow(&context.root, buffer).ok().map(Box::new)).flatten();
+    let mut sample = Sample::empty(Moment::now());
     let result = files.read(all, &job.totals, buffer, &mut sample).map(|()| sample);
     // The files of a removed cgroup are closed.
     let files = if matches!(result, Err(SourceError::Removed { .. })) { None } else { Some(files) };

@@ -43,7 +43,7 @@ async fn new_containers_are_read_at_once_and_again_for_a_rate() {
     let snapshot = until(&usage, |s| s.rows[0].usage_nano_cores.is_some()).await;
     assert_eq!(snapshot.rows[0].usage_nano_cores, Some(0), "recorded counters stand still");
     let pod = snapshot.pods.get(POD).expect("the pod's own cgroup");
-    assert!(pod.cgroup.ends_with(POD) && pod.sample.memory.usage_bytes > 0);
+    assert!(pod.cgroup.ends_with(POD) && pod.sample.memory.is_some_and(|memory| memory.usage_bytes > 0));
     assert_eq!(usage.history(CONTAINER).await.len(), 2);
     assert!(usage.history("").await.len() >= 2);
 
@@ -125,7 +125,7 @@ async fn what_hangs_costs_its_own_row_only() {
     std::fs::write(dir.path().join("proc/5000/cgroup"), path.replace(CONTAINER, &other)).unwrap();
     let slow = Target { container_id: other, pid: 5000, container_name: "slow".to_owned(), ..target() };
 
-    let context = ReadContext::new(&config(dir.path()), Some(source::cgroups(dir.path()).unwrap()), Instant::now());
+    let context = ReadContext::new(&config(dir.path()), Some(source::cgroups(dir.path()).unwrap()));
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
     sampler.context = Arc::new(context);
     sampler.set_targets(&[target(), slow]);
@@ -139,10 +139,10 @@ async fn what_hangs_costs_its_own_row_only() {
     std::fs::remove_file(&pipe).unwrap();
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     sampler.cgroups.all_mut().for_each(|state| state.slow_due = 0);
-    let before = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
+    let before = (row("busy").sample.moment.mono_ns, row("slow").sample.moment.mono_ns);
     let took = sampler.housekeeping();
     assert!(took < Duration::from_secs(2), "{took:?}");
-    let after = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
+    let after = (row("busy").sample.moment.mono_ns, row("slow").sample.moment.mono_ns);
     assert!(after.0 > before.0 && !row("busy").stale, "the other was read");
     assert!(after.1 == before.1 && row("slow").stale, "the old numbers, marked");
     // The next housekeeping does not wait for it.
@@ -160,7 +160,7 @@ async fn what_hangs_costs_its_own_row_only() {
         std::thread::sleep(Duration::from_millis(10));
     }
     sampler.housekeeping();
-    assert!(!row("slow").stale && row("slow").sample.mono_ns > after.0);
+    assert!(!row("slow").stale && row("slow").sample.moment.mono_ns > after.0);
 }
 
 #[tokio::test]
@@ -179,6 +179,24 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
     assert!(state.row.is_none() && state.files.is_none());
     sampler.housekeeping();
     assert_eq!(snapshot.borrow().rows.len(), 1, "it is there after all, and is opened again");
+}
+
+#[tokio::test]
+async fn a_failure_is_logged_again_after_the_container_was_read() {
+    let dir = unpack(Tree::V2);
+    let (mut sampler, _) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
+    sampler.set_targets(&[target()]);
+    sampler.housekeeping();
+    let logged = |sampler: &mut Sampler| {
+        let state = sampler.cgroups.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
+        let mut logged = false;
+        state.log_once(|_| logged = true);
+        logged
+    };
+    assert!(logged(&mut sampler), "a read that was late");
+    assert!(!logged(&mut sampler));
+    sampler.housekeeping();
+    assert!(logged(&mut sampler), "another failure, a week later");
 }
 
 #[tokio::test]
@@ -233,4 +251,40 @@ fn what_is_read_now_and_then_is_spread_over_the_rounds() {
         let count = due.iter().filter(|due| (from..to).contains(*due)).count();
         assert!((5..=30).contains(&count), "{count} of 100 in the sixth {sixth}");
     }
+}
+
+#[tokio::test]
+async fn every_disk_of_the_machine_has_its_name_whoever_uses_it() {
+    let dir = unpack(Tree::V2);
+    let usage = start(&dir, watch::channel(Arc::default()).1);
+    usage.refresh().await;
+    let snapshot = until(&usage, |s| !s.devices.is_empty()).await;
+    assert!(snapshot.rows.is_empty() && snapshot.node.sample.block.len() > 1, "{:?}", snapshot.node.sample.block);
+    for device in &snapshot.node.sample.block {
+        assert!(snapshot.devices.contains_key(&(device.major, device.minor)), "{device:?} of {:?}", snapshot.devices);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_keeps_its_last_sample_and_is_stale() {
+    let dir = unpack(Tree::V2);
+    let usage = start(&dir, watch::channel(Arc::new(vec![target()])).1);
+    let before = until(&usage, |s| s.rows.len() == 1 && s.rows[0].usage_nano_cores.is_some()).await;
+    let kills = |snapshot: &Snapshot| snapshot.rows[0].sample.memory.and_then(|memory| memory.oom_kills);
+    assert_eq!((kills(&before), before.rows[0].stale, before.node.stale), (Some(1), false, false));
+    let group = dir.path().join("sys/fs/cgroup").join(before.rows[0].cgroup.trim_start_matches('/'));
+    // Open files stay readable in a test's tree; nonsense in one of them is what a failed read is.
+    let good = std::fs::read(group.join("memory.current")).unwrap();
+    let meminfo = std::fs::read(dir.path().join("proc/meminfo")).unwrap();
+    std::fs::write(group.join("memory.current"), "nonsense\n").unwrap();
+    std::fs::write(dir.path().join("proc/meminfo"), "nonsense\n").unwrap();
+    usage.refresh().await;
+    let broken = until(&usage, |s| s.rows[0].stale && s.node.stale).await;
+    assert_eq!(broken.rows[0].sample.memory, before.rows[0].sample.memory);
+    assert_eq!(broken.node.sample.memory, before.node.sample.memory);
+    std::fs::write(group.join("memory.current"), good).unwrap();
+    std::fs::write(dir.path().join("proc/meminfo"), meminfo).unwrap();
+    usage.refresh().await;
+    let again = until(&usage, |s| !s.rows[0].stale && !s.node.stale).await;
+    assert_eq!(kills(&again), Some(1), "no kill is counted twice");
 }

@@ -44,25 +44,26 @@ pub(crate) enum CachedFile {
 }
 
 impl CachedFile {
-    /// `None` when the file does not exist (the kernel lacks it) or may not be opened.
-    pub(crate) fn open(dir: &Path, name: &str) -> Option<Self> {
+    /// `None` when the file does not exist: the kernel or the cgroup lacks it.
+    pub(crate) fn open(dir: &Path, name: &str) -> io::Result<Option<Self>> {
         Self::open_up_to(dir.join(name), max_open_fds())
     }
 
-    fn open_up_to(path: PathBuf, max_open: usize) -> Option<Self> {
+    fn open_up_to(path: PathBuf, max_open: usize) -> io::Result<Option<Self>> {
         let file = match File::open(&path) {
             Ok(file) => file,
             // Out of descriptors at this moment: it is opened when it is read.
             Err(error) if matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE)) => {
-                return Some(Self::Closed(path));
+                return Ok(Some(Self::Closed(path)));
             }
-            Err(_) => return None,
+            Err(error) if is_lacking(&error) => return Ok(None),
+            Err(error) => return Err(error),
         };
         if OPEN_FDS.fetch_add(1, Ordering::Relaxed) < max_open {
-            Some(Self::Open(file))
+            Ok(Some(Self::Open(file)))
         } else {
             OPEN_FDS.fetch_sub(1, Ordering::Relaxed);
-            Some(Self::Closed(path))
+            Ok(Some(Self::Closed(path)))
         }
     }
 
@@ -112,19 +113,48 @@ pub(crate) fn read_once<'b>(path: &Path, buffer: &'b mut Buffer) -> io::Result<&
     read_all(&File::open(path)?, buffer)
 }
 
-/// The content of a file that may not exist.
-pub(super) fn text_of<'b>(file: Option<&CachedFile>, buffer: &'b mut Buffer) -> Option<&'b [u8]> {
-    file?.read(buffer).ok()
+/// The content of a file that the kernel may lack; then it is `None`. Whatever else fails is an error, never a default.
+pub(super) fn text_of<'b>(file: Option<&CachedFile>, buffer: &'b mut Buffer) -> io::Result<Option<&'b [u8]>> {
+    let Some(file) = file else { return Ok(None) };
+    match file.read(buffer) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_unsupported(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The number in a cached file.
-pub(super) fn number_of(file: Option<&CachedFile>, buffer: &mut Buffer) -> Option<u64> {
-    text_of(file, buffer).and_then(parse::number)
+pub(super) fn number_of(file: Option<&CachedFile>, buffer: &mut Buffer) -> io::Result<Option<u64>> {
+    text_of(file, buffer)?.map(|text| parse::number(text).ok_or_else(|| io::ErrorKind::InvalidData.into())).transpose()
 }
 
-/// The number in a file that is not cached.
-pub(super) fn read_number(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -> Option<u64> {
-    read_once(&dir?.join(name), buffer).ok().and_then(parse::number)
+/// The content of a file that is not cached and may not exist.
+pub(super) fn read_if_there<'b>(
+    dir: Option<&Path>,
+    name: &str,
+    buffer: &'b mut Buffer,
+) -> io::Result<Option<&'b [u8]>> {
+    let Some(dir) = dir else { return Ok(None) };
+    match read_once(&dir.join(name), buffer) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_lacking(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number in a file that is not cached; `None` also for words such as `max`.
+pub(super) fn read_number(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -> io::Result<Option<u64>> {
+    Ok(read_if_there(dir, name, buffer)?.and_then(parse::number))
+}
+
+/// Whether the error says that the kernel does not have what the file would tell.
+fn is_lacking(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || is_unsupported(error)
+}
+
+/// Pressure may be switched off, and threaded cgroups list no processes.
+fn is_unsupported(error: &io::Error) -> bool {
+    error.raw_os_error().map(Errno::from_raw) == Some(Errno::EOPNOTSUPP)
 }
 
 /// Whether the error says that the cgroup or process behind an open file no longer exists.
@@ -143,15 +173,16 @@ mod tests {
         let long = "0123456789abcdef".repeat(1000);
         std::fs::write(dir.path().join("long"), &long).unwrap();
         std::fs::write(dir.path().join("short"), "7\n").unwrap();
-        let (long_file, short) =
-            (CachedFile::open(dir.path(), "long").unwrap(), CachedFile::open(dir.path(), "short").unwrap());
+        let open = |name: &str| CachedFile::open(dir.path(), name).unwrap().unwrap();
+        let (long_file, short) = (open("long"), open("short"));
         let mut buffer = Buffer::new();
         for _ in 0..3 {
             assert_eq!(long_file.read(&mut buffer).unwrap(), long.as_bytes());
             assert_eq!(short.read(&mut buffer).unwrap(), b"7\n");
         }
-        assert!(CachedFile::open(dir.path(), "none").is_none());
-        let poor = CachedFile::open_up_to(dir.path().join("short"), 0).unwrap();
+        assert!(CachedFile::open(dir.path(), "none").unwrap().is_none());
+        assert!(CachedFile::open(dir.path(), "long/x").is_err(), "what cannot be opened is not what is not there");
+        let poor = CachedFile::open_up_to(dir.path().join("short"), 0).unwrap().unwrap();
         assert!(matches!(poor, CachedFile::Closed(_)));
         assert_eq!(poor.read(&mut buffer).unwrap(), b"7\n");
         assert!(read_once(&dir.path().join("none"), &mut buffer).is_err_and(|e| is_removed(&e)));

@@ -14,7 +14,7 @@ use nix::{
 use super::{
     SlowFiles, SourceError,
     cached_file::{Buffer, CachedFile, is_removed, read_all, read_once, text_of},
-    cgroup_v1::V1,
+    cgroup_v1::{self, V1},
     cgroup_v2::V2,
     no_transfer,
     node::Totals,
@@ -31,14 +31,60 @@ use crate::{
     },
 };
 
-/// Processes whose descriptors are counted, and links read of each: bounds the cost of one sample.
-const MAX_PROCESSES: usize = 64;
-const MAX_LINKS_PER_PROCESS: usize = 512;
+/// Processes, descriptors and links of descriptors that are looked at for one sample. Beyond them the count is unknown: a
+/// number that stands still would look like one.
+const MAX_PROCESSES: usize = 4096;
+const MAX_DESCRIPTORS: u64 = 65_536;
+const MAX_LINKS: u64 = 16_384;
+/// Interfaces that are told of one network namespace: whoever runs there can make as many as it wants.
+const MAX_INTERFACES: usize = 128;
 
 #[derive(Debug)]
 enum Version {
     V1(V1),
     V2(V2),
+}
+
+impl Version {
+    fn lacks_controllers(&self) -> bool {
+        match self {
+            Self::V1(files) => files.lacks_controllers(),
+            Self::V2(files) => files.lacks_controllers(),
+        }
+    }
+}
+
+/// Where a cgroup's files are.
+#[derive(Debug)]
+struct Dirs {
+    mode: Mode,
+    v1: cgroup_v1::Dirs,
+    unified: Option<PathBuf>,
+}
+
+/// The open files of a cgroup.
+#[derive(Debug)]
+struct CgroupFiles {
+    version: Version,
+    processes: Option<CachedFile>,
+    pressure: PressureFiles,
+}
+
+impl CgroupFiles {
+    /// Opens what is there; `None` when the cgroup is not.
+    fn open(dirs: &Dirs) -> io::Result<Option<Self>> {
+        let (version, list) = if dirs.mode == Mode::V2 {
+            let Some(dir) = &dirs.unified else { return Ok(None) };
+            (V2::open(dir)?.map(Version::V2), Some(dir))
+        } else {
+            let [cpuacct, _, memory, ..] = &dirs.v1;
+            (V1::open(&dirs.v1)?.map(Version::V1), memory.as_ref().or(cpuacct.as_ref()))
+        };
+        let Some(version) = version else { return Ok(None) };
+        let processes = list.map_or(Ok(None), |dir| CachedFile::open(dir, "cgroup.procs"))?;
+        let unified = dirs.unified.as_deref().filter(|_| dirs.mode != Mode::V1);
+        Ok(Some(Self { version, processes, pressure: PressureFiles::open(unified)? }))
+    }
 }
 
 /// Open files of one container, or of a pod's own cgroup.
@@ -49,9 +95,8 @@ pub(crate) struct ContainerFiles {
     pub(crate) cgroup: String,
     /// Path of the pod's own cgroup, when it contains the container's.
     pub(crate) pod_cgroup: Option<String>,
-    version: Version,
-    processes: Option<CachedFile>,
-    pressure: PressureFiles,
+    dirs: Dirs,
+    files: CgroupFiles,
     /// `/proc/PID`: refers to this process even if its id is reused.
     process: Option<File>,
     /// Interfaces, where the container has its own network namespace, which stays alive until the end of the container
@@ -61,6 +106,8 @@ pub(crate) struct ContainerFiles {
     last: Option<Box<Sample>>,
     /// The process is in the network namespace of the node.
     pub(crate) host_network: bool,
+    /// It has more interfaces than are told.
+    pub(crate) cut: bool,
     slow_files: SlowFiles,
 }
 
@@ -87,7 +134,8 @@ impl ContainerFiles {
         let mut files = Self::at(&target.container_id, cgroup, layout, v1_dir, v2_dir)?;
         files.pod_cgroup = pod_cgroup;
         if !target.shares_network && (target.is_sandbox() || target.pod_uid.is_empty()) {
-            files.network = CachedFile::open(&process_dir, "net/dev");
+            files.network =
+                CachedFile::open(&process_dir, "net/dev").map_err(|error| files.failed("net/dev", error))?;
         }
         let namespace = |of: &str| std::fs::read_link(root.join("proc").join(of).join("ns/net")).ok();
         files.host_network = namespace(&target.pid.to_string()).is_some_and(|ns| Some(ns) == namespace("self"));
@@ -111,32 +159,20 @@ impl ContainerFiles {
     ) -> Result<Self, SourceError> {
         let removed = || SourceError::Removed { container: container.to_owned() };
         let unified = if layout.mode == Mode::V1 { None } else { v2_dir() };
-        let pressure = PressureFiles::open(unified.as_deref());
-        let (version, processes) = match layout.mode {
-            Mode::V2 => {
-                let files = unified.and_then(V2::open).ok_or_else(removed)?;
-                let processes = CachedFile::open(&files.dir, "cgroup.procs");
-                (Version::V2(files), processes)
-            }
-            Mode::V1 | Mode::Hybrid => {
-                let files = V1::open(&v1_dir).ok_or_else(removed)?;
-                let processes = v1_dir("memory")
-                    .or_else(|| v1_dir("cpuacct"))
-                    .and_then(|dir| CachedFile::open(&dir, "cgroup.procs"));
-                (Version::V1(files), processes)
-            }
-        };
+        let dirs = Dirs { mode: layout.mode, v1: cgroup_v1::CONTROLLERS.map(v1_dir), unified };
+        let broken = |source| SourceError::Read { path: PathBuf::from(&cgroup), source };
+        let files = CgroupFiles::open(&dirs).map_err(broken)?.ok_or_else(removed)?;
         Ok(Self {
             container: container.to_owned(),
             cgroup,
             pod_cgroup: None,
-            version,
-            processes,
-            pressure,
+            dirs,
+            files,
             process: None,
             network: None,
             last: None,
             host_network: false,
+            cut: false,
             slow_files: SlowFiles::default(),
         })
     }
@@ -150,110 +186,140 @@ impl ContainerFiles {
         buffer: &mut Buffer,
         sample: &mut Sample,
     ) -> Result<(), SourceError> {
-        let result = match &self.version {
+        let result = self.read_files(all, totals, buffer, sample);
+        result.map_err(|error| self.failed_read(error))?;
+        // Packets arrive whether it is idle or not.
+        match text_of(self.network.as_ref(), buffer) {
+            Ok(Some(text)) => {
+                net::devices(text, &mut sample.network);
+                self.cut = sample.network.len() > MAX_INTERFACES;
+                sample.network.truncate(MAX_INTERFACES);
+            }
+            Ok(None) => {}
+            // The network of an exited sandbox is not readable; its cgroup fails at the next housekeeping.
+            Err(error) if is_removed(&error) => {}
+            Err(error) => return Err(self.failed("net/dev", error)),
+        }
+        Ok(())
+    }
+
+    /// Reads the files of the cgroup.
+    fn read_files(&mut self, all: bool, totals: &Totals, buffer: &mut Buffer, sample: &mut Sample) -> io::Result<()> {
+        match &self.files.version {
             Version::V1(files) => files.read(buffer, sample),
             Version::V2(files) => files.read(buffer, sample),
-        };
-        result.map_err(|error| self.failed("cpu usage", error))?;
+        }?;
         match self.last.take() {
             Some(mut last) if !all && was_idle(&last, sample) => {
                 (sample.cpu, sample.memory, sample.pids) = (last.cpu, last.memory, last.pids);
                 sample.block.clone_from(&last.block);
-                last.pressure = self.pressure.read(false, Some(&last.pressure), &totals.pressure, buffer);
+                last.pressure = self.files.pressure.read(false, Some(&last.pressure), &totals.pressure, buffer)?;
                 sample.pressure = last.pressure;
                 self.last = Some(last);
             }
             last => {
                 let before = last.as_deref().filter(|_| !all);
-                self.read_rest(before, totals, buffer, sample);
+                self.read_rest(before, totals, buffer, sample)?;
                 let pressure = before.map(|last| &last.pressure);
-                sample.pressure = self.pressure.read(true, pressure, &totals.pressure, buffer);
-                let mut last = last.unwrap_or_else(|| Box::new(Sample::empty(sample.at, sample.mono_ns)));
+                sample.pressure = self.files.pressure.read(true, pressure, &totals.pressure, buffer)?;
+                let mut last = last.unwrap_or_else(|| Box::new(Sample::empty(sample.moment)));
                 (*last).clone_from(sample);
                 self.last = Some(last);
             }
-        }
-        // Packets arrive whether it is idle or not.
-        // The network of an exited sandbox is not readable; its cgroup fails at the next housekeeping.
-        if let Some(text) = text_of(self.network.as_ref(), buffer) {
-            net::devices(text, &mut sample.network);
         }
         Ok(())
     }
 
     /// `last` is the previous sample, where it may be reused.
-    fn read_rest(&mut self, last: Option<&Sample>, totals: &Totals, buffer: &mut Buffer, sample: &mut Sample) {
-        match &self.version {
+    fn read_rest(
+        &mut self,
+        last: Option<&Sample>,
+        totals: &Totals,
+        buffer: &mut Buffer,
+        sample: &mut Sample,
+    ) -> io::Result<()> {
+        match &self.files.version {
             Version::V1(files) => files.read_rest(last, totals, &mut self.slow_files, buffer, sample),
             Version::V2(files) => files.read_rest(buffer, sample),
-        }
-        sample.memory.max_usage_bytes = self.slow_files.max_usage_bytes.max(sample.memory.usage_bytes);
-        sample.memory.limit_hits = self.slow_files.limit_hits;
-        if let Version::V1(_) = self.version {
-            sample.memory.kernel_bytes = self.slow_files.kernel_bytes;
+        }?;
+        if let Some(memory) = &mut sample.memory {
+            // It was read a while ago.
+            memory.max_usage_bytes = self.slow_files.max_usage_bytes.map_or(0, |most| most.max(memory.usage_bytes));
+            memory.limit_hits = self.slow_files.limit_hits;
+            if let Version::V1(_) = self.files.version {
+                memory.kernel_bytes = self.slow_files.kernel_bytes;
+            }
         }
         // A single thread is a single process. Otherwise cgroup.procs is read, which the kernel builds and sorts.
-        if sample.pids.threads == 1 {
-            sample.pids.processes = 1;
-        } else if let Some(text) = text_of(self.processes.as_ref(), buffer) {
-            sample.pids.processes = pids::count(text);
-            sample.pids.threads = sample.pids.threads.max(sample.pids.processes);
+        let pids = &mut sample.pids;
+        if pids.threads == Some(1) {
+            pids.processes = Some(1);
+        } else if let Some(text) = text_of(self.files.processes.as_ref(), buffer)? {
+            pids.processes = Some(pids::count(text));
+            pids.threads = pids.threads.max(pids.processes);
+        }
+        Ok(())
+    }
+
+    /// What a failed read means. A controller that was switched off and on again has other files than those that are
+    /// open, though the cgroup is the same: they are opened again, for the next read.
+    fn failed_read(&mut self, error: io::Error) -> SourceError {
+        if is_removed(&error)
+            && let Ok(Some(files)) = CgroupFiles::open(&self.dirs)
+        {
+            self.files = files;
+            return SourceError::Read { path: PathBuf::from(&self.cgroup), source: error };
+        }
+        self.failed("its cgroup's files", error)
+    }
+
+    /// Opens the files of controllers that were not there before.
+    fn reopen_if_lacking(&mut self) {
+        if self.files.version.lacks_controllers()
+            && let Ok(Some(files)) = CgroupFiles::open(&self.dirs)
+        {
+            self.files = files;
         }
     }
 
     /// Reads the limits.
-    pub(crate) fn read_limits(&mut self, buffer: &mut Buffer) -> Limits {
-        let mut limits = match &self.version {
+    pub(crate) fn read_limits(&mut self, buffer: &mut Buffer) -> io::Result<Limits> {
+        let mut limits = match &self.files.version {
             Version::V1(files) => files.limits(buffer, &mut self.slow_files),
             Version::V2(files) => files.limits(buffer),
-        };
+        }?;
         if let Some(process) = &self.process
             && let Ok(file) = openat(process, "limits", OFlag::O_RDONLY | OFlag::O_CLOEXEC, FileMode::empty())
             && let Ok(text) = read_all(&File::from(file), buffer)
         {
             limits.open_files = parse::machine::open_files(text);
         }
-        limits
+        Ok(limits)
     }
 
     /// Reads counters that change slowly, or whose read walks over the container's processes or sockets.
-    pub(crate) fn slow(&mut self, root: &Path, buffer: &mut Buffer) -> SlowStats {
-        match &self.version {
-            Version::V1(files) => files.counters(buffer, &mut self.slow_files),
-            Version::V2(files) => files.counters(buffer, &mut self.slow_files),
+    pub(crate) fn slow(&mut self, root: &Path, buffer: &mut Buffer) -> io::Result<SlowStats> {
+        self.reopen_if_lacking();
+        let (version, slow) = (&self.files.version, &mut self.slow_files);
+        match version {
+            Version::V1(files) => files.counters(buffer, slow),
+            Version::V2(files) => files.counters(buffer, slow),
+        }?;
+        let huge_pages = match version {
+            Version::V1(files) => files.huge_pages(buffer),
+            Version::V2(files) => files.huge_pages(buffer),
+        }?;
+        let mut found = SlowStats { huge_pages, sockets_of: self.sockets(buffer), ..SlowStats::default() };
+        let Some(text) = text_of(self.files.processes.as_ref(), buffer)? else { return Ok(found) };
+        let ids: Vec<u64> = pids::ids(text).take(MAX_PROCESSES + 1).collect();
+        if ids.len() <= MAX_PROCESSES {
+            let processes = || ids.iter().map(|pid| root.join(format!("proc/{pid}")));
+            found.tasks = Some(states(processes(), buffer));
+            // Since Linux 6.2 the size of the directory is the number of descriptors.
+            let counted = |dir: &Path| std::fs::metadata(dir).map_or(0, |dir| dir.len());
+            (found.files, found.sockets) = descriptors(processes(), counted, MAX_DESCRIPTORS, MAX_LINKS);
         }
-        let mut found = SlowStats {
-            huge_pages: match &self.version {
-                Version::V1(files) => files.huge_pages(buffer),
-                Version::V2(files) => files.huge_pages(buffer),
-            },
-            sockets_of: self.sockets(buffer),
-            ..SlowStats::default()
-        };
-        let ids: Vec<u64> = text_of(self.processes.as_ref(), buffer)
-            .map(|text| pids::ids(text).take(MAX_PROCESSES).collect())
-            .unwrap_or_default();
-        for pid in ids {
-            self.processes_of(&root.join(format!("proc/{pid}")), buffer, &mut found);
-        }
-        found
-    }
-
-    fn processes_of(&self, process: &Path, buffer: &mut Buffer, found: &mut SlowStats) {
-        let tasks: &mut Tasks = &mut found.tasks;
-        if let Ok(text) = read_once(&process.join("stat"), buffer) {
-            pids::state(text, tasks);
-        }
-        let Ok(entries) = std::fs::read_dir(process.join("fd")) else { return };
-        for (at, entry) in entries.flatten().enumerate() {
-            found.files += 1;
-            if at < MAX_LINKS_PER_PROCESS
-                && std::fs::read_link(entry.path())
-                    .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket"))
-            {
-                found.sockets += 1;
-            }
-        }
+        Ok(found)
     }
 
     /// Sockets of the container's own network namespace.
@@ -290,11 +356,11 @@ impl ContainerFiles {
     }
 
     /// The upper directory of the overlay that the container runs on.
-    pub(crate) fn upper_dir(&self, root: &Path, docker_root: &Path) -> Option<PathBuf> {
+    pub(crate) fn upper_dir(&self, root: &Path, data_root: Option<&Path>) -> Option<PathBuf> {
         let process = self.process.as_ref()?;
         let file = openat(process, "mountinfo", OFlag::O_RDONLY | OFlag::O_CLOEXEC, FileMode::empty()).ok()?;
         let text = io::read_to_string(File::from(file)).ok()?;
-        upper_dir(&text, &docker_root.join("overlay2")).map(|dir| under(root, &dir))
+        upper_dir(&text, data_root.map(|dir| dir.join("overlay2")).as_deref()).map(|dir| under(root, &dir))
     }
 
     fn failed(&self, what: &str, error: io::Error) -> SourceError {
@@ -306,10 +372,61 @@ impl ContainerFiles {
     }
 }
 
+/// The states of processes; one that has ended meanwhile has none.
+fn states(processes: impl Iterator<Item = PathBuf>, buffer: &mut Buffer) -> Tasks {
+    let mut tasks = Tasks::default();
+    for process in processes {
+        if let Ok(text) = read_once(&process.join("stat"), buffer) {
+            pids::state(text, &mut tasks);
+        }
+    }
+    tasks
+}
+
+/// Open files of processes, and how many of them are sockets; `None` when there are too many to look at. `counted` is the
+/// number that the kernel tells for a directory of descriptors, or 0.
+pub(super) fn descriptors(
+    processes: impl Iterator<Item = PathBuf>,
+    counted: impl Fn(&Path) -> u64,
+    max_entries: u64,
+    max_links: u64,
+) -> (Option<u64>, Option<u64>) {
+    let (mut files, mut sockets, mut entries, mut links) = (Some(0), Some(0), 0, 0);
+    for process in processes {
+        let dir = process.join("fd");
+        let counted = counted(&dir);
+        let Ok(inside) = std::fs::read_dir(&dir) else { continue };
+        let mut own = 0;
+        if counted == 0 || counted.saturating_add(links) <= max_links {
+            for entry in inside.flatten() {
+                (own, entries, links) = (own + 1, entries + 1, links + 1);
+                if links > max_links || entries > max_entries {
+                    break;
+                }
+                let link = std::fs::read_link(entry.path());
+                if link.is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket")) {
+                    sockets = sockets.map(|sockets| sockets + 1);
+                }
+            }
+        } else {
+            links = max_links + 1;
+        }
+        if links > max_links || entries > max_entries {
+            sockets = None;
+        }
+        let own = if counted > 0 {
+            Some(counted)
+        } else {
+            Some(own).filter(|_| entries <= max_entries && links <= max_links)
+        };
+        files = files.zip(own).map(|(all, own)| all + own);
+    }
+    (files, sockets)
+}
+
 /// Whether no process of a container has run since `last` was read: same CPU time, same memory, no bytes of block
 /// devices. Then its other counters are unchanged, too.
 fn was_idle(last: &Sample, now: &Sample) -> bool {
-    last.cpu.usage_ns == now.cpu.usage_ns
-        && last.memory.usage_bytes == now.memory.usage_bytes
-        && no_transfer(&last.block, &now.block)
+    let used = |sample: &Sample| sample.memory.map(|memory| memory.usage_bytes);
+    last.cpu.usage_ns == now.cpu.usage_ns && used(last) == used(now) && no_transfer(&last.block, &now.block)
 }

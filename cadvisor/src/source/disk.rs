@@ -1,7 +1,7 @@
 //! Usage of disks: slow, and able to stall on a dead network file system, so only the background task calls this.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -11,11 +11,13 @@ use std::{
 use nix::sys::statvfs::statvfs;
 
 use super::SourceError;
-use crate::model::Filesystem;
+use crate::model::{Filesystem, Size};
 
 /// A walk pauses after so many entries, to leave the disk to the containers.
 const ENTRIES_PER_PAUSE: u64 = 2_000;
 const WALK_PAUSE: Duration = Duration::from_millis(5);
+/// Files with several links that are remembered during a walk: some megabytes.
+const MAX_LINKED_INODES: usize = 200_000;
 
 /// Space of the file system of a path, and its device number.
 pub(crate) fn space(path: &Path, at: jiff::Timestamp) -> Result<(Filesystem, u64), SourceError> {
@@ -37,20 +39,22 @@ pub(crate) fn space(path: &Path, at: jiff::Timestamp) -> Result<(Filesystem, u64
 }
 
 /// Blocks (in bytes) and entries below and including a directory. Other devices are not entered, hard links count once,
-/// entries that vanish or cannot be read are skipped. Stops early when `keep_going` returns false.
+/// entries that vanish or cannot be read are skipped. `None` when `keep_going` returns false, or when there are more files
+/// with several links than can be remembered.
 #[must_use]
-pub fn tree(top: &Path, keep_going: &dyn Fn() -> bool) -> Option<(u64, u64)> {
+pub(crate) fn tree(top: &Path, keep_going: &dyn Fn() -> bool) -> Option<(u64, u64)> {
     let meta = fs::symlink_metadata(top).ok()?;
     let device = meta.dev();
     let (mut bytes, mut entries) = (meta.blocks().saturating_mul(512), 1_u64);
-    let mut linked = HashSet::new();
+    // The links that are still to come of each file that has several.
+    let mut linked: HashMap<u64, u64> = HashMap::new();
     let mut left: Vec<PathBuf> = vec![top.to_owned()];
     while let Some(dir) = left.pop() {
         let Ok(inside) = fs::read_dir(&dir) else { continue };
         for entry in inside.flatten() {
             // `metadata` of an entry does not follow symbolic links.
             let Ok(meta) = entry.metadata() else { continue };
-            if meta.dev() != device || (!meta.is_dir() && meta.nlink() > 1 && !linked.insert(meta.ino())) {
+            if meta.dev() != device || is_counted(&meta, &mut linked)? {
                 continue;
             }
             bytes = bytes.saturating_add(meta.blocks().saturating_mul(512));
@@ -69,6 +73,35 @@ pub fn tree(top: &Path, keep_going: &dyn Fn() -> bool) -> Option<(u64, u64)> {
     Some((bytes, entries))
 }
 
+/// Whether another link to a file was counted before. Inodes are forgotten when all of their links have been seen; `None`
+/// when there are too many to remember, which a container can make.
+fn is_counted(meta: &fs::Metadata, linked: &mut HashMap<u64, u64>) -> Option<bool> {
+    if meta.is_dir() || meta.nlink() <= 1 {
+        return Some(false);
+    }
+    let Some(left) = linked.get_mut(&meta.ino()) else {
+        linked.insert(meta.ino(), meta.nlink() - 1);
+        return (linked.len() <= MAX_LINKED_INODES).then_some(false);
+    };
+    *left = left.saturating_sub(1);
+    if *left == 0 {
+        linked.remove(&meta.ino());
+    }
+    Some(true)
+}
+
+/// Files below a pod's directory that its containers can write: `/etc/hosts`, `/etc/resolv.conf` and termination messages.
+/// `None` while the directory is not there, or when the walk was stopped.
+pub(crate) fn pod_files(pod: &Path, keep_going: &dyn Fn() -> bool) -> Option<Size> {
+    fs::symlink_metadata(pod).ok()?;
+    let messages = pod.join("containers");
+    let messages = if messages.exists() { tree(&messages, keep_going)? } else { (0, 0) };
+    let files = ["etc-hosts", "resolv.conf"].into_iter().filter_map(|name| fs::symlink_metadata(pod.join(name)).ok());
+    let (bytes, inodes) = files
+        .fold(messages, |(bytes, inodes), file| (bytes.saturating_add(file.blocks().saturating_mul(512)), inodes + 1));
+    Some(Size { bytes, inodes: Some(inodes) })
+}
+
 /// Whether a directory is on another device than its parent.
 pub(crate) fn is_mount(dir: &Path) -> bool {
     let device = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| meta.dev());
@@ -77,8 +110,8 @@ pub(crate) fn is_mount(dir: &Path) -> bool {
 
 /// Bytes of all image layers, each counted once. `None` where Docker has no list of layers, as with the containerd
 /// image store.
-pub(crate) fn layers(docker_root: &Path) -> Option<u64> {
-    let drivers = fs::read_dir(docker_root.join("image")).ok()?;
+pub(crate) fn layers(data_root: &Path) -> Option<u64> {
+    let drivers = fs::read_dir(data_root.join("image")).ok()?;
     let mut sum = None;
     for driver in drivers.flatten() {
         let Ok(layers) = fs::read_dir(driver.path().join("layerdb/sha256")) else { continue };
@@ -88,9 +121,11 @@ pub(crate) fn layers(docker_root: &Path) -> Option<u64> {
     sum
 }
 
-/// Blocks (in bytes) and number of a container's log files: json-file's and local's.
-pub(crate) fn logs(docker_root: &Path, container_id: &str) -> (u64, u64) {
-    let home = docker_root.join("containers").join(container_id);
+/// Blocks (in bytes) and number of a container's log files: json-file's and local's. `None` when its directory cannot be
+/// listed.
+pub(crate) fn logs(data_root: &Path, container_id: &str) -> Option<(u64, u64)> {
+    let home = data_root.join("containers").join(container_id);
+    fs::read_dir(&home).ok()?;
     let (mut bytes, mut files) = (0_u64, 0);
     for dir in [home.join("local-logs"), home] {
         let local = dir.ends_with("local-logs");
@@ -103,5 +138,5 @@ pub(crate) fn logs(docker_root: &Path, container_id: &str) -> (u64, u64) {
             }
         }
     }
-    (bytes, files)
+    Some((bytes, files))
 }

@@ -5,27 +5,37 @@ mod cached_file;
 mod cgroup_v1;
 mod cgroup_v2;
 mod container;
+mod daemon;
 mod disk;
 mod kernel_log;
 mod node;
 mod pressure;
 mod processes;
+mod signals;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 pub(crate) use cached_file::Buffer;
+use cached_file::CachedFile;
 pub(crate) use container::ContainerFiles;
-pub use disk::tree;
-pub(crate) use disk::{is_mount, layers, logs, space};
+pub(crate) use daemon::{cgroup_of, daemon, daemon_pid, parent_pid};
+pub(crate) use disk::{is_mount, layers, logs, pod_files, space, tree};
 pub use kernel_log::KernelLog;
-pub(crate) use node::{MachineFiles, Totals, block_device_name, daemon, machine};
+pub(crate) use node::{MachineFiles, Totals, block_device_name, machine};
 pub(crate) use processes::processes;
+pub use signals::{Capacity, NodeSignals};
 
 use crate::{
-    model::BlockDevice,
-    parse::cgroup::{Layout, layout},
+    model::{BlockDevice, Memory},
+    parse::{
+        self,
+        cgroup::{Layout, Mode, layout},
+    },
 };
 
 /// Why something could not be read.
@@ -85,10 +95,21 @@ pub(crate) fn cgroups(root: &Path) -> Result<Layout, SourceError> {
     layout(&table).ok_or(SourceError::NoCgroups { path })
 }
 
+/// Whether containers have memory in their cgroups. What cannot be read is not warned of.
+pub(crate) fn has_memory_controller(root: &Path, layout: &Layout) -> bool {
+    if layout.mode != Mode::V2 {
+        return layout.v1_dir("memory", "/").is_some();
+    }
+    let controllers = layout.v2_dir("/").map(|dir| under(root, &dir).join("cgroup.controllers"));
+    let Some(Ok(controllers)) = controllers.map(std::fs::read_to_string) else { return true };
+    controllers.split_ascii_whitespace().any(|controller| controller == "memory")
+}
+
 /// The counters that are not read at each housekeeping, and what decides which files are.
 #[derive(Debug, Default, Clone, Copy)]
 struct SlowFiles {
-    max_usage_bytes: u64,
+    /// `None` where the kernel has no such counter.
+    max_usage_bytes: Option<u64>,
     limit_hits: u64,
     kernel_bytes: u64,
     /// There is a CPU quota, so that the cgroup may be throttled.
@@ -97,6 +118,21 @@ struct SlowFiles {
     has_memory_limit: bool,
     /// The machine's OOM kills when those of the cgroup were read last (v1).
     machine_kills: Option<u64>,
+}
+
+/// The files that a memory controller has on any kernel.
+#[derive(Debug)]
+struct MemoryFiles {
+    usage: CachedFile,
+    stat: CachedFile,
+}
+
+impl MemoryFiles {
+    /// The memory in use; the rest is read later.
+    fn usage(&self, buffer: &mut Buffer) -> io::Result<Memory> {
+        let usage_bytes = parse::number(self.usage.read(buffer)?).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Memory { usage_bytes, ..Memory::default() })
+    }
 }
 
 /// Whether no bytes were transferred between two samples.

@@ -7,24 +7,19 @@ use std::{
 
 use super::{
     SourceError,
-    cached_file::{Buffer, CachedFile, read_once, text_of},
+    cached_file::{Buffer, CachedFile, text_of},
     under,
 };
 use crate::{
-    config::SystemProcess,
-    model::{
-        BlockDevice, Cpu, Disk, DiskInfo, Machine, Memory, NetworkDevice, Node, NumaNode, Pressure, Sample, SystemRow,
-    },
+    model::{BlockDevice, Cpu, Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode, Pressure, Sample},
     parse::{
         self,
         cgroup::{Layout, Mode},
-        cpu, machine as parsed, memory, net, pids, psi,
+        cpu, machine as parsed,
+        memory::{self, MachineEvents},
+        net, pids, psi,
     },
 };
-
-/// The page size of all architectures that Docker supports with default kernels; only the resident size of daemons
-/// depends on it.
-const PAGE_BYTES: u64 = 4096;
 
 /// Open files of the machine.
 #[derive(Debug)]
@@ -46,8 +41,8 @@ pub(crate) struct MachineFiles {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(super) pressure: Pressure,
-    /// Page faults and OOM kills.
-    pub(super) memory: Memory,
+    /// Page faults and OOM kills; `None` where they could not be read.
+    pub(super) events: Option<MachineEvents>,
     /// OOM kills; `None` where the kernel has no counter.
     pub(super) kills: Option<u64>,
 }
@@ -59,10 +54,10 @@ impl MachineFiles {
                 Mode::V2 => (layout.v2_dir("/")?, "cpu.stat"),
                 Mode::V1 | Mode::Hybrid => (layout.v1_dir("cpuacct", "/")?, "cpuacct.usage"),
             };
-            Some((layout.mode, CachedFile::open(&under(root, &dir), name)?))
+            Some((layout.mode, open(&under(root, &dir), name)?))
         });
         let proc = root.join("proc");
-        let cached = |name: &str| CachedFile::open(&proc, name);
+        let cached = |name: &str| open(&proc, name);
         Self {
             root_cpu,
             stat: cached("stat"),
@@ -80,60 +75,64 @@ impl MachineFiles {
     /// Reads the counters that are needed before the cgroups.
     pub(crate) fn totals(&self, buffer: &mut Buffer) -> Totals {
         let [cpu, memory, io] = &self.pressure;
-        let mut psi_of = |file: &Option<CachedFile>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
+        let mut psi_of = |file: &Option<CachedFile>| text_of(file.as_ref(), buffer).ok()?.and_then(psi::pressure);
         let pressure = Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) };
-        let mut found = Totals { pressure, ..Totals::default() };
-        found.kills =
-            text_of(self.vmstat.as_ref(), buffer).and_then(|text| memory::machine_events(text, &mut found.memory));
-        found
+        let events = text_of(self.vmstat.as_ref(), buffer).ok().flatten().map(memory::machine_events);
+        Totals { pressure, kills: events.and_then(|events| events.oom_kills), events }
     }
 
-    /// Reads the rest. What cannot be read stays zero.
-    pub(crate) fn read(&self, totals: &Totals, buffer: &mut Buffer, mut sample: Sample) -> Node {
-        (sample.pressure, sample.memory) = (totals.pressure, totals.memory);
-        let mut node = Node {
-            sample,
-            usage_nano_cores: None,
-            swap_free_bytes: 0,
-            default_interface: None,
-            threads: 0,
-            disks: Vec::new(),
-            load: [0.0; 3],
+    /// Reads the rest. Counters that cannot be read fail the whole; what is told without a past is left out.
+    pub(crate) fn read(&self, totals: &Totals, buffer: &mut Buffer, mut sample: Sample) -> Result<Node, SourceError> {
+        let failed = |name: &str| {
+            let path = self.root.join("proc").join(name);
+            move |source: io::Error| SourceError::Read { path, source }
         };
-        let sample = &mut node.sample;
-        let mut text = |file: &Option<CachedFile>, then: &mut dyn FnMut(&[u8])| {
-            if let Some(Ok(text)) = file.as_ref().map(|file| file.read(buffer)) {
-                then(text);
-            }
-        };
-        text(&self.stat, &mut |text| {
-            cpu::machine(text, &mut sample.cpu);
-        });
-        text(&self.meminfo, &mut |text| {
-            node.swap_free_bytes = memory::machine(text, &mut sample.memory).swap_free_bytes
-        });
-        text(&self.loadavg, &mut |text| {
-            node.threads = pids::machine_threads(text).unwrap_or(0);
-            node.load = pids::load(text);
-        });
-        text(&self.disks, &mut |text| {
-            node.disks = parse::io::disks(text).filter(|disk| !is_partition(&self.root, disk)).collect();
-        });
-        sample.block = node.disks.iter().filter(|disk| !is_layered(&self.root, disk)).map(moved).collect();
-        sample.pids.threads = node.threads;
-        text(&self.network, &mut |text| net::devices(text, &mut sample.network));
-        text(&self.routes, &mut |text| node.default_interface = net::default_interface(text));
-        if let Some((mode, file)) = &self.root_cpu
-            && let Ok(text) = file.read(buffer)
-        {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        sample.pressure = totals.pressure;
+        let stat = text_of(self.stat.as_ref(), buffer).map_err(failed("stat"))?.unwrap_or_default();
+        if !cpu::machine(stat, &mut sample.cpu) {
+            return Err(failed("stat")(invalid()));
+        }
+        if let Some((mode, file)) = &self.root_cpu {
+            let text = file.read(buffer).map_err(failed("cpu usage of the root cgroup"))?;
             let mut exact = Cpu::default();
             let found = if *mode == Mode::V2 { cpu::v2(text, &mut exact) } else { cpu::v1_usage(text, &mut exact) };
             if found {
                 sample.cpu.usage_ns = exact.usage_ns;
             }
         }
-        node
+        let meminfo = text_of(self.meminfo.as_ref(), buffer).map_err(failed("meminfo"))?.unwrap_or_default();
+        let (mut used, machine) = memory::machine(meminfo).ok_or_else(|| failed("meminfo")(invalid()))?;
+        let events = totals.events.ok_or_else(|| failed("vmstat")(invalid()))?;
+        (used.faults, used.major_faults, used.oom_kills) = (events.faults, events.major_faults, events.oom_kills);
+        sample.memory = Some(used);
+        let disks = text_of(self.disks.as_ref(), buffer).map_err(failed("diskstats"))?.unwrap_or_default();
+        let disks: Vec<Disk> = parse::io::disks(disks).filter(|disk| !is_partition(&self.root, disk)).collect();
+        sample.block = disks.iter().filter(|disk| !is_layered(&self.root, disk)).map(moved).collect();
+        if let Some(text) = text_of(self.network.as_ref(), buffer).map_err(failed("self/net/dev"))? {
+            net::devices(text, &mut sample.network);
+        }
+        let load = text_of(self.loadavg.as_ref(), buffer).ok().flatten();
+        let (threads, load) = (load.and_then(pids::machine_threads), load.map_or([0.0; 3], pids::load));
+        sample.pids.threads = threads;
+        let routes = text_of(self.routes.as_ref(), buffer).ok().flatten();
+        Ok(Node {
+            sample,
+            usage_nano_cores: None,
+            swap_free_bytes: Some(machine.swap_free_bytes),
+            default_interface: routes.and_then(net::default_interface),
+            threads,
+            disks,
+            load,
+            stale: false,
+        })
     }
+}
+
+/// A file of the machine that there may not be.
+fn open(dir: &Path, name: &str) -> Option<CachedFile> {
+    let failed = |error: &io::Error| tracing::warn!(%error, file = %dir.join(name).display(), "a file of the machine cannot be opened; its numbers are missing");
+    CachedFile::open(dir, name).inspect_err(failed).ok().flatten()
 }
 
 fn is_partition(root: &Path, disk: &Disk) -> bool {
@@ -247,8 +246,7 @@ pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
         let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
         Some((size, line(&huge.join(&name).join("nr_hugepages")).parse().unwrap_or(0)))
     });
-    let memory = memory::machine(&read("proc/meminfo"), &mut Memory::default());
-    let kernel_limit = |name: &str| parse::number(&read(&format!("proc/sys/kernel/{name}"))).unwrap_or(u64::MAX);
+    let memory = memory::machine(&read("proc/meminfo")).map(|(_, memory)| memory).unwrap_or_default();
     let first = |paths: [&str; 2]| paths.iter().map(|path| text(path)).find(|t| !t.is_empty()).unwrap_or_default();
     Machine {
         booted_at: boot,
@@ -257,7 +255,7 @@ pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
         sockets,
         memory_bytes: memory.total_bytes,
         swap_bytes: memory.swap_total_bytes,
-        max_pids: kernel_limit("pid_max").min(kernel_limit("threads-max")),
+        max_pids: max_pids(root),
         boot_id: text("proc/sys/kernel/random/boot_id"),
         machine_id: first(["etc/machine-id", "var/lib/dbus/machine-id"]),
         system_uuid: text("sys/class/dmi/id/product_uuid"),
@@ -275,49 +273,10 @@ pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
     }
 }
 
-/// Usage of a daemon of the node.
-pub(crate) fn daemon(
-    root: &Path,
-    process: &SystemProcess,
-    booted_at: jiff::Timestamp,
-    at: jiff::Timestamp,
-    mono_ns: u64,
-    buffer: &mut Buffer,
-) -> Result<SystemRow, SourceError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source: io::Error| SourceError::Read { path, source }
-    };
-    let dir: PathBuf = match &process.pid_file {
-        None => root.join("proc/self"),
-        Some(file) => {
-            let file = under(root, file);
-            let pid = parse::number(read_once(&file, buffer).map_err(failed(&file))?);
-            root.join(format!("proc/{}", pid.unwrap_or(0)))
-        }
-    };
-    let path = dir.join("stat");
-    let found = read_once(&path, buffer)
-        .and_then(|text| parsed::daemon(text).ok_or_else(|| io::ErrorKind::InvalidData.into()))
-        .map_err(failed(&path))?;
-    let resident = found.resident_pages.saturating_mul(PAGE_BYTES);
-    let mut row = SystemRow {
-        name: process.name.clone(),
-        started_at: booted_at.checked_add(std::time::Duration::from_nanos(found.started_ns)).unwrap_or(booted_at),
-        at,
-        mono_ns,
-        cpu: Cpu { user_ns: found.user_ns, system_ns: found.system_ns, ..Cpu::default() },
-        memory: Memory {
-            usage_bytes: resident,
-            rss_bytes: resident,
-            faults: found.faults,
-            major_faults: found.major_faults,
-            ..Default::default()
-        },
-        usage_nano_cores: None,
-    };
-    row.cpu.usage_ns = found.user_ns.saturating_add(found.system_ns);
-    Ok(row)
+/// The most process ids that there can be; `None` if the kernel tells neither limit.
+pub(super) fn max_pids(root: &Path) -> Option<u64> {
+    let limit = |name: &str| parse::number(&std::fs::read(root.join("proc/sys/kernel").join(name)).ok()?);
+    ["pid_max", "threads-max"].into_iter().filter_map(limit).min()
 }
 
 /// `/dev/` name of a block device.

@@ -1,7 +1,7 @@
 //! Pressure stall information of one cgroup: three files, each of which costs the kernel a sum over all processors, so
 //! only those are read that can have changed.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use super::cached_file::{Buffer, CachedFile, text_of};
 use crate::{
@@ -24,13 +24,12 @@ struct PressureFile {
 
 impl PressureFiles {
     /// Opens those that are there: plain v1 has none.
-    pub(super) fn open(dir: Option<&Path>) -> Self {
-        let names = ["cpu.pressure", "memory.pressure", "io.pressure"];
-        Self(names.map(|name| PressureFile {
-            file: dir.and_then(|dir| CachedFile::open(dir, name)),
-            machine_us: None,
-            decayed: false,
-        }))
+    pub(super) fn open(dir: Option<&Path>) -> io::Result<Self> {
+        let open = |name: &str| {
+            let file = dir.map_or(Ok(None), |dir| CachedFile::open(dir, name))?;
+            Ok::<_, io::Error>(PressureFile { file, machine_us: None, decayed: false })
+        };
+        Ok(Self([open("cpu.pressure")?, open("memory.pressure")?, open("io.pressure")?]))
     }
 
     /// Reads the files that can differ from `last`. A task that stalls in a cgroup stalls on the machine, so a cgroup
@@ -42,21 +41,21 @@ impl PressureFiles {
         last: Option<&Pressure>,
         machine: &Pressure,
         buffer: &mut Buffer,
-    ) -> Pressure {
+    ) -> io::Result<Pressure> {
         let [cpu, memory, io] = &mut self.0;
         let mut read = |file: &mut PressureFile, of: fn(&Pressure) -> Option<Psi>| {
             let machine_us = of(machine).map(|psi| psi.some.total_us);
             let waited = ran && (machine_us.is_none() || machine_us != file.machine_us);
             match last {
-                Some(last) if file.decayed && !waited => of(last),
+                Some(last) if file.decayed && !waited => Ok(of(last)),
                 _ => {
-                    let found = text_of(file.file.as_ref(), buffer).and_then(psi::pressure);
+                    let found = text_of(file.file.as_ref(), buffer)?.and_then(psi::pressure);
                     file.machine_us = machine_us;
                     file.decayed = !waited && found.as_ref().is_none_or(Psi::is_zero);
-                    found
+                    Ok::<_, io::Error>(found)
                 }
             }
         };
-        Pressure { cpu: read(cpu, |of| of.cpu), memory: read(memory, |of| of.memory), io: read(io, |of| of.io) }
+        Ok(Pressure { cpu: read(cpu, |of| of.cpu)?, memory: read(memory, |of| of.memory)?, io: read(io, |of| of.io)? })
     }
 }

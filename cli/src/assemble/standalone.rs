@@ -55,6 +55,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("custom resources", plane.clone().serve_custom_resources(token.clone()));
     tasks.spawn("bootstrap objects", plane.clone().keep_bootstrap_objects(token.clone()));
     tasks.spawn("uses of tokens", plane.clone().note_token_uses(token.clone()));
+    tasks.spawn("usage of nodes", plane.clone().scrape_nodes(token.clone()));
     tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
     let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
     let own = controllers_config(settings, plane.root_ca());
@@ -95,7 +96,7 @@ async fn start_node(
     let agent = build_agent(settings, access, liveness, tasks).await?;
     let rounds = usage::readings(&agent.usage, &settings.node_name, tasks.token());
     start_agent(settings, agent, tasks).await?;
-    tasks.spawn("metrics API", plane.clone().follow_usage(rounds, tasks.token()));
+    tasks.spawn("usage of this node", plane.clone().follow_usage(rounds, tasks.token()));
     start_proxy(valid_proxy_config(settings)?, plane.client(User::proxy()), liveness, tasks);
     Ok(())
 }

@@ -34,20 +34,20 @@ pub(super) fn readings(
 
 fn reading(node: &str, snapshot: &Snapshot) -> metrics::Readings {
     let of = |sample: &Sample| metrics::Reading {
-        at: sample.at,
+        at: metrics::SampledAt::Here(sample.moment),
         cpu_ns: sample.cpu.usage_ns,
-        memory_bytes: sample.memory.working_set_bytes(),
+        // Without the memory controller nothing is known, and nothing is served.
+        memory_bytes: sample.memory.map_or(0, |memory| memory.working_set_bytes()),
     };
     let of_pods = snapshot.rows.iter().filter(|row| !row.target.pod_uid.is_empty() && !row.target.is_sandbox());
     metrics::Readings {
         node: node.to_owned(),
-        machine: Some(of(&snapshot.node.sample)),
+        machine: (!snapshot.node.stale).then(|| of(&snapshot.node.sample)),
         containers: of_pods
             .map(|row| metrics::ContainerReading {
-                id: row.target.container_id.clone(),
-                namespace: row.target.pod_namespace.clone(),
-                pod: row.target.pod_name.clone(),
+                pod_uid: row.target.pod_uid.clone(),
                 name: row.target.container_name.clone(),
+                run: metrics::Run::Id(row.target.container_id.clone()),
                 reading: of(&row.sample),
             })
             .collect(),

@@ -71,6 +71,11 @@ impl KubeletClient {
         let _ = self.own.set(OwnNode { name, connector });
     }
 
+    /// Whether the node of this name runs in this process.
+    pub(crate) fn is_in_process(&self, name: &str) -> bool {
+        self.own.get().is_some_and(|own| own.name == name)
+    }
+
     fn tls(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.tls.read().unwrap_or_else(PoisonError::into_inner))
     }

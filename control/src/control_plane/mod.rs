@@ -37,7 +37,7 @@ use crate::{
     apiserver::{Api, KubeletClient, User, generate::new_uid, proxy::is_proxyable},
     event_ttl, kinds,
     loopback_probe::LoopbackProbe,
-    metrics::{Readings, Usage},
+    metrics::{Readings, Scraper, Usage},
     pki::{self, Lifetimes, Names, Pki},
     plugin::{
         admission::{AdmissionConfiguration, AdmissionError},
@@ -275,7 +275,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Serves the samples of `readings_rx` as `metrics.k8s.io`, until `shutdown`.
+    /// Serves the samples of the node in this process as `metrics.k8s.io`, until `shutdown`.
     ///
     /// # Errors
     /// Never; it has the shape of the other tasks.
@@ -286,7 +286,9 @@ impl ControlPlane {
     ) -> Result<(), Error> {
         loop {
             let readings = Arc::clone(&readings_rx.borrow_and_update());
-            self.usage.record(&readings);
+            if !readings.node.is_empty() {
+                self.usage.record(&readings);
+            }
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 changed = readings_rx.changed() => if changed.is_err() {
@@ -296,6 +298,15 @@ impl ControlPlane {
                 },
             }
         }
+    }
+
+    /// Asks all other nodes for their usage, for `metrics.k8s.io`, until `shutdown`.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn scrape_nodes(self, shutdown: CancellationToken) -> Result<(), Error> {
+        Scraper::new(self.store.clone(), self.kubelet.clone(), self.usage.clone()).run(shutdown).await;
+        Ok(())
     }
 
     /// Ends only when the store's writer has: only a restart helps then.

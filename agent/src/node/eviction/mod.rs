@@ -1,6 +1,6 @@
 //! The eviction manager: evicts pods before the machine runs out of memory, disk or process ids.
 //!
-//! `thresholds`, `state` and `ranking` decide and are pure; `signals` and `usage` measure; this module is the loop. Of
+//! `thresholds`, `state`, `ranking`, `signals` and `usage` decide and are pure; this module is the loop, and cadvisor measures. Of
 //! `pods` only the killing of pods is imported.
 
 mod ranking;
@@ -21,6 +21,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Resource as _;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
+use windlass_cadvisor::NodeSignals;
 use windlass_kit::{
     blocking::DISK,
     events::{Recorder, Severity},
@@ -37,7 +38,6 @@ use ranking::Candidate;
 use signals::Observations;
 use state::{State, is_close};
 use thresholds::{Condition, Signal, Threshold};
-use usage::DiskScans;
 
 /// Interval of monitoring; upstream's, and the one close to a memory threshold.
 const MONITOR_INTERVAL: Duration = Duration::from_secs(10);
@@ -66,10 +66,8 @@ pub struct EvictionConfig {
     pub max_pod_grace: i64,
     /// The memory limit of all pods together, in bytes.
     pub pods_memory: i64,
-    /// The directory of pod directories, on the nodefs.
-    pub pods_dir: PathBuf,
-    /// Docker's data root.
-    pub image_dir: PathBuf,
+    /// The directory of the node's own data, whose file system the nodefs is.
+    pub data_dir: PathBuf,
 }
 
 /// What the eviction manager needs of the agent's other parts.
@@ -93,13 +91,10 @@ pub struct EvictionInputs {
 
 /// Monitors the signals and evicts pods until `shutdown`.
 pub async fn run(config: EvictionConfig, inputs: EvictionInputs, shutdown: CancellationToken) {
-    let dedicated_image_fs = !signals::same_file_system(&config.pods_dir, &config.image_dir);
-    let disk_scans = DiskScans::new(config.pods_dir.clone(), shutdown.clone());
     let mut eviction = Eviction {
         config,
         inputs,
-        dedicated_image_fs,
-        disk_scans,
+        dedicated_image_fs: false,
         state: State::default(),
         evicting: None,
         reclaiming: None,
@@ -128,9 +123,8 @@ async fn eviction_done(evicting: &mut Option<JoinHandle<()>>) {
 struct Eviction {
     config: EvictionConfig,
     inputs: EvictionInputs,
-    /// The imagefs is a file system of its own.
+    /// The imagefs is a file system of its own, as far as is known.
     dedicated_image_fs: bool,
-    disk_scans: DiskScans,
     state: State,
     evicting: Option<JoinHandle<()>>,
     /// The last reclaim of node-level resources, and when it started.
@@ -157,20 +151,14 @@ impl Eviction {
         let all = Arc::clone(&self.inputs.pods.borrow_and_update());
         let active: Vec<&Pod> = all.iter().map(AsRef::as_ref).filter(|pod| !is_terminal(pod)).collect();
         self.evicted.retain(|known| active.iter().any(|pod| pod.metadata.uid.as_deref() == Some(known)));
-        let empty_dirs = usage::empty_dirs_of(active.iter().copied());
         if self.evicting.is_some() {
             return wait;
         }
         if decision.reclaim.is_some_and(|(threshold, _)| threshold.signal.condition() == Condition::Disk) {
             // Rescan, so that the pod that filled the disk since the last scan is ranked first.
-            self.disk_scans.rescan(&empty_dirs).await;
-        } else {
-            self.disk_scans.start_if_due(&empty_dirs).await;
+            self.inputs.usage.rescan_disks().await;
         }
-        let usages = {
-            let found = self.disk_scans.results();
-            usage::by_pod(&self.inputs.usage.snapshot(), &self.inputs.usage.storage(), &found)
-        };
+        let usages = usage::by_pod(&self.inputs.usage.snapshot(), &self.inputs.usage.storage());
         let none = ranking::PodStats::default();
         let candidates: Vec<Candidate<'_>> = active
             .into_iter()
@@ -213,20 +201,33 @@ impl Eviction {
     }
 
     /// Observes all signals; those of hanging file systems are left out.
-    async fn observe(&self) -> Observations {
-        let (pods_dir, image_dir) = (self.config.pods_dir.clone(), self.config.image_dir.clone());
-        let read = DISK.call(move || signals::read(&pods_dir, &image_dir));
-        let mut observed = match tokio::time::timeout(READ_TIMEOUT, read).await {
-            Ok(Ok(observed)) => observed,
+    async fn observe(&mut self) -> Observations {
+        let (data_dir, image_root) = (self.config.data_dir.clone(), self.inputs.usage.storage().image_root.clone());
+        let read = DISK.call(move || NodeSignals::read(&data_dir, image_root.as_deref()));
+        let read = match tokio::time::timeout(READ_TIMEOUT, read).await {
+            Ok(Ok(read)) => read,
             _ => {
                 tracing::warn!("reading eviction signals timed out; monitoring memory only");
-                signals::read_memory().into_iter().map(|memory| (Signal::Memory, memory)).collect()
+                NodeSignals { memory: NodeSignals::of_memory(), ..NodeSignals::default() }
             }
         };
+        if let Some(is_one) = read.is_one_file_system {
+            self.dedicated_image_fs = !is_one;
+        }
+        let mut observed = signals::observations(&read);
         let snapshot = self.inputs.usage.snapshot();
         if !snapshot.pods.is_empty() {
-            let sets = snapshot.pods.values().map(|row| row.sample.memory.working_set_bytes());
-            observed.insert(Signal::AllocatableMemory, signals::allocatable_memory(self.config.pods_memory, sets));
+            // Their common cgroup also has what ended pods have left there.
+            let together = snapshot.all_pods.as_ref().and_then(|all| all.sample.memory);
+            let sets: Vec<u64> = match together {
+                Some(memory) => vec![memory.working_set_bytes()],
+                None => {
+                    let each = snapshot.pods.values().filter_map(|row| row.sample.memory);
+                    each.map(|memory| memory.working_set_bytes()).collect()
+                }
+            };
+            let left = signals::allocatable_memory(self.config.pods_memory, sets.into_iter());
+            observed.insert(Signal::AllocatableMemory, left);
         }
         observed
     }

@@ -1,8 +1,8 @@
-//! Reads the eviction signals from the machine; `state` evaluates them.
+//! The eviction signals, of what cadvisor reads from the machine; `state` evaluates them. Pure.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
 
-use nix::sys::statvfs::statvfs;
+use windlass_cadvisor::{Capacity, NodeSignals};
 
 use super::thresholds::Signal;
 
@@ -22,55 +22,25 @@ fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Memory capacity, and available memory: free pages and inactive file pages. Upstream's arithmetic for the root cgroup
-/// of cgroups v2, which is the same machine on v1.
-pub(super) fn memory(meminfo: &procfs::Meminfo) -> Observation {
-    let idle = meminfo.mem_free.saturating_add(meminfo.inactive_file.unwrap_or(0)).min(meminfo.mem_total);
-    Observation { available: number(idle), capacity: number(meminfo.mem_total) }
+pub(super) fn observation(of: Capacity) -> Observation {
+    Observation { available: number(of.available), capacity: number(of.capacity) }
 }
 
-/// Reads memory only: cheap enough for every second.
-pub(super) fn read_memory() -> Option<Observation> {
-    use procfs::Current as _;
-    procfs::Meminfo::current().ok().map(|m| memory(&m))
-}
-
-/// Bytes and inodes of the file system of a directory. A dead network file system can hang this.
-fn fs_space(path: &Path) -> Option<(Observation, Observation)> {
-    let there = path.ancestors().find(|p| p.exists())?;
-    let found = statvfs(there).ok()?;
-    let bytes = |blocks: u64| number(blocks.saturating_mul(found.fragment_size()));
-    Some((
-        Observation { available: bytes(found.blocks_available()), capacity: bytes(found.blocks()) },
-        Observation { available: number(found.files_available()), capacity: number(found.files()) },
-    ))
-}
-
-/// Free process ids: `loadavg` is the text of `/proc/loadavg`, whose fourth word ends in the number of processes.
-fn pids(loadavg: &str, max: i64) -> Option<Observation> {
-    let running: i64 = loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
-    Some(Observation { available: max.saturating_sub(running), capacity: max })
-}
-
-/// Reads all signals but the pods' memory. Blocking.
-pub(super) fn read(node_dir: &Path, image_dir: &Path) -> Observations {
+/// The signals of the machine, all but the pods' memory.
+pub(super) fn observations(read: &NodeSignals) -> Observations {
     let mut all = BTreeMap::new();
-    all.extend(read_memory().map(|memory| (Signal::Memory, memory)));
-    for (dir, bytes, inodes) in
-        [(node_dir, Signal::NodeFs, Signal::NodeFsInodes), (image_dir, Signal::ImageFs, Signal::ImageFsInodes)]
+    let mut put = |signal, of: Option<Capacity>| all.extend(of.map(|of| (signal, observation(of))));
+    put(Signal::Memory, read.memory);
+    put(Signal::Pid, read.pids);
+    for (space, bytes, inodes) in
+        [(read.node, Signal::NodeFs, Signal::NodeFsInodes), (read.images, Signal::ImageFs, Signal::ImageFsInodes)]
     {
-        if let Some((space, files)) = fs_space(dir) {
-            all.insert(bytes, space);
-            // Some file systems allocate inodes dynamically.
-            all.extend((files.capacity > 0).then_some((inodes, files)));
-        }
+        let Some(space) = space else { continue };
+        put(bytes, Some(Capacity { capacity: space.capacity_bytes, available: space.available_bytes }));
+        // Some file systems allocate inodes dynamically.
+        let files = Capacity { capacity: space.inodes, available: space.inodes_free };
+        put(inodes, Some(files).filter(|files| files.capacity > 0));
     }
-    let limit = |name: &str| -> Option<i64> {
-        fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok()
-    };
-    let max = limit("pid_max").into_iter().chain(limit("threads-max")).min();
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    all.extend(max.and_then(|max| pids(&load, max)).map(|found| (Signal::Pid, found)));
     all
 }
 
@@ -80,45 +50,34 @@ pub(super) fn allocatable_memory(limit: i64, working_sets: impl Iterator<Item = 
     Observation { available: limit.saturating_sub(number(used)), capacity: limit }
 }
 
-/// Whether two directories are on one file system; true if unknown.
-pub(super) fn same_file_system(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let device = |path: &Path| fs::metadata(path.ancestors().find(|p| p.exists())?).ok().map(|m| m.dev());
-    match (device(a), device(b)) {
-        (Some(a), Some(b)) => a == b,
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use windlass_cadvisor::model::Filesystem;
+
     use super::*;
 
     #[test]
-    fn loadavg() {
-        let found = pids("0.10 0.20 0.30 3/417 12345\n", 1000);
-        assert_eq!(found, Some(Observation { available: 583, capacity: 1000 }));
-        assert_eq!(pids("", 1000), None);
-        assert_eq!(pids("0.1 0.2 0.3 many 1", 1000), None);
+    fn what_could_not_be_read_is_no_signal() {
+        assert!(observations(&NodeSignals::default()).is_empty());
+        let space = Filesystem {
+            at: jiff::Timestamp::UNIX_EPOCH,
+            capacity_bytes: 100,
+            available_bytes: 40,
+            used_bytes: 55,
+            inodes: 0,
+            inodes_free: 0,
+        };
+        let memory = Some(Capacity { capacity: 10, available: 7 });
+        let read = NodeSignals { node: Some(space), memory, ..NodeSignals::default() };
+        let found = observations(&read);
+        assert_eq!(found.keys().collect::<Vec<_>>(), [&Signal::Memory, &Signal::NodeFs], "no inodes are counted");
+        assert_eq!(found[&Signal::NodeFs], Observation { available: 40, capacity: 100 });
+        assert_eq!(found[&Signal::Memory], Observation { available: 7, capacity: 10 });
     }
 
     #[test]
     fn allocatable_memory_of_pods() {
         assert_eq!(allocatable_memory(100, [30, 50].into_iter()), Observation { available: 20, capacity: 100 });
         assert_eq!(allocatable_memory(100, [130].into_iter()).available, -30);
-    }
-
-    /// The machine that runs the tests has memory, a disk and processes.
-    #[test]
-    fn a_real_machine() {
-        let dir = tempfile::tempdir().unwrap();
-        let all = read(&dir.path().join("not/there/yet"), Path::new("/proc"));
-        for signal in [Signal::Memory, Signal::NodeFs, Signal::Pid] {
-            let seen = all[&signal];
-            assert!(seen.available > 0 && seen.available <= seen.capacity, "{signal:?}: {seen:?}");
-        }
-        assert!(!all.contains_key(&Signal::ImageFsInodes), "procfs counts no inodes");
-        assert!(!same_file_system(Path::new("/proc"), Path::new("/sys")));
-        assert!(same_file_system(Path::new("/proc"), Path::new("/proc/self")));
     }
 }

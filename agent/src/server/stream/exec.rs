@@ -256,7 +256,8 @@ mod tests {
         let session = Session { stdin: None, sizes, output, client_gone: client_gone.clone() };
         let streams = Streams { stdin: false, stdout: true, stderr: true, tty: false };
         let process = Process::Command { exec: "0e".to_owned(), container: "0a".to_owned() };
-        let running = tokio::spawn(async move { run(engine, process, streams, session, &CancellationToken::new()).await });
+        let running =
+            tokio::spawn(async move { run(engine, process, streams, session, &CancellationToken::new()).await });
         let _asked = listener.accept().await.unwrap();
         client_gone.cancel();
         running.await.unwrap();

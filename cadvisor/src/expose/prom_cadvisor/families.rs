@@ -24,64 +24,64 @@ pub(super) const SAMPLE_METRICS: &[SampleMetric] = &[
     ("container_cpu_user_seconds_total", "CPU time in user mode, in seconds", Kind::Counter, |s| {
         Some(seconds(s.cpu.user_ns))
     }),
-    ("container_memory_cache", "Page cache, in bytes", Kind::Gauge, |s| Some(float(s.memory.cache_bytes))),
+    ("container_memory_cache", "Page cache, in bytes", Kind::Gauge, |s| Some(float(s.memory?.cache_bytes))),
     ("container_memory_events_high_total", "Times that memory.high was exceeded", Kind::Counter, |s| {
-        Some(float(s.memory.high_events))
+        s.memory?.high_events.map(float)
     }),
     ("container_memory_events_max_total", "Times that memory.max was about to be exceeded", Kind::Counter, |s| {
-        Some(float(s.memory.max_events))
+        s.memory?.max_events.map(float)
     }),
     ("container_memory_failcnt", "Times that the memory limit was hit", Kind::Counter, |s| {
-        Some(float(s.memory.limit_hits))
+        Some(float(s.memory?.limit_hits))
     }),
     ("container_memory_file_dirty_bytes", "File pages that wait to be written, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.dirty_bytes))
+        Some(float(s.memory?.dirty_bytes))
     }),
     ("container_memory_file_writeback_bytes", "File pages that are being written, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.writeback_bytes))
+        Some(float(s.memory?.writeback_bytes))
     }),
     ("container_memory_kernel_usage", "Memory of the kernel, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.kernel_bytes))
+        Some(float(s.memory?.kernel_bytes))
     }),
     ("container_memory_mapped_file", "Mapped files, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.mapped_file_bytes))
+        Some(float(s.memory?.mapped_file_bytes))
     }),
     ("container_memory_max_usage_bytes", "Highest memory usage so far, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.max_usage_bytes))
+        Some(float(s.memory?.max_usage_bytes))
     }),
-    ("container_memory_pgscan_total", "Pages scanned for reclaim", Kind::Counter, |s| Some(float(s.memory.pgscan))),
-    ("container_memory_pgsteal_total", "Pages reclaimed", Kind::Counter, |s| Some(float(s.memory.pgsteal))),
-    ("container_memory_rss", "Anonymous memory, in bytes", Kind::Gauge, |s| Some(float(s.memory.rss_bytes))),
-    ("container_memory_swap", "Swap in use, in bytes", Kind::Gauge, |s| Some(float(s.memory.swap_bytes))),
+    ("container_memory_pgscan_total", "Pages scanned for reclaim", Kind::Counter, |s| Some(float(s.memory?.pgscan))),
+    ("container_memory_pgsteal_total", "Pages reclaimed", Kind::Counter, |s| Some(float(s.memory?.pgsteal))),
+    ("container_memory_rss", "Anonymous memory, in bytes", Kind::Gauge, |s| Some(float(s.memory?.rss_bytes))),
+    ("container_memory_swap", "Swap in use, in bytes", Kind::Gauge, |s| s.memory?.swap_bytes.map(float)),
     ("container_memory_total_active_file_bytes", "File pages in recent use, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.active_file_bytes))
+        Some(float(s.memory?.active_file_bytes))
     }),
     (
         "container_memory_total_inactive_file_bytes",
         "File pages that can be dropped first, in bytes",
         Kind::Gauge,
-        |s| Some(float(s.memory.inactive_file_bytes)),
+        |s| Some(float(s.memory?.inactive_file_bytes)),
     ),
     ("container_memory_usage_bytes", "Memory in use, page cache included, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.usage_bytes))
+        Some(float(s.memory?.usage_bytes))
     }),
     ("container_memory_working_set_bytes", "Memory that cannot be freed easily, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.working_set_bytes()))
+        Some(float(s.memory?.working_set_bytes()))
     }),
     (
         "container_memory_workingset_refault_anon_total",
         "Anonymous pages that came back soon after eviction",
         Kind::Counter,
-        |s| Some(float(s.memory.refault_anon_pages)),
+        |s| Some(float(s.memory?.refault_anon_pages)),
     ),
     (
         "container_memory_workingset_refault_file_total",
         "File pages that came back soon after eviction",
         Kind::Counter,
-        |s| Some(float(s.memory.refault_file_pages)),
+        |s| Some(float(s.memory?.refault_file_pages)),
     ),
     ("container_oom_events_total", "Processes killed for lack of memory", Kind::Counter, |s| {
-        Some(float(s.memory.oom_kills))
+        s.memory?.oom_kills.map(float)
     }),
     (
         "container_pressure_cpu_stalled_seconds_total",
@@ -119,8 +119,8 @@ pub(super) const SAMPLE_METRICS: &[SampleMetric] = &[
         Kind::Counter,
         |s| waiting(s.pressure.memory),
     ),
-    ("container_processes", "Processes", Kind::Gauge, |s| Some(float(s.pids.processes)).filter(|n| *n > 0.0)),
-    ("container_threads", "Threads", Kind::Gauge, |s| Some(float(s.pids.threads))),
+    ("container_processes", "Processes", Kind::Gauge, |s| s.pids.processes.filter(|n| *n > 0).map(float)),
+    ("container_threads", "Threads", Kind::Gauge, |s| s.pids.threads.map(float)),
 ];
 
 pub(super) type ContainerMetric = (&'static str, &'static str, Kind, bool, fn(&Row) -> Option<f64>);
@@ -158,8 +158,8 @@ pub(super) const CONTAINER_METRICS: &[ContainerMetric] = &[
         true,
         |r| with_quota(r, seconds(r.sample.cpu.throttled_ns)),
     ),
-    ("container_file_descriptors", "Open files", Kind::Gauge, true, |r| Some(float(r.slow.files))),
-    ("container_sockets", "Open sockets", Kind::Gauge, true, |r| Some(float(r.slow.sockets))),
+    ("container_file_descriptors", "Open files", Kind::Gauge, true, |r| r.slow.files.map(float)),
+    ("container_sockets", "Open sockets", Kind::Gauge, true, |r| r.slow.sockets.map(float)),
     ("container_health_state", "1 healthy, 0 not, -1 without a check of its own", Kind::Gauge, true, |r| {
         (!r.target.container_id.is_empty())
             .then(|| r.target.healthy.map_or(-1.0, |healthy| f64::from(u8::from(healthy))))
@@ -169,14 +169,14 @@ pub(super) const CONTAINER_METRICS: &[ContainerMetric] = &[
         "Processes that ran or could run when they were last counted, times 1000",
         Kind::Gauge,
         true,
-        |r| Some(float(r.slow.tasks.running) * 1000.0),
+        |r| r.slow.tasks.map(|tasks| float(tasks.running) * 1000.0),
     ),
     (
         "container_cpu_load_d_average_10s",
         "Processes that waited for a disk when they were last counted, times 1000",
         Kind::Gauge,
         true,
-        |r| Some(float(r.slow.tasks.uninterruptible) * 1000.0),
+        |r| r.slow.tasks.map(|tasks| float(tasks.uninterruptible) * 1000.0),
     ),
     ("container_spec_cpu_period", "Length of an enforcement period, in microseconds", Kind::Gauge, false, |r| {
         Some(float(r.limits.cpu_period_us))

@@ -4,12 +4,14 @@
 mod families;
 mod slow_families;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use windlass_kit::prometheus::{Format, Kind, Labels, Text};
 
 use self::families::{CONTAINER_METRICS, DEVICE_METRICS, DISK_METRICS, INTERFACE_METRICS, SAMPLE_METRICS};
 use super::{View, float, seconds};
-use crate::model::{BlockDevice, Interface, Row, Sample};
+use crate::model::{BlockDevice, ContainerSize, Interface, Row, Sample, SystemCgroup, sum_of_sizes};
 
 /// What a series is of: a container, a pod's own cgroup, or the machine.
 struct MetricSource<'a> {
@@ -18,9 +20,10 @@ struct MetricSource<'a> {
     row: Option<&'a Row>,
     container_id: Option<&'a str>,
     network: &'a [Interface],
+    is_machine: bool,
 }
 
-fn sources(view: &View) -> Vec<MetricSource<'_>> {
+fn sources<'a>(view: &'a View) -> Vec<MetricSource<'a>> {
     let snapshot = &view.snapshot;
     let labels = |container, id, image, name, namespace, pod| {
         Labels::of(&[
@@ -38,6 +41,7 @@ fn sources(view: &View) -> Vec<MetricSource<'_>> {
         row: None,
         container_id: None,
         network: &snapshot.node.sample.network,
+        is_machine: true,
     };
     let of_row = |row| {
         let row: &Row = row;
@@ -49,9 +53,20 @@ fn sources(view: &View) -> Vec<MetricSource<'_>> {
             container_id: Some(s.container_id.as_str()).filter(|id| !id.is_empty()),
             // Traffic in the node's network namespace is reported with the machine.
             network: if row.host_network { &[] } else { &row.sample.network },
+            is_machine: false,
         }
     };
+    // As the cgroup roots that a kubelet passes to cAdvisor.
+    let of_system = |own: &'a Arc<SystemCgroup>| MetricSource {
+        labels: labels("", &own.path, "", "", "", ""),
+        sample: &own.sample,
+        row: None,
+        container_id: None,
+        network: &[],
+        is_machine: false,
+    };
     std::iter::once(machine)
+        .chain(snapshot.all_pods.iter().chain(&snapshot.runtime_cgroups).map(of_system))
         .chain(snapshot.pods.values().map(|row| of_row(row)))
         .chain(snapshot.rows.iter().map(|row| of_row(row)))
         .collect()
@@ -69,7 +84,7 @@ pub fn text(view: &View, now: Timestamp, format: Format) -> String {
     let machine = &snapshot.machine;
     let mut whole = Text::of(format);
     let page = &mut whole;
-    let time = |s: &MetricSource<'_>| Some(s.sample.at.as_millisecond());
+    let time = |s: &MetricSource<'_>| Some(s.sample.moment.wall.as_millisecond());
 
     page.family("cadvisor_version_info", "Versions of the kernel, the distribution and this program", Kind::Gauge);
     let versions = [
@@ -101,7 +116,7 @@ pub fn text(view: &View, now: Timestamp, format: Format) -> String {
     }
     page.family("container_memory_failures_total", "Page faults so far", Kind::Counter);
     for source in &sources {
-        let memory = &source.sample.memory;
+        let Some(memory) = &source.sample.memory else { continue };
         for (kind, value) in [("pgfault", memory.faults), ("pgmajfault", memory.major_faults)] {
             for scope in ["container", "hierarchy"] {
                 let more = [("failure_type", kind), ("scope", scope)];
@@ -154,11 +169,18 @@ fn devices(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
                     nameless = Some(nameless.unwrap_or(0_u64).saturating_add(value(found)));
                     continue;
                 }
-                let at = Some(source.sample.at.as_millisecond());
+                let at = Some(source.sample.moment.wall.as_millisecond());
                 put(page, name, source, &[("device", label)], float(value(found)), at);
             }
             if let Some(value) = nameless {
-                put(page, name, source, &[("device", "")], float(value), Some(source.sample.at.as_millisecond()));
+                put(
+                    page,
+                    name,
+                    source,
+                    &[("device", "")],
+                    float(value),
+                    Some(source.sample.moment.wall.as_millisecond()),
+                );
             }
         }
     }
@@ -174,19 +196,19 @@ fn devices(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
                     ("minor", minor.as_str()),
                     ("operation", operation),
                 ];
-                put(page, name, source, &more, float(value), Some(source.sample.at.as_millisecond()));
+                put(page, name, source, &more, float(value), Some(source.sample.moment.wall.as_millisecond()));
             }
         }
     }
 }
 
 fn disks(disks: &[crate::model::Disk], sources: &[MetricSource<'_>], page: &mut Text) {
-    let Some(machine) = sources.iter().find(|source| source.row.is_none()) else { return };
+    let Some(machine) = sources.iter().find(|source| source.is_machine) else { return };
     for (name, help, kind, value) in DISK_METRICS {
         page.family(name, help, *kind);
         for disk in disks {
             let more = [("device", disk.name.as_str())];
-            put(page, name, machine, &more, value(disk), Some(machine.sample.at.as_millisecond()));
+            put(page, name, machine, &more, value(disk), Some(machine.sample.moment.wall.as_millisecond()));
         }
     }
 }
@@ -195,31 +217,41 @@ fn filesystems(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
     let Some(images) = view.storage.images else { return };
     let more = [("device", view.storage.images_device.as_str())];
     let size_of = |s: &MetricSource<'_>| s.container_id.and_then(|id| view.storage.containers.get(id));
-    // Family, help, the machine's value, and a container's value when its size is known.
-    type Value = (&'static str, &'static str, u64, fn(&crate::model::ContainerSize) -> Option<u64>);
-    let families: [Value; 4] = [
-        ("container_fs_inodes_free", "Free inodes of the file system", images.inodes_free, |_| None),
+    // What a container has of a family: the value of its file system, or one of its own where its size is known.
+    enum Part {
+        OfFileSystem,
+        Own(fn(&ContainerSize) -> Option<u64>),
+    }
+    let families = [
+        ("container_fs_inodes_free", "Free inodes of the file system", images.inodes_free, Part::OfFileSystem),
         (
             "container_fs_inodes_total",
             "Inodes: all of the machine's file system, used ones of a container",
             images.inodes,
-            |s| Some(s.rootfs_inodes),
+            Part::Own(|s| s.rootfs?.inodes),
         ),
-        ("container_fs_limit_bytes", "Size of the file system, in bytes", images.capacity_bytes, |_| None),
-        ("container_fs_usage_bytes", "Bytes used: writable layer and logs of a container", images.used_bytes, |s| {
-            Some(s.rootfs_bytes.saturating_add(s.logs_bytes))
-        }),
+        ("container_fs_limit_bytes", "Size of the file system, in bytes", images.capacity_bytes, Part::OfFileSystem),
+        (
+            "container_fs_usage_bytes",
+            "Bytes used: writable layer and logs of a container",
+            images.used_bytes,
+            // Without the layer it is not the usage.
+            Part::Own(|s| sum_of_sizes([Some(s.rootfs?), s.logs]).map(|sum| sum.bytes)),
+        ),
     ];
     for (name, help, whole, part) in families {
         page.family(name, help, Kind::Gauge);
         for source in sources {
             // Each value with the time of its scan: Prometheus refuses different values of one time.
-            let (at, value) = match (source.row, size_of(source)) {
-                (None, _) => (images.at, whole),
-                (Some(_), Some(size)) => part(size).map_or((images.at, whole), |own| (size.at, own)),
-                (Some(_), None) => continue,
+            let (at, value) = match (size_of(source), &part) {
+                _ if source.is_machine => (images.at, Some(whole)),
+                (Some(_), Part::OfFileSystem) => (images.at, Some(whole)),
+                (Some(size), Part::Own(of)) => (size.at, of(size)),
+                (None, _) => continue,
             };
-            put(page, name, source, &more, float(value), Some(at.as_millisecond()));
+            if let Some(value) = value {
+                put(page, name, source, &more, float(value), Some(at.as_millisecond()));
+            }
         }
     }
 }
@@ -268,5 +300,5 @@ fn machine_families(view: &View, text: &mut Text) {
         }
     }
     text.family("machine_scrape_error", "1 when the machine could not be read, else 0", Kind::Gauge);
-    text.sample("machine_scrape_error", &[], f64::from(u8::from(machine.memory_bytes == 0)));
+    text.sample("machine_scrape_error", &[], f64::from(u8::from(machine.memory_bytes == 0 || snapshot.node.stale)));
 }

@@ -29,11 +29,11 @@ const UDP_METRICS: [UdpMetric; 2] = [
 
 pub(super) fn render<'a>(sources: &[MetricSource<'a>], page: &mut Text) {
     let slow = |source: &MetricSource<'a>| -> Option<&'a SlowStats> { source.row.map(|row| row.slow.as_ref()) };
-    let at = |source: &MetricSource<'a>| Some(source.sample.at.as_millisecond());
+    let at = |source: &MetricSource<'a>| Some(source.sample.moment.wall.as_millisecond());
     let name = "container_tasks_state";
     page.family(name, "Processes by what they were doing when they were last counted", Kind::Gauge);
     for source in sources.iter().filter(|source| source.container_id.is_some()) {
-        let Some(tasks) = slow(source).map(|slow| slow.tasks) else { continue };
+        let Some(tasks) = slow(source).and_then(|slow| slow.tasks) else { continue };
         for (state, count) in [
             ("iowaiting", 0),
             ("running", tasks.running),

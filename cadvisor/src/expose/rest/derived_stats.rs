@@ -66,10 +66,10 @@ pub(super) fn summary(found: &Lookup<'_>, past: &[Point]) -> Value {
         Lookup::Row(row) => &row.sample,
     };
     json!({
-        "timestamp": sample.at.to_string(),
+        "timestamp": sample.moment.wall.to_string(),
         "latest_usage": {
             "cpu": milli_cores(past).last().copied().unwrap_or(0),
-            "memory": sample.memory.working_set_bytes(),
+            "memory": sample.memory.map(|memory| memory.working_set_bytes()),
         },
         "minute_usage": usage(past, 60),
         "hour_usage": usage(past, 3600),

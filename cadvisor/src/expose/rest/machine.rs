@@ -9,8 +9,7 @@ use crate::{expose::View, history::Point, model::Filesystem};
 fn filesystems(view: &View) -> Vec<(&'static str, Filesystem)> {
     let storage = &view.storage;
     let images = storage.images.map(|space| ("docker-images", space));
-    let same = |a: &Filesystem, b: &Filesystem| (a.capacity_bytes, a.inodes) == (b.capacity_bytes, b.inodes);
-    let node = storage.node.filter(|node| !storage.images.is_some_and(|images| same(&images, node)));
+    let node = storage.node.filter(|_| storage.is_one_file_system != Some(true));
     images.into_iter().chain(node.map(|space| ("root", space))).collect()
 }
 
@@ -61,7 +60,7 @@ pub(super) fn machine(view: &View) -> Value {
         })
         .collect();
     json!({
-        "timestamp": view.snapshot.at.to_string(),
+        "timestamp": view.snapshot.moment.wall.to_string(),
         "vendor_id": machine.vendor,
         "num_cores": machine.cores,
         "num_physical_cores": machine.physical_cores,

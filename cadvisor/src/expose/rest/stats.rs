@@ -9,7 +9,7 @@ use super::Lookup;
 use crate::{
     expose::View,
     history::Point,
-    model::{BlockDevice, Interface, Limits, Psi, PsiLine, Row, Sample, SlowStats, TCP_STATES, Udp},
+    model::{BlockDevice, Interface, Limits, Psi, PsiLine, Row, Sample, SlowStats, TCP_STATES, Udp, sum_of_sizes},
 };
 
 /// cAdvisor's value for no limit.
@@ -33,14 +33,15 @@ fn cpu(sample: &Sample, slow: Option<&SlowStats>) -> Value {
             "bursts_periods": cpu.burst_periods, "burst_time": cpu.burst_ns,
         },
         "schedstat": {"run_time": 0, "runqueue_time": 0, "run_periods": 0},
-        "load_average": slow.map_or(0, |s| s.tasks.running.saturating_mul(1000)),
-        "load_d_average": slow.map_or(0, |s| s.tasks.uninterruptible.saturating_mul(1000)),
+        "load_average": slow.and_then(|s| s.tasks).map_or(0, |tasks| tasks.running.saturating_mul(1000)),
+        "load_d_average": slow.and_then(|s| s.tasks).map_or(0, |tasks| tasks.uninterruptible.saturating_mul(1000)),
         "psi": psi(sample.pressure.cpu),
     })
 }
 
 fn memory(sample: &Sample) -> Value {
-    let memory = &sample.memory;
+    // Its `spec` says whether there is a memory controller.
+    let memory = sample.memory.unwrap_or_default();
     let faults = json!({"pgfault": memory.faults, "pgmajfault": memory.major_faults, "numa_stats": {}});
     json!({
         "usage": memory.usage_bytes, "max_usage": memory.max_usage_bytes, "cache": memory.cache_bytes,
@@ -132,7 +133,7 @@ fn processes(row: &Row) -> Value {
 }
 
 fn tasks(slow: Option<&SlowStats>) -> Value {
-    let tasks = slow.map(|s| s.tasks).unwrap_or_default();
+    let tasks = slow.and_then(|s| s.tasks).unwrap_or_default();
     json!({
         "nr_sleeping": tasks.sleeping, "nr_running": tasks.running, "nr_stopped": tasks.stopped,
         "nr_uninterruptible": tasks.uninterruptible, "nr_io_wait": 0,
@@ -172,6 +173,7 @@ fn limits(limits: &Limits) -> [(&'static str, Value); 3] {
 }
 
 fn spec(found: &Lookup<'_>) -> Value {
+    let memory = sample_of(found).0.memory.is_some();
     let (started, applied, shown, image, network) = match found {
         Lookup::Machine(view) => {
             let machine = &view.snapshot.machine;
@@ -190,7 +192,7 @@ fn spec(found: &Lookup<'_>) -> Value {
     };
     let mut all = json!({
         "creation_time": started.to_string(), "start_time": started.to_string(), "labels": shown, "envs": {},
-        "has_cpu": true, "has_memory": true, "has_hugetlb": true, "has_network": network, "has_processes": true,
+        "has_cpu": true, "has_memory": memory, "has_hugetlb": true, "has_network": network, "has_processes": true,
         "has_filesystem": true, "has_diskio": true, "has_custom_metrics": false, "image": image,
     });
     if let Some(fields) = all.as_object_mut() {
@@ -224,10 +226,11 @@ fn filesystem(view: &View, row: &Row) -> Value {
     let (Some(space), Some(size)) = (storage.images, storage.containers.get(&row.target.container_id)) else {
         return json!([]);
     };
+    let Some(layer) = size.rootfs else { return json!([]) };
     json!([{
         "device": storage.images_device, "type": "vfs", "capacity": space.capacity_bytes,
-        "usage": size.rootfs_bytes.saturating_add(size.logs_bytes), "base_usage": size.rootfs_bytes,
-        "available": space.available_bytes, "has_inodes": true, "inodes": size.rootfs_inodes,
+        "usage": sum_of_sizes([Some(layer), size.logs]).map(|sum| sum.bytes), "base_usage": layer.bytes,
+        "available": space.available_bytes, "has_inodes": layer.inodes.is_some(), "inodes": layer.inodes,
         "inodes_free": space.inodes_free,
     }])
 }
@@ -242,9 +245,9 @@ fn sample_of<'a>(found: &Lookup<'a>) -> (&'a Sample, Option<&'a SlowStats>) {
 fn v1_of_sample(view: &View, found: &Lookup<'_>) -> Value {
     let (sample, slow) = sample_of(found);
     let mut all = json!({
-        "timestamp": sample.at.to_string(), "cpu": cpu(sample, slow), "diskio": block(view, sample),
+        "timestamp": sample.moment.wall.to_string(), "cpu": cpu(sample, slow), "diskio": block(view, sample),
         "memory": memory(sample), "hugetlb": huge_pages(slow), "network": network(sample, slow),
-        "task_stats": tasks(slow), "oom_events": sample.memory.oom_kills,
+        "task_stats": tasks(slow), "oom_events": sample.memory.and_then(|memory| memory.oom_kills),
     });
     if let (Lookup::Row(row), Some(fields)) = (found, all.as_object_mut()) {
         fields.insert("filesystem".to_owned(), filesystem(view, row));
@@ -307,7 +310,7 @@ pub(super) fn v2_of_point(point: &Point) -> Value {
 
 pub(super) fn v2_of_sample(sample: &Sample, usage_nano_cores: Option<u64>) -> Value {
     let mut all = json!({
-        "timestamp": sample.at.to_string(), "cpu": cpu(sample, None), "memory": memory(sample),
+        "timestamp": sample.moment.wall.to_string(), "cpu": cpu(sample, None), "memory": memory(sample),
         "network": network(sample, None), "load_stats": tasks(None),
     });
     if let (Some(rate), Some(fields)) = (usage_nano_cores, all.as_object_mut()) {
@@ -337,11 +340,12 @@ pub(super) fn v2(view: &View, found: &Lookup<'_>, past: &[Point], count: usize) 
         }
         if let Lookup::Row(row) = found {
             fields.insert("processes".to_owned(), processes(row));
-            if let Some(size) = view.storage.containers.get(&row.target.container_id) {
+            let size = view.storage.containers.get(&row.target.container_id);
+            if let Some((layer, logs)) = size.and_then(|size| Some((size.rootfs?, size.logs))) {
                 // cAdvisor's spelling.
                 let space = json!({
-                    "totalUsageBytes": size.rootfs_bytes.saturating_add(size.logs_bytes),
-                    "baseUsageBytes": size.rootfs_bytes, "containter_inode_usage": size.rootfs_inodes,
+                    "totalUsageBytes": sum_of_sizes([Some(layer), logs]).map(|sum| sum.bytes),
+                    "baseUsageBytes": layer.bytes, "containter_inode_usage": layer.inodes,
                 });
                 fields.insert("filesystem".to_owned(), space);
             }

@@ -1,28 +1,30 @@
 use super::*;
-use crate::metrics::{ContainerReading, Reading, Readings};
+use crate::metrics::{ContainerReading, Reading, Readings, Run, SampledAt};
 
 #[tokio::test]
 async fn usage_covers_stored_objects_with_samples() {
     let api = with_namespace().await;
     call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "m"}})).await;
     call(&api, "POST", "/api/v1/nodes", json!({"metadata": {"name": "here", "labels": {"disk": "fast"}}})).await;
+    let mut uids = std::collections::BTreeMap::new();
     for (namespace, name, label) in [("n", "b", "web"), ("n", "a", "db"), ("m", "a", "web")] {
         let mut pod = pod(name);
+        pod["spec"]["nodeName"] = json!("here");
         pod["metadata"]["labels"] = json!({"app": label});
         let made = call(&api, "POST", &format!("/api/v1/namespaces/{namespace}/pods"), pod).await;
         assert_eq!(made.code, 201, "{}", made.body);
+        uids.insert((namespace, name), made.body["metadata"]["uid"].as_str().unwrap().to_owned());
     }
     let round = |second: i64| {
         let reading = |rate: u64| Reading {
-            at: jiff::Timestamp::from_second(1_770_000_000 + second * 10).unwrap(),
+            at: SampledAt::There(jiff::Timestamp::from_second(1_770_000_000 + second * 10).unwrap()),
             cpu_ns: 1 + rate * second.unsigned_abs(),
             memory_bytes: 5 << 20,
         };
-        let one = |namespace: &str, pod: &str, name: &str, rate| ContainerReading {
-            id: format!("{namespace}{pod}{name}"),
-            namespace: namespace.into(),
-            pod: pod.into(),
+        let one = |namespace: &'static str, pod: &'static str, name: &str, rate| ContainerReading {
+            pod_uid: uids.get(&(namespace, pod)).cloned().unwrap_or_default(),
             name: name.into(),
+            run: Run::Started(None),
             reading: reading(rate),
         };
         let containers = vec![

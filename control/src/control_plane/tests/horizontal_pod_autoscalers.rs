@@ -1,16 +1,31 @@
 //! An autoscaler through the API itself: what it serves in all versions and tables, and its own usage of pods.
 
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use axum::{Extension, Router, routing::get};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     autoscaling::v2::HorizontalPodAutoscaler,
-    core::v1::{Event, Pod},
+    core::v1::{Event, Node, Pod},
 };
-use kube::api::{Patch, PatchParams};
+use kube::{
+    Api as KubeApi,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::serve::{ClientIdentity, ReservedAddresses, serve_tls};
 
 use super::cluster::Cluster;
-use crate::metrics::{ContainerReading, Reading, Readings};
+use crate::metrics::{ContainerReading, Reading, Readings, Run, SampledAt, Scraper, tests::pages::KUBELET};
 
 const PATH: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
 
@@ -44,11 +59,10 @@ async fn run(cluster: &Cluster, percent: u64) {
         let _ = cluster.api::<Pod>().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         for (sample, at, cpu_ns) in [(0, ago(10), 1), (1, ago(0), 1 + percent * 5_000_000)] {
             samples[sample].containers.push(ContainerReading {
-                id: name.to_owned(),
-                namespace: "default".to_owned(),
-                pod: name.to_owned(),
+                pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
                 name: "nginx".to_owned(),
-                reading: Reading { at, cpu_ns, memory_bytes: 1 << 20 },
+                run: Run::Started(None),
+                reading: Reading { at: SampledAt::There(at), cpu_ns, memory_bytes: 1 << 20 },
             });
         }
     }
@@ -155,5 +169,109 @@ async fn an_autoscaler_of_the_beta_version() {
     let shown = request(&cluster, "GET", &format!("{beta}/hpa-mem-demo"), "application/json", &Value::Null).await;
     assert_eq!(shown["spec"]["metrics"], json!([metric]));
     assert_eq!(shown["status"]["conditions"][0]["reason"], "FailedGetScale");
+    cluster.end().await;
+}
+
+/// A node's API on a socket of this machine, with TLS as all nodes have it: each request for the resource page gets the
+/// next of these pages.
+async fn other_node(cluster: &Cluster, pages: Vec<String>, stop: CancellationToken) -> u16 {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let page = async move |Extension(client): Extension<ClientIdentity>| {
+        assert_eq!(
+            (&*client.name, &*client.groups),
+            ("kube-apiserver-kubelet-client", &["system:masters".to_owned()][..])
+        );
+        pages[asked.fetch_add(1, Ordering::Relaxed).min(pages.len() - 1)].clone()
+    };
+    let router = Router::new().route("/metrics/resource", get(page));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let tls = cluster.plane.node_tls();
+    tokio::spawn(serve_tls("node", listener, tls, router, ReservedAddresses::default(), stop));
+    port
+}
+
+/// Ten pods use two hundred percent of what they request. Two of them run in this process; usage of the others is known
+/// to their node only.
+#[tokio::test]
+async fn an_autoscaler_scales_by_the_pods_of_all_nodes() {
+    let cluster = Cluster::new().await;
+    let stop = CancellationToken::new();
+    let requests = json!({"requests": {"cpu": "100m"}});
+    cluster
+        .create::<Deployment>(json!({"metadata": {"name": "web"}, "spec": {"replicas": 10,
+            "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "c", "image": "nginx", "resources": requests}]}}}}))
+        .await;
+    let pods = cluster.until::<Pod>("ten pods", |pods| pods.len() == 10).await;
+    // The recorded node's pods have the names of these, in order.
+    let names: BTreeMap<usize, &str> =
+        pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).enumerate().collect();
+    let renamed = |page: &str| {
+        let of = |page: String, (place, name): (&usize, &&str)| {
+            page.replace(
+                &format!("namespace=\"n\",pod=\"web-{place}\""),
+                &format!("namespace=\"default\",pod=\"{name}\""),
+            )
+        };
+        names.iter().fold(page.to_owned(), of)
+    };
+    let port = other_node(&cluster, KUBELET.map(renamed).to_vec(), stop.clone()).await;
+    let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let nodes: KubeApi<Node> = KubeApi::all(cluster.client.clone());
+    for (name, port, ready) in
+        [("n", 0, "True"), ("there", port, "True"), ("dead", dead, "True"), ("gone", port, "Unknown")]
+    {
+        let node = json!({"metadata": {"name": name}, "status": {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+            "conditions": [{"type": "Ready", "status": ready}]}});
+        nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    }
+    let _listener = cluster.plane.in_process_node_listener();
+    let now = Timestamp::now();
+    let hour = (now - SignedDuration::from_hours(1)).to_string();
+    let mut own = [Readings::default(), Readings::default()];
+    for (place, name) in &names {
+        let node = if *place < 2 { "n" } else { "there" };
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
+        let path = format!("/api/v1/namespaces/default/pods/{name}/binding");
+        request(&cluster, "POST", &path, "application/json", &binding).await;
+        let conditions = json!([{"type": "Ready", "status": "True", "lastTransitionTime": hour}]);
+        let patch = json!({"status": {"phase": "Running", "startTime": hour, "conditions": conditions}});
+        cluster.api::<Pod>().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        for (sample, seconds) in own.iter_mut().zip([0, 10]) {
+            sample.node = "n".to_owned();
+            let at = SampledAt::There(now - SignedDuration::from_secs(10 - seconds));
+            let reading = Reading { at, cpu_ns: 1 + seconds.unsigned_abs() * 200_000_000, memory_bytes: 1 << 20 };
+            sample.containers.extend((node == "n").then(|| ContainerReading {
+                pod_uid: pods[*place]["metadata"]["uid"].as_str().unwrap().to_owned(),
+                name: "c".to_owned(),
+                run: Run::Id(format!("{place}")),
+                reading,
+            }));
+        }
+    }
+    own.iter().for_each(|sample| cluster.plane.usage.record(sample));
+    let scraper = Scraper::new(cluster.plane.store.clone(), cluster.plane.kubelet.clone(), cluster.plane.usage.clone());
+    scraper.round().await;
+    scraper.round().await;
+    let list = request(&cluster, "GET", "/apis/metrics.k8s.io/v1beta1/pods", "application/json", &Value::Null).await;
+    let used: Vec<_> =
+        list["items"].as_array().unwrap().iter().map(|pod| &pod["containers"][0]["usage"]["cpu"]).collect();
+    assert_eq!(used, vec!["200m"; 10], "{list}");
+    let all = request(&cluster, "GET", "/apis/metrics.k8s.io/v1beta1/nodes", "application/json", &Value::Null).await;
+    assert_eq!(
+        all["items"].as_array().unwrap().iter().map(|node| &node["metadata"]["name"]).collect::<Vec<_>>(),
+        ["there"]
+    );
+
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
+    let spec =
+        json!({"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 50, "targetCPUUtilizationPercentage": 100});
+    let object = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "web"}, "spec": spec});
+    request(&cluster, "POST", PATH, "application/json", &object).await;
+    cluster.until::<Deployment>("twice as many", |all| all[0]["spec"]["replicas"] == 20).await;
+    stop.cancel();
     cluster.end().await;
 }

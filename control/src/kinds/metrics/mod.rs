@@ -17,7 +17,7 @@ use crate::{
         types::{Definition, Resource, Storage, VersionSpec},
     },
     kinds::types,
-    metrics::{Usage, node_metrics, pod_metrics},
+    metrics::{Measured, MeasuredCache, Usage, node_metrics, pod_metrics},
     store::{Object, Store},
 };
 
@@ -30,7 +30,8 @@ pub(super) fn definitions(store: &Store, usage: &Usage) -> Vec<Definition> {
         resource.singular = "".into();
         resource.namespaced = namespaced;
         resource.verbs = vec!["get", "list"];
-        let handler = MetricsHandler { plural, store: store.clone(), usage: usage.clone() };
+        let (store, usage) = (store.clone(), usage.clone());
+        let handler = MetricsHandler { plural, store, usage, measured: MeasuredCache::default() };
         resource.storage = Storage::Virtual(Arc::new(handler));
         let mut version = VersionSpec::new("v1beta1", types::built_in("metrics.k8s.io/v1beta1", kind));
         let columns = vec![
@@ -65,6 +66,7 @@ struct MetricsHandler {
     plural: &'static str,
     store: Store,
     usage: Usage,
+    measured: MeasuredCache,
 }
 
 #[async_trait]
@@ -77,14 +79,21 @@ impl VirtualResource for MetricsHandler {
         _body: &Bytes,
     ) -> ApiResult {
         let (version, accept) = (&target.version, request.accept);
-        let all = self.measured_objects(target);
+        let id = self.store.resource(self.plural);
         if target.name.is_some() {
-            let found = all.into_iter().next();
+            let found = self.store.get(id, &target.key()).and_then(|stored| self.metrics(&self.measured.of(&stored)));
             let found = found.ok_or_else(|| ApiError::not_found(version, target.name()))?;
             return Ok(accept.object(StatusCode::OK, version, found, &options.include_object));
         }
         let selectors = Selectors::read(target, options)?;
-        let items: Vec<Value> = all.into_iter().filter(|object| selectors.matches(object)).collect();
+        self.measured.sweep(|key| self.store.get(id, key).is_some());
+        // What is not selected costs a look at its labels.
+        let selected = |stored: &Arc<Object>| {
+            let measured = self.measured.of(stored);
+            selectors.matches(&measured.object).then(|| self.metrics(&measured))?
+        };
+        let stored = self.store.list(id, target.namespace.as_deref()).0;
+        let items: Vec<Value> = stored.iter().filter_map(selected).collect();
         let list = match accept.representation {
             Representation::Table => table(version, &items, &options.include_object, json!({}), true),
             Representation::Metadata => {
@@ -100,27 +109,16 @@ impl VirtualResource for MetricsHandler {
 }
 
 impl MetricsHandler {
-    /// The requested objects that are in the store and have samples.
-    fn measured_objects(&self, target: &Target) -> Vec<Value> {
-        let id = self.store.resource(self.plural);
-        let stored: Vec<Arc<Object>> = match &target.name {
-            Some(_) => self.store.get(id, &target.key()).into_iter().collect(),
-            None => self.store.list(id, target.namespace.as_deref()).0,
-        };
+    /// The metrics of a stored object that has samples: a pod's are those of its node.
+    fn metrics(&self, measured: &Measured) -> Option<Value> {
         let now = Timestamp::now();
-        let usage = self.usage.read();
-        if target.version.namespaced {
-            let pods = usage.pods();
-            let of = |pod: &Arc<Object>| {
-                let rates = pods.get(&(pod.key.namespace.as_str(), pod.key.name.as_str()))?;
-                serde_json::to_value(pod_metrics(&pod.value(), rates, now)).ok()
-            };
-            stored.iter().filter_map(of).collect()
+        let metrics = if self.plural == "nodes" {
+            let rate = self.usage.of_node(measured.object["metadata"]["name"].as_str()?)?.machine()?;
+            serde_json::to_value(node_metrics(&measured.object, &rate, now))
         } else {
-            let of = |node: &Arc<Object>| {
-                serde_json::to_value(node_metrics(&node.value(), &usage.node(&node.key.name)?, now)).ok()
-            };
-            stored.iter().filter_map(of).collect()
-        }
+            let rates = self.usage.of_node(&measured.node)?.pod(&measured.uid)?;
+            serde_json::to_value(pod_metrics(&measured.object, &rates, now))
+        };
+        metrics.ok()
     }
 }

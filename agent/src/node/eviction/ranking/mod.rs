@@ -20,12 +20,15 @@ pub(super) struct ContainerStats {
     /// The writable layer and logs.
     pub(super) disk: Option<u64>,
     pub(super) inodes: Option<u64>,
-    pub(super) processes: u64,
+    pub(super) processes: Option<u64>,
 }
 
 /// Usage of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PodStats {
+    /// The working set of the pod's own cgroup, which also has what containers that ended have left there; `None` when it
+    /// was not measured.
+    pub(super) memory: Option<u64>,
     pub(super) containers: BTreeMap<String, ContainerStats>,
     /// Bytes of each emptyDir on the disk.
     pub(super) empty_dirs: BTreeMap<String, u64>,
@@ -43,12 +46,12 @@ impl PodStats {
             (!measured.is_empty()).then(|| measured.into_iter().fold(0, u64::saturating_add))
         };
         let total = match signal.resource() {
-            "memory" => sum(|u| u.memory)?,
+            "memory" => self.memory.or_else(|| sum(|u| u.memory))?,
             "ephemeral-storage" => {
                 sum(|u| u.disk)?.saturating_add(self.empty_dirs.values().sum()).saturating_add(self.node_files)
             }
             "inodes" => sum(|u| u.inodes)?.saturating_add(self.empty_dir_inodes).saturating_add(self.node_file_inodes),
-            _ => sum(|u| Some(u.processes))?,
+            _ => sum(|u| u.processes)?,
         };
         Some(i64::try_from(total).unwrap_or(i64::MAX))
     }

@@ -27,6 +27,16 @@ fn order(signal: Signal, all: &[(Pod, PodStats)]) -> Vec<String> {
 }
 
 #[test]
+fn what_a_container_left_to_its_pod_counts() {
+    let left = PodStats { memory: Some(4 << 30), ..memory(10 << 20) };
+    let all = [
+        (pod("innocent", 0, r#"{"memory":"64Mi"}"#), memory(70 << 20)),
+        (pod("filled-shm", 0, r#"{"memory":"64Mi"}"#), left),
+    ];
+    assert_eq!(order(Signal::Memory, &all), ["filled-shm", "innocent"]);
+}
+
+#[test]
 fn memory_ranks_by_excess_then_priority_then_amount() {
     let all = [
         (pod("within", 0, r#"{"memory":"1000"}"#), memory(900)),
@@ -65,8 +75,9 @@ fn disk_counts_layers_logs_empty_dirs_and_messages() {
 
 #[test]
 fn inodes_and_processes_have_no_requests() {
-    let with =
-        |inodes, processes| uses(ContainerStats { inodes: Some(inodes), processes, ..ContainerStats::default() });
+    let with = |inodes, processes| {
+        uses(ContainerStats { inodes: Some(inodes), processes: Some(processes), ..ContainerStats::default() })
+    };
     let all = [
         (pod("few", 0, r#"{"memory":"1Gi"}"#), with(10, 3)),
         (pod("many", 0, "{}"), with(99, 2)),

@@ -1,9 +1,14 @@
 //! Recorded trees (tests/fixtures, see record.sh there), unpacked and used as the root.
 
+mod daemons;
+mod unreadable;
+
 use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+use windlass_kit::moment::Moment;
 
 use super::{cached_file::Buffer, *};
 use crate::{
@@ -46,8 +51,8 @@ pub(crate) fn as_driver(text: &str, (from, to): ((&str, &str, &str), (&str, &str
 pub(crate) fn unpack(tree: Tree) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let text = match tree {
-        Tree::V1 | Tree::Hybrid | Tree::V1Systemd => include_str!("../../tests/fixtures/hybrid.tree"),
-        Tree::V2 | Tree::V2Cgroupfs => include_str!("../../tests/fixtures/v2.tree"),
+        Tree::V1 | Tree::Hybrid | Tree::V1Systemd => include_str!("../../../tests/fixtures/hybrid.tree"),
+        Tree::V2 | Tree::V2Cgroupfs => include_str!("../../../tests/fixtures/v2.tree"),
     };
     let text = match tree {
         Tree::V1Systemd => as_driver(text, (CGROUPFS, SYSTEMD)),
@@ -90,9 +95,9 @@ fn read(root: &Path, target: &Target) -> (ContainerFiles, Sample, crate::model::
     let layout = cgroups(root).unwrap();
     let mut buffer = Buffer::new();
     let mut files = ContainerFiles::open(root, &layout, target, &mut buffer).unwrap();
-    let limits = files.read_limits(&mut buffer);
-    files.slow(root, &mut buffer);
-    let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+    let limits = files.read_limits(&mut buffer).unwrap();
+    files.slow(root, &mut buffer).unwrap();
+    let mut sample = Sample::empty(Moment::ZERO);
     files.read(true, &Totals::default(), &mut buffer, &mut sample).unwrap();
     (files, sample, limits)
 }
@@ -106,10 +111,11 @@ fn reads_v1_and_hybrid() {
         assert_eq!(files.pod_cgroup.as_deref(), Some(&*format!("/kubepods/burstable/pod{POD}")));
         assert!(sample.cpu.usage_ns > 1_000_000_000 && sample.cpu.throttled_periods > 0, "{:?}", sample.cpu);
         assert!(sample.cpu.user_ns + sample.cpu.system_ns <= sample.cpu.usage_ns + 500_000_000);
-        assert!(sample.memory.usage_bytes > sample.memory.working_set_bytes());
-        assert!(sample.memory.max_usage_bytes >= sample.memory.usage_bytes && sample.memory.kernel_bytes > 0);
-        assert!(sample.memory.faults > 1000);
-        assert_eq!((sample.pids.processes, sample.pids.threads), (1, 1));
+        let memory = sample.memory.unwrap();
+        assert!(memory.usage_bytes > memory.working_set_bytes());
+        assert!(memory.max_usage_bytes >= memory.usage_bytes && memory.kernel_bytes > 0);
+        assert!(memory.faults > 1000);
+        assert_eq!((sample.pids.processes, sample.pids.threads), (Some(1), Some(1)));
         let device =
             BlockDevice { major: 254, minor: 0, read_bytes: 4096, write_bytes: 5_242_880, reads: 1, writes: 12 };
         assert_eq!(sample.block, [device]);
@@ -148,15 +154,19 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
         };
         // A counter that changes while nothing runs, those that show that something ran, and one that is read only
         // then.
-        change(&of("memory", "memory.stat"), format!("{} {}", rss, first.memory.rss_bytes), &format!("{rss} 4096"));
+        change(
+            &of("memory", "memory.stat"),
+            format!("{} {}", rss, first.memory.unwrap().rss_bytes),
+            &format!("{rss} 4096"),
+        );
         change(&dir.path().join("proc/4242/net/dev"), first.network[0].rx_bytes.to_string(), "777");
         let mut buffer = Buffer::new();
         let mut read_with = |all| {
-            let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+            let mut sample = Sample::empty(Moment::ZERO);
             files.read(all, &Totals::default(), &mut buffer, &mut sample).unwrap();
-            (sample.memory.rss_bytes, sample.network[0].rx_bytes)
+            (sample.memory.unwrap().rss_bytes, sample.network[0].rx_bytes)
         };
-        assert_eq!(read_with(false), (first.memory.rss_bytes, 777), "{tree:?}");
+        assert_eq!(read_with(false), (first.memory.unwrap().rss_bytes, 777), "{tree:?}");
         assert_eq!(read_with(true), (4096, 777), "{tree:?}: now and then all is read");
         let mut rss_now = "4096".to_owned();
         let mut seen_after = |path: &Path, from: String, to: &str, next: &str| {
@@ -168,7 +178,7 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
         let used = first.cpu.usage_ns;
         let (now, then) = if let Tree::V2 = tree { (used / 1000, "9000000") } else { (used, "9000000000") };
         seen_after(&of("cpuacct", cpu), now.to_string(), then, "8192");
-        seen_after(&of("memory", memory), first.memory.usage_bytes.to_string(), "9999999", "12288");
+        seen_after(&of("memory", memory), first.memory.unwrap().usage_bytes.to_string(), "9999999", "12288");
         let written = first.block[0].write_bytes;
         seen_after(&of("blkio", block), written.to_string(), &(written + 512).to_string(), "16384");
     }
@@ -201,9 +211,9 @@ fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
         used += 1000;
         write("cpuacct", "cpuacct.usage", &format!("{used}\n"));
         if all {
-            files.read_limits(&mut buffer);
+            files.read_limits(&mut buffer).unwrap();
         }
-        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        let mut sample = Sample::empty(Moment::ZERO);
         files.read(all, &Totals::default(), &mut buffer, &mut sample).unwrap();
         assert_eq!((sample.cpu.usage_ns, sample.cpu.user_ns), (used, first.cpu.user_ns));
         (sample.cpu.periods, sample.block[0].reads)
@@ -239,7 +249,7 @@ fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     let group = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
     let mut buffer = Buffer::new();
     let mut read_with = || {
-        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        let mut sample = Sample::empty(Moment::ZERO);
         files.read(false, &Totals::default(), &mut buffer, &mut sample).unwrap();
         sample.pressure.io.unwrap().some.total_us
     };
@@ -279,11 +289,11 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
             kills: Some(kills),
             ..Totals::default()
         });
-        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        let mut sample = Sample::empty(Moment::ZERO);
         files.read(all, &totals, &mut buffer, &mut sample).unwrap();
         let total = |psi: Option<Psi>| psi.unwrap().some.total_us;
         let pressure = sample.pressure;
-        [total(pressure.cpu), total(pressure.memory), total(pressure.io), sample.memory.oom_kills]
+        [total(pressure.cpu), total(pressure.memory), total(pressure.io), sample.memory.unwrap().oom_kills.unwrap()]
     };
     assert_eq!(read_with(&mut files, false, None), [1; 4], "of a machine without pressure files");
     assert_eq!(read_with(&mut files, false, Some([5, 5, 5, 5])), [2; 4], "nobody knows what was between");
@@ -314,19 +324,17 @@ fn reads_v2_under_systemd() {
         (sample.cpu.usage_ns, sample.cpu.throttled_ns, sample.cpu.burst_ns),
         (1_600_123_000, 1_494_043_000, 250_000)
     );
-    assert_eq!(sample.memory.working_set_bytes(), 5_832_704 - 5_242_880);
-    assert_eq!(
-        (sample.memory.swap_bytes, sample.memory.max_usage_bytes, sample.memory.kernel_bytes),
-        (12_288, 7_475_200, 417_792)
-    );
-    assert_eq!((sample.memory.high_events, sample.memory.max_events, sample.memory.oom_kills), (4, 7, 1));
-    assert_eq!((sample.pids.processes, sample.pids.threads), (2, 3));
+    let memory = sample.memory.unwrap();
+    assert_eq!(memory.working_set_bytes(), 5_832_704 - 5_242_880);
+    assert_eq!((memory.swap_bytes, memory.max_usage_bytes, memory.kernel_bytes), (Some(12_288), 7_475_200, 417_792));
+    assert_eq!((memory.high_events, memory.max_events, memory.oom_kills), (Some(4), Some(7), Some(1)));
+    assert_eq!((sample.pids.processes, sample.pids.threads), (Some(2), Some(3)));
     assert_eq!(sample.block.iter().map(|d| d.write_bytes).sum::<u64>(), 5_242_880);
     let cpu = sample.pressure.cpu.unwrap();
     assert_eq!((cpu.some.avg10, cpu.full.total_us), (6.52, 1_250_000));
     assert_eq!(sample.network.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["eth0"]);
     assert_eq!((limits.cpu_shares, limits.cpu_quota_us, limits.memory_bytes), (4537, Some(50_000), Some(83_886_080)));
-    let slow = files.slow(dir.path(), &mut Buffer::new());
+    let slow = files.slow(dir.path(), &mut Buffer::new()).unwrap();
     let page = |size: &str, usage_bytes, failures| HugePages {
         size: size.to_owned(),
         usage_bytes,
@@ -337,9 +345,12 @@ fn reads_v2_under_systemd() {
     let sockets = slow.sockets_of.unwrap();
     assert_eq!((sockets.tcp[0], sockets.tcp[5], sockets.tcp[9], sockets.tcp6[9]), (1, 1, 1, 1));
     assert_eq!((sockets.udp.listen, sockets.udp.rx_queued, sockets.udp.dropped), (1, 0x300, 5));
-    let upper = files.upper_dir(dir.path(), Path::new("/var/lib/docker"));
+    let upper = files.upper_dir(dir.path(), None);
     let expected = "var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/13/fs";
     assert_eq!(upper, Some(dir.path().join(expected)));
+    let images = crate::parse::cgroup::containerd_root(&upper.unwrap());
+    assert_eq!(images, Some(dir.path().join("var/lib/containerd")), "images are where the layers are");
+    assert_eq!(crate::parse::cgroup::containerd_root(Path::new("/var/lib/docker/overlay2/ab/diff")), None);
 }
 
 #[test]
@@ -358,14 +369,15 @@ fn a_number_used_again_is_not_taken_for_the_container() {
 }
 
 #[test]
-fn missing_controllers_leave_zeros_not_errors() {
+fn missing_controllers_are_unknown_not_errors() {
     let dir = unpack(Tree::V1);
     for controller in ["memory", "pids", "blkio"] {
         fs::remove_dir_all(dir.path().join("sys/fs/cgroup").join(controller)).unwrap();
     }
     let (_, sample, limits) = read(dir.path(), &target());
     assert!(sample.cpu.usage_ns > 0);
-    assert_eq!((sample.memory.usage_bytes, limits.memory_bytes, sample.block.len()), (0, None, 0));
+    assert_eq!((sample.memory, limits.memory_bytes, sample.block.len()), (None, None, 0));
+    assert_eq!(sample.pids.threads, None);
 }
 
 #[test]
@@ -376,10 +388,11 @@ fn the_machine_is_read() {
         let files = MachineFiles::open(dir.path(), Some(&layout));
         let mut buffer = Buffer::new();
         let totals = files.totals(&mut buffer);
-        let node = files.read(&totals, &mut buffer, Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0));
+        let node = files.read(&totals, &mut buffer, Sample::empty(Moment::ZERO)).unwrap();
         let sample = &node.sample;
-        assert!(sample.cpu.usage_ns > 900_000_000_000 && node.threads > 10);
-        assert!(sample.memory.usage_bytes > sample.memory.working_set_bytes() && sample.memory.rss_bytes > 0);
+        assert!(sample.cpu.usage_ns > 900_000_000_000 && node.threads > Some(10));
+        let memory = sample.memory.unwrap();
+        assert!(memory.usage_bytes > memory.working_set_bytes() && memory.rss_bytes > 0);
         assert!(sample.network.iter().all(|i| !i.name.as_str().starts_with("veth") && i.name.as_str() != "lo"));
         assert_eq!(node.default_interface.map(|name| name.as_str().to_owned()), Some("eth0".to_owned()));
         assert!(sample.pressure.memory.is_some());
@@ -390,7 +403,7 @@ fn the_machine_is_read() {
             assert!(node.load[0] > 0.0);
         }
         let machine = machine(dir.path(), jiff::Timestamp::UNIX_EPOCH);
-        assert_eq!((machine.cores, machine.max_pids > 1000, machine.memory_bytes > 1 << 30), (2, true, true));
+        assert_eq!((machine.cores, machine.max_pids > Some(1000), machine.memory_bytes > 1 << 30), (2, true, true));
         assert!(machine.booted_at > jiff::Timestamp::UNIX_EPOCH);
     }
     assert!(matches!(cgroups(&PathBuf::from("/nonexistent")), Err(SourceError::Read { .. })));
@@ -413,7 +426,8 @@ fn sizes_count_links_once_and_logs_alone() {
     fs::write(home.join("abc-json.log"), vec![b'x'; 10_000]).unwrap();
     fs::write(home.join("abc-json.log.1"), vec![b'x'; 10_000]).unwrap();
     fs::write(home.join("config.v2.json"), "{}").unwrap();
-    let (bytes, files) = logs(dir.path(), "abc");
+    let (bytes, files) = logs(dir.path(), "abc").unwrap();
+    assert_eq!(logs(dir.path(), "none"), None);
     assert!(bytes >= 20_000 && files == 2, "{bytes} {files}");
     let (space, _) = space(dir.path(), jiff::Timestamp::UNIX_EPOCH).unwrap();
     assert!(space.capacity_bytes >= space.used_bytes && space.capacity_bytes > 0);

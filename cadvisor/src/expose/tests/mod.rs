@@ -1,9 +1,11 @@
 //! Pages from a recorded tree, compared with files under tests/golden.
 //! After an intended change: run with UPDATE_GOLDEN=1 and review the difference.
 
+mod upstream;
+
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use windlass_kit::prometheus::Format;
+use windlass_kit::{moment::Moment, prometheus::Format};
 
 use super::*;
 use crate::{
@@ -35,9 +37,9 @@ fn row(root: &Path, target: Target, usage_nano_cores: Option<u64>, second: i64) 
     let layout = cgroups(root).unwrap();
     let mut buffer = Buffer::new();
     let mut files = ContainerFiles::open(root, &layout, &target, &mut buffer).unwrap();
-    let limits = files.read_limits(&mut buffer);
-    let slow = files.slow(root, &mut buffer);
-    let mut sample = Sample::empty(at(second), 0);
+    let limits = files.read_limits(&mut buffer).unwrap();
+    let slow = files.slow(root, &mut buffer).unwrap();
+    let mut sample = Sample::empty(Moment { wall: at(second), mono_ns: 0 });
     files.read(true, &crate::source::Totals::default(), &mut buffer, &mut sample).unwrap();
     Row {
         cgroup: Arc::from(files.cgroup.as_str()),
@@ -46,9 +48,9 @@ fn row(root: &Path, target: Target, usage_nano_cores: Option<u64>, second: i64) 
         usage_nano_cores,
         limits,
         slow: Arc::new(SlowStats {
-            files: 5,
-            sockets: 1,
-            tasks: Tasks { sleeping: 1, running: 1, ..Tasks::default() },
+            files: Some(5),
+            sockets: Some(1),
+            tasks: Some(Tasks { sleeping: 1, running: 1, ..Tasks::default() }),
             ..slow
         }),
         host_network: false,
@@ -82,7 +84,8 @@ pub(crate) fn view(tree: Tree) -> View {
     };
     let mut sandbox = row(root, sandbox, Some(0), 1);
     sandbox.limits.memory_bytes = None;
-    sandbox.sample.memory = Memory { usage_bytes: 500_000, rss_bytes: 40_000, faults: 900, ..Memory::default() };
+    let memory = Memory { usage_bytes: 500_000, rss_bytes: 40_000, faults: 900, ..Memory::default() };
+    sandbox.sample.memory = Some(Memory { swap_bytes: Some(0), oom_kills: Some(0), ..memory });
     sandbox.sample.cpu = Cpu { usage_ns: 20_000_000, ..Cpu::default() };
     sandbox.sample.block.clear();
     let mut subject_of_sandbox = Target::clone(&sandbox.target);
@@ -91,7 +94,7 @@ pub(crate) fn view(tree: Tree) -> View {
     sandbox.cgroup = Arc::from(sandbox.cgroup.replace(CONTAINER, &"a".repeat(64)));
     let (files, mut buffer) = (MachineFiles::open(root, Some(&layout)), Buffer::new());
     let totals = files.totals(&mut buffer);
-    let mut node = files.read(&totals, &mut buffer, Sample::empty(at(2), 0));
+    let mut node = files.read(&totals, &mut buffer, Sample::empty(Moment { wall: at(2), mono_ns: 0 })).unwrap();
     node.usage_nano_cores = Some(612_000_000);
     let space = Filesystem {
         at: at(-20),
@@ -103,17 +106,14 @@ pub(crate) fn view(tree: Tree) -> View {
     };
     let size = ContainerSize {
         at: at(-10),
-        rootfs_bytes: 5_251_072,
-        rootfs_inodes: 7,
-        logs_bytes: 4096,
-        logs_inodes: 1,
+        rootfs: Some(Size { bytes: 5_251_072, inodes: Some(7) }),
+        logs: Some(Size { bytes: 4096, inodes: Some(1) }),
         stale: false,
     };
     let mut machine = machine(root, jiff::Timestamp::UNIX_EPOCH);
     machine.os_version = "Debian GNU/Linux 12 (bookworm)".to_owned();
     let snapshot = Snapshot {
-        at: at(2),
-        mono_ns: 0,
+        moment: Moment { wall: at(2), mono_ns: 0 },
         machine: Arc::new(machine),
         node,
         rows: vec![Arc::new(sandbox), Arc::new(busy)],
@@ -121,20 +121,25 @@ pub(crate) fn view(tree: Tree) -> View {
         system: vec![SystemRow {
             name: "kubelet".to_owned(),
             started_at: at(-3000),
-            at: at(1),
-            mono_ns: 0,
+            moment: Moment { wall: at(1), mono_ns: 0 },
             cpu: Cpu { usage_ns: 3_000_000_000, ..Cpu::default() },
-            memory: Memory { usage_bytes: 30_000_000, rss_bytes: 30_000_000, faults: 8000, ..Memory::default() },
+            memory: Some(Memory { usage_bytes: 30_000_000, rss_bytes: 30_000_000, faults: 8000, ..Memory::default() }),
             usage_nano_cores: Some(2_000_000),
         }],
+        all_pods: None,
+        runtime_cgroups: Vec::new(),
         devices: Arc::new(BTreeMap::from([((254, 0), "/dev/vda".to_owned())])),
     };
     let storage = Storage {
         node: Some(space),
+        image_root: None,
         images: Some(space),
+        is_one_file_system: Some(true),
+        logs: Some(space),
         images_device: "/dev/vda".to_owned(),
         containers: BTreeMap::from([(CONTAINER.to_owned(), size)]),
         volumes: BTreeMap::from([(POD.to_owned(), volumes(space))]),
+        pod_files: BTreeMap::from([(POD.to_owned(), Size { bytes: 8192, inodes: Some(2) })]),
         image_bytes: None,
     };
     View {
@@ -142,6 +147,7 @@ pub(crate) fn view(tree: Tree) -> View {
         snapshot: Arc::new(snapshot),
         storage: Arc::new(storage),
         image_bytes: Some(123_456_789),
+        pods_memory_bytes: Some(3 << 30),
     }
 }
 
@@ -255,7 +261,7 @@ fn a_pod_is_the_sum_of_its_containers_or_its_own_cgroup() {
     let (total, containers) = find(&view);
     assert_eq!(containers, 1, "the sandbox is not listed");
     assert_eq!(total.cpu.usage_ns, 1_600_123_000 + 20_000_000);
-    assert_eq!(total.memory.working_set_bytes(), 589_824 + 500_000);
+    assert_eq!(total.memory.map(|memory| memory.working_set_bytes()), Some(589_824 + 500_000));
     assert_eq!((total.usage_nano_cores, total.limit_bytes), (Some(499_000_000), Some(83_886_080)));
     let mut own = Row::clone(&view.snapshot.rows[1]);
     own.sample.cpu.usage_ns = 9_000_000_000;
@@ -268,7 +274,7 @@ fn a_pod_is_the_sum_of_its_containers_or_its_own_cgroup() {
 }
 
 #[test]
-fn just_made_containers_and_host_networks_stay_out() {
+fn just_made_containers_stay_out_and_host_networks_are_the_machines() {
     let mut view = view(Tree::V2);
     let mut snapshot = Snapshot::clone(&view.snapshot);
     for row in &mut snapshot.rows {
@@ -281,7 +287,7 @@ fn just_made_containers_and_host_networks_stay_out() {
     view.snapshot = Arc::new(snapshot);
     let page = prom_resource::text(&view, Format::Plain);
     assert!(!page.contains("container=\"busy\""), "a zero would make metrics-server drop the pod");
-    assert!(summary::summary(&view, false).pods[0].network.is_none());
+    assert!(summary::summary(&view, false).pods[0].network.is_some(), "upstream tells the host's counters there");
     assert!(
         !prom_cadvisor::text(&view, at(5), Format::Plain)
             .contains("container_network_receive_bytes_total{container=\"POD\"")

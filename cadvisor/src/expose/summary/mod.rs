@@ -1,12 +1,15 @@
 //! The kubelet's Summary API: field names and units are its own. Absent is not zero.
 
+mod system;
+
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use super::{Pod, View, pods};
 use crate::{
     model::{
-        ContainerSize, Filesystem, Interface, InterfaceName, Node, Pressure, Psi, PsiLine, Row, Storage, VolumeSize,
+        ContainerSize, Filesystem, Interface, InterfaceName, Memory, Node, Pressure, Psi, PsiLine, Row, Size, Storage,
+        VolumeSize, sum_of_sizes,
     },
     rates::available,
 };
@@ -45,7 +48,8 @@ shapes! {
         system_containers: Vec<ContainerStats>,
         start_time: Time,
         cpu: CpuStats,
-        memory: MemoryStats,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryStats>,
         #[serde(skip_serializing_if = "Option::is_none")]
         io: Option<IoStats>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,7 +233,7 @@ fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
     let (snapshot, storage) = (&view.snapshot, &view.storage);
     let (node, machine) = (&snapshot.node, &snapshot.machine);
     let sample = &node.sample;
-    let time = Time(sample.at);
+    let time = Time(sample.moment.wall);
     let pressure = shown(&sample.pressure, full);
     let image_fs = storage.images.map(|space| {
         let mut stats = whole(&space);
@@ -238,7 +242,7 @@ fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
     });
     NodeStats {
         node_name: view.node_name.clone(),
-        system_containers: system(view, pods),
+        system_containers: system::containers(view, pods),
         start_time: Time(machine.booted_at),
         cpu: CpuStats {
             time,
@@ -246,85 +250,33 @@ fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
             usage_core_nano_seconds: sample.cpu.usage_ns,
             psi: pressure.cpu.map(psi),
         },
-        memory: memory(time, &sample.memory, Some(machine.memory_bytes), pressure.memory),
+        memory: sample.memory.map(|used| {
+            let all = Some(machine.memory_bytes).filter(|bytes| *bytes > 0);
+            memory(time, &used, all, pressure.memory)
+        }),
         io: pressure.io.map(|io| IoStats { time, psi: psi(io) }),
         network: full.then(|| network(time, &sample.network, main_of(node))),
         fs: storage.node.filter(|_| full).map(|space| whole(&space)),
-        runtime: full.then(|| RuntimeStats {
-            image_fs: image_fs.clone(),
-            container_fs: image_fs.map(|stats| FsStats {
-                used_bytes: Some(storage.containers.values().map(|size| size.rootfs_bytes).sum()),
-                ..stats
-            }),
-        }),
-        rlimit: full.then(|| RlimitStats { time, maxpid: machine.max_pids, curproc: node.threads }),
-        swap: Some(SwapStats {
+        // Upstream tells the same twice where layers are on the file system of images, which Docker's always are.
+        runtime: full.then(|| RuntimeStats { image_fs: image_fs.clone(), container_fs: image_fs }),
+        rlimit: machine.max_pids.zip(node.threads).filter(|_| full).map(|(maxpid, curproc)| RlimitStats {
             time,
-            swap_available_bytes: Some(node.swap_free_bytes),
-            swap_usage_bytes: sample.memory.swap_bytes,
+            maxpid,
+            curproc,
+        }),
+        swap: sample.memory.and_then(|memory| memory.swap_bytes).map(|swap_usage_bytes| SwapStats {
+            time,
+            swap_available_bytes: node.swap_free_bytes,
+            swap_usage_bytes,
         }),
     }
-}
-
-fn system(view: &View, pods: &[Pod<'_>]) -> Vec<ContainerStats> {
-    let snapshot = &view.snapshot;
-    let mut list: Vec<ContainerStats> = snapshot
-        .system
-        .iter()
-        .map(|row| ContainerStats {
-            name: row.name.clone(),
-            start_time: Time(row.started_at),
-            cpu: Some(CpuStats {
-                time: Time(row.at),
-                usage_nano_cores: row.usage_nano_cores,
-                usage_core_nano_seconds: row.cpu.usage_ns,
-                psi: None,
-            }),
-            memory: Some(memory(Time(row.at), &row.memory, None, None)),
-            io: None,
-            rootfs: None,
-            logs: None,
-            swap: None,
-        })
-        .collect();
-    let totals: Vec<_> = pods.iter().filter_map(Pod::total).collect();
-    if let Some(at) = totals.iter().map(|total| total.at).max() {
-        let time = Time(at);
-        let sum = |of: fn(&super::PodTotal) -> u64| totals.iter().map(of).sum::<u64>();
-        let working_set_bytes = sum(|total| total.memory.working_set_bytes());
-        list.push(ContainerStats {
-            name: "pods".to_owned(),
-            start_time: Time(pods.iter().map(|pod| pod.started_at).min().unwrap_or(at)),
-            cpu: Some(CpuStats {
-                time,
-                usage_nano_cores: Some(sum(|total| total.usage_nano_cores.unwrap_or(0))),
-                usage_core_nano_seconds: sum(|total| total.cpu.usage_ns),
-                psi: None,
-            }),
-            memory: Some(MemoryStats {
-                time,
-                available_bytes: available(Some(snapshot.machine.memory_bytes), working_set_bytes),
-                usage_bytes: sum(|total| total.memory.usage_bytes),
-                working_set_bytes,
-                rss_bytes: sum(|total| total.memory.rss_bytes),
-                page_faults: sum(|total| total.memory.faults),
-                major_page_faults: sum(|total| total.memory.major_faults),
-                psi: None,
-            }),
-            io: None,
-            rootfs: None,
-            logs: None,
-            swap: None,
-        });
-    }
-    list.sort_by(|a, b| a.name.cmp(&b.name));
-    list
 }
 
 fn pod_stats(pod: &Pod<'_>, storage: &Storage, full: bool) -> PodStats {
     let total = pod.total();
     let pressure = pod.own.map(|own| shown(&own.sample.pressure, full)).unwrap_or_default();
-    let sandbox = pod.sandbox.filter(|row| full && !row.host_network && !row.sample.network.is_empty());
+    // A pod on the host's network has the host's counters, as upstream's, which nobody may add up with those of others.
+    let sandbox = pod.sandbox.filter(|row| full && !row.sample.network.is_empty());
     PodStats {
         pod_ref: PodReference {
             name: pod.name.to_owned(),
@@ -339,23 +291,28 @@ fn pod_stats(pod: &Pod<'_>, storage: &Storage, full: bool) -> PodStats {
             usage_core_nano_seconds: total.cpu.usage_ns,
             psi: pressure.cpu.map(psi),
         }),
-        memory: total.map(|total| memory(Time(total.at), &total.memory, total.limit_bytes, pressure.memory)),
+        memory: total.and_then(|total| {
+            total.memory.map(|used| memory(Time(total.at), &used, total.limit_bytes, pressure.memory))
+        }),
         io: total.zip(pressure.io).map(|(total, io)| IoStats { time: Time(total.at), psi: psi(io) }),
-        network: sandbox.map(|row| network(Time(row.sample.at), &row.sample.network, InterfaceName::new(b"eth0"))),
+        network: sandbox
+            .map(|row| network(Time(row.sample.moment.wall), &row.sample.network, InterfaceName::new(b"eth0"))),
         volume: if full { volumes(pod, storage) } else { Vec::new() },
         ephemeral_storage: full.then(|| ephemeral(pod, storage)).flatten(),
-        process_stats: total.filter(|_| full).map(|total| ProcessStats { process_count: total.processes }),
-        swap: total.map(|total| SwapStats {
-            time: Time(total.at),
-            swap_available_bytes: None,
-            swap_usage_bytes: total.memory.swap_bytes,
+        process_stats: total
+            .and_then(|total| total.processes)
+            .filter(|_| full)
+            .map(|process_count| ProcessStats { process_count }),
+        swap: total.and_then(|total| {
+            let swap_usage_bytes = total.memory?.swap_bytes?;
+            Some(SwapStats { time: Time(total.at), swap_available_bytes: None, swap_usage_bytes })
         }),
     }
 }
 
 fn container(row: &Row, storage: &Storage, full: bool) -> ContainerStats {
     let sample = &row.sample;
-    let time = Time(sample.at);
+    let time = Time(sample.moment.wall);
     let pressure = shown(&sample.pressure, full);
     let size = storage.containers.get(&row.target.container_id);
     ContainerStats {
@@ -367,25 +324,25 @@ fn container(row: &Row, storage: &Storage, full: bool) -> ContainerStats {
             usage_core_nano_seconds: sample.cpu.usage_ns,
             psi: pressure.cpu.map(psi),
         }),
-        memory: Some(memory(time, &sample.memory, row.limits.memory_bytes, pressure.memory)),
+        memory: sample.memory.map(|used| memory(time, &used, row.limits.memory_bytes, pressure.memory)),
         io: pressure.io.map(|io| IoStats { time, psi: psi(io) }),
         rootfs: storage
             .images
             .filter(|_| full)
-            .map(|space| part(&space, size.map(|size| (size.at, size.rootfs_bytes, size.rootfs_inodes)))),
+            .map(|space| part(&space, size.and_then(|size| Some((size.at, size.rootfs?))))),
         logs: storage
-            .images
+            .logs
             .filter(|_| full)
-            .map(|space| part(&space, size.map(|size| (size.at, size.logs_bytes, size.logs_inodes)))),
-        swap: Some(SwapStats {
+            .map(|space| part(&space, size.and_then(|size| Some((size.at, size.logs?))))),
+        swap: sample.memory.and_then(|memory| memory.swap_bytes).map(|swap_usage_bytes| SwapStats {
             time,
-            swap_available_bytes: available(row.limits.swap_bytes, sample.memory.swap_bytes),
-            swap_usage_bytes: sample.memory.swap_bytes,
+            swap_available_bytes: available(row.limits.swap_bytes, swap_usage_bytes),
+            swap_usage_bytes,
         }),
     }
 }
 
-fn memory(time: Time, memory: &crate::model::Memory, limit: Option<u64>, pressure: Option<Psi>) -> MemoryStats {
+fn memory(time: Time, memory: &Memory, limit: Option<u64>, pressure: Option<Psi>) -> MemoryStats {
     let working_set_bytes = memory.working_set_bytes();
     MemoryStats {
         time,
@@ -450,11 +407,11 @@ fn whole(space: &Filesystem) -> FsStats {
 }
 
 /// The usage of one target in a file system; unknown before the first scan.
-fn part(space: &Filesystem, used: Option<(Timestamp, u64, u64)>) -> FsStats {
+fn part(space: &Filesystem, used: Option<(Timestamp, Size)>) -> FsStats {
     FsStats {
-        time: Time(used.map_or(space.at, |(at, ..)| at.max(space.at))),
-        used_bytes: used.map(|(_, bytes, _)| bytes),
-        inodes_used: used.map(|(_, _, inodes)| inodes),
+        time: Time(used.map_or(space.at, |(at, _)| at.max(space.at))),
+        used_bytes: used.map(|(_, size)| size.bytes),
+        inodes_used: used.and_then(|(_, size)| size.inodes),
         ..whole(space)
     }
 }
@@ -476,9 +433,10 @@ fn ephemeral(pod: &Pod<'_>, storage: &Storage) -> Option<FsStats> {
         pod.containers.iter().filter_map(|row| storage.containers.get(&row.target.container_id)).collect();
     let volumes = || storage.volumes.get(pod.uid).into_iter().flatten().filter(|volume| volume.ephemeral);
     let at = sizes.iter().map(|size| size.at).chain(volumes().map(|volume| volume.space.at)).max()?;
-    let of_containers = sizes.iter().map(|size| size.rootfs_bytes.saturating_add(size.logs_bytes));
-    let bytes = of_containers.chain(volumes().map(|volume| volume.space.used_bytes)).sum();
-    let of_containers = sizes.iter().map(|size| size.rootfs_inodes.saturating_add(size.logs_inodes));
-    let inodes = of_containers.chain(volumes().map(|volume| volume.inodes_used)).sum();
-    Some(part(&storage.node?, Some((at, bytes, inodes))))
+    let of_containers = sizes.iter().flat_map(|size| [size.rootfs, size.logs]);
+    let of_volumes =
+        volumes().map(|volume| Some(Size { bytes: volume.space.used_bytes, inodes: Some(volume.inodes_used) }));
+    let of_pod = storage.pod_files.get(pod.uid).copied();
+    let sum = sum_of_sizes(of_containers.chain(of_volumes).chain([of_pod]));
+    Some(part(&storage.node?, sum.map(|sum| (at, sum))))
 }
