@@ -12,7 +12,9 @@ use super::{
     chain::{ApiRequest, ApiResult},
     discovery,
     error::ApiError,
-    metrics_page, panics,
+    metrics_page,
+    negotiation::Representation,
+    panics,
     request_info::{RequestInfo, RequestOptions},
     subresource::{Serves, Subresource},
     target::{Route, Target},
@@ -122,6 +124,9 @@ impl ApiRequest {
     }
 
     async fn route(&self, target: &Target, verb: &str, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        if self.accept.representation == Representation::Table {
+            options.check_table()?;
+        }
         if let Some(handler) = target.version.as_virtual() {
             return handler.handle(self, target, options, body).await;
         }

@@ -91,15 +91,9 @@ pub(super) fn ensure_namespace(target: &Target, metadata: &mut Map<String, Value
 pub(super) fn metadata_for_update(target: &Target, object: &mut Value, old: &Value) -> Result<(), ApiError> {
     let metadata = metadata_of(object)?;
     ensure_namespace(target, metadata)?;
-    for field in [
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "generateName",
-        "resourceVersion",
-    ] {
+    for field in
+        ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"]
+    {
         match old["metadata"].get(field) {
             Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
             // Only a deletion begins one: validation refuses an update that does.

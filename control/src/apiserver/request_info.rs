@@ -8,6 +8,7 @@ use axum::{
 };
 
 use serde_json::json;
+use windlass_apimachinery::go_quoted;
 use windlass_kit::percent;
 
 use super::{
@@ -235,6 +236,16 @@ impl RequestOptions {
             all,
         };
         Ok(options)
+    }
+
+    /// Refuses a table whose rows have what nobody knows.
+    pub(super) fn check_table(&self) -> Result<(), ApiError> {
+        let include = self.include_object.as_str();
+        if matches!(include, "" | "Metadata" | "None" | "Object") {
+            return Ok(());
+        }
+        let why = format!("Invalid value: {}: must be 'Metadata', 'Object', 'None', or empty", go_quoted(include));
+        Err(ApiError::bad_request(format!("Unable to convert to Table as requested: includeObject: {why}")))
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&str> {

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{
+    objects::resource_names::{REQUESTS, is_extended, is_native},
+    quantity::Quantity,
+};
 
 use super::{
     ResourceList, names,
     pod_resources::{Side, charged, has_own},
 };
-use crate::kinds::shared::resource_names::{is_extended, is_native};
 
-const REQUESTS: &str = "requests.";
 const HUGE_PAGES: &str = "hugepages-";
 /// The pods that have not ended.
 const PODS: &str = "pods";

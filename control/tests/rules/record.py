@@ -34,7 +34,7 @@ FUNCTION = re.compile(r"^(?:func (?:\([^)]*\) )?|var )(\w+)")
 MARK = {f: f"FieldValue{f}" for f in KINDS} | {"TooLongCharacters": "FieldValueTooLong", "TooLongMaxLength": "FieldValueTooLong", "InternalError": "InternalError"}
 # The columns of a row before the answers.
 INPUTS = {
-    "refusals": 4, "warnings": 4, "changes": 5, "stored_changes": 6, "requests": 4, "pod_changes": 5, "volume_changes": 5, "ephemeral_containers": 2, "security_profiles": 3,
+    "refusals": 4, "warnings": 4, "changes": 5, "stored_changes": 6, "requests": 4, "request_warnings": 4, "pod_changes": 5, "volume_changes": 5, "ephemeral_containers": 2, "security_profiles": 3,
     "scheduling": 2, "pod_volumes": 2, "pod_warnings": 2, "pod_security": 2, "pod_fields": 2, "pod_resources": 2, "pod_containers": 2, "pod_volume_sources": 2,
 }
 
@@ -98,7 +98,7 @@ def warnings_of_upstream():
 
 
 # Where a table has the warnings that were told.
-TOLD = {"warnings": 4, "volume_changes": 6, "ephemeral_containers": 3, "security_profiles": 4} | {
+TOLD = {"warnings": 4, "request_warnings": 4, "volume_changes": 6, "ephemeral_containers": 3, "security_profiles": 4} | {
     f"{name}": 3 for name in ("scheduling", "pod_volumes", "pod_warnings", "pod_security", "pod_fields", "pod_resources", "pod_containers", "pod_volume_sources")
 }
 
@@ -125,12 +125,12 @@ connection = http.client.HTTPSConnection(url.hostname, url.port, context=context
 trace = open(os.environ["FIELD_TRACE"], "a+")
 
 
-def ask(method, path, body=None, kind="application/json"):
+def ask(method, path, body=None, kind="application/json", accept="application/json"):
     global connection
-    sent = None if body is None else json.dumps(body)
+    sent = body if body is None or isinstance(body, str) else json.dumps(body)
     for again in (True, False):
         try:
-            connection.request(method, path, sent, {"Content-Type": kind, "Accept": "application/json"})
+            connection.request(method, path, sent, {"Content-Type": kind, "Accept": accept})
             answer = connection.getresponse()
             text = answer.read()
             break
@@ -146,9 +146,12 @@ def ask(method, path, body=None, kind="application/json"):
 
 
 def watched(method, path, body=None):
-    """An answer, and the places of the errors that it tells."""
+    """An answer, and the places of the errors that it tells. A method may be followed by the type of a patch, or by that
+    which a GET accepts."""
     trace.seek(0, 2)
-    code, answer, warned = ask(method, path, body, "application/merge-patch+json" if method == "PATCH" else "application/json")
+    method, _, media = method.partition(" ")
+    kind = "application/json" if method != "PATCH" else media or "application/merge-patch+json"
+    code, answer, warned = ask(method, path, body, kind, media if media and method == "GET" else "application/json")
     causes = (answer.get("details") or {}).get("causes") or []
     told = {(c.get("field"), c.get("reason")) for c in causes}
     at = set()
@@ -201,9 +204,13 @@ def sample(version, kind, name):
     return made | {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
+def expanded(text):
+    """A column: a text such as {a*300} in it stands for 300 times the letter."""
+    return re.sub(r"\{(\w)\*(\d+)\}", lambda m: m[1] * int(m[2]), text)
+
+
 def written(text):
-    """The value of a column: a text such as {a*300} in it stands for 300 times the letter."""
-    return json.loads(re.sub(r"\{(\w)\*(\d+)\}", lambda m: m[1] * int(m[2]), text))
+    return json.loads(expanded(text))
 
 
 def shortened(text):
@@ -295,7 +302,7 @@ given_now = ("", [])
 
 
 def give(given):
-    """Makes the objects that a request needs, and removes those of the request before."""
+    """Makes the objects that a request needs, deletes those without a body, and removes those of the request before."""
     global given_now
     if given_now[0] == given:
         return True
@@ -303,6 +310,9 @@ def give(given):
         delete(one)
     given_now = (given, [])
     for path, made in written(given):
+        if made is None:
+            ask("DELETE", path)
+            continue
         one = f"{path}/{made['metadata']['name']}"
         delete(one)
         for _ in range(50):
@@ -325,7 +335,11 @@ def give(given):
 
 
 def requests(given, method, path, body):
-    return watched(method, path, written(body) if body else None) if give(given) else None
+    return watched(method, path, expanded(body) if body else None) if give(given) else None
+
+
+def request_warnings(*row):
+    return requests(*row)
 
 
 PODS = "/api/v1/namespaces/n/pods"
@@ -393,7 +407,7 @@ def send(table, row):
     global there
     if table != "ephemeral_containers":
         there = None
-    if table != "requests":
+    if table not in ("requests", "request_warnings"):
         give("[]")
     if table in ("refusals", "warnings", "changes") and not served(row[0], row[1]):
         return None
@@ -480,7 +494,7 @@ def record_rows(table, everything):
         new = {p for p in found if p not in seen and old.get(p, ["open"])[0] not in INPUTS}
         seen |= found
         if new or everything:
-            told = {"warnings": [warned], "requests": [code, causes_of(body) or [body.get("message", "")]], "stored_changes": [causes_of(body)], "refusals": [causes_of(body)], "changes": [causes_of(body)], "pod_changes": [causes_of(body)]}
+            told = {"warnings": [warned], "request_warnings": [warned], "requests": [code, causes_of(body) or [body.get("message", "")]], "stored_changes": [causes_of(body)], "refusals": [causes_of(body)], "changes": [causes_of(body)], "pod_changes": [causes_of(body)]}
             answers = told.get(table, [causes_of(body), warned])
             after = {"security_profiles": ["{}"], "ephemeral_containers": [""]}.get(table, [""] if table.startswith(("pod_", "scheduling")) and table != "pod_changes" else [])
             print("\t".join([*row, *(shortened(json.dumps(a, ensure_ascii=False)) for a in answers), *after]), flush=True)

@@ -12,6 +12,7 @@ pub mod node_selector;
 pub mod pod_defaults;
 pub mod pod_secrets;
 pub mod requests;
+pub mod resource_names;
 pub mod resources;
 pub mod schedule;
 pub mod sums;

@@ -253,10 +253,9 @@ fn http_get(handler: &mut Map<String, Value>) {
     }
 }
 
-/// What the fields of some kinds of volumes are if they are not set, in pods and in persistent volumes.
-#[must_use]
-pub fn source_defaults() -> [(&'static str, &'static str, Value); 11] {
-    [
+/// Sets the fields of some kinds of volumes that are not set: of pods, and of persistent volumes.
+pub fn volume_sources(holder: &mut Map<String, Value>) {
+    let defaults = [
         ("azureDisk", "cachingMode", json!("ReadWrite")),
         ("azureDisk", "fsType", json!("ext4")),
         ("azureDisk", "kind", json!("Shared")),
@@ -268,7 +267,12 @@ pub fn source_defaults() -> [(&'static str, &'static str, Value); 11] {
         ("rbd", "user", json!("admin")),
         ("scaleIO", "fsType", json!("xfs")),
         ("scaleIO", "storageMode", json!("ThinProvisioned")),
-    ]
+    ];
+    for (kind, field, value) in defaults {
+        let Some(source) = holder.get_mut(kind).and_then(Value::as_object_mut) else { continue };
+        // The fields of this type are pointers.
+        if kind == "azureDisk" { set_pointer(source, field, value) } else { set(source, field, value) }
+    }
 }
 
 fn volume(volume: &mut Map<String, Value>) {
@@ -280,11 +284,7 @@ fn volume(volume: &mut Map<String, Value>) {
             set(source, "defaultMode", json!(0o644));
         }
     }
-    for (source, field, value) in source_defaults() {
-        if let Some(source) = volume.get_mut(source).and_then(Value::as_object_mut) {
-            set(source, field, value);
-        }
-    }
+    volume_sources(volume);
     if let Some(image) = volume.get_mut("image").and_then(Value::as_object_mut) {
         let policy = pull_policy(image.get("reference").and_then(Value::as_str).unwrap_or(""));
         set(image, "pullPolicy", json!(policy));

@@ -8,6 +8,7 @@ use windlass_kit::{
     objects::{
         node_selector,
         requests::{Amounts, host_ports, requests},
+        resource_names::is_extended,
         tolerations,
     },
     quantity::Quantity,
@@ -151,11 +152,6 @@ fn resources<'a>(
     let mut short_of = own.into_iter().chain(named);
     let lacking = short_of.find(|(_, wanted, used, all)| *wanted > 0 && *wanted > all.saturating_sub(*used));
     lacking.and_then(|(name, wanted, used, all)| short(name, wanted, used, all))
-}
-
-/// Whether a resource is none of Kubernetes' own; upstream's `IsExtendedResourceName`.
-fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
 /// Whether the node confines the pod's containers as they ask. Which profiles are loaded is not asked: a container

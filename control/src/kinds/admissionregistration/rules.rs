@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{items, set};
+use windlass_kit::objects::pod_defaults::{items, set, set_pointer};
 
 use crate::{
     apiserver::validation::{errors::Errors, names},
@@ -15,12 +15,12 @@ const MAX_CONDITIONS: usize = 64;
 
 /// Sets the scope of rules.
 pub(super) fn default_scopes(holder: &mut Map<String, Value>, key: &str) {
-    items(holder, key).for_each(|rule| set(rule, "scope", json!("*")));
+    items(holder, key).for_each(|rule| set_pointer(rule, "scope", json!("*")));
 }
 
 /// Sets the defaults of what a policy matches.
 pub(super) fn default_match(resources: &mut Map<String, Value>) {
-    set(resources, "matchPolicy", json!("Equivalent"));
+    set_pointer(resources, "matchPolicy", json!("Equivalent"));
     set(resources, "namespaceSelector", json!({}));
     set(resources, "objectSelector", json!({}));
     default_scopes(resources, "resourceRules");
@@ -29,7 +29,7 @@ pub(super) fn default_match(resources: &mut Map<String, Value>) {
 
 /// Validates what a policy or its binding matches.
 pub(super) fn match_resources(resources: &Field<'_>, errors: &mut Errors) {
-    resources.at("matchPolicy").required_one_of(&["Equivalent", "Exact"], errors);
+    resources.at("matchPolicy").pointer_one_of(&["Equivalent", "Exact"], errors);
     for field in ["namespaceSelector", "objectSelector"].map(|field| resources.at(field)) {
         if field.is_set() {
             selector::validate(&field, errors);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{items, set};
+use windlass_kit::objects::pod_defaults::{items, set, set_pointer};
 
 use super::rules;
 use crate::{
@@ -72,13 +72,13 @@ impl Strategy for WebhookConfiguration {
 
     fn default(&self, object: &mut Map<String, Value>) {
         for webhook in items(object, "webhooks") {
-            set(webhook, "failurePolicy", json!("Fail"));
-            set(webhook, "matchPolicy", json!("Equivalent"));
+            set_pointer(webhook, "failurePolicy", json!("Fail"));
+            set_pointer(webhook, "matchPolicy", json!("Equivalent"));
             set(webhook, "namespaceSelector", json!({}));
             set(webhook, "objectSelector", json!({}));
             set(webhook, "timeoutSeconds", json!(10));
             if self.mutating {
-                set(webhook, "reinvocationPolicy", json!("Never"));
+                set_pointer(webhook, "reinvocationPolicy", json!("Never"));
             }
             rules::default_scopes(webhook, "rules");
             let service = webhook.get_mut("clientConfig").and_then(|config| config.get_mut("service"));

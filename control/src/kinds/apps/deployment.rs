@@ -1,7 +1,7 @@
 //! Deployment. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set};
+use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
 
 use crate::{
     apiserver::{
@@ -67,8 +67,8 @@ impl Strategy for Deployment {
         set(strategy, "type", json!("RollingUpdate"));
         if strategy["type"] == "RollingUpdate" {
             let rolling = child(strategy, "rollingUpdate");
-            set(rolling, "maxUnavailable", json!("25%"));
-            set(rolling, "maxSurge", json!("25%"));
+            set_pointer(rolling, "maxUnavailable", json!("25%"));
+            set_pointer(rolling, "maxSurge", json!("25%"));
         }
         set(spec, "revisionHistoryLimit", json!(10));
         set(spec, "progressDeadlineSeconds", json!(600));

@@ -1,7 +1,7 @@
 //! StatefulSet. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, items, set};
+use windlass_kit::objects::pod_defaults::{child, items, set, set_pointer};
 
 use crate::{
     apiserver::{
@@ -89,7 +89,7 @@ impl Strategy for StatefulSet {
             // Whatever the client says: of another version or kind, it could not be read again.
             claim.insert("apiVersion".to_owned(), json!("v1"));
             claim.insert("kind".to_owned(), json!("PersistentVolumeClaim"));
-            set(child(claim, "spec"), "volumeMode", json!("Filesystem"));
+            set_pointer(child(claim, "spec"), "volumeMode", json!("Filesystem"));
             set(child(claim, "status"), "phase", json!("Pending"));
         }
     }

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 use windlass_kit::{
-    objects::pod_defaults::{child, items},
+    objects::{
+        pod_defaults::{child, items},
+        resource_names::{is_extended, is_native},
+    },
     quantity::Quantity,
 };
 
@@ -141,7 +144,7 @@ fn validate_name(kind: &str, resource: &str, path: &str, errors: &mut Errors) {
     }
     if !resource.contains('/') && !resources::is_of_containers(resource) {
         errors.invalid_text(path, resource, "must be a standard resource for containers");
-    } else if !resources::is_native(resource) && !resources::is_extended(resource) {
+    } else if !is_native(resource) && !is_extended(resource) {
         errors.invalid_text(path, resource, "doesn't follow extended resource name standard");
     }
 }

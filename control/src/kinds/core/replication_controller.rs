@@ -10,7 +10,7 @@ use crate::{
         Strategy,
         subresource::{ScalePaths, Subresource},
         types::{Definition, GcPolicy, Generation, Resource, VersionSpec},
-        validation::errors::Errors,
+        validation::errors::{Cause, Errors},
     },
     kinds::{
         shared::{
@@ -63,6 +63,9 @@ fn cells_of(object: &Value, age: &str) -> Vec<Value> {
     ]
 }
 
+/// What begins the names of annotations about fields that a conversion could not keep.
+const NON_CONVERTIBLE: &str = "non-convertible.kubernetes.io/";
+
 #[derive(Debug)]
 struct ReplicationController;
 
@@ -112,6 +115,21 @@ impl Strategy for ReplicationController {
                 "spec.template.spec.activeDeadlineSeconds",
                 "activeDeadlineSeconds in ReplicationController is not Supported",
             );
+        }
+    }
+
+    /// Fields that a conversion could not keep, as annotations say. Upstream: `rcStrategy.ValidateUpdate`.
+    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let annotations = old["metadata"]["annotations"].as_object().into_iter().flatten();
+        let fields = annotations.filter_map(|(key, value)| Some((key.strip_prefix(NON_CONVERTIBLE)?, value)));
+        for (field, value) in fields.filter(|(field, _)| !field.contains('/')) {
+            let (selector, before) = (&new["spec"]["selector"], &old["spec"]["selector"]);
+            if !field.contains("selector") {
+                let detail = format!("Not found: {value}: unknown non-convertible field");
+                errors.push(field, Cause::NotFound, detail);
+            } else if selector != before {
+                errors.invalid("spec.selector", selector, "cannot update non-convertible selector");
+            }
         }
     }
 

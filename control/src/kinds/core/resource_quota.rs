@@ -224,6 +224,8 @@ fn validate_scope_selector(spec: &Field<'_>, errors: &mut Errors) {
         known.insert(scope.text());
     }
     if conflicts(&known) {
-        expressions.invalid("conflicting scopes", errors);
+        // As upstream, which writes the other list here.
+        let scopes = spec.at("scopes");
+        Field { path: expressions.path, ..scopes }.invalid("conflicting scopes", errors);
     }
 }

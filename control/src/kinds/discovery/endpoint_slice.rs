@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use windlass_kit::{
     addresses::{SpecialAddress, is_slice_of_the_api},
     net::{Family, parse_ip},
-    objects::pod_defaults::{items, set},
+    objects::pod_defaults::{items, set, set_pointer},
 };
 
 use crate::{
@@ -82,7 +82,7 @@ impl Strategy for EndpointSlice {
 
     fn default(&self, object: &mut Map<String, Value>) {
         items(object, "ports").for_each(|port| {
-            set(port, "protocol", json!("TCP"));
+            set_pointer(port, "protocol", json!("TCP"));
             set(port, "name", json!(""));
         });
     }
@@ -149,7 +149,7 @@ fn ports(ports: &Field<'_>, errors: &mut Errors) {
         if !seen.insert(name.text()) {
             name.duplicate(errors);
         }
-        port.at("protocol").required_one_of(PROTOCOLS, errors);
+        port.at("protocol").pointer_one_of(PROTOCOLS, errors);
         if port.at("appProtocol").is_set() {
             port.at("appProtocol").label_key(errors);
         }
@@ -206,9 +206,13 @@ fn domain_name(address: &Field<'_>, errors: &mut Errors) {
     }
     let absolute = address.text().strip_suffix('.').unwrap_or_else(|| address.text());
     let segments = "should be a domain with at least two segments separated by dots";
-    let labels = || absolute.split('.').find_map(names::label);
     let one = || (!absolute.contains('.')).then(|| segments.to_owned());
-    errors.unless(address.path.as_str(), absolute, names::subdomain(absolute).or_else(one).or_else(labels));
+    if let Some(why) = names::subdomain(absolute).or_else(one) {
+        return errors.invalid_text(address.path.as_str(), absolute, &why);
+    }
+    if let Some((label, why)) = absolute.split('.').find_map(|label| Some((label, names::label(label)?))) {
+        errors.invalid_text(address.path.as_str(), label, &why);
+    }
 }
 
 fn hints(hints: &Field<'_>, errors: &mut Errors) {

@@ -97,6 +97,7 @@ impl Strategy for FlowSchema {
         for rule in spec.at("rules").items() {
             validate_rule(&rule, errors);
         }
+        super::validate_fixed(object, "FlowSchema", None, errors);
         conditions::validate(object, errors);
     }
 

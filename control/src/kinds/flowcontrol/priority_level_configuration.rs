@@ -131,6 +131,8 @@ impl Strategy for PriorityLevelConfiguration {
             }
             _ => kind.one_of(&["Exempt", "Limited"], errors),
         }
+        let free = (name.text() == EXEMPT).then_some("exempt");
+        super::validate_fixed(object, "PriorityLevelConfiguration", free, errors);
         conditions::validate(object, errors);
     }
 

@@ -1,7 +1,7 @@
 //! IngressClass. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::set;
+use windlass_kit::objects::pod_defaults::set_pointer;
 
 use crate::{
     apiserver::{
@@ -50,7 +50,7 @@ impl Strategy for IngressClass {
     fn default(&self, object: &mut Map<String, Value>) {
         let parameters = object.get_mut("spec").and_then(|spec| spec.get_mut("parameters"));
         if let Some(parameters) = parameters.and_then(Value::as_object_mut) {
-            set(parameters, "scope", json!("Cluster"));
+            set_pointer(parameters, "scope", json!("Cluster"));
         }
     }
 

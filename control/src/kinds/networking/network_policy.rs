@@ -1,7 +1,7 @@
 //! NetworkPolicy. Pure.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, items, set};
+use windlass_kit::objects::pod_defaults::{child, items, set_pointer};
 
 use crate::{
     apiserver::{
@@ -19,6 +19,8 @@ use crate::{
         types,
     },
 };
+
+const NOT_WITHIN: &str = "must be a strict subset of `cidr`";
 
 /// The resource.
 pub(crate) fn definition() -> Definition {
@@ -38,7 +40,8 @@ struct NetworkPolicy;
 impl Strategy for NetworkPolicy {
     fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
         let is_range = error.field.ends_with(".ipBlock.cidr") || error.field.contains(".ipBlock.except[");
-        let range = is_range.then_some(Tolerance::Value);
+        // That one range is within another is no matter of how it is written.
+        let range = (is_range && !error.detail.ends_with(NOT_WITHIN)).then_some(Tolerance::Value);
         range.or_else(|| tolerance::label_values(error, &["spec.podSelector"]))
     }
 
@@ -60,7 +63,7 @@ impl Strategy for NetworkPolicy {
         let spec = child(object, "spec");
         for direction in ["ingress", "egress"] {
             for rule in items(spec, direction) {
-                items(rule, "ports").for_each(|port| set(port, "protocol", json!("TCP")));
+                items(rule, "ports").for_each(|port| set_pointer(port, "protocol", json!("TCP")));
             }
         }
         let some = |field: &str| spec.get(field).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
@@ -149,7 +152,7 @@ fn validate_block(block: &Field<'_>, errors: &mut Errors) {
             && part_length > length
             && names::masked(part, length) == names::masked(whole, length);
         if !within {
-            except.invalid("must be a strict subset of `cidr`", errors);
+            except.invalid(NOT_WITHIN, errors);
         }
     }
 }

@@ -189,6 +189,11 @@ impl<'a> Field<'a> {
         if self.text().is_empty() { self.required("", errors) } else { self.one_of(allowed, errors) }
     }
 
+    /// Refuses a missing value, and all but `allowed`, where an empty text is a value: upstream's pointers.
+    pub(crate) fn pointer_one_of(&self, allowed: &[&str], errors: &mut Errors) {
+        if self.is_set() { self.one_of(allowed, errors) } else { self.required("", errors) }
+    }
+
     /// Refuses numbers below 0, and takes a missing value.
     pub(crate) fn at_least_0(&self, errors: &mut Errors) {
         errors.at_least_0(self.path.as_str(), self.value);

@@ -1,8 +1,7 @@
 //! Names of resources that are limited and counted (`k8s.io/kubernetes/pkg/apis/core/helper`). Pure.
 
-use crate::apiserver::validation::names;
+use windlass_kit::objects::resource_names::{REQUESTS, is_extended, is_native};
 
-const REQUESTS: &str = "requests.";
 const HUGE_PAGES: &str = "hugepages-";
 
 /// Resources of containers.
@@ -55,16 +54,6 @@ pub(crate) fn is_of_quotas(name: &str) -> bool {
 /// Whether the name is a standard resource at all.
 pub(crate) fn is_standard(name: &str) -> bool {
     is_of_quotas(name) || name == "storage"
-}
-
-/// Whether the name has no domain, or one of Kubernetes.
-pub(crate) fn is_native(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
-}
-
-/// Whether the name is that of an extended resource, of which quotas name requests.
-pub(crate) fn is_extended(name: &str) -> bool {
-    !is_native(name) && !name.starts_with(REQUESTS) && names::qualified(&format!("{REQUESTS}{name}")).is_none()
 }
 
 /// Whether more may be promised than there is.

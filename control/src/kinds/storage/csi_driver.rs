@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set};
+use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
 
 use crate::{
     apiserver::{
@@ -83,7 +83,7 @@ impl Strategy for CsiDriver {
         for field in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
             set(spec, field, json!(false));
         }
-        set(spec, "fsGroupPolicy", json!("ReadWriteOnceWithFSType"));
+        set_pointer(spec, "fsGroupPolicy", json!("ReadWriteOnceWithFSType"));
         if spec.get("volumeLifecycleModes").is_none_or(|modes| modes.as_array().is_none_or(Vec::is_empty)) {
             spec.insert("volumeLifecycleModes".to_owned(), json!(["Persistent"]));
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::set;
+use windlass_kit::objects::pod_defaults::set_pointer;
 
 use super::parameters;
 use crate::{
@@ -68,8 +68,8 @@ impl Strategy for StorageClass {
     }
 
     fn default(&self, object: &mut Map<String, Value>) {
-        set(object, "reclaimPolicy", json!("Delete"));
-        set(object, "volumeBindingMode", json!("Immediate"));
+        set_pointer(object, "reclaimPolicy", json!("Delete"));
+        set_pointer(object, "volumeBindingMode", json!("Immediate"));
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
@@ -83,7 +83,7 @@ impl Strategy for StorageClass {
         }
         parameters::validate(&root.at("parameters"), false, errors);
         errors.optional_one_of("reclaimPolicy", &object["reclaimPolicy"], &["Delete", "Retain"]);
-        root.at("volumeBindingMode").required_one_of(&["Immediate", "WaitForFirstConsumer"], errors);
+        root.at("volumeBindingMode").pointer_one_of(&["Immediate", "WaitForFirstConsumer"], errors);
         topologies(&root.at("allowedTopologies"), errors);
     }
 

@@ -15,7 +15,7 @@ static RULES: LazyLock<String> = LazyLock::new(|| table("../../../tests/rules/ru
 static DECISIONS: &str = include_str!("../../../../docs/decisions.md");
 
 /// The places that no row reaches yet. It only becomes less.
-const OPEN: usize = 500;
+const OPEN: usize = 261;
 
 /// Why no row reaches a place.
 const REASONS: [&str; 4] = [
@@ -30,12 +30,13 @@ const REASONS: [&str; 4] = [
 ];
 
 /// The tables of rows.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 18] = [
     "refusals",
     "warnings",
     "changes",
     "stored_changes",
     "requests",
+    "request_warnings",
     "pod_changes",
     "volume_changes",
     "ephemeral_containers",

@@ -10,7 +10,7 @@ mod validation;
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set};
+use windlass_kit::objects::pod_defaults::{child, set, set_pointer};
 
 use crate::{
     apiserver::{
@@ -126,7 +126,7 @@ fn default_v2(spec: &mut Map<String, Value>) {
     let Some(behavior) = spec.get_mut("behavior").and_then(Value::as_object_mut) else { return };
     let up = child(behavior, "scaleUp");
     set(up, "stabilizationWindowSeconds", json!(0));
-    set(up, "selectPolicy", json!("Max"));
+    set_pointer(up, "selectPolicy", json!("Max"));
     default_policies(
         up,
         json!([
@@ -135,7 +135,7 @@ fn default_v2(spec: &mut Map<String, Value>) {
         ]),
     );
     let down = child(behavior, "scaleDown");
-    set(down, "selectPolicy", json!("Max"));
+    set_pointer(down, "selectPolicy", json!("Max"));
     default_policies(down, json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]));
 }
 

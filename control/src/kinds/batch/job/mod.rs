@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use windlass_apimachinery::selectors::SelectableField;
-use windlass_kit::objects::pod_defaults::{child, items, set};
+use windlass_kit::objects::pod_defaults::{child, items, set, set_pointer};
 
 use crate::{
     apiserver::{
@@ -126,10 +126,10 @@ impl Strategy for Job {
         set(spec, "parallelism", json!(1));
         let limit = if missing(spec, "backoffLimitPerIndex") { 6 } else { i32::MAX };
         set(spec, "backoffLimit", json!(limit));
-        set(spec, "completionMode", json!("NonIndexed"));
+        set_pointer(spec, "completionMode", json!("NonIndexed"));
         set(spec, "suspend", json!(false));
         let replacement = if missing(spec, "podFailurePolicy") { "TerminatingOrFailed" } else { "Failed" };
-        set(spec, "podReplacementPolicy", json!(replacement));
+        set_pointer(spec, "podReplacementPolicy", json!(replacement));
         set(spec, "manualSelector", json!(false));
         default_template(spec);
         let metadata = child(object, "metadata");
@@ -155,10 +155,6 @@ impl Strategy for Job {
 
     fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         validation::validate_job(object, old, errors);
-    }
-
-    fn validate_create(&self, object: &Value, errors: &mut Errors) {
-        validation::validate_create(object, errors);
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

@@ -33,6 +33,21 @@ const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const INDEXED: &str = "requires indexed completion mode";
 
 pub(super) fn validate_job(object: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let root = Field::root(object);
+    generated_selector(&root, old, errors);
+    validate_whole_spec(object, old, errors);
+    let spec = root.at("spec");
+    let (name, completions) = (root.below("metadata.name"), spec.at("completions").number().unwrap_or(0));
+    if spec.at("completionMode").text() == "Indexed" && completions > 0 {
+        let pod = format!("{}-{}", name.text(), completions - 1);
+        if names::label(&pod).is_some() {
+            name.invalid(&format!("will not able to create pod with invalid DNS label: {pod}"), errors);
+        }
+    }
+}
+
+/// Validates the spec of a Job with its selector.
+fn validate_whole_spec(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = Field::root(object).at("spec");
     validate_spec((object, old), "spec", errors);
     if spec.at("selector").is_set() {
@@ -43,42 +58,33 @@ pub(super) fn validate_job(object: &Value, old: Option<&Value>, errors: &mut Err
     selector::validate_match(&spec, errors);
 }
 
-/// Validates what a new Job has, and its name.
-pub(super) fn validate_create(object: &Value, errors: &mut Errors) {
-    let root = Field::root(object);
-    let spec = root.at("spec");
-    generated_selector(&root, errors);
-    let (name, completions) = (root.below("metadata.name"), spec.at("completions").number().unwrap_or(0));
-    if spec.at("completionMode").text() == "Indexed" && completions > 0 {
-        let pod = format!("{}-{}", name.text(), completions - 1);
-        if let Some(why) = names::label(&pod) {
-            name.invalid(&format!("will not able to create pod with invalid DNS label: {pod}: {why}"), errors);
-        }
-    }
-}
-
-/// Refuses labels that contradict a generated selector.
-fn generated_selector(root: &Field<'_>, errors: &mut Errors) {
+/// Refuses labels that contradict a generated selector. Jobs from before there were labels with a prefix may lack these.
+fn generated_selector(root: &Field<'_>, old: Option<&Value>, errors: &mut Errors) {
     let spec = root.at("spec");
     if spec.at("manualSelector").value == &Value::Bool(true) || spec.at("selector").value.is_null() {
         return;
     }
     let (uid, name) = (root.below("metadata.uid"), root.below("metadata.name"));
     let labels = spec.below("template.metadata.labels");
-    for (keys, wanted) in [(UID_LABELS, uid.text()), (NAME_LABELS, name.text())] {
-        for key in keys {
-            let path = format!("{}[{key}]", labels.path);
-            match labels.value.get(key).and_then(Value::as_str) {
-                None => errors.required(path, &format!("must be '{wanted}'")),
-                Some(found) if found != wanted => errors.invalid_text(path, found, &format!("must be '{wanted}'")),
-                Some(_) => {}
-            }
+    let ([uid_label, prefixed_uid], [name_label, prefixed_name]) = (UID_LABELS, NAME_LABELS);
+    let had = |label: &str| old.is_none_or(|old| old["spec"]["template"]["metadata"]["labels"][label].is_string());
+    let prefixed = had(prefixed_uid) && had(prefixed_name);
+    let wanted = [(uid_label, &uid), (name_label, &name), (prefixed_uid, &uid), (prefixed_name, &name)];
+    let wanted = &wanted[..if prefixed { 4 } else { 2 }];
+    for (label, wanted) in wanted {
+        let path = format!("{}[{label}]", labels.path);
+        let why = format!("must be '{}'", wanted.text());
+        match labels.value.get(label).and_then(Value::as_str) {
+            None => errors.required(path, &why),
+            Some(found) if found != wanted.text() => errors.invalid(path, labels.value, &why),
+            Some(_) => {}
         }
     }
-    let expected = UID_LABELS.map(|key| (key, uid.text())).into_iter().chain(NAME_LABELS.map(|key| (key, name.text())));
-    let expected: Map<String, Value> = expected.map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    let expected: Map<String, Value> =
+        wanted.iter().map(|(label, wanted)| ((*label).to_owned(), json!(wanted.text()))).collect();
+    let expected = Value::Object(expected);
     let matches = |selector: &Value| {
-        LabelSelector::from_label_selector(selector).is_ok_and(|parsed| parsed.matches_labels(&Value::Object(expected)))
+        LabelSelector::from_label_selector(selector).is_ok_and(|parsed| parsed.matches_labels(&expected))
     };
     if !matches(spec.at("selector").value) {
         spec.at("selector").invalid("`selector` not auto-generated", errors);
@@ -367,7 +373,7 @@ const SCHEDULING: [&str; 4] = ["affinity", "nodeSelector", "tolerations", "sched
 
 pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     // Upstream validates a changed spec twice, and tells so.
-    validate_job(new, Some(old), errors);
+    validate_whole_spec(new, Some(old), errors);
     completions(new, old, errors);
     immutable(new, old, &["spec.selector"], errors);
     template(new, old, errors);

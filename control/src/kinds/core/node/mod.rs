@@ -101,6 +101,10 @@ fn node_roles(object: &Value) -> String {
     or_none(roles.join(","))
 }
 
+/// The longest name of a feature.
+const MAX_FEATURE: usize = 253;
+/// Where taints were before there was a field.
+const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOID_PODS: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 
 #[derive(Debug)]
@@ -137,39 +141,15 @@ impl Strategy for Node {
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
         annotations(object, errors);
-        let spec = &object["spec"];
-        let mut seen = BTreeSet::new();
-        for (at, taint) in list(spec, "taints") {
-            // As upstream names it, whose check is that of the metadata.
-            let here = format!("metadata.taints[{at}]");
-            let (key, effect) = (text(taint, "key"), text(taint, "effect"));
-            errors.unless(format!("{here}.key"), key, names::qualified(key));
-            errors.unless(format!("{here}.value"), text(taint, "value"), names::label_value(text(taint, "value")));
-            if effect.is_empty() {
-                errors.required(format!("{here}.effect"), "");
-            } else {
-                errors.one_of(
-                    format!("{here}.effect"),
-                    &taint["effect"],
-                    &["NoSchedule", "PreferNoSchedule", "NoExecute"],
-                );
-            }
-            if !seen.insert((key, effect)) {
-                let of = |field: &str| json!(text(taint, field));
-                let added = &taint["timeAdded"];
-                // Upstream writes its internal type, in the order of its fields.
-                let detail = format!(
-                    "Duplicate value: {{\"Key\":{},\"Value\":{},\"Effect\":{},\"TimeAdded\":{added}}}: taints must be \
-                     unique by key and effect pair",
-                    of("key"),
-                    of("value"),
-                    of("effect")
-                );
-                errors.push(here, Cause::Duplicate, detail);
-            }
-        }
+        // As upstream names it, whose check is that of the metadata.
+        taints(&object["spec"]["taints"], "metadata.taints", errors);
         pod_cidrs(&Field::root(object).below("spec.podCIDRs"), errors);
         validate_status(&object["status"], errors);
+        // As upstream, which does not look at it when the status alone is written.
+        let swap = &object["status"]["nodeInfo"]["swap"]["capacity"];
+        if swap.as_i64().is_some_and(|capacity| capacity <= 0) {
+            errors.invalid("metadata.nodeSwapStatus.capacity", swap, "must be greater than zero");
+        }
     }
 
     fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
@@ -228,8 +208,43 @@ fn pod_cidrs(ranges: &Field<'_>, errors: &mut Errors) {
     }
 }
 
+/// Taints are unique by key and effect.
+fn taints(taints: &Value, path: &str, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (at, taint) in taints.as_array().into_iter().flatten().enumerate() {
+        let here = format!("{path}[{at}]");
+        let (key, effect) = (text(taint, "key"), text(taint, "effect"));
+        errors.unless(format!("{here}.key"), key, names::qualified(key));
+        errors.unless(format!("{here}.value"), text(taint, "value"), names::label_value(text(taint, "value")));
+        if effect.is_empty() {
+            errors.required(format!("{here}.effect"), "");
+        } else {
+            errors.one_of(format!("{here}.effect"), &taint["effect"], &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+        }
+        if !seen.insert((key, effect)) {
+            let of = |field: &str| json!(text(taint, field));
+            let added = &taint["timeAdded"];
+            // Upstream writes its internal type, in the order of its fields.
+            let detail = format!(
+                "Duplicate value: {{\"Key\":{},\"Value\":{},\"Effect\":{},\"TimeAdded\":{added}}}: taints must be \
+                 unique by key and effect pair",
+                of("key"),
+                of("value"),
+                of("effect")
+            );
+            errors.push(here, Cause::Duplicate, detail);
+        }
+    }
+}
+
 /// Which pods should keep away from a node, as its annotation says. Upstream: `ValidateAvoidPodsInNodeAnnotations`.
 fn annotations(object: &Value, errors: &mut Errors) {
+    if let Some(text) = object["metadata"]["annotations"][TAINTS].as_str().filter(|text| !text.is_empty()) {
+        match go_json::read(text) {
+            Ok(listed) => taints(&listed, &format!("metadata.annotations.{TAINTS}"), errors),
+            Err(why) => errors.invalid_text("metadata.annotations", TAINTS, &why),
+        }
+    }
     let Some(text) = object["metadata"]["annotations"][AVOID_PODS].as_str().filter(|text| !text.is_empty()) else {
         return;
     };
@@ -263,10 +278,6 @@ fn validate_status(status: &Value, errors: &mut Errors) {
     for field in ["capacity", "allocatable"] {
         validate_amounts(status, field, errors);
     }
-    let swap = &status["nodeInfo"]["swap"]["capacity"];
-    if swap.as_i64().is_some_and(|capacity| capacity <= 0) {
-        errors.invalid("metadata.nodeSwapStatus.capacity", swap, "must be greater than zero");
-    }
     validate_features(&Field::root(status).at("declaredFeatures"), errors);
 }
 
@@ -275,7 +286,10 @@ fn validate_features(features: &Field<'_>, errors: &mut Errors) {
     let all: Vec<Field<'_>> = features.items().collect();
     for (at, feature) in all.iter().enumerate() {
         let (field, name) = (format!("status.declaredFeatures[{at}]"), feature.text());
-        if !is_feature(name) {
+        if name.len() > MAX_FEATURE {
+            let why = format!("invalid feature name {name:?}: must be no more than {MAX_FEATURE} characters");
+            errors.invalid_text(field, name, &why);
+        } else if !is_feature(name) {
             let why = format!(
                 "invalid feature name {name:?}: must start with an UpperCamelCase segment, with subsequent segments \
                  separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters \

@@ -6,7 +6,7 @@ mod validation;
 pub(crate) use validation::validate_inline;
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, set, set_pointer, source_defaults};
+use windlass_kit::objects::pod_defaults::{child, set, set_pointer, volume_sources};
 
 use crate::{
     apiserver::{
@@ -83,11 +83,7 @@ impl Strategy for PersistentVolume {
         let spec = child(object, "spec");
         set(spec, "persistentVolumeReclaimPolicy", json!("Retain"));
         set_pointer(spec, "volumeMode", json!("Filesystem"));
-        for (kind, field, value) in source_defaults() {
-            if let Some(source) = spec.get_mut(kind).and_then(Value::as_object_mut) {
-                set(source, field, value);
-            }
-        }
+        volume_sources(spec);
         set(child(object, "status"), "phase", json!("Pending"));
     }
 

@@ -1,7 +1,10 @@
 //! What may change of a claim, and what its status may hold.
 
 use serde_json::{Value, json};
-use windlass_kit::{objects::claims::CLASS_ANNOTATION, quantity::Quantity};
+use windlass_kit::{
+    objects::{claims::CLASS_ANNOTATION, resource_names::is_native},
+    quantity::Quantity,
+};
 
 use crate::{
     apiserver::validation::{
@@ -11,7 +14,7 @@ use crate::{
     kinds::shared::{
         field::{Field, IMMUTABLE},
         internal_version::{Internal, Table},
-        resource_names as resources, validate_basic_resource,
+        validate_basic_resource,
     },
 };
 
@@ -125,7 +128,7 @@ pub(super) fn validate_status(object: &Value, errors: &mut Errors) {
 /// Refuses what a claim cannot have.
 fn validate_resource(of: &Field<'_>, resource: &str, errors: &mut Errors) {
     errors.unless(of.path.as_str(), resource, names::qualified(resource));
-    if names::qualified(resource).is_none() && resources::is_native(resource) && resource != "storage" {
+    if names::qualified(resource).is_none() && is_native(resource) && resource != "storage" {
         errors.not_supported(of.path.as_str(), &json!(resource), &["storage"]);
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
-use windlass_kit::objects::pod_defaults::{child, items, set};
+use windlass_kit::objects::pod_defaults::{child, items, set, set_pointer};
 
 use super::{allocator::needs_health_check, families};
 
@@ -32,7 +32,7 @@ pub(super) fn set_defaults(object: &mut Map<String, Value>) {
     }
     let kind = spec["type"].as_str().unwrap_or("").to_owned();
     if matches!(&*kind, "ClusterIP" | "LoadBalancer" | "NodePort") {
-        set(spec, "internalTrafficPolicy", json!("Cluster"));
+        set_pointer(spec, "internalTrafficPolicy", json!("Cluster"));
     }
     if is_externally_accessible(&kind, spec.get("externalIPs")) {
         set(spec, "externalTrafficPolicy", json!("Cluster"));
@@ -43,7 +43,7 @@ pub(super) fn set_defaults(object: &mut Map<String, Value>) {
         let balancer = status.and_then(|status| status.get_mut("loadBalancer")).and_then(Value::as_object_mut);
         for ingress in balancer.into_iter().flat_map(|balancer| items(balancer, "ingress")) {
             if ingress.get("ip").and_then(Value::as_str).is_some_and(|ip| !ip.is_empty()) {
-                set(ingress, "ipMode", json!("VIP"));
+                set_pointer(ingress, "ipMode", json!("VIP"));
             }
         }
     }

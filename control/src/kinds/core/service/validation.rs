@@ -1,6 +1,9 @@
 //! What is refused in a Service (upstream: `ValidateServiceCreate`, `ValidateServiceUpdate`). Pure.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use serde_json::{Value, json};
 use windlass_kit::addresses::SOURCE_RANGES_ANNOTATION;
@@ -152,12 +155,14 @@ fn numbers(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
     for port in spec.at("ports").items().filter(|port| kind == "ClusterIP" && node_port(port).is_some()) {
         port.at("nodePort").forbidden("may not be used when `type` is 'ClusterIP'", errors);
     }
-    let mut seen = BTreeSet::new();
+    let mut seen = BTreeMap::new();
     for port in spec.at("ports").items() {
-        let taken = node_port(&port).is_some_and(|number| !seen.insert((port.at("protocol").text(), number)));
+        let here = port.at("port").number();
+        let before = node_port(&port).and_then(|number| seen.insert((port.at("protocol").text(), number), here));
+        let taken = before.is_some();
         match kind {
-            // Upstream's allocator is asked before.
-            "LoadBalancer" | "NodePort" if taken => {
+            // Upstream's allocator is asked before, which gives one number for each port.
+            "LoadBalancer" | "NodePort" if taken && before != Some(here) => {
                 port.at("nodePort").invalid("provided port is already allocated", errors);
             }
             _ if taken => port.at("nodePort").duplicate(errors),

@@ -65,7 +65,12 @@ impl SubresourceHandler for TokenRequest {
         let mut wanted = request.admit_posted(target, options, wanted, Some(&account)).await?;
         let bound = bound_object(request, target, &wanted["spec"])?;
         // As upstream: a longer lifetime is cut to the maximum, which the response states.
-        let seconds = self.max_token_seconds.map_or(seconds, |max| seconds.min(max));
+        let asked = seconds;
+        let seconds = self.max_token_seconds.map_or(asked, |max| asked.min(max));
+        if seconds < asked {
+            let told = format!("requested expiration of {asked} seconds shortened to {seconds} seconds");
+            request.warnings.extend([told]);
+        }
         let audiences = match wanted["spec"]["audiences"].as_array() {
             Some(all) if !all.is_empty() => json!(all),
             _ => json!([ISSUER]),

@@ -4,7 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use windlass_kit::{
-    objects::{pod_defaults::is_of_pods, sums::of_containers},
+    objects::{
+        pod_defaults::is_of_pods,
+        resource_names::{is_extended, is_native},
+        sums::of_containers,
+    },
     quantity::Quantity,
 };
 
@@ -16,7 +20,7 @@ use crate::{
     },
     kinds::shared::{
         field::Field,
-        resource_names::{is_extended, is_native, is_of_containers, is_overcommittable, is_standard, is_whole},
+        resource_names::{is_of_containers, is_overcommittable, is_standard, is_whole},
     },
 };
 

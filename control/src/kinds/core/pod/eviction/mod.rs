@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     apiserver::{
         ApiError, ApiRequest, ApiResult, DeleteOptions, Draft, Mutated, RequestOptions, Target, generate::now,
-        subresource::SubresourceHandler, types::Gvk,
+        subresource::SubresourceHandler, types::Gvk, validation::errors::Errors,
     },
     kinds::shared::{conditions, posted},
     store::{Change, Companion, Key, Object, ResourceId},
@@ -25,6 +25,8 @@ mod tests;
 use budget::{Ground, Refusal};
 
 const EVICTION: Gvk = Gvk::of("policy", "v1", "Eviction");
+/// An option of deletions that nobody has who evicts.
+const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 /// How often an eviction is tried whose pod changes meanwhile. Upstream's `EvictionsRetry`.
 const EVICTION_ATTEMPTS: usize = 20;
 
@@ -39,6 +41,12 @@ impl SubresourceHandler for Evict {
         let given = eviction["deleteOptions"].clone();
         if eviction["metadata"]["name"] != target.name() {
             return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+        }
+        if given[IGNORE_READ_ERROR] == true {
+            let why = "can not be set for pod eviction, try after removing the option";
+            let mut errors = Errors::default();
+            errors.invalid(format!("deleteOptions.{IGNORE_READ_ERROR}"), &json!(true), why);
+            return Err(ApiError::invalid_of("Eviction.policy", target.name(), &errors.0));
         }
         request.admit_posted(target, options, eviction, Some(&request.read(target)?)).await?;
         let delete_options = DeleteOptions::read(request.api.delete_options_schema(), options, &given)?;
