@@ -30,6 +30,11 @@ pub struct ApiError {
 const OVERLOAD: &str = "The server has received too many requests and has asked us to try again later";
 
 impl ApiError {
+    /// What is told.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
     }

@@ -125,12 +125,27 @@ connection = http.client.HTTPSConnection(url.hostname, url.port, context=context
 trace = open(os.environ["FIELD_TRACE"], "a+")
 
 
-def ask(method, path, body=None, kind="application/json"):
+def ask(method, path, body=None, kind="application/json", who="", token=""):
+    """An answer. `who` is whom the request acts as: a name, and then groups, and what else is known of him as KEY=VALUE."""
     global connection
+    if token:
+        # Without the certificate, which would come first.
+        other = http.client.HTTPSConnection(url.hostname, url.port, context=ssl._create_unverified_context(), timeout=60)
+        other.request(method, path, None if body is None else json.dumps(body), {"Content-Type": kind, "Accept": "application/json", "Authorization": f"Bearer {token}"})
+        answer = other.getresponse()
+        return answer.status, json.loads(answer.read()), []
     sent = None if body is None else json.dumps(body)
+    headers = [("Content-Type", kind), ("Accept", "application/json")]
+    for at, part in enumerate(who.split(",") if who else []):
+        key, value = part.split("=") if "=" in part else (None, part)
+        name = f"Extra-{urllib.parse.quote(key, safe='')}" if key else "Group" if at else "User"
+        headers.append((f"Impersonate-{name}", value))
     for again in (True, False):
         try:
-            connection.request(method, path, sent, {"Content-Type": kind, "Accept": "application/json"})
+            connection.putrequest(method, path)
+            for header in headers + [("Content-Length", str(len((sent or "").encode())))]:
+                connection.putheader(*header)
+            connection.endheaders((sent or "").encode())
             answer = connection.getresponse()
             text = answer.read()
             break
@@ -146,9 +161,12 @@ def ask(method, path, body=None, kind="application/json"):
 
 
 def watched(method, path, body=None):
-    """An answer, and the places of the errors that it tells."""
+    """An answer, and the places of the errors that it tells. The method may end in whom the request acts as: `PUT as jane`, or the
+    token that it has: `GET with TOKEN`."""
     trace.seek(0, 2)
-    code, answer, warned = ask(method, path, body, "application/merge-patch+json" if method == "PATCH" else "application/json")
+    method, _, token = method.partition(" with ")
+    method, _, who = method.partition(" as ")
+    code, answer, warned = ask(method, path, body, "application/merge-patch+json" if method == "PATCH" else "application/json", who, token)
     causes = (answer.get("details") or {}).get("causes") or []
     told = {(c.get("field"), c.get("reason")) for c in causes}
     at = set()
@@ -295,14 +313,17 @@ given_now = ("", [])
 
 
 def give(given):
-    """Makes the objects that a request needs, and removes those of the request before."""
+    """Makes the objects that a request needs, or deletes one for which there is `null`, and removes those of the request before."""
     global given_now
     if given_now[0] == given:
         return True
     for one in reversed(given_now[1]):
         delete(one)
     given_now = (given, [])
-    for path, made in written(given):
+    for path, made, *method in written(given):
+        if made is None or method:
+            ask(*(method or ["DELETE"]), path, made)
+            continue
         one = f"{path}/{made['metadata']['name']}"
         delete(one)
         for _ in range(50):
@@ -325,7 +346,14 @@ def give(given):
 
 
 def requests(given, method, path, body):
-    return watched(method, path, written(body) if body else None) if give(given) else None
+    if not give(given):
+        return None
+    if " as " in method or " with " in method:
+        # Rights and references are known a moment later.
+        time.sleep(1)
+    # {uid:PATH} stands for the uid of an object.
+    body = re.sub(r"\{uid:([^}]*)\}", lambda m: ask("GET", m[1])[1]["metadata"]["uid"], body)
+    return watched(method, path, written(body) if body else None)
 
 
 PODS = "/api/v1/namespaces/n/pods"

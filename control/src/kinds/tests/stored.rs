@@ -10,11 +10,15 @@ use super::{
 };
 use crate::{
     apiextensions::tests::establish_all,
-    apiserver::tests::{
-        api_with, call,
-        templates::{collection, name_of},
-        with_namespace,
+    apiserver::{
+        User,
+        tests::{
+            api_with, call, call_as, send_with,
+            templates::{collection, name_of},
+            with_namespace,
+        },
     },
+    control_plane::instance::Instance,
     service_account_tokens::TokenIssuer,
 };
 
@@ -22,8 +26,10 @@ use crate::{
 /// pointers (`-` for nothing), and the errors of fields. Recorded from kube-apiserver 1.36.
 static CHANGES: LazyLock<String> = LazyLock::new(|| table("stored_changes"));
 
-/// Objects that are there, each with its path; method, path and body of a request, of which nothing is kept; the code, and
-/// the errors of fields or else the message. Recorded from kube-apiserver 1.36.
+/// Objects that are there, each with its path and, where it is changed, the method; `null` where it is deleted; method, path and
+/// body of a request, of which nothing is kept; the code, and the errors of fields or else the message. The method may end in
+/// whom the request acts as: `PUT as NAME,GROUP,KEY=VALUE`, or in its token: `GET with TOKEN`. `{uid:PATH}` in a body is the uid of an object. Recorded from
+/// kube-apiserver 1.36.
 static REQUESTS: LazyLock<String> = LazyLock::new(|| table("requests"));
 
 #[tokio::test]
@@ -54,6 +60,31 @@ async fn objects_in_any_state_change_as_upstream_allows() {
     assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// A body with the uid in place of what stands for one.
+async fn with_uid(api: &Instance, body: &str) -> String {
+    let Some((before, (path, after))) =
+        body.split_once("{uid:").and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    else {
+        return body.to_owned();
+    };
+    let found = call(api, "GET", path, Value::Null).await;
+    assert_eq!(found.code, 200, "{path}: {}", found.body);
+    format!("{before}{}{after}", found.body["metadata"]["uid"].as_str().unwrap())
+}
+
+/// A user by the columns of a row.
+fn user(columns: &str) -> User {
+    let mut user = User::default();
+    for part in columns.split(',') {
+        match part.split_once('=') {
+            Some((key, value)) => drop(user.extra.insert(key.to_owned(), vec![value.to_owned()])),
+            None if user.name.is_empty() => part.clone_into(&mut user.name),
+            None => user.groups.push(part.to_owned()),
+        }
+    }
+    user
+}
+
 #[tokio::test]
 async fn requests_are_refused_as_upstream_refuses_them() {
     let (mut rows, mut wrong) = (0, Vec::new());
@@ -65,15 +96,23 @@ async fn requests_are_refused_as_upstream_refuses_them() {
     for (given, requests) in by_given {
         let tokens = TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
         let api = api_with(Some(tokens), None);
-        call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+        for name in ["n", "kube-system"] {
+            call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": name}})).await;
+        }
+        call(&api, "POST", "/api/v1/namespaces/n/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
         let given = written(given);
         let defines = |one: &&Value| one[0].as_str().is_some_and(|path| path.ends_with("customresourcedefinitions"));
         let (definitions, others): (Vec<&Value>, Vec<&Value>) = given.as_array().unwrap().iter().partition(defines);
         let mut served = None;
         for (all, is_first) in [(&definitions, true), (&others, false)] {
             for one in all {
-                let made = call(&api, "POST", one[0].as_str().unwrap(), one[1].clone()).await;
-                assert_eq!(made.code, 201, "{one}: {}", made.body);
+                let (method, code) = match one[2].as_str() {
+                    Some(method) => (method, 200),
+                    None if one[1].is_null() => ("DELETE", 200),
+                    None => ("POST", 201),
+                };
+                let made = call(&api, method, one[0].as_str().unwrap(), one[1].clone()).await;
+                assert_eq!(made.code, code, "{one}: {}", made.body);
             }
             if is_first {
                 served = establish_all(&api, &definitions).await;
@@ -81,8 +120,13 @@ async fn requests_are_refused_as_upstream_refuses_them() {
         }
         for row in requests {
             let [_, method, path, body, code, told] = row[..] else { panic!("{row:?}") };
-            let body = if body.is_empty() { Value::Null } else { written(body) };
-            let mut answer = call(&api, method, path, body).await;
+            let body = with_uid(&api, body).await;
+            let body = if body.is_empty() { Value::Null } else { written(&body) };
+            let mut answer = match (method.split_once(" as "), method.split_once(" with ")) {
+                (Some((method, who)), _) => call_as(&api, &user(who), method, path, body).await,
+                (_, Some((method, token))) => send_with(&api, token, method, path, &body.to_string()).await,
+                _ => call(&api, method, path, body).await,
+            };
             if answer.body["details"]["causes"].as_array().is_none_or(Vec::is_empty) && answer.code >= 400 {
                 let told = json!([answer.body["message"]]).to_string();
                 if told != *row[5] {
