@@ -130,6 +130,10 @@ impl PolicyParameters {
                 let (name, version) = (kind["kind"].as_str().unwrap_or(""), kind["apiVersion"].as_str().unwrap_or(""));
                 format!("unable to resolve paramKind &{{{version} {name}}} {all}")
             }
+            // Upstream's words have the two in the other order there.
+            Some(_) if policies.starts_with("mutating") => {
+                format!("user {verb} does not have \"{user}\" permission on the object referenced by paramRef")
+            }
             Some(_) => format!("user {user} does not have \"{verb}\" permission on the object referenced by paramRef"),
         })
     }
