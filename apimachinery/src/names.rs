@@ -94,3 +94,15 @@ pub fn label_value(text: &str) -> Option<String> {
     }
     (!text.is_empty() && !is_name(text)).then(|| LABEL_VALUE.to_owned())
 }
+/// What stands between the slashes of a path: names of roles, and of objects that others refer to.
+#[must_use]
+pub fn path_segment(text: &str) -> Option<String> {
+    match text {
+        "." | ".." => Some(format!("may not be '{text}'")),
+        _ => {
+            let found = ['/', '%'].iter().filter(|c| text.contains(**c));
+            let found: Vec<String> = found.map(|c| format!("may not contain '{c}'")).collect();
+            (!found.is_empty()).then(|| found.join("; "))
+        }
+    }
+}

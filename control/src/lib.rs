@@ -23,6 +23,7 @@ extern crate self as windlass_control;
 #[doc(hidden)]
 pub mod fuzzing;
 
+mod bootstrap_secret;
 mod control_plane;
 mod event_ttl;
 mod fan_out;

@@ -278,6 +278,8 @@ fn is_omitted(schema: &Schema, presence: Presence, value: &Value, compared: bool
     let kind = &schema.resolved().kind;
     let empty = match value {
         Value::Null => true,
+        // Somebody else's object, of which Go keeps the text: an empty one is not nothing.
+        _ if matches!(kind, Kind::Json | Kind::RawExtension) => return false,
         Value::Array(items) => return items.is_empty() && (compared || presence == Presence::Value),
         Value::Object(fields) if matches!(kind, Kind::Map(_)) => {
             return fields.is_empty() && (compared || presence == Presence::Value);

@@ -148,6 +148,13 @@ impl Check {
     }
 
     fn fields(&mut self, schema: &Schema, fields: &Map<String, Value>, within: &Within<'_>) {
+        if schema.embedded_resource && !self.path.as_str().is_empty() {
+            let other = |name: &&str| fields.get(*name).is_some_and(|value| !value.is_string());
+            if let Some(name) = ["apiVersion", "kind"].into_iter().find(|name| other(name)) {
+                let (field, value) = (self.path.field(name), &fields[name]);
+                self.problems.wrong.push(format!("{field}: Invalid value: {value}: must be a string"));
+            }
+        }
         for (key, value) in fields {
             match schema.field(key) {
                 Some(field) => {

@@ -40,7 +40,8 @@ pub(super) fn matches_kind(schema: &Schema, value: &Value) -> bool {
 
 /// A point in time, in UTC, as RFC 3339 has it and Go's parser reads it: with seconds, a capital `T` and `Z`, and a colon in
 /// the offset; the fraction of a second may follow a comma.
-pub(super) fn time(text: &str) -> Option<DateTime> {
+#[must_use]
+pub fn time(text: &str) -> Option<DateTime> {
     let number = |from: usize, to: usize| -> Option<i16> {
         let digits = text.get(from..to)?;
         digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?

@@ -1,15 +1,20 @@
 //! The resource that a CustomResourceDefinition defines. Pure.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use windlass_apimachinery::selectors::SelectableField;
 
-use super::columns;
+use super::{columns, scale};
 use crate::{
     apiserver::{
         Strategy,
         subresource::{ScalePaths, Subresource, keep_metadata, status_keeps_metadata},
         types::{Conversion, Definition, Generation, Name, Resource, TypeSchema, VersionSpec, compare_versions},
-        validation::names::{is_standard_finalizer, qualified_problems},
+        validation::{
+            errors::Errors,
+            names::{is_standard_finalizer, qualified_problems},
+        },
     },
     kinds::{apiextensions::custom_resource_definition::storage_version, shared::conditions, types},
 };
@@ -42,7 +47,13 @@ pub(super) fn resource_of(definition: &Value) -> Definition {
     let spec = &definition["spec"];
     let accepted = &definition["status"]["acceptedNames"];
     let group = text(spec, "group");
-    let mut resource = Resource::new(group.clone(), text(accepted, "plural"), text(accepted, "kind"), CustomResource);
+    let versions_of = spec["versions"].as_array().into_iter().flatten();
+    let scales = versions_of.filter_map(|version| {
+        let api_version = format!("{group}/{}", version["name"].as_str().unwrap_or(""));
+        Some((api_version, scale_paths(&version["subresources"]["scale"])?))
+    });
+    let strategy = CustomResource { scales: scales.collect() };
+    let mut resource = Resource::new(group.clone(), text(accepted, "plural"), text(accepted, "kind"), strategy);
     resource.list_kind = text(accepted, "listKind");
     resource.singular = text(accepted, "singular");
     resource.short_names = names(accepted, "shortNames");
@@ -87,16 +98,17 @@ fn subresources(subresources: &Value) -> Vec<Subresource> {
     if subresources["status"].is_object() {
         all.push(Subresource::status());
     }
-    let scale = &subresources["scale"];
-    if scale.is_object() {
-        let path = |field: &str| scale[field].as_str().unwrap_or("").to_owned();
-        all.push(Subresource::scale(ScalePaths {
-            spec_replicas: path("specReplicasPath"),
-            status_replicas: path("statusReplicasPath"),
-            selector: Some(path("labelSelectorPath")).filter(|path| !path.is_empty()),
-        }));
-    }
+    all.extend(scale_paths(&subresources["scale"]).map(Subresource::scale));
     all
+}
+
+fn scale_paths(scale: &Value) -> Option<ScalePaths> {
+    let path = |field: &str| scale[field].as_str().unwrap_or("").to_owned();
+    scale.is_object().then(|| ScalePaths {
+        spec_replicas: path("specReplicasPath"),
+        status_replicas: path("statusReplicasPath"),
+        selector: Some(path("labelSelectorPath")).filter(|path| !path.is_empty()),
+    })
 }
 
 /// The warning of a deprecated version: its own text, or which newer version to use.
@@ -121,7 +133,16 @@ fn deprecation(group: &str, kind: &str, version: &Value, served: &[&Value]) -> O
 
 /// The strategy of custom resources: upstream's defaults, whatever their names are.
 #[derive(Debug)]
-struct CustomResource;
+struct CustomResource {
+    /// Where each version has what its Scale shows, by its `apiVersion`.
+    scales: BTreeMap<String, ScalePaths>,
+}
+
+impl CustomResource {
+    fn scale(&self, object: &Value) -> Option<&ScalePaths> {
+        self.scales.get(object["apiVersion"].as_str()?)
+    }
+}
 
 impl Strategy for CustomResource {
     /// Through `/status` nothing of the metadata changes but the owners.
@@ -131,6 +152,19 @@ impl Strategy for CustomResource {
 
     fn reset_fields(&self, subresource: &str) -> Option<&'static [&'static str]> {
         status_keeps_metadata(subresource)
+    }
+
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        if let Some(paths) = self.scale(object) {
+            scale::replicas(object, &paths.spec_replicas, errors);
+            scale::of_status(object, paths, errors);
+        }
+    }
+
+    fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {
+        if let Some(paths) = self.scale(new) {
+            scale::of_status(new, paths, errors);
+        }
     }
 
     /// A finalizer without a domain may be another controller's.

@@ -8,6 +8,7 @@ mod cleanup;
 mod columns;
 mod definition;
 mod naming;
+mod scale;
 mod watch;
 
 #[cfg(test)]

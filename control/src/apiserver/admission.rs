@@ -4,6 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
+use axum::http::Method;
 use serde_json::Value;
 
 use super::{audit::Audit, error::ApiError, target::Target, user::User, warnings::Warnings};
@@ -29,6 +30,8 @@ pub struct AdmissionAttributes<'a> {
     pub user: &'a User,
     /// What is done.
     pub operation: Operation,
+    /// The method of the request: a change may be an update or a patch.
+    pub method: &'a Method,
     /// Resource, namespace, name and subresource.
     pub target: &'a Target,
     /// The stored object; of a subresource its parent.

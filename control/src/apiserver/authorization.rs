@@ -182,7 +182,7 @@ impl Authorizer for PrivilegedGroups {
 }
 
 /// The error of a request that is not authorized, as upstream's.
-pub(super) fn forbidden(user: &User, attributes: &Attributes<'_>, why: &str) -> ApiError {
+pub(crate) fn forbidden(user: &User, attributes: &Attributes<'_>, why: &str) -> ApiError {
     let Attributes { verb, group, resource, subresource, namespace, name, .. } = *attributes;
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
     if !attributes.is_resource {

@@ -15,7 +15,7 @@ use super::{
     metadata,
     request_info::{FieldValidation, RequestOptions},
     types::{Gvk, TypeSchema, Version},
-    validation::Cause,
+    validation::{Cause, Errors},
     warnings::Warnings,
 };
 use crate::schema::{self, ContentType, Decoded, Duplicates};
@@ -75,6 +75,9 @@ impl PatchBody {
             for field in ["kind", "apiVersion"] {
                 value.as_object_mut().and_then(|fields| fields.remove(field));
             }
+        }
+        if !schema.is_built_in() {
+            other_type(gvk, &value, true)?;
         }
         metadata::set_type_meta(gvk, &mut value).map_err(|why| self.unfit(&why))?;
         let problems = schema.check(&value);
@@ -154,6 +157,9 @@ impl ApiRequest {
         if !value.is_object() {
             return Err(unrecognized("it is no JSON object".to_owned()));
         }
+        if !schema.is_built_in() {
+            other_type(gvk, &value, false)?;
+        }
         metadata::set_type_meta(gvk, &mut value).map_err(ApiError::bad_request)?;
         self.audit.request_object(&value);
         let problems = schema.check(&value);
@@ -221,6 +227,26 @@ impl StrictProblems {
             FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
         }
     }
+}
+
+/// Refuses a custom object of another kind, as upstream's validation does; and if it was `patched`, of another version.
+fn other_type(gvk: &Gvk, value: &Value, patched: bool) -> Result<(), ApiError> {
+    let mut errors = Errors::default();
+    let mut other = |field: &str, wanted: &str| {
+        let given = value[field].as_str().filter(|given| !given.is_empty() && *given != wanted);
+        if let Some(given) = given {
+            errors.invalid_text(field, given, &format!("must be {wanted}"));
+        }
+    };
+    other("kind", &gvk.kind);
+    if patched {
+        other("apiVersion", &gvk.api_version());
+    }
+    if errors.0.is_empty() {
+        return Ok(());
+    }
+    let name = value["metadata"]["name"].as_str().unwrap_or("");
+    Err(ApiError::invalid_of_kind(&gvk.group, &gvk.kind, name, &errors.0))
 }
 
 fn cannot_be_handled(gvk: &Gvk, why: &str) -> ApiError {

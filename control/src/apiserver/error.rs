@@ -30,6 +30,11 @@ pub struct ApiError {
 const OVERLOAD: &str = "The server has received too many requests and has asked us to try again later";
 
 impl ApiError {
+    /// What is told.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
     }
@@ -227,10 +232,15 @@ impl ApiError {
     }
 
     pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
-        let error = Self::of_fields(&resource.group_kind(), name, errors);
+        Self::invalid_of_kind(&resource.group, &resource.kind, name, errors)
+    }
+
+    /// The same, by its group and kind.
+    pub(crate) fn invalid_of_kind(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
+        let group_kind = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let error = Self::of_fields(&group_kind, name, errors);
         let causes = error.details["causes"].clone();
-        let details = json!({"name": name, "group": resource.group, "kind": resource.kind, "causes": causes});
-        Self { details, ..error }
+        Self { details: json!({"name": name, "group": group, "kind": kind, "causes": causes}), ..error }
     }
 
     /// An update without a resource version, where one is required. Upstream names the resource here, not the kind.

@@ -74,6 +74,7 @@ pub use audit::{Audit, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage,
 pub(crate) use authentication::protocol_token;
 pub use authentication::{AuditNote, Authenticated, Refused, Remarks, TokenAuthenticator};
 pub(crate) use authentication::{CREDENTIAL_ID, protocols_without_token};
+pub(crate) use authorization::forbidden;
 pub use authorization::{
     Attributes, Authorizer, Authorizers, Decision, NonResourceRule, PrivilegedGroups, ResourceRule, Rules,
 };

@@ -105,6 +105,7 @@ impl Mutation<'_> {
         AdmissionAttributes {
             user: &request.user,
             operation: self.operation,
+            method: &request.method,
             target: self.target,
             old,
             dry_run: self.dry_run,
@@ -396,8 +397,8 @@ impl ApiRequest {
         mut object: Value,
         old: Option<&Value>,
     ) -> Result<Value, ApiError> {
-        let (user, warnings, audit) = (&self.user, &self.warnings, &self.audit);
-        let attributes = AdmissionAttributes { user, operation, target, old, dry_run, warnings, audit };
+        let (user, method, warnings, audit) = (&self.user, &self.method, &self.warnings, &self.audit);
+        let attributes = AdmissionAttributes { user, operation, method, target, old, dry_run, warnings, audit };
         self.api.admission().admit(&attributes, &mut object).await?;
         self.api.admission().validate(&attributes, &object).await?;
         Ok(object)

@@ -58,7 +58,8 @@ impl ApiRequest {
             metadata::check_name(target, &wanted)?;
             check_preconditions(target, &wanted, old)?;
             let count = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
-            if count < 0 {
+            // A custom resource says what is wrong with its own field.
+            if count < 0 && target.version.spec.schema.is_built_in() {
                 let error = FieldError {
                     field: "spec.replicas".to_owned(),
                     cause: Cause::Invalid,

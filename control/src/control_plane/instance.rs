@@ -14,7 +14,7 @@ use crate::{
     pki::MASTERS_GROUP,
     plugin::{
         admission::{self, AdmissionConfiguration},
-        authenticator::{ServiceAccountTokens, TokenUses},
+        authenticator::{BootstrapTokens, ServiceAccountTokens, TokenUses},
         authorizer::{NodeAuthorizer, RbacAuthorizer},
     },
     service_account_tokens::{CONFIGURATION_PATH, KEY_SET_PATH, TokenIssuer},
@@ -30,7 +30,7 @@ pub(crate) struct ApiConfig {
     pub(crate) node_ports: RangeInclusive<u16>,
     /// Maximum lifetime of service account tokens, in seconds.
     pub(crate) max_token_seconds: Option<i64>,
-    /// Authenticators of tokens beside that of service accounts, which is asked last.
+    /// Authenticators of tokens, which are asked before those of service accounts and of nodes that join.
     pub(crate) token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     /// Records requests.
     pub(crate) audit: Option<Arc<dyn AuditSink>>,
@@ -100,12 +100,20 @@ impl Instance {
             let uses = Arc::clone(&token_uses);
             Arc::new(ServiceAccountTokens { store: store.clone(), tokens, uses }) as Arc<dyn TokenAuthenticator>
         }));
+        token_authenticators.push(Arc::new(BootstrapTokens { store: store.clone() }));
+        let definitions = kinds::definitions(&environment);
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
             scale: types::built_in("autoscaling/v1", "Scale"),
-            definitions: kinds::definitions(&environment),
-            admission: admission::plugins(store, &authorizers, &policy, &config.admission),
+            admission: admission::plugins(
+                store,
+                &authorizers,
+                &policy,
+                &config.admission,
+                admission::plurals(&definitions),
+            ),
+            definitions,
             authorizers,
             token_authenticators,
             audit: config.audit.clone(),

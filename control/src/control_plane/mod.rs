@@ -271,7 +271,8 @@ impl ControlPlane {
             let (tls, router, reserved) = (self.server_tls.clone(), self.router(), self.reserved.clone());
             serve::serve_tls("apiserver", listener, tls, router, reserved, shutdown.clone())
         });
-        tokio::join!(futures::future::join_all(servers), streams);
+        let counting = metrics::follow(&self.api, &self.store, &shutdown);
+        tokio::join!(futures::future::join_all(servers), streams, counting);
         Ok(())
     }
 

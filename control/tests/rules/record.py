@@ -125,12 +125,27 @@ connection = http.client.HTTPSConnection(url.hostname, url.port, context=context
 trace = open(os.environ["FIELD_TRACE"], "a+")
 
 
-def ask(method, path, body=None, kind="application/json", accept="application/json"):
+def ask(method, path, body=None, kind="application/json", accept="application/json", who="", token=""):
+    """An answer. `who` is whom the request acts as: a name, and then groups, and what else is known of him as KEY=VALUE."""
     global connection
     sent = body if body is None or isinstance(body, str) else json.dumps(body)
+    if token:
+        # Without the certificate, which would come first.
+        other = http.client.HTTPSConnection(url.hostname, url.port, context=ssl._create_unverified_context(), timeout=60)
+        other.request(method, path, sent, {"Content-Type": kind, "Accept": accept, "Authorization": f"Bearer {token}"})
+        answer = other.getresponse()
+        return answer.status, json.loads(answer.read()), []
+    headers = [("Content-Type", kind), ("Accept", accept)]
+    for at, part in enumerate(who.split(",") if who else []):
+        key, value = part.split("=") if "=" in part else (None, part)
+        name = f"Extra-{urllib.parse.quote(key, safe='')}" if key else "Group" if at else "User"
+        headers.append((f"Impersonate-{name}", value))
     for again in (True, False):
         try:
-            connection.request(method, path, sent, {"Content-Type": kind, "Accept": accept})
+            connection.putrequest(method, path)
+            for header in headers + [("Content-Length", str(len((sent or "").encode())))]:
+                connection.putheader(*header)
+            connection.endheaders((sent or "").encode())
             answer = connection.getresponse()
             text = answer.read()
             break
@@ -146,12 +161,14 @@ def ask(method, path, body=None, kind="application/json", accept="application/js
 
 
 def watched(method, path, body=None):
-    """An answer, and the places of the errors that it tells. A method may be followed by the type of a patch, or by that
-    which a GET accepts."""
+    """An answer, and the places of the errors that it tells. The method may be followed by the type of a patch, by that which a
+    GET accepts, by whom the request acts as: `PUT as jane`, or by the token that it has: `GET with TOKEN`."""
     trace.seek(0, 2)
+    method, _, token = method.partition(" with ")
+    method, _, who = method.partition(" as ")
     method, _, media = method.partition(" ")
     kind = "application/json" if method != "PATCH" else media or "application/merge-patch+json"
-    code, answer, warned = ask(method, path, body, kind, media if media and method == "GET" else "application/json")
+    code, answer, warned = ask(method, path, body, kind, media if media and method == "GET" else "application/json", who, token)
     causes = (answer.get("details") or {}).get("causes") or []
     told = {(c.get("field"), c.get("reason")) for c in causes}
     at = set()
@@ -302,16 +319,16 @@ given_now = ("", [])
 
 
 def give(given):
-    """Makes the objects that a request needs, deletes those without a body, and removes those of the request before."""
+    """Makes the objects that a request needs, or deletes one for which there is `null`, and removes those of the request before."""
     global given_now
     if given_now[0] == given:
         return True
     for one in reversed(given_now[1]):
         delete(one)
     given_now = (given, [])
-    for path, made in written(given):
-        if made is None:
-            ask("DELETE", path)
+    for path, made, *method in written(given):
+        if made is None or method:
+            ask(*(method or ["DELETE"]), path, made)
             continue
         one = f"{path}/{made['metadata']['name']}"
         delete(one)
@@ -335,7 +352,14 @@ def give(given):
 
 
 def requests(given, method, path, body):
-    return watched(method, path, expanded(body) if body else None) if give(given) else None
+    if not give(given):
+        return None
+    if " as " in method or " with " in method:
+        # Rights and references are known a moment later.
+        time.sleep(1)
+    # {uid:PATH} stands for the uid of an object.
+    body = re.sub(r"\{uid:([^}]*)\}", lambda m: ask("GET", m[1])[1]["metadata"]["uid"], body)
+    return watched(method, path, expanded(body) if body else None)
 
 
 def request_warnings(*row):

@@ -48,7 +48,9 @@ impl Token {
         &self.id
     }
 
-    pub(super) fn secret(&self) -> &str {
+    /// The secret part; never to be logged.
+    #[must_use]
+    pub fn secret(&self) -> &str {
         &self.secret
     }
 

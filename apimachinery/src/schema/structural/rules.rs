@@ -1,18 +1,22 @@
 //! The rules for an `openAPIV3Schema`, with upstream's messages. Works on its JSON, whose fields were checked by its type.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::{invariants, read::is_true};
 use crate::{
     MAX_DEPTH,
     field::{Errors, FieldError, Path},
+    schema::Schema,
 };
 
-/// Validates the `openAPIV3Schema` at `path`. `status` is whether the version has a status subresource.
+/// Validates the `openAPIV3Schema` at `path`. `status` is whether the version has a status subresource, `object_meta` the type
+/// of metadata.
 ///
 /// CEL rules are checked for their form, but are not compiled.
 #[must_use]
-pub fn validate(schema: &Value, path: &str, status: bool) -> Vec<FieldError> {
+pub fn validate(schema: &Value, path: &str, status: bool, object_meta: &Arc<Schema>) -> Vec<FieldError> {
     let mut rules = Rules { path: Path::new(path), errors: Errors::default(), depth: 0, in_metadata: false };
     if status {
         rules.status_root(schema);
@@ -23,7 +27,7 @@ pub fn validate(schema: &Value, path: &str, status: bool) -> Vec<FieldError> {
     let why = unsupported(schema, 0);
     if why.is_none() {
         let structural = invariants::check(schema, path);
-        let found = if structural.is_empty() { super::defaults::check(schema, path) } else { structural };
+        let found = if structural.is_empty() { super::defaults::check(schema, path, object_meta) } else { structural };
         rules.errors.0.extend(found);
     }
     rules.node(schema, true);

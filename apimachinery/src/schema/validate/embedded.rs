@@ -45,7 +45,7 @@ fn walk(schema: &Schema, value: &Value, path: &mut Path, root: bool, errors: &mu
     }
 }
 
-fn check_one(value: &Value, path: &Path) -> Errors {
+pub(super) fn check_one(value: &Value, path: &Path) -> Errors {
     let mut errors = Errors::default();
     let of = match &value["metadata"] {
         Value::Null | Value::Object(_) => None,
@@ -86,6 +86,9 @@ fn check_one(value: &Value, path: &Path) -> Errors {
     }
     let metadata = path.field("metadata");
     let field = |name: &str| format!("{metadata}.{name}");
+    if let Some(name) = value["metadata"]["name"].as_str() {
+        errors.unless(field("name"), name, names::path_segment(name));
+    }
     for (key, value) in value["metadata"]["labels"].as_object().into_iter().flatten() {
         errors.unless(field("labels"), key, names::qualified(key));
         let value = value.as_str().unwrap_or_default();
@@ -93,6 +96,9 @@ fn check_one(value: &Value, path: &Path) -> Errors {
     }
     for key in value["metadata"]["annotations"].as_object().into_iter().flatten().map(|(key, _)| key) {
         errors.unless(field("annotations"), key, names::qualified(&key.to_lowercase()));
+    }
+    for name in value["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        errors.unless(field("finalizers"), name, names::qualified(name));
     }
     errors
 }

@@ -40,6 +40,17 @@ pub(super) fn check(schema: &Schema, value: &Value, path: &mut Path, errors: &mu
                 Some(ListType::Map(_)) => Some(items.iter().map(|item| keys(schema, item)).collect()),
                 _ => None,
             };
+            let is_other = |item: &Value| !item.is_object() && !item.is_null();
+            let is_map = matches!(schema.list_type, Some(ListType::Map(_)));
+            let other = items.iter().position(is_other).filter(|_| is_map);
+            if let Some(at) = other {
+                let before = path.enter_item(at);
+                let detail =
+                    format!("Invalid value: {}: must be an object for an array of list-type map", quoted(&items[at]));
+                errors.push(FieldError { field: path.to_string(), cause: Cause::Invalid, detail });
+                path.leave(before);
+            }
+            let identities = identities.filter(|_| other.is_none());
             for (at, identity) in repeated(&identities.unwrap_or_default()) {
                 let before = path.enter_item(at);
                 let detail = format!("Duplicate value: {}", quoted(identity));

@@ -49,6 +49,11 @@ pub(super) fn embedded_problems(schema: &Schema, value: &Value) -> Vec<FieldErro
     errors
 }
 
+/// The errors of one embedded object, which begins at the root.
+pub(super) fn problems_of_one(value: &Value) -> Vec<FieldError> {
+    embedded::check_one(value, &Path::default()).0
+}
+
 /// The errors of values alone, without those of embedded objects and of sets and maps.
 pub(super) fn values(schema: &Schema, value: &Value, old: Option<&Value>, path: &mut Path) -> Vec<FieldError> {
     let mut walk = Walk { path: std::mem::take(path), found: Found::default(), depth: 0 };

@@ -123,6 +123,23 @@ pub(crate) async fn send(
         .extension(user.clone())
         .body(Body::from(body.to_owned()))
         .unwrap();
+    answer(api, request).await
+}
+
+/// The same for a client that has a token.
+pub(crate) async fn send_with(api: &Api, token: &str, method: &str, path: &str, body: &str) -> Reply {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::ACCEPT, "application/json")
+        .header(header::AUTHORIZATION, format!("Bearer {token}"))
+        .body(Body::from(body.to_owned()))
+        .unwrap();
+    answer(api, request).await
+}
+
+async fn answer(api: &Api, request: Request<Body>) -> Reply {
     let response = api.router().oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
@@ -133,9 +150,13 @@ pub(crate) async fn send(
 }
 
 pub(crate) async fn call(api: &Api, method: &str, path: &str, body: Value) -> Reply {
+    call_as(api, &User::internal("test"), method, path, body).await
+}
+
+pub(crate) async fn call_as(api: &Api, user: &User, method: &str, path: &str, body: Value) -> Reply {
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let text = if body.is_null() { String::new() } else { body.to_string() };
-    send(api, &User::internal("test"), method, path, kind, "application/json", &text).await
+    send(api, user, method, path, kind, "application/json", &text).await
 }
 
 pub(crate) async fn with_namespace() -> Api {

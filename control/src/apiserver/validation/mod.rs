@@ -62,10 +62,20 @@ pub(crate) fn validate_writer(version: &Version, new: &Value, old: Option<&Value
 pub(crate) fn validate_status(version: &Version, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::validate_update(version, new, old, &mut errors);
-    errors.0.extend(version.spec.schema.validate(new, Some(old)));
     let schema = &version.spec.schema;
+    let found = schema.validate(new, Some(old)).into_iter();
+    errors.0.extend(found.map(|error| if schema.is_built_in() { error } else { of_status(error) }));
     version.strategy.validate_status(&schema.canonical(new), &schema.canonical(old), &mut errors);
     errors.0
+}
+
+/// Upstream validates the status of a custom resource by itself: what is told of its values begins there.
+fn of_status(mut error: FieldError) -> FieldError {
+    if let Some(inside) = error.field.strip_prefix("status") {
+        let inside = inside.strip_prefix('.').unwrap_or(inside);
+        error.detail = error.detail.replace(&format!("{} in body", error.field), &format!("{inside} in body"));
+    }
+    error
 }
 
 /// Validates a change through a subresource that reaches one part.

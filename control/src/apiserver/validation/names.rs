@@ -7,7 +7,7 @@ use windlass_kit::net::{Cidr, parse_ip};
 
 use super::errors::Errors;
 pub(crate) use windlass_apimachinery::names::{
-    dns1035_label, label, label_value, qualified, qualified_problems, subdomain,
+    dns1035_label, label, label_value, path_segment, qualified, qualified_problems, subdomain,
 };
 
 const KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
@@ -176,18 +176,6 @@ pub(crate) fn annotations(map: &Value, field: &str, errors: &mut Errors) {
     }
     if total > MAX_ANNOTATIONS_BYTES {
         errors.too_long(field, MAX_ANNOTATIONS_BYTES);
-    }
-}
-
-/// What stands between the slashes of a path: names of roles, and of objects that others refer to.
-pub(crate) fn path_segment(text: &str) -> Option<String> {
-    match text {
-        "." | ".." => Some(format!("may not be '{text}'")),
-        _ => {
-            let found = ['/', '%'].iter().filter(|c| text.contains(**c));
-            let found: Vec<String> = found.map(|c| format!("may not contain '{c}'")).collect();
-            (!found.is_empty()).then(|| found.join("; "))
-        }
     }
 }
 

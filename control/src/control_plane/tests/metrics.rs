@@ -1,7 +1,10 @@
 //! The pages of metrics, beside those of upstream.
 
 use http::Request;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use windlass_tests::metrics_table::differences;
@@ -42,16 +45,28 @@ async fn the_api_serves_what_dashboards_and_alerts_ask_for() {
     // The controller that makes it does not run here.
     let _ = accounts.create(&PostParams::default(), &account).await;
     pods.create(&PostParams::default(), &pod).await.unwrap();
+    let services: KubeApi<APIService> = KubeApi::all(client.clone());
+    let local: APIService = serde_json::from_value(json!({"metadata": {"name": "v1.x.example"}, "spec": {
+        "group": "x.example", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 10}}))
+    .unwrap();
+    services.create(&PostParams::default(), &local).await.unwrap();
+    let aggregated = json!({"spec": {"insecureSkipTLSVerify": true, "service": {"namespace": "n", "name": "s"}}});
+    services.patch("v1.x.example", &PatchParams::default(), &Patch::Merge(aggregated)).await.unwrap();
+    let unavailable =
+        "aggregator_unavailable_apiservice_total{name=\"v1.x.example\",reason=\"FailedDiscoveryCheck\"} 1";
     let mut text = String::new();
     for _ in 0..500 {
         text = page(&client, "/metrics").await;
-        if text.contains("scheduler_pod_scheduling_sli_duration_seconds_count{attempts=\"1\"}") {
+        let scheduled = "scheduler_pod_scheduling_sli_duration_seconds_count{attempts=\"1\"}";
+        if text.contains(scheduled) && text.contains(unavailable) {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     assert_eq!(differences("api", &text, &["apiserver_request_terminations_total"]), [""; 0], "{text}");
     assert!(text.contains("aggregator_unavailable_apiservice{name=\"v1.apps\"} 0"), "{text}");
+    assert!(text.contains("aggregator_unavailable_apiservice{name=\"v1.x.example\"} 1"), "{text}");
+    assert!(text.contains(unavailable), "{text}");
     let slis = page(&client, "/metrics/slis").await;
     assert_eq!(differences("api/slis", &slis, &[]), [""; 0], "{slis}");
     assert!(slis.contains("kubernetes_healthcheck{name=\"store\",type=\"readyz\"} 1"), "{slis}");

@@ -4,8 +4,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, api::DeleteParams};
 
-use super::secret::{Life, is_token, life};
-use crate::controllers::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_version};
+use crate::{
+    bootstrap_secret::{Life, is_token, life},
+    controllers::runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error, same_version},
+};
 
 pub(crate) struct BootstrapTokenCleaner {
     client: Client,

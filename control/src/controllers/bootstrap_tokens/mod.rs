@@ -2,11 +2,7 @@
 //! expired ones are removed (`cleaner`). Upstream's `pkg/controller/bootstrap`.
 
 mod cleaner;
-mod secret;
 mod signer;
 
 pub(crate) use cleaner::BootstrapTokenCleaner;
 pub(crate) use signer::BootstrapSigner;
-
-/// The namespace of the secrets with tokens.
-const NAMESPACE: &str = "kube-system";

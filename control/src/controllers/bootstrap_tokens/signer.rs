@@ -13,8 +13,10 @@ use kube::{
 use serde_json::{Map, Value, json};
 use windlass_kit::bootstrap::{SIGNATURE_PREFIX, Token, sign};
 
-use super::secret::{is_token, signing_token};
-use crate::controllers::runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error};
+use crate::{
+    bootstrap_secret::{is_token, signing_token},
+    controllers::runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error},
+};
 
 const MAP_NAMESPACE: &str = "kube-public";
 const MAP: &str = "cluster-info";

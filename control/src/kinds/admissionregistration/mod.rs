@@ -2,6 +2,7 @@
 //! compiles them.
 
 pub(crate) mod bindings;
+mod json_path;
 pub(crate) mod policies;
 mod rules;
 pub(crate) mod webhooks;

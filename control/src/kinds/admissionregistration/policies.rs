@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::{child, set_pointer};
 
-use super::rules;
+use super::{json_path, rules};
 use crate::{
     apiserver::{
         Strategy,
@@ -131,6 +131,10 @@ impl Strategy for Policy {
             for field in ["warning", "fieldRef"].map(|field| warning.at(field)) {
                 if field.text().trim().is_empty() {
                     field.required("", errors);
+                } else if field.path.ends_with(".fieldRef") {
+                    let path = field.text().trim();
+                    let problem = json_path::problem(path).map(|why| format!("invalid JSONPath: {why}"));
+                    errors.unless(field.path.as_str(), path, problem);
                 }
             }
         }
@@ -231,8 +235,6 @@ fn validations(spec: &Field<'_>, errors: &mut Errors) {
             message.invalid("must be non-empty if specified", errors);
         } else if trimmed.contains('\n') {
             message.invalid("must not contain line breaks", errors);
-        } else if expression.text().trim().contains('\n') && trimmed.is_empty() {
-            message.required("message must be specified if expression contains line breaks", errors);
         }
         each.at("reason").optional_one_of(&["Forbidden", "Invalid", "RequestEntityTooLarge"], errors);
     }
@@ -245,8 +247,12 @@ fn audit_annotations(annotations: &Field<'_>, policy: &str, errors: &mut Errors)
     let mut seen = BTreeSet::new();
     for each in annotations.items() {
         let (key, value) = (each.at("key"), each.at("valueExpression"));
-        let whole = format!("{policy}/{}", key.text());
-        errors.unless(key.path.as_str(), &whole, names::qualified(&whole));
+        if policy.is_empty() {
+            key.invalid("requires metadata.name be non-empty", errors);
+        } else {
+            let whole = format!("{policy}/{}", key.text());
+            errors.unless(key.path.as_str(), &whole, names::qualified(&whole));
+        }
         let trimmed = value.text().trim();
         if trimmed.is_empty() {
             value.required("valueExpression is not specified", errors);

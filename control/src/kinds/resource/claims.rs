@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::child;
 
-use super::devices;
+use super::{allocation, devices};
 use crate::{
     apiserver::{
         Strategy,
@@ -15,6 +15,7 @@ use crate::{
         shared::{
             field::{Field, immutable},
             tables::{AGE, column, named},
+            template_metadata,
         },
         types,
     },
@@ -73,6 +74,7 @@ impl Strategy for Claim {
 
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {
         keep_metadata(object, old);
+        allocation::drop_deallocated(object, old);
     }
 
     fn reset_fields(&self, subresource: &str) -> Option<&'static [&'static str]> {
@@ -88,14 +90,7 @@ impl Strategy for Claim {
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
-        let (now, before) = (Field::root(new).at("status"), Field::root(old).at("status"));
-        let allocation = now.at("allocation");
-        if allocation.is_set() && before.at("allocation").is_set() {
-            allocation.unchanged(&before.at("allocation"), errors);
-        }
-        if !now.at("reservedFor").is_empty() && !allocation.is_set() {
-            now.at("reservedFor").forbidden("may not be specified when `allocated` is not set", errors);
-        }
+        allocation::validate_status(&Field::root(new), &Field::root(old), errors);
     }
 }
 
@@ -107,8 +102,10 @@ impl Strategy for ClaimTemplate {
         devices::default_claim(child(child(object, "spec"), "spec"));
     }
 
-    fn validate_create(&self, object: &Value, errors: &mut Errors) {
-        devices::validate_claim(&Field::root(object).below("spec.spec"), errors);
+    fn validate(&self, object: &Value, errors: &mut Errors) {
+        let spec = Field::root(object).at("spec");
+        template_metadata::validate(&spec.at("metadata"), errors);
+        devices::validate_claim(&spec.at("spec"), errors);
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

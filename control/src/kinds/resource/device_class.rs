@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::devices;
+use super::{devices, lists};
 use crate::{
     apiserver::{
         Strategy,
@@ -12,6 +12,7 @@ use crate::{
     kinds::{
         shared::{
             field::Field,
+            resource_names::is_extended,
             tables::{AGE, named},
         },
         types,
@@ -33,11 +34,16 @@ pub(crate) fn definition() -> Definition {
 struct DeviceClass;
 
 impl Strategy for DeviceClass {
-    fn validate(&self, object: &Value, errors: &mut Errors) {
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         devices::validate_selectors(&spec.at("selectors"), errors);
-        for config in spec.at("config").items() {
-            devices::validate_config(&config, errors);
+        let stored = old.is_some_and(|old| old["spec"]["config"] == *spec.at("config").value);
+        lists::slice(&spec.at("config"), devices::MAX_CONFIGS, errors, |config, errors| {
+            devices::validate_config(config, stored, errors);
+        });
+        let extended = spec.at("extendedResourceName");
+        if extended.is_set() && !is_extended(extended.text()) {
+            extended.invalid("must be a valid extended resource name", errors);
         }
     }
 }

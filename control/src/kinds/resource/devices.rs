@@ -1,10 +1,14 @@
 //! What a claim requests, and how devices are selected and configured. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use windlass_kit::objects::pod_defaults::{items, set, unless_zero};
 
+use super::{
+    lists::{self, by, itself},
+    names::{driver, fully_qualified},
+};
 use crate::{
     apiserver::validation::{
         errors::{Cause, Errors},
@@ -14,16 +18,18 @@ use crate::{
 };
 
 /// Upstream's limits.
-const MAX_REQUESTS: usize = 32;
+pub(super) const MAX_REQUESTS: usize = 32;
+pub(super) const MAX_CONFIGS: usize = 32;
 const MAX_SELECTORS: usize = 32;
 const MAX_CONSTRAINTS: usize = 32;
-const MAX_CONFIGS: usize = 32;
 const MAX_SUBREQUESTS: usize = 8;
 const MAX_EXPRESSION_BYTES: usize = 10 * 1024;
-const MAX_DRIVER_BYTES: usize = 63;
+const MAX_PARAMETERS_BYTES: usize = 10 * 1024;
 const ONE_OF_CONSTRAINT: &str =
     "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
 const ONE_OF_REQUEST: &str = "exactly one of `exactly` or `firstAvailable` is required";
+const REFERENCE: &str =
+    "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
 /// Sets the defaults of the requests of a claim's spec.
 pub(super) fn default_claim(spec: &mut Map<String, Value>) {
@@ -44,55 +50,76 @@ fn default_request(request: &mut Map<String, Value>) {
     items(request, "tolerations").for_each(|toleration| set(toleration, "operator", json!("Equal")));
 }
 
-/// Validates the spec of a claim.
-pub(super) fn validate_claim(spec: &Field<'_>, errors: &mut Errors) {
-    let devices = spec.at("devices");
-    let requests = devices.at("requests");
-    requests.max_items(MAX_REQUESTS, errors);
-    let mut known = BTreeSet::new();
-    for request in requests.items() {
-        validate_request(&request, &mut known, errors);
+/// The names of a claim's requests, each with those of its subrequests.
+#[derive(Debug)]
+pub(super) struct RequestNames<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
+
+impl<'a> RequestNames<'a> {
+    /// The names in the spec of a claim.
+    pub(super) fn of(spec: &Field<'a>) -> Self {
+        let requests = spec.below("devices.requests");
+        let subrequests =
+            |request: &Field<'a>| request.at("firstAvailable").items().map(|each| each.at("name").text()).collect();
+        Self(requests.items().map(|request| (request.at("name").text(), subrequests(&request))).collect())
     }
-    let constraints = devices.at("constraints");
-    constraints.max_items(MAX_CONSTRAINTS, errors);
-    for constraint in constraints.items() {
-        references(&constraint.at("requests"), &known, errors);
-        for field in ["matchAttribute", "distinctAttribute"].map(|field| constraint.at(field)) {
-            if field.is_set() {
-                qualified(&field, errors);
-            }
+
+    fn has(&self, request: &str, subrequest: Option<&str>) -> bool {
+        self.0.get(request).is_some_and(|known| subrequest.is_none_or(|subrequest| known.contains(subrequest)))
+    }
+
+    /// Validates a reference to a request.
+    pub(super) fn validate_reference(&self, reference: &Field<'_>, errors: &mut Errors) {
+        let segments: Vec<&str> = reference.text().split('/').collect();
+        let known = match segments[..] {
+            [request] => self.has(request, None),
+            [request, subrequest] => self.has(request, Some(subrequest)),
+            _ => return reference.invalid(REFERENCE, errors),
+        };
+        for segment in segments {
+            errors.unless(reference.path.as_str(), segment, names::label(segment));
         }
-        if !constraint.at("matchAttribute").is_set() && !constraint.at("distinctAttribute").is_set() {
-            constraint.required(ONE_OF_CONSTRAINT, errors);
+        if !known {
+            reference.invalid(REFERENCE, errors);
         }
     }
-    let configs = devices.at("config");
-    configs.max_items(MAX_CONFIGS, errors);
-    for config in configs.items() {
-        references(&config.at("requests"), &known, errors);
-        validate_config(&config, errors);
+
+    /// Validates a list of references.
+    pub(super) fn validate_references(&self, requests: &Field<'_>, errors: &mut Errors) {
+        lists::set(requests, MAX_REQUESTS, itself, errors, |reference, errors| {
+            self.validate_reference(reference, errors)
+        });
     }
 }
 
-fn validate_request(request: &Field<'_>, known: &mut BTreeSet<String>, errors: &mut Errors) {
-    let name = request.at("name");
-    name.fits(names::label, errors);
-    if !known.insert(name.text().to_owned()) {
-        errors.duplicate(request.path.as_str(), name.value);
-    }
+/// Validates the spec of a claim.
+pub(super) fn validate_claim(spec: &Field<'_>, errors: &mut Errors) {
+    let devices = spec.at("devices");
+    let known = RequestNames::of(spec);
+    lists::set(&devices.at("requests"), MAX_REQUESTS, by("name"), errors, validate_request);
+    lists::slice(&devices.at("constraints"), MAX_CONSTRAINTS, errors, |constraint, errors| {
+        known.validate_references(&constraint.at("requests"), errors);
+        let (same, distinct) = (constraint.at("matchAttribute"), constraint.at("distinctAttribute"));
+        match [same, distinct].into_iter().find(Field::is_set) {
+            Some(attribute) => fully_qualified(&attribute, errors),
+            None => constraint.required(ONE_OF_CONSTRAINT, errors),
+        }
+    });
+    lists::slice(&devices.at("config"), MAX_CONFIGS, errors, |config, errors| {
+        known.validate_references(&config.at("requests"), errors);
+        validate_config(config, false, errors);
+    });
+}
+
+fn validate_request(request: &Field<'_>, errors: &mut Errors) {
+    request.at("name").fits(names::label, errors);
     let (exactly, first) = (request.at("exactly"), request.at("firstAvailable"));
     match (exactly.is_set(), !first.is_empty()) {
         (true, false) => validate_amount(&exactly, errors),
         (false, true) => {
-            first.max_items(MAX_SUBREQUESTS, errors);
-            for each in first.items() {
-                let own = each.at("name");
-                own.fits(names::label, errors);
-                if !known.insert(format!("{}/{}", name.text(), own.text())) {
-                    errors.duplicate(each.path.as_str(), own.value);
-                }
-                validate_amount(&each, errors);
-            }
+            lists::set(&first, MAX_SUBREQUESTS, by("name"), errors, |each, errors| {
+                each.at("name").fits(names::label, errors);
+                validate_amount(each, errors);
+            });
         }
         (true, true) => {
             let why = format!("{ONE_OF_REQUEST}, but multiple fields are set");
@@ -110,9 +137,10 @@ fn validate_amount(request: &Field<'_>, errors: &mut Errors) {
     let number = count.number().unwrap_or(0);
     match mode.text() {
         "All" if number != 0 => count.invalid("must not be specified when allocationMode is 'All'", errors),
-        "All" => {}
-        "ExactCount" if number <= 0 => count.invalid("must be greater than zero", errors),
-        "ExactCount" => {}
+        "ExactCount" if number <= 0 => {
+            errors.invalid(count.path.as_str(), &json!(number), "must be greater than zero");
+        }
+        "All" | "ExactCount" => {}
         _ => mode.one_of(&["All", "ExactCount"], errors),
     }
     for toleration in request.at("tolerations").items() {
@@ -138,65 +166,36 @@ fn validate_toleration(toleration: &Field<'_>, errors: &mut Errors) {
 
 /// Validates selectors of devices. Expressions are checked for being there.
 pub(super) fn validate_selectors(selectors: &Field<'_>, errors: &mut Errors) {
-    selectors.max_items(MAX_SELECTORS, errors);
-    for selector in selectors.items() {
+    lists::slice(selectors, MAX_SELECTORS, errors, |selector, errors| {
         let cel = selector.at("cel");
         if !cel.is_set() {
-            cel.required("", errors);
-            continue;
+            return cel.required("", errors);
         }
         let expression = cel.at("expression");
         if expression.text().is_empty() {
             expression.required("", errors);
         }
         expression.max_bytes(MAX_EXPRESSION_BYTES, errors);
-    }
+    });
 }
 
-/// Validates how devices are configured.
-pub(super) fn validate_config(config: &Field<'_>, errors: &mut Errors) {
+/// Validates how devices are configured; parameters that are `stored` already may be of any length.
+pub(super) fn validate_config(config: &Field<'_>, stored: bool, errors: &mut Errors) {
     let opaque = config.at("opaque");
     if !opaque.is_set() {
         return opaque.required("", errors);
     }
     driver(&opaque.at("driver"), errors);
-    let parameters = opaque.at("parameters");
-    if !parameters.is_set() {
-        parameters.required("", errors);
-    } else if !parameters.value.is_object() {
-        errors.invalid_text(parameters.path.as_str(), "<value omitted>", "must be a valid JSON object");
-    }
+    validate_raw(&opaque.at("parameters"), if stored { usize::MAX } else { MAX_PARAMETERS_BYTES }, errors);
 }
 
-/// Validates the name of a driver.
-pub(super) fn driver(name: &Field<'_>, errors: &mut Errors) {
-    if name.text().is_empty() {
-        return name.required("", errors);
-    }
-    name.max_bytes(MAX_DRIVER_BYTES, errors);
-    // Upper case is only warned of.
-    errors.unless(name.path.as_str(), name.text(), names::subdomain(&name.text().to_lowercase()));
-}
-
-/// Validates the name of an attribute, with its domain.
-fn qualified(name: &Field<'_>, errors: &mut Errors) {
-    match name.text().split_once('/') {
-        None => name.invalid("a fully qualified name must be a domain and a name separated by a slash", errors),
-        Some((domain, _)) => errors.unless(name.path.as_str(), domain, names::subdomain(domain)),
-    }
-}
-
-fn references(requests: &Field<'_>, known: &BTreeSet<String>, errors: &mut Errors) {
-    let mut seen = BTreeSet::new();
-    for request in requests.items() {
-        if !known.contains(request.text()) {
-            request.invalid(
-                "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
-                errors,
-            );
-        }
-        if !seen.insert(request.text()) {
-            request.duplicate(errors);
-        }
+/// Validates an object of somebody else's.
+pub(super) fn validate_raw(object: &Field<'_>, max_bytes: usize, errors: &mut Errors) {
+    if !object.is_set() {
+        object.required("", errors);
+    } else if object.value.to_string().len() > max_bytes {
+        errors.too_long(object.path.as_str(), max_bytes);
+    } else if !object.value.is_object() {
+        errors.invalid_text(object.path.as_str(), "<value omitted>", "must be a valid JSON object");
     }
 }

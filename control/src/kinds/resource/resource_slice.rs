@@ -1,23 +1,22 @@
 //! ResourceSlice; the time of a taint is taken from the clock.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Map, Value, json};
 use windlass_apimachinery::selectors::SelectableField;
 use windlass_kit::objects::pod_defaults::{child, items, set};
 
-use super::devices;
+use super::{device, lists, names};
 use crate::{
     apiserver::{
         Strategy,
         generate::now,
         types::{Definition, Generation, Resource, VersionSpec},
-        validation::{errors::Errors, names},
+        validation::{errors::Errors, names::subdomain},
     },
     kinds::{
         shared::{
             cells::text,
             field::{Field, immutable},
+            node_selector,
             tables::{AGE, column, named},
         },
         types,
@@ -25,9 +24,9 @@ use crate::{
 };
 
 const MAX_DEVICES: usize = 128;
-const MAX_POOL_BYTES: usize = 253;
-/// How a slice may say where its devices are.
-const PLACES: [&str; 4] = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
+/// Where a device has taints or uses counters.
+const MAX_ADVANCED_DEVICES: usize = 64;
+const MAX_COUNTER_SETS: usize = 8;
 
 /// The resource.
 pub(crate) fn definition() -> Definition {
@@ -73,65 +72,102 @@ impl Strategy for ResourceSlice {
         }
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        let spec = Field::root(object).at("spec");
-        devices::driver(&spec.at("driver"), errors);
-        validate_pool(&spec.at("pool"), errors);
-        validate_place(&spec, errors);
-        if spec.at("nodeName").is_set() {
-            spec.at("nodeName").named(names::subdomain, errors);
-        }
-        let all = spec.at("devices");
-        all.max_items(MAX_DEVICES, errors);
-        let mut seen = BTreeSet::new();
-        for device in all.items() {
-            let name = device.at("name");
-            name.fits(names::label, errors);
-            if !seen.insert(name.text()) {
-                errors.duplicate(device.path.as_str(), name.value);
-            }
-        }
+    fn prepare_for_create(&self, object: &mut Value) {
+        drop_disabled(object, None);
     }
 
-    fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
-        immutable(new, old, &["spec.nodeName", "spec.driver", "spec.pool.name"], errors);
+    fn prepare_for_update(&self, object: &mut Value, old: &Value) {
+        drop_disabled(object, Some(old));
+    }
+
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+        let spec = Field::root(object).at("spec");
+        names::driver(&spec.at("driver"), errors);
+        validate_pool(&spec.at("pool"), errors);
+        if let Some(old) = old {
+            immutable(object, old, &["spec.pool.name", "spec.driver", "spec.nodeName"], errors);
+        }
+        validate_place(&spec, errors);
+        let (devices, counters) = (spec.at("devices"), spec.at("sharedCounters"));
+        if devices.is_set() && counters.is_set() {
+            errors.invalid_text(spec.path.as_str(), "", "only one of `sharedCounters` or `devices` is allowed");
+        }
+        let per_device = *spec.at("perDeviceNodeSelection").value == true;
+        let is_advanced =
+            |device: Field<'_>| ["taints", "consumesCounters"].iter().any(|field| !device.at(field).is_empty());
+        let max = if devices.items().any(is_advanced) { MAX_ADVANCED_DEVICES } else { MAX_DEVICES };
+        lists::set(&devices, max, lists::by("name"), errors, |device, errors| {
+            let known = old.and_then(|old| old["spec"]["devices"].as_array());
+            let before = known.and_then(|known| known.iter().find(|known| known["name"] == *device.at("name").value));
+            device::validate(device, before, per_device, errors);
+        });
+        lists::set(&counters, MAX_COUNTER_SETS, lists::by("name"), errors, |set, errors| {
+            names::counter_set(&set.at("name"), errors);
+            device::validate_counters(&set.at("counters"), errors);
+        });
+    }
+}
+
+/// Drops fields whose gates are off upstream (`DRAListTypeAttributes`, `DRANodeAllocatableResources`), unless the stored slice
+/// has them.
+fn drop_disabled(slice: &mut Value, old: Option<&Value>) {
+    const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
+    const MAPPINGS: &str = "nodeAllocatableResourceMappings";
+    let devices = || old.into_iter().filter_map(|old| old["spec"]["devices"].as_array()).flatten();
+    let attributes = |device: &'_ Value| {
+        device["attributes"]
+            .as_object()
+            .is_some_and(|all| all.values().any(|one| LISTS.iter().any(|list| !one[*list].is_null())))
+    };
+    let (has_lists, has_mappings) = (devices().any(attributes), devices().any(|device| !device[MAPPINGS].is_null()));
+    for device in slice["spec"]["devices"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        if !has_mappings {
+            device.remove(MAPPINGS);
+        }
+        let attributes = device.get_mut("attributes").and_then(Value::as_object_mut);
+        for attribute in attributes.into_iter().flatten().filter_map(|(_, one)| one.as_object_mut()) {
+            attribute.retain(|field, _| has_lists || !LISTS.contains(&field.as_str()));
+        }
     }
 }
 
 /// Refuses a slice that does not say in exactly one way where its devices are.
 fn validate_place(spec: &Field<'_>, errors: &mut Errors) {
-    let set = |name: &&&str| !matches!(spec.at(name).value, Value::Null | Value::Bool(false));
-    let quoted = |names: Vec<&&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    let given: Vec<&&str> = PLACES.iter().filter(set).collect();
-    let why = format!("exactly one of {} is required", quoted(PLACES.iter().collect()));
-    match given.len() {
-        1 => {}
-        0 => spec.required(&why, errors),
-        _ => {
-            let shown = format!("{{{}}}", quoted(given));
-            errors.invalid_text(spec.path.as_str(), &shown, &format!("{why}, but multiple fields are set"));
+    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+    let (name, selector) = (spec.at("nodeName"), spec.at("nodeSelector"));
+    let mut given = Vec::new();
+    if name.is_set() && name.is_empty() {
+        name.invalid("must be either unset or set to a non-empty string", errors);
+    } else if name.is_set() {
+        given.push("`nodeName`");
+        name.fits(subdomain, errors);
+    }
+    if selector.is_set() {
+        given.push("`nodeSelector`");
+        node_selector::validate(&selector, errors);
+        let terms = selector.at("nodeSelectorTerms");
+        if terms.len() != 1 {
+            terms.invalid("must have exactly one node selector term", errors);
         }
     }
+    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {
+        match spec.at(field).value {
+            Value::Bool(true) => given.push(shown),
+            Value::Bool(false) => spec.at(field).invalid("must be either unset or set to true", errors),
+            _ => {}
+        }
+    }
+    device::one_place(spec, &given, ONE, &format!("{ONE}, but multiple fields are set"), errors);
 }
 
 fn validate_pool(pool: &Field<'_>, errors: &mut Errors) {
-    let name = pool.at("name");
-    if name.text().is_empty() {
-        name.required("", errors);
-    } else {
-        name.max_bytes(MAX_POOL_BYTES, errors);
-        for part in name.text().split('/') {
-            errors.unless(name.path.as_str(), part, names::subdomain(part));
-        }
+    names::pool(&pool.at("name"), errors);
+    let (count, generation) = (pool.at("resourceSliceCount"), pool.at("generation"));
+    let slices = count.number().unwrap_or(0);
+    if slices <= 0 {
+        errors.invalid(count.path, &json!(slices), "must be greater than zero");
     }
-    if pool.at("resourceSliceCount").number().unwrap_or(0) <= 0 {
-        errors.invalid(
-            pool.at("resourceSliceCount").path,
-            &json!(pool.at("resourceSliceCount").number().unwrap_or(0)),
-            "must be greater than zero",
-        );
-    }
-    if pool.at("generation").number().is_some_and(|generation| generation < 0) {
-        pool.at("generation").invalid("must be greater than or equal to zero", errors);
+    if generation.number().is_some_and(|generation| generation < 0) {
+        generation.invalid("must be greater than or equal to zero", errors);
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod resource_names;
 pub(crate) mod reviews;
 pub(crate) mod selector;
 pub(crate) mod tables;
+pub(crate) mod template_metadata;
 pub(crate) mod tolerance;
 pub(crate) mod volume_claims;
 pub(crate) mod volume_sources;

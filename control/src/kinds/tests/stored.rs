@@ -13,11 +13,12 @@ use crate::{
     apiserver::{
         User,
         tests::{
-            Reply, api_with, call, send,
+            Reply, api_with, call, send, send_with,
             templates::{collection, name_of},
             with_namespace,
         },
     },
+    control_plane::instance::Instance,
     service_account_tokens::TokenIssuer,
 };
 
@@ -25,9 +26,11 @@ use crate::{
 /// pointers (`-` for nothing), and the errors of fields. Recorded from kube-apiserver 1.36.
 static CHANGES: LazyLock<String> = LazyLock::new(|| table("stored_changes"));
 
-/// Objects that are there, each with its path, and without a body those that are deleted; method, with the type of a patch or
-/// of the answer if it is another one, path and body of a request, of which nothing is kept; the code, and the errors of
-/// fields or else the message. Recorded from kube-apiserver 1.36.
+/// Objects that are there, each with its path and, where it is changed, the method; `null` where it is deleted; method, path
+/// and body of a request, of which nothing is kept; the code, and the errors of fields or else the message. The method may
+/// end in the type of a patch or of the answer: `PATCH application/apply-patch+yaml`, in whom the request acts as:
+/// `PUT as NAME,GROUP,KEY=VALUE`, or in its token: `GET with TOKEN`. `{uid:PATH}` in a body is the uid of an object. Recorded
+/// from kube-apiserver 1.36.
 static REQUESTS: LazyLock<String> = LazyLock::new(|| table("requests"));
 
 /// Requests as in [`REQUESTS`], with the warnings of their answers.
@@ -61,6 +64,39 @@ async fn objects_in_any_state_change_as_upstream_allows() {
     assert!(wrong.is_empty(), "{} of {rows} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// A body with the uid in place of what stands for one.
+async fn with_uid(api: &Instance, body: &str) -> String {
+    let Some((before, (path, after))) =
+        body.split_once("{uid:").and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    else {
+        return body.to_owned();
+    };
+    let found = call(api, "GET", path, Value::Null).await;
+    assert_eq!(found.code, 200, "{path}: {}", found.body);
+    format!("{before}{}{after}", found.body["metadata"]["uid"].as_str().unwrap())
+}
+
+/// A user by the columns of a row.
+fn user(columns: &str) -> User {
+    let mut user = User::default();
+    for part in columns.split(',') {
+        match part.split_once('=') {
+            Some((key, value)) => drop(user.extra.insert(key.to_owned(), vec![value.to_owned()])),
+            None if user.name.is_empty() => part.clone_into(&mut user.name),
+            None => user.groups.push(part.to_owned()),
+        }
+    }
+    user
+}
+
+/// An answer; the method may be followed by the type of a patch, or by that which a GET accepts.
+async fn asked(api: &Instance, user: &User, method: &str, path: &str, body: &str) -> Reply {
+    let (method, media) = method.split_once(' ').unwrap_or((method, ""));
+    let media = |at: &str, usual| if method == at && !media.is_empty() { media } else { usual };
+    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    send(api, user, method, path, media("PATCH", kind), media("GET", "application/json"), body).await
+}
+
 /// What the API says to each request of a table.
 async fn answers(table: &str) -> Vec<(Vec<&str>, Reply)> {
     let mut by_given: BTreeMap<&str, Vec<Vec<&str>>> = BTreeMap::new();
@@ -72,14 +108,17 @@ async fn answers(table: &str) -> Vec<(Vec<&str>, Reply)> {
     for (given, requests) in by_given {
         let tokens = TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
         let api = api_with(Some(tokens), Some(24 * 60 * 60));
-        call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+        for name in ["n", "kube-system"] {
+            call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": name}})).await;
+        }
+        call(&api, "POST", "/api/v1/namespaces/n/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
         let given = written(given);
         let defines = |one: &&Value| one[0].as_str().is_some_and(|path| path.ends_with("customresourcedefinitions"));
         let (definitions, others): (Vec<&Value>, Vec<&Value>) = given.as_array().unwrap().iter().partition(defines);
         let mut served = None;
         for (all, is_first) in [(&definitions, true), (&others, false)] {
             for one in all {
-                let method = if one[1].is_null() { "DELETE" } else { "POST" };
+                let method = one[2].as_str().unwrap_or(if one[1].is_null() { "DELETE" } else { "POST" });
                 let made = call(&api, method, one[0].as_str().unwrap(), one[1].clone()).await;
                 assert!(matches!(made.code, 200..=202), "{one}: {}", made.body);
             }
@@ -88,11 +127,12 @@ async fn answers(table: &str) -> Vec<(Vec<&str>, Reply)> {
             }
         }
         for row in requests {
-            let (method, media) = row[1].split_once(' ').unwrap_or((row[1], ""));
-            let media = |at: &str, usual| if method == at && !media.is_empty() { media } else { usual };
-            let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
-            let (kind, accept) = (media("PATCH", kind), media("GET", "application/json"));
-            let answer = send(&api, &User::internal("test"), method, row[2], kind, accept, &repeats(row[3])).await;
+            let body = repeats(&with_uid(&api, row[3]).await);
+            let answer = match (row[1].split_once(" as "), row[1].split_once(" with ")) {
+                (_, Some((method, token))) => send_with(&api, token, method, row[2], &body).await,
+                (Some((method, who)), _) => asked(&api, &user(who), method, row[2], &body).await,
+                _ => asked(&api, &User::internal("test"), row[1], row[2], &body).await,
+            };
             told.push((row, answer));
         }
         drop(served);

@@ -7,6 +7,7 @@ mod claim_resize;
 mod configuration;
 mod default_ingress_class;
 mod default_tolerations;
+mod device_claims;
 mod limit_ranger;
 mod mountable_secrets;
 mod namespace_lifecycle;
@@ -15,6 +16,7 @@ mod node_restriction;
 mod pod_resize;
 mod pod_security;
 mod pod_topology_labels;
+mod policy_parameters;
 mod priority;
 mod rbac_escalation;
 mod resource_quota;
@@ -32,6 +34,7 @@ use crate::{
 };
 
 pub(crate) use configuration::{AdmissionConfiguration, AdmissionError};
+pub(crate) use policy_parameters::{Plurals, plurals};
 
 /// The plugins, in upstream's order.
 pub(crate) fn plugins(
@@ -39,6 +42,7 @@ pub(crate) fn plugins(
     authorizers: &Authorizers,
     policy: &Arc<SyncedPolicy>,
     configuration: &AdmissionConfiguration,
+    plurals: Plurals,
 ) -> Vec<Arc<dyn AdmissionPlugin>> {
     let mut plugins: Vec<Arc<dyn AdmissionPlugin>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
@@ -54,11 +58,17 @@ pub(crate) fn plugins(
         Arc::new(runtime_class::RuntimeClass::new(store)),
     ];
     plugins.extend(certificates::plugins(authorizers));
-    plugins.extend::<[Arc<dyn AdmissionPlugin>; 6]>([
+    plugins.extend::<[Arc<dyn AdmissionPlugin>; 8]>([
         Arc::new(default_ingress_class::DefaultIngressClass { store: store.clone() }),
         Arc::new(pod_topology_labels::PodTopologyLabels { store: store.clone() }),
         Arc::new(node_declared_features::NodeDeclaredFeatureValidator { store: store.clone() }),
         Arc::new(pod_resize::PodResizeValidator { store: store.clone() }),
+        Arc::new(device_claims::DeviceClaimRights { store: store.clone(), authorizers: authorizers.clone() }),
+        Arc::new(policy_parameters::PolicyParameters {
+            store: store.clone(),
+            authorizers: authorizers.clone(),
+            plurals: Arc::new(plurals),
+        }),
         Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
         // The last one: nothing that is counted is refused afterwards.
         Arc::new(resource_quota::ResourceQuota::new(store)),

@@ -47,6 +47,12 @@ pub(super) fn validate(object: &Value, errors: &mut Errors) {
     } else {
         errors.one_of("spec.scope", &spec["scope"], &["Cluster", "Namespaced"]);
     }
+    let mut schemas =
+        spec["versions"].as_array().into_iter().flatten().map(|version| &version["schema"]["openAPIV3Schema"]);
+    if spec["preserveUnknownFields"] == true && schemas.any(has_defaults) {
+        let why = "must be false in order to use defaults in the schema";
+        errors.invalid("spec.preserveUnknownFields", &spec["preserveUnknownFields"], why);
+    }
     let agreed = Agreed::of(spec);
     versions::validate(spec, &agreed, errors);
     validate_names(own, errors);
@@ -62,6 +68,22 @@ pub(super) fn validate(object: &Value, errors: &mut Errors) {
         let why =
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
         errors.invalid("spec.preserveUnknownFields", &spec["preserveUnknownFields"], why);
+    }
+}
+
+/// Whether a schema has a default anywhere. What was decoded is not deep.
+fn has_defaults(schema: &Value) -> bool {
+    match schema {
+        Value::Object(fields) => fields.iter().any(|(key, value)| match key.as_str() {
+            "default" => !value.is_null(),
+            "properties" | "patternProperties" | "definitions" => {
+                value.as_object().is_some_and(|all| all.values().any(has_defaults))
+            }
+            "enum" | "example" => false,
+            _ => has_defaults(value),
+        }),
+        Value::Array(all) => all.iter().any(has_defaults),
+        _ => false,
     }
 }
 

@@ -6,10 +6,13 @@ use serde_json::{Value, json};
 use windlass_apimachinery::schema::structural;
 
 use super::selectable;
-use crate::apiserver::validation::{
-    Cause,
-    errors::{Errors, list, text},
-    names,
+use crate::{
+    apiserver::validation::{
+        Cause,
+        errors::{Errors, list, text},
+        names,
+    },
+    kinds::types,
 };
 
 /// What all versions agree in, or null: upstream's internal form has it at the top of the spec alone.
@@ -64,7 +67,12 @@ pub(super) fn validate(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
         // Upstream looks for the status among what the version does not share.
         let has_status = version["subresources"]["status"].is_object();
         if schema.is_object() {
-            errors.0.extend(structural::validate(schema, &format!("{here}.schema.openAPIV3Schema"), has_status));
+            errors.0.extend(structural::validate(
+                schema,
+                &format!("{here}.schema.openAPIV3Schema"),
+                has_status,
+                &types::schema("meta/v1.ObjectMeta"),
+            ));
         }
         validate_scale(&subresources["scale"], &format!("{here}.subresources.scale"), errors);
         validate_columns(own("additionalPrinterColumns", agreed.columns), &here, errors);
@@ -91,7 +99,12 @@ pub(super) fn validate_agreed(spec: &Value, agreed: &Agreed<'_>, errors: &mut Er
     let schema = &agreed.schema["openAPIV3Schema"];
     if schema.is_object() {
         let has_status = list(spec, "versions").any(|(_, version)| version["subresources"]["status"].is_object());
-        errors.0.extend(structural::validate(schema, "spec.validation.openAPIV3Schema", has_status));
+        errors.0.extend(structural::validate(
+            schema,
+            "spec.validation.openAPIV3Schema",
+            has_status,
+            &types::schema("meta/v1.ObjectMeta"),
+        ));
     }
     validate_scale(&agreed.subresources["scale"], "spec.subresources.scale", errors);
     validate_columns(agreed.columns, "spec", errors);

@@ -11,7 +11,7 @@ use crate::{
     apiserver::validation::{errors::Errors, names},
     kinds::shared::{
         field::Field,
-        volume_claims,
+        template_metadata, volume_claims,
         volume_sources::{
             azure_disk, csi_driver, fibre_channel, flex_volume, flocker, host_path, is_iscsi_name, quobyte, within,
         },
@@ -23,23 +23,6 @@ use super::{
     container::pull_policy,
     leniency::{Broken, Leniency},
 };
-
-/// What the metadata of a claim's template may not have, in upstream's order, and as upstream writes it.
-const OWN_METADATA: [(&str, &str); 13] = [
-    ("name", "name"),
-    ("generateName", "generateName"),
-    ("namespace", "namespace"),
-    ("selfLink", "selfLink"),
-    ("uid", "uID"),
-    ("resourceVersion", "resourceVersion"),
-    ("generation", "generation"),
-    ("creationTimestamp", "creationTimestamp"),
-    ("deletionTimestamp", "deletionTimestamp"),
-    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
-    ("ownerReferences", "ownerReferences"),
-    ("finalizers", "finalizers"),
-    ("managedFields", "managedFields"),
-];
 
 /// A kind of volume.
 struct Kind {
@@ -244,17 +227,7 @@ fn claim_template(template: &Field<'_>, errors: &mut Errors) {
     if !template.is_set() {
         return template.required("", errors);
     }
-    let metadata = template.at("metadata");
-    let (annotations, labels) = (metadata.at("annotations"), metadata.at("labels"));
-    names::annotations(annotations.value, &annotations.path, errors);
-    names::labels(labels.value, &labels.path, errors);
-    for (name, shown) in OWN_METADATA {
-        let value = metadata.at(name).value;
-        let is_unset = value.is_null() || *value == "" || (name == "generation" && *value == 0);
-        if !is_unset {
-            errors.forbidden(format!("{}.{shown}", metadata.path), "cannot be set");
-        }
-    }
+    template_metadata::validate(&template.at("metadata"), errors);
     volume_claims::validate_spec(&template.at("spec"), errors);
 }
 

@@ -1,25 +1,33 @@
-//! The secret with a token (upstream: `k8s.io/cluster-bootstrap`). Pure.
+//! The secret with a token by which nodes join (upstream: `k8s.io/cluster-bootstrap`): what signs with it and who removes it
+//! (controllers), and whom it lets in (authenticator), read it here. Pure.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{Timestamp, tz::TimeZone};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
+use ring::digest::{SHA256, digest};
+use windlass_apimachinery::schema::time;
 use windlass_kit::bootstrap::Token;
 
-use super::NAMESPACE;
 use crate::service_account_tokens::BOOTSTRAP_SECRET_TYPE;
 
+/// The namespace of the secrets with tokens.
+pub(crate) const NAMESPACE: &str = "kube-system";
 const PREFIX: &str = "bootstrap-token-";
+/// The group of all users with a token.
+const GROUP: &str = "system:bootstrappers";
+/// The longest name of a group below it.
+const MAX_GROUP_BYTES: usize = 256;
 
 /// Whether it holds a token by which nodes join.
-pub(super) fn is_token(secret: &Secret) -> bool {
+pub(crate) fn is_token(secret: &Secret) -> bool {
     secret.type_.as_deref() == Some(BOOTSTRAP_SECRET_TYPE) && secret.metadata.namespace.as_deref() == Some(NAMESPACE)
 }
 
 /// How long a token is good.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(crate) enum Life {
     WithoutEnd,
     /// For so much longer.
     For(Duration),
@@ -32,19 +40,71 @@ fn data<'a>(secret: &'a Secret, key: &str) -> Option<&'a str> {
     std::str::from_utf8(&value.0).ok().filter(|text| !text.is_empty())
 }
 
-pub(super) fn life(secret: &Secret, now: Timestamp) -> Life {
+pub(crate) fn life(secret: &Secret, now: Timestamp) -> Life {
     let is_there = secret.data.as_ref().and_then(|data| data.get("expiration")).is_some_and(|end| !end.0.is_empty());
     if !is_there {
         return Life::WithoutEnd;
     }
-    let end = data(secret, "expiration").and_then(|end| end.parse::<Timestamp>().ok());
-    let left = end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+    let end = data(secret, "expiration").and_then(time).and_then(|end| end.to_zoned(TimeZone::UTC).ok());
+    let left = end.and_then(|end| Duration::try_from(end.timestamp().duration_since(now)).ok());
     left.filter(|left| !left.is_zero()).map_or(Life::Over, Life::For)
 }
 
+/// The name of the secret with the token of an id.
+pub(crate) fn name_of(id: &str) -> String {
+    format!("{PREFIX}{id}")
+}
+
+/// What an authenticated token stands for: the groups of its user.
+///
+/// # Errors
+/// Why the secret does not let the token in, in a form for the log that has no secret.
+pub(crate) fn groups_of(secret: &Secret, token: &Token, now: Timestamp) -> Result<Vec<String>, String> {
+    let is = |key: &str, wanted: &str| {
+        let given = secret.data.as_ref().and_then(|data| data.get(key));
+        // The time of a comparison of hashes tells nothing of what is compared.
+        let hash = |bytes: &[u8]| digest(&SHA256, bytes).as_ref().to_vec();
+        given.is_some_and(|given| hash(&given.0) == hash(wanted.as_bytes()))
+    };
+    if secret.metadata.deletion_timestamp.is_some() {
+        return Err("it is deleted and waits for its removal".to_owned());
+    }
+    if !is_token(secret) {
+        return Err(format!("it is not of type {BOOTSTRAP_SECRET_TYPE}"));
+    }
+    if !is("token-secret", token.secret()) || !is("token-id", token.id()) {
+        return Err("it has another token".to_owned());
+    }
+    if life(secret, now) == Life::Over {
+        return Err("it has expired".to_owned());
+    }
+    if !is("usage-bootstrap-authentication", "true") {
+        return Err("it is not marked usage-bootstrap-authentication=true".to_owned());
+    }
+    let mut groups = BTreeSet::from([GROUP.to_owned()]);
+    if let Some(more) =
+        secret.data.as_ref().and_then(|data| data.get("auth-extra-groups")).filter(|more| !more.0.is_empty())
+    {
+        for group in String::from_utf8_lossy(&more.0).split(',') {
+            if !is_bootstrap_group(group) {
+                return Err(format!("its auth-extra-groups has {group:?}, which does not begin with {GROUP}:"));
+            }
+            groups.insert(group.to_owned());
+        }
+    }
+    Ok(groups.into_iter().collect())
+}
+
+/// Whether a token may be in a group: one below the group of all tokens, as upstream's `BootstrapGroupPattern`.
+fn is_bootstrap_group(group: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b':' || b == b'-';
+    let Some(rest) = group.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix(':')) else { return false };
+    rest.len() <= MAX_GROUP_BYTES && rest.bytes().all(fine) && rest.ends_with(|c: char| c.is_ascii_alphanumeric())
+}
+
 /// The token, if it may sign and is still good.
-pub(super) fn signing_token(secret: &Secret, now: Timestamp) -> Option<Token> {
-    let id = data(secret, "token-id").filter(|id| secret.name_any() == format!("{PREFIX}{id}"))?;
+pub(crate) fn signing_token(secret: &Secret, now: Timestamp) -> Option<Token> {
+    let id = data(secret, "token-id").filter(|id| secret.name_any() == name_of(id))?;
     let may_sign = data(secret, "usage-bootstrap-signing") == Some("true") && life(secret, now) != Life::Over;
     // One of another form is none: no node could use it.
     let token = format!("{id}.{}", data(secret, "token-secret")?).parse().ok();
@@ -105,6 +165,8 @@ mod tests {
             ("2026-01-01T01:00:30+01:00", Life::For(Duration::from_secs(30))),
             ("2025-12-31T23:59:59Z", Life::Over),
             ("tomorrow", Life::Over),
+            ("2026-01-01 00:00:30Z", Life::Over),
+            ("2026-01-01T00:01Z", Life::Over),
         ] {
             assert_eq!(life(&secret("s", &json!({"expiration": end})), now), expected, "{end}");
         }
