@@ -116,7 +116,41 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::fake, *};
+
+    #[tokio::test]
+    async fn directories_are_read_when_docker_first_answers_and_when_it_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let engine = fake::scripted(dir.path(), move |_| {
+            let root = ["/first", "/second"][asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(1)];
+            fake::json(200, &format!(r#"{{"DockerRootDir":"{root}","Driver":"overlay2"}}"#))
+        });
+        let (health_tx, health) = watch::channel(Health::Unknown);
+        let (dirs_tx, mut dirs) = watch::channel(EngineDirs::default());
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(follow(engine, health, dirs_tx, shutdown.clone()));
+        let up = || Health::Up { version: "29.0.0".to_owned() };
+        for root in ["/first", "/second"] {
+            health_tx.send_replace(Health::Down { reason: "it starts".to_owned() });
+            tokio::task::yield_now().await;
+            health_tx.send_replace(up());
+            let found = dirs.wait_for(|dirs| dirs.data_root.as_deref() == Some(Path::new(root)));
+            tokio::time::timeout(Duration::from_secs(10), found).await.expect("the directories").unwrap();
+        }
+        shutdown.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn docker_counts_layers_of_any_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake::scripted(dir.path(), |line| {
+            assert!(line.contains("size=true"), "{line}");
+            fake::json(200, r#"[{"Id":"a","SizeRw":104857600},{"Id":"b","SizeRootFs":9}]"#)
+        });
+        assert_eq!(engine.layer_bytes().await.unwrap(), BTreeMap::from([("a".to_owned(), 104_857_600)]));
+    }
 
     /// As the engines of these versions answer.
     #[test]

@@ -48,6 +48,14 @@ pub(crate) fn scripted(dir: &Path, answer: impl Fn(&str) -> String + Send + 'sta
     Engine::new(&socket.to_string_lossy(), Arc::default()).expect("an engine")
 }
 
+/// An answer with this body; the connection ends with it.
+pub(crate) fn json(code: u16, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
 async fn first_line(stream: &mut UnixStream) -> String {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

@@ -242,6 +242,27 @@ mod tests {
         UnmanagedContainer::read(serde_json::from_str(json).unwrap())
     }
 
+    #[tokio::test]
+    async fn one_that_cannot_be_inspected_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake::scripted(dir.path(), |line| {
+            if line.contains("/containers/json") {
+                return fake::json(200, r#"[{"Id":"good"},{"Id":"bad"},{"Id":"gone"}]"#);
+            }
+            if line.contains("/good/") {
+                return fake::json(200, r#"{"Id":"good","Name":"/web","State":{"Pid":42}}"#);
+            }
+            let code = if line.contains("/gone/") { 404 } else { 500 };
+            fake::json(code, r#"{"message":"broken metadata"}"#)
+        });
+        let found = engine.list_unmanaged(&BTreeMap::new()).await.unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["good"]);
+        let before = read(r#"{"Id":"bad","Name":"/db","State":{"Pid":7}}"#).unwrap();
+        let known = BTreeMap::from([("bad".to_owned(), before.clone()), ("gone".to_owned(), before)]);
+        let found = engine.list_unmanaged(&known).await.unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["bad", "good"], "what was known of it holds, until it is gone");
+    }
+
     #[test]
     fn unmanaged_containers_are_read() {
         let found = read(

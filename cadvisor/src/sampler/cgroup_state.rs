@@ -85,7 +85,8 @@ impl CgroupState {
             Key::Pod(_) => CgroupRef::Pod(Arc::clone(&self.cgroup)),
         };
         let (slow, limits) = (mono_ns >= self.slow_due, mono_ns >= self.limits_due);
-        ReadJob { cgroup, files: self.files.take(), slow, limits, totals: Arc::clone(totals) }
+        let wants_layer = self.layer.is_none() && matches!(self.key, Key::Container(_));
+        ReadJob { cgroup, files: self.files.take(), slow, limits, wants_layer, totals: Arc::clone(totals) }
     }
 
     /// Applies the result of a read. A removed cgroup loses its row; one that cannot be read keeps its last, marked
@@ -96,6 +97,9 @@ impl CgroupState {
         if let Some(layer) = result.opened {
             self.layer = layer;
             self.failure_logged = false;
+        }
+        if result.layer.is_some() {
+            self.layer = result.layer;
         }
         if let (Some(files), Key::Container(_)) = (&self.files, &self.key)
             && *self.cgroup != *files.cgroup

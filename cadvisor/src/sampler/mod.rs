@@ -351,7 +351,7 @@ impl Sampler {
     fn finish_read(&mut self, slot: SlotId, result: ReadResult, mono_ns: u64) {
         let opened = result.opened.is_some();
         let pod_cgroup = result.files.as_ref().filter(|_| opened).and_then(|files| files.pod_cgroup.clone());
-        self.layers_changed |= opened || result.files.is_none();
+        self.layers_changed |= opened || result.files.is_none() || result.layer.is_some();
         // Removed meanwhile: its files close here.
         let Some(state) = self.cgroups.of(slot) else { return };
         state.finish_read(result, mono_ns);

@@ -46,6 +46,8 @@ pub(super) struct ReadJob {
     pub(super) slow: bool,
     /// Also read the limits.
     pub(super) limits: bool,
+    /// Its writable layer is not known: it may be told relative to Docker's data root, which was not known either.
+    pub(super) wants_layer: bool,
     /// The machine-wide counters, read before this job.
     pub(super) totals: Arc<Totals>,
 }
@@ -56,6 +58,8 @@ pub(super) struct ReadResult {
     pub(super) files: Option<Box<ContainerFiles>>,
     /// The writable layer, when this job opened the files.
     pub(super) opened: Option<Option<PathBuf>>,
+    /// The writable layer, when it was found later.
+    pub(super) layer: Option<PathBuf>,
     /// Boxed, since most jobs are without it.
     pub(super) slow: Option<Box<SlowStats>>,
     pub(super) limits: Option<Box<Limits>>,
@@ -73,13 +77,13 @@ pub(super) fn read(context: &ReadContext, job: ReadJob) -> ReadResult {
 }
 
 fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> ReadResult {
-    let failed = |error| ReadResult { files: None, opened: None, slow: None, limits: None, result: Err(error) };
+    let failed =
+        |error| ReadResult { files: None, opened: None, layer: None, slow: None, limits: None, result: Err(error) };
     let (mut files, opened) = match job.files {
         Some(files) => (files, None),
         None => match open(context, &job.cgroup, buffer) {
             Ok(files) => {
-                let data_root = context.engine_dirs.borrow().data_root.clone();
-                let layer = files.upper_dir(&context.root, data_root.as_deref());
+                let layer = layer_of(context, &files);
                 (Box::new(files), Some(layer))
             }
             Err(error) => return failed(error),
@@ -87,6 +91,7 @@ fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> Read
     };
     let first = opened.is_some();
     let all = job.slow || first;
+    let layer = (job.slow && job.wants_layer && !first).then(|| layer_of(context, &files)).flatten();
     // What fails here is due again at the next read, which is complete or fails as a whole.
     let limits = (job.limits || first).then(|| files.read_limits(buffer).ok().map(Box::new)).flatten();
     let slow = all.then(|| files.slow(&context.root, buffer).ok().map(Box::new)).flatten();
@@ -94,7 +99,12 @@ fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> Read
     let result = files.read(all, &job.totals, buffer, &mut sample).map(|()| sample);
     // The files of a removed cgroup are closed.
     let files = if matches!(result, Err(SourceError::Removed { .. })) { None } else { Some(files) };
-    ReadResult { files, opened, slow, limits, result }
+    ReadResult { files, opened, layer, slow, limits, result }
+}
+
+fn layer_of(context: &ReadContext, files: &ContainerFiles) -> Option<PathBuf> {
+    let data_root = context.engine_dirs.borrow().data_root.clone();
+    files.upper_dir(&context.root, data_root.as_deref())
 }
 
 fn open(context: &ReadContext, cgroup: &CgroupRef, buffer: &mut Buffer) -> Result<ContainerFiles, SourceError> {

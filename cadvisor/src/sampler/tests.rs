@@ -174,7 +174,7 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
     // The result of a read whose cgroup was removed.
     let state = sampler.cgroups.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
     let removed = SourceError::Removed { container: CONTAINER.to_owned() };
-    let result = ReadResult { files: None, opened: None, slow: None, limits: None, result: Err(removed) };
+    let result = ReadResult { files: None, opened: None, layer: None, slow: None, limits: None, result: Err(removed) };
     state.finish_read(result, 1);
     assert!(state.row.is_none() && state.files.is_none());
     sampler.housekeeping();
@@ -229,6 +229,7 @@ fn what_is_read_now_and_then_is_spread_over_the_rounds() {
                 ReadResult {
                     files: None,
                     opened: None,
+                    layer: None,
                     slow: Some(Box::default()),
                     limits: Some(Box::default()),
                     result,

@@ -113,8 +113,8 @@ impl Scraper {
         let body = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await;
         let body = body.map_err(|error| format!("the page of node {:?} broke off: {error}", name_of(node)))?;
         let page = resource_page::read(&String::from_utf8_lossy(&body.to_bytes()), asked_at);
-        if page.machine.is_none() {
-            return Err(format!("the page of node {:?} tells no usage of the machine", name_of(node)));
+        if page == ResourcePage::default() {
+            return Err(format!("the page of node {:?} tells no usage of anything", name_of(node)));
         }
         Ok(page)
     }
