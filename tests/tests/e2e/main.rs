@@ -2,7 +2,6 @@
 //! of network namespaces.
 
 mod abuse;
-mod budget;
 mod bundle;
 mod check;
 mod churn;

@@ -84,6 +84,7 @@ fn systemd_is_notified() {
     let at = manager.wait(0, "STATUS=waiting for Docker: ");
     testbed.start_docker();
     manager.wait(at, "STATUS=Ready with 0 pods");
+    assert_eq!(manager.count("READY=1"), 1, "a Ready node is no second start: {:?}", manager.lines);
     let windlass = testbed.windlass().with(&["--config", &file.to_string_lossy()]);
     let kubectl = windlass.kubectl();
     manager.wait(ready, "STATUS=Ready with 0 pods");
