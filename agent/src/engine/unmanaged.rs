@@ -255,12 +255,15 @@ mod tests {
             let code = if line.contains("/gone/") { 404 } else { 500 };
             fake::json(code, r#"{"message":"broken metadata"}"#)
         });
-        let found = engine.list_unmanaged(&BTreeMap::new()).await.unwrap();
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["good"]);
+        let mut known = BTreeMap::new();
+        assert!(engine.list_unmanaged(&mut known).await.unwrap());
+        assert_eq!(known.keys().collect::<Vec<_>>(), ["good"]);
         let before = read(r#"{"Id":"bad","Name":"/db","State":{"Pid":7}}"#).unwrap();
-        let known = BTreeMap::from([("bad".to_owned(), before.clone()), ("gone".to_owned(), before)]);
-        let found = engine.list_unmanaged(&known).await.unwrap();
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["bad", "good"], "what was known of it holds, until it is gone");
+        known.insert("bad".to_owned(), before.clone());
+        assert!(!engine.list_unmanaged(&mut known).await.unwrap());
+        assert_eq!(known.keys().collect::<Vec<_>>(), ["bad", "good"], "what was known of it holds, until it is gone");
+        assert_eq!(engine.inspect_or_keep("bad", &known).await, Some(before));
+        assert_eq!(engine.inspect_or_keep("gone", &known).await, None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! DeviceClass. Pure.
 
 use serde_json::{Value, json};
+use windlass_kit::objects::resource_names::is_extended;
 
 use super::{devices, lists};
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
     kinds::{
         shared::{
             field::Field,
-            resource_names::is_extended,
             tables::{AGE, named},
         },
         types,
