@@ -1,19 +1,48 @@
-//! An idle node makes no writes and uses hardly any CPU.
+//! An idle node writes nothing, asks the API for nothing, and has few connections to it.
 
-use std::time::Duration;
+use std::{fmt::Write as _, fs, time::Duration};
 
-use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
+use serde_json::json;
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
-use crate::{WEB, shell_pod};
+use crate::{WEB, shared_dir::condition, shell_pod};
 
 /// Long enough for a loop to show, short enough for a test.
 const WINDOW: Duration = Duration::from_secs(4);
+/// Longer than any loop that looks at the node's state.
+const LONG_WINDOW: Duration = Duration::from_secs(15);
+/// kubelet's default of `maxPods`.
+const PODS: usize = 110;
+const MAX_CONNECTIONS: usize = 4;
 
-/// Write requests, without the renewals of leases.
+/// Requests that the API has logged, without the renewals of leases.
+fn requests(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter(|line| line.contains("handled request") && !line.contains("/leases/"))
+}
+
+/// Write requests.
 fn writes(log: &str) -> Vec<&str> {
-    let writing =
-        |line: &str| ["POST", "PUT", "PATCH", "DELETE"].iter().any(|m| line.contains(&format!("method={m} ")));
-    log.lines().filter(|l| writing(l) && !l.contains("/leases/")).collect()
+    let verbs = ["create", "update", "patch", "delete", "deletecollection"].map(|verb| format!("verb=\"{verb}\""));
+    requests(log).filter(|line| verbs.iter().any(|verb| line.contains(verb))).collect()
+}
+
+/// Requests of the node.
+fn requests_of_node(log: &str) -> Vec<&str> {
+    requests(log).filter(|line| line.contains("user=\"system:node:node\"")).collect()
+}
+
+/// No more such requests are logged in a while.
+#[track_caller]
+fn settles(what: &str, window: Duration, of: fn(&str) -> Vec<&str>, mut log: impl FnMut() -> String) {
+    eventually(DEFAULT_TIMEOUT, what, || {
+        let before = of(&log()).len();
+        std::thread::sleep(window);
+        let log = log();
+        let after = of(&log);
+        anyhow::ensure!(before > 0, "nothing is logged: {log}");
+        anyhow::ensure!(after.len() == before, "{} requests, the last is {:?}", after.len() - before, after.last());
+        Ok(())
+    });
 }
 
 #[test]
@@ -24,19 +53,9 @@ fn nothing_is_written_while_nothing_changes() {
     kubectl.apply(WEB);
     kubectl.apply(&shell_pod("init-fails", "Never", "exit 1"));
     let _ = kubectl.run(&["wait", "pod", "-l", "app=web", "--for=condition=Ready", "--timeout=60s"]);
-    let mut settles = |what: &str| {
-        eventually(DEFAULT_TIMEOUT, what, || {
-            let before = writes(&windlass.daemon().log()).len();
-            std::thread::sleep(WINDOW);
-            let log = windlass.daemon().log();
-            let after = writes(&log);
-            anyhow::ensure!(after.len() == before, "{} writes, the last is {:?}", after.len() - before, after.last());
-            Ok(())
-        });
-    };
-    settles("a node that has started its pods is quiet");
+    settles("a node that has started its pods is quiet", WINDOW, writes, || windlass.daemon().log());
     let _ = kubectl.run(&["delete", "pod", "-l", "app=web"]);
-    settles("a node that has replaced its pods is quiet");
+    settles("a node that has replaced its pods is quiet", WINDOW, writes, || windlass.daemon().log());
     windlass.kill();
     windlass.up();
     let page = eventually(DEFAULT_TIMEOUT, "the node tells its metrics", || {
@@ -44,4 +63,57 @@ fn nothing_is_written_while_nothing_changes() {
     });
     assert!(page.contains("# TYPE windlass_empty_writes_total counter"), "{page}");
     assert!(!page.contains("windlass_empty_writes_total{"), "something was written in vain:\n{page}");
+}
+
+fn pods_with_a_config_map() -> String {
+    let mut text = String::new();
+    for number in 0..PODS {
+        let _ = write!(
+            text,
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: own-{number}}}\ndata: {{a: b}}\n---\napiVersion: v1\nkind: Pod\n\
+             metadata: {{name: p-{number}, labels: {{test: budget}}}}\nspec:\n  nodeName: node\n  hostNetwork: true\n  terminationGracePeriodSeconds: 1\n  \
+             containers:\n  - {{name: main, image: 'windlass/busybox:1', command: [sleep, '100000'], volumeMounts: [{{name: own, mountPath: /own}}]}}\n  \
+             volumes: [{{name: own, configMap: {{name: own-{number}}}}}]\n"
+        );
+    }
+    text
+}
+
+/// What 500 of them would cost an API server, not Ready and full.
+#[test]
+fn a_node_has_few_connections_and_asks_for_nothing_at_rest() {
+    let testbed = Testbed::new();
+    let windlass = testbed.windlass();
+    let server = windlass.api_alone();
+    let kubectl = windlass.kubectl();
+    let (pki, conf) = (testbed.dir().join("data/pki"), testbed.dir().join("cni.d"));
+    fs::create_dir_all(&conf).unwrap();
+    let mut command = windlass.command("agent");
+    command.arg("--kubeconfig").arg(pki.join("node.kubeconfig"));
+    command.arg("--tls-cert-file").arg(pki.join("kubelet.crt"));
+    command.arg("--tls-private-key-file").arg(pki.join("kubelet.key"));
+    command.args(["--network", "cni", "--cni-conf-dir"]).arg(&conf);
+    command.arg("--run-dir").arg(testbed.dir().join("agent-run"));
+    command.arg("--data-dir").arg(testbed.dir().join("agent-data"));
+    let node = Daemon::start("windlass agent", &mut command, &testbed.dir().join("agent.log")).unwrap();
+    let is = |status: &str| {
+        eventually(DEFAULT_TIMEOUT, "the node tells its state", || {
+            let ready = condition(&kubectl.json(&["node", "node"])?, "Ready");
+            anyhow::ensure!(ready["status"] == status, "{ready}; {}", node.log());
+            Ok(())
+        });
+    };
+    is("False");
+    settles("a node that is not Ready asks for nothing", LONG_WINDOW, requests_of_node, || server.log());
+    let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "cni-pods",
+        "ipam": {"type": "host-local", "dataDir": testbed.dir().join("leases"), "ranges": [[{"subnet": "10.99.0.0/24"}]]}}]});
+    fs::write(conf.join("10-pods.conflist"), list.to_string()).unwrap();
+    is("True");
+    kubectl.apply(&pods_with_a_config_map());
+    eventually(DEFAULT_TIMEOUT * 5, "all pods are Ready", || kubectl.ready_pods("test=budget", PODS));
+    settles("a full node at rest asks for nothing", LONG_WINDOW, requests_of_node, || server.log());
+    let open =
+        testbed.sh(&format!("ss -Htnp state established '( dport = :6443 )' | grep -c 'pid={},' || true", node.pid()));
+    let open: usize = open.trim().parse().unwrap();
+    assert!((1..=MAX_CONNECTIONS).contains(&open), "{open} connections");
 }

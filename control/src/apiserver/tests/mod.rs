@@ -20,6 +20,7 @@ mod quotas;
 pub(crate) mod rbac;
 mod replay;
 mod representations;
+mod requests;
 mod rights;
 mod scopes;
 mod services;
@@ -60,6 +61,8 @@ use crate::{
     store::Memory,
 };
 
+pub(crate) use requests::{Reply, call, send, send_with};
+
 pub(crate) fn api() -> Api {
     api_with(None, None)
 }
@@ -98,65 +101,6 @@ pub(crate) fn target(path: &str) -> Target {
     let options = RequestOptions::parse(&uri).unwrap();
     let info = RequestInfo::parse(&segments, &axum::http::Method::GET, &options);
     Target::resolve(&api().catalogs().current(), &info).unwrap()
-}
-
-pub(crate) struct Reply {
-    pub(crate) code: u16,
-    pub(crate) body: Value,
-    pub(crate) warnings: Vec<String>,
-}
-
-pub(crate) async fn send(
-    api: &Api,
-    user: &User,
-    method: &str,
-    path: &str,
-    kind: &str,
-    accept: &str,
-    body: &str,
-) -> Reply {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::CONTENT_TYPE, kind)
-        .header(header::ACCEPT, accept)
-        .extension(user.clone())
-        .body(Body::from(body.to_owned()))
-        .unwrap();
-    answer(api, request).await
-}
-
-/// The same for a client that has a token.
-pub(crate) async fn send_with(api: &Api, token: &str, method: &str, path: &str, body: &str) -> Reply {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::CONTENT_TYPE, "application/json")
-        .header(header::ACCEPT, "application/json")
-        .header(header::AUTHORIZATION, format!("Bearer {token}"))
-        .body(Body::from(body.to_owned()))
-        .unwrap();
-    answer(api, request).await
-}
-
-async fn answer(api: &Api, request: Request<Body>) -> Reply {
-    let response = api.router().oneshot(request).await.unwrap();
-    let (parts, body) = response.into_parts();
-    let bytes = body.collect().await.unwrap().to_bytes();
-    let warnings =
-        parts.headers.get_all("warning").iter().map(|w| String::from_utf8(w.as_bytes().to_vec()).unwrap()).collect();
-    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-    Reply { code: parts.status.as_u16(), body, warnings }
-}
-
-pub(crate) async fn call(api: &Api, method: &str, path: &str, body: Value) -> Reply {
-    call_as(api, &User::internal("test"), method, path, body).await
-}
-
-pub(crate) async fn call_as(api: &Api, user: &User, method: &str, path: &str, body: Value) -> Reply {
-    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
-    let text = if body.is_null() { String::new() } else { body.to_string() };
-    send(api, user, method, path, kind, "application/json", &text).await
 }
 
 pub(crate) async fn with_namespace() -> Api {

@@ -1,0 +1,70 @@
+//! Requests to the router and their answers.
+
+use axum::{
+    body::Body,
+    http::{Request, header},
+};
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use tower::ServiceExt as _;
+
+use super::{Api, User};
+
+pub(crate) struct Reply {
+    pub(crate) code: u16,
+    pub(crate) body: Value,
+    pub(crate) warnings: Vec<String>,
+}
+
+pub(crate) async fn send(
+    api: &Api,
+    user: &User,
+    method: &str,
+    path: &str,
+    kind: &str,
+    accept: &str,
+    body: &str,
+) -> Reply {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, kind)
+        .header(header::ACCEPT, accept)
+        .extension(user.clone())
+        .body(Body::from(body.to_owned()))
+        .unwrap();
+    answer(api, request).await
+}
+
+/// The same for a client that has a token.
+pub(crate) async fn send_with(api: &Api, token: &str, method: &str, path: &str, body: &str) -> Reply {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::ACCEPT, "application/json")
+        .header(header::AUTHORIZATION, format!("Bearer {token}"))
+        .body(Body::from(body.to_owned()))
+        .unwrap();
+    answer(api, request).await
+}
+
+async fn answer(api: &Api, request: Request<Body>) -> Reply {
+    let response = api.router().oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    let warnings =
+        parts.headers.get_all("warning").iter().map(|w| String::from_utf8(w.as_bytes().to_vec()).unwrap()).collect();
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    Reply { code: parts.status.as_u16(), body, warnings }
+}
+
+pub(crate) async fn call(api: &Api, method: &str, path: &str, body: Value) -> Reply {
+    call_as(api, &User::internal("test"), method, path, body).await
+}
+
+async fn call_as(api: &Api, user: &User, method: &str, path: &str, body: Value) -> Reply {
+    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    send(api, user, method, path, kind, "application/json", &text).await
+}
