@@ -31,7 +31,7 @@ pub use docker::RawDocker;
 pub use hanging_mount::HangingMount;
 pub use hollow_nodes::HollowNodes;
 pub use kubectl::{Kubectl, Output};
-pub use process::{Daemon, Usage, page, resident_megabytes, run, try_run};
+pub use process::{Daemon, Usage, own_megabytes, page, resident_megabytes, run, try_run};
 pub use registry::FailingRegistry;
 pub use storm::{Storm, Weather};
 pub use testbed::{NODE_IP, Testbed};

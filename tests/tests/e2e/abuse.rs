@@ -3,7 +3,7 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
-use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, Windlass, eventually, resident_megabytes};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, Windlass, eventually, own_megabytes};
 
 use crate::shell_pod;
 
@@ -195,7 +195,7 @@ fn hunger_starves_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl
         assert_eq!(kubectl.run(&["exec", "target", "--", "echo", "alive"]), "alive\n");
         let nodes = kubectl.run(&["get", "nodes", "--no-headers"]);
         assert!(nodes.contains(" Ready "), "{nodes}");
-        *most = most.max(resident_megabytes(pid).expect("it runs"));
+        *most = most.max(own_megabytes(pid).expect("it runs"));
     };
     eventually(4 * DEFAULT_TIMEOUT, "all has been tried, and others are served meanwhile", || {
         others_are_served(&mut most);
@@ -220,7 +220,7 @@ fn hunger_starves_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl
         Ok(())
     });
     client.end(Signal::SIGKILL);
-    assert!(most < 200.0, "{most} MB");
+    assert!(most < 120.0, "{most} MB");
     let log = windlass.daemon().log();
     for line in REFUSALS.iter().map(|(output, _)| *output).chain(["too many connections"]) {
         let times = log.lines().filter(|l| l.contains(line)).count();
@@ -234,7 +234,7 @@ fn hunger_starves_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl
 fn nonsense_harms_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl: &Kubectl<'_>, seed: u32) {
     let pid = windlass.daemon().pid();
     let files = || fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count();
-    let (memory, open) = (resident_megabytes(pid).expect("it runs"), files());
+    let (memory, open) = (own_megabytes(pid).expect("it runs"), files());
     let mut client = testbed.command("python3");
     client.args(["-c", NONSENSE, &seed.to_string(), &testbed.dir().join("data/pki").to_string_lossy()]);
     let mut client =
@@ -246,7 +246,7 @@ fn nonsense_harms_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl
         Ok(())
     });
     assert_eq!(kubectl.run(&["exec", "target", "--", "echo", "alive"]), "alive\n");
-    let grown = resident_megabytes(pid).expect("it runs") - memory;
+    let grown = own_megabytes(pid).expect("it runs") - memory;
     assert!(grown < 80.0, "{grown} MB more than before");
     eventually(DEFAULT_TIMEOUT, "connections are let go", || {
         anyhow::ensure!(files() < open + 60, "{} files are open, {open} were", files());
