@@ -53,7 +53,6 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("refused: a quantity that is none", "/body/message", "without Go's name of the field"),
     intended("refused: *", "/body/message", "our own words where upstream's are Go's"),
     intended("delete: an old revision", "/body/message", "revisions are our own"),
-    intended("delete: a grace that is none", "/body/message", "our own words"),
     intended("delete: nonsense", "/body/message", "our own words"),
     intended(
         "delete: *: watch of pods",

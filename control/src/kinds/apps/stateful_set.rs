@@ -193,7 +193,13 @@ fn validate_spec(object: &Value, old: Option<&Value>, with_template: bool, error
 fn with_claim_volumes(spec: &Value) -> Value {
     let mut spec = spec.clone();
     let claims = spec["volumeClaimTemplates"].as_array().into_iter().flatten();
-    let names: Vec<Value> = claims.map(|claim| claim["metadata"]["name"].clone()).collect();
+    // Of two claims with one name upstream has the last.
+    let mut names: Vec<Value> = Vec::new();
+    for name in claims.map(|claim| &claim["metadata"]["name"]) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
     let template = spec["template"]["spec"].as_object_mut();
     let volumes = template.map(|template| template.entry("volumes").or_insert_with(|| json!([])));
     if let Some(volumes) = volumes.and_then(Value::as_array_mut) {

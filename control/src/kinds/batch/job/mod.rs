@@ -117,7 +117,6 @@ impl Strategy for Job {
     }
 
     fn default(&self, object: &mut Map<String, Value>) {
-        let labels = object.get("spec").map(|spec| spec["template"]["metadata"]["labels"].clone()).unwrap_or_default();
         let spec = child(object, "spec");
         let missing = |spec: &Map<String, Value>, field: &str| spec.get(field).is_none_or(Value::is_null);
         if missing(spec, "completions") && missing(spec, "parallelism") {
@@ -132,25 +131,26 @@ impl Strategy for Job {
         set_pointer(spec, "podReplacementPolicy", json!(replacement));
         set(spec, "manualSelector", json!(false));
         default_template(spec);
-        let metadata = child(object, "metadata");
-        if metadata.get("labels").is_none_or(|l| l.as_object().is_none_or(Map::is_empty)) && labels.is_object() {
-            metadata.insert("labels".to_owned(), labels);
+        // A new Job gets them with its selector.
+        if object.get("metadata").is_some_and(|metadata| metadata["uid"].is_string()) {
+            default_labels(object);
         }
     }
 
     fn complete_create(&self, object: &mut Value) {
-        if object["spec"]["manualSelector"] == true {
-            return;
+        // Labels that a Job has from its template are one map with the template's in upstream, so that it gets those of its
+        // selector, too, but none from a template that has only those.
+        let has_labels = !is_empty(&object["spec"]["template"]["metadata"]["labels"]);
+        if object["spec"]["manualSelector"] != true {
+            generate_selector(object);
         }
-        // Labels that a Job has from its template are one map with the template's in upstream, so that it gets these, too.
-        let of_template = |object: &Value| object["spec"]["template"]["metadata"]["labels"].clone();
-        let shared = of_template(object);
-        let is_shared =
-            shared.as_object().is_some_and(|labels| !labels.is_empty()) && object["metadata"]["labels"] == shared;
-        generate_selector(object);
-        if is_shared {
-            object["metadata"]["labels"] = of_template(object);
+        if let Some(object) = object.as_object_mut().filter(|_| has_labels) {
+            default_labels(object);
         }
+    }
+
+    fn prepare_for_update(&self, object: &mut Value, _old: &Value) {
+        object.as_object_mut().map(default_labels).unwrap_or_default();
     }
 
     fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -193,6 +193,19 @@ pub(crate) fn default_template(spec: &mut Map<String, Value>) {
         }
     }
     workload::default_template(spec);
+}
+
+fn is_empty(labels: &Value) -> bool {
+    labels.as_object().is_none_or(Map::is_empty)
+}
+
+/// A Job without labels has those of its template.
+fn default_labels(object: &mut Map<String, Value>) {
+    let labels = object.get("spec").map(|spec| spec["template"]["metadata"]["labels"].clone()).unwrap_or_default();
+    let metadata = child(object, "metadata");
+    if metadata.get("labels").is_none_or(is_empty) && !is_empty(&labels) {
+        metadata.insert("labels".to_owned(), labels);
+    }
 }
 
 /// Makes the selector of the Job's own pods, and their labels.
