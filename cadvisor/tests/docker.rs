@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_cadvisor::{Config, Target, Usage};
+use windlass_cadvisor::{Config, EngineDirs, Target, Usage};
 use windlass_kit::prometheus::Format;
 
 fn docker(arguments: &[&str]) -> Option<String> {
@@ -93,10 +93,14 @@ impl Made {
     }
 }
 
+/// Docker's data directory.
+fn root() -> Option<String> {
+    docker(&["info", "-f", "{{.DockerRootDir}}"])
+}
+
 /// The device of Docker's data directory.
 fn disk() -> Option<String> {
-    let root = docker(&["info", "-f", "{{.DockerRootDir}}"])?;
-    let out = Command::new("df").args(["--output=source", &root]).output().ok()?;
+    let out = Command::new("df").args(["--output=source", &root()?]).output().ok()?;
     String::from_utf8_lossy(&out.stdout).lines().nth(1).map(|device| device.trim().to_owned())
 }
 
@@ -132,10 +136,13 @@ async fn known_loads_are_measured_within_five_percent() {
     talker.pod_namespace = "default".to_owned();
     talker.container_name = "POD".to_owned();
 
+    let root = root().map(Into::into);
+    let (_dirs, engine_dirs) = watch::channel(EngineDirs { data_root: root.clone(), image_root: root });
     let config = Config {
         node_name: "node".to_owned(),
         max_age: Duration::ZERO,
         walk_interval: Duration::from_millis(500),
+        engine_dirs,
         ..Config::default()
     };
     let (sender, targets) = watch::channel(Arc::new(vec![busy.clone(), hog.clone(), talker.clone()]));
