@@ -132,7 +132,7 @@ impl Strategy for Job {
         set(spec, "manualSelector", json!(false));
         default_template(spec);
         // A new Job gets them with its selector.
-        if object.get("metadata").is_some_and(|metadata| metadata["uid"].is_string()) {
+        if object.get("metadata").is_some_and(|metadata| metadata["resourceVersion"].is_string()) {
             default_labels(object);
         }
     }
