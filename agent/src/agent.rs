@@ -24,7 +24,7 @@ use crate::{
     cadvisor_inputs::{self, Inputs},
     cgroup::Cgroups,
     engine::{
-        ConnectError, Engine, Health, dirs,
+        ConnectError, Engine, Health, data_root,
         unmanaged::{self, UnmanagedContainer},
     },
     images::{ImageManager, Images, ImagesConfig},
@@ -272,7 +272,7 @@ impl Agent {
         let token = tasks.token();
         let state = self.server_state(token.clone());
         let node_inputs = self.node_inputs();
-        let Self { usage, pods, node, config, inputs, parts, owned, engine_health: self_health } = self;
+        let Self { usage, pods, node, config, inputs, parts, owned, engine_health } = self;
         let AgentInputs { client, heartbeat, heartbeats, metrics, .. } = inputs;
         let name = config.node.name.clone();
 
@@ -280,7 +280,7 @@ impl Agent {
         tasks.forever("node watch", watching);
         let (cgroups, shutdown) = (parts.cgroups, token.clone());
         tasks.forever("cgroups", async move { cgroups.keep(shutdown).await });
-        let following = dirs::follow(parts.engine.clone(), self_health, owned.engine_dirs, token.clone());
+        let following = data_root::follow(parts.engine.clone(), engine_health, owned.engine_dirs, token.clone());
         tasks.forever("Docker's directories", following);
         let watching = unmanaged::watch_all(parts.engine, owned.unmanaged, token.clone());
         tasks.forever("containers outside pods", watching);

@@ -10,6 +10,7 @@ mod cgroup;
 pub mod dashboard;
 mod downward_api;
 pub mod engine;
+mod external_program;
 mod go_text;
 pub mod images;
 mod keyed_lock;
@@ -21,7 +22,6 @@ mod node_authorizer;
 mod node_watch;
 pub mod pods;
 pub mod probe_metrics;
-mod program;
 pub mod server;
 pub mod volumes;
 

@@ -5,8 +5,8 @@
 //! `systemd` properties of slices. Imports nothing of
 //! `pods` and `node`, which both use it.
 
+mod kubepods;
 pub(crate) mod limits;
-mod owner;
 mod systemd;
 pub(crate) mod tree;
 
@@ -17,8 +17,8 @@ use std::{
 
 use windlass_kit::objects::resources::Class;
 
+pub(crate) use self::kubepods::Cgroups;
 use self::limits::{HugePages, pod_cgroup};
-pub(crate) use self::owner::Cgroups;
 
 const ROOT: &str = "/sys/fs/cgroup";
 const KUBEPODS: [&str; 2] = ["kubepods", "kubepods.slice"];

@@ -3,7 +3,7 @@
 
 use windlass_kit::preflight::Finding;
 
-use super::{Engine, contract::INFO};
+use super::{Engine, docker_api::INFO};
 
 /// The oldest engine whose API has everything that pods need.
 const MIN_VERSION: (u32, u32) = (20, 10);

@@ -14,7 +14,7 @@ use http::{Uri, uri::PathAndQuery};
 
 use super::{
     Cause, EngineError,
-    contract::{ApiVersion, Contract, INFO, REQUEST_TIMEOUT},
+    docker_api::{ApiVersion, Contract, INFO, REQUEST_TIMEOUT},
 };
 use crate::metrics::Metrics;
 

@@ -14,7 +14,7 @@ use bollard::{
 
 use super::{
     Engine, EngineError,
-    contract::{CREATE, Contract, INFO, INSPECT, KILL, LIST, PING, REMOVE, START, STOP, UPDATE},
+    docker_api::{CREATE, Contract, INFO, INSPECT, KILL, LIST, PING, REMOVE, START, STOP, UPDATE},
     inspect::{Instance, Limits},
     names,
 };

@@ -8,7 +8,7 @@ use bollard::{
 };
 use futures::StreamExt as _;
 
-use super::{Engine, EngineError, containers::short, contract::EXEC, exec_attach};
+use super::{Engine, EngineError, containers::short, docker_api::EXEC, exec_attach};
 
 /// The output and exit code of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Engine, EngineError, containers::short, contract::EXEC, hijack::Attached, inspect::User, names};
+use super::{Engine, EngineError, containers::short, docker_api::EXEC, hijack::Attached, inspect::User, names};
 
 /// Docker detaches from a process when these keys are typed in a row, and detaching cannot be turned off. The default
 /// (ctrl-p ctrl-q) is used in shells, so this is a sequence that nobody types.

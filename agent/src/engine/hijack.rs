@@ -14,7 +14,7 @@ use tokio::{
     },
 };
 
-use super::{Cause, Engine, EngineError, contract::ATTACH};
+use super::{Cause, Engine, EngineError, docker_api::ATTACH};
 
 /// Bytes that are reserved for one read.
 const CHUNK_BYTES: usize = 64 << 10;

@@ -6,8 +6,8 @@
 pub mod check;
 pub mod client;
 pub(crate) mod containers;
-pub(crate) mod contract;
-pub(crate) mod dirs;
+pub(crate) mod data_root;
+pub(crate) mod docker_api;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod exec_attach;

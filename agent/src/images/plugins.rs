@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use windlass_kit::{duration, objects::image::Reference};
 
 use super::credentials::matches_image;
-use crate::program::Program;
+use crate::external_program::Program;
 
 /// Timeout of one call of a plugin; upstream's.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(60);

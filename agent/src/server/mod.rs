@@ -6,8 +6,8 @@
 
 mod auth;
 mod authz;
+mod container_exits;
 mod dashboard;
-mod exits;
 mod files;
 mod health;
 mod log_query;
@@ -46,7 +46,7 @@ use windlass_kit::{
     slis::HealthChecks,
 };
 
-pub use exits::Exits;
+pub use container_exits::Exits;
 pub use stream::Streaming;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use stream::fuzzing;

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
-use crate::program::Program;
+use crate::external_program::Program;
 
 /// Timeout of a mount.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);

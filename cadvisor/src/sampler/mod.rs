@@ -6,7 +6,7 @@ mod cgroup_set;
 mod cgroup_state;
 mod oom_kills;
 mod reading;
-mod system;
+mod system_cgroups;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -34,7 +34,7 @@ use cgroup_set::{CgroupSet, SlotId};
 use cgroup_state::{CgroupState, point};
 use oom_kills::OomKills;
 use reading::{ReadContext, ReadJob, ReadResult};
-use system::SystemCgroups;
+use system_cgroups::SystemCgroups;
 
 #[cfg(test)]
 mod tests;

@@ -5,13 +5,13 @@ mod cached_file;
 mod cgroup_v1;
 mod cgroup_v2;
 mod container;
-mod daemon;
 mod disk;
 mod kernel_log;
 mod node;
+mod node_signals;
 mod pressure;
 mod processes;
-mod signals;
+mod system_daemons;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -23,12 +23,12 @@ use std::{
 pub(crate) use cached_file::Buffer;
 use cached_file::CachedFile;
 pub(crate) use container::ContainerFiles;
-pub(crate) use daemon::{cgroup_of, daemon, daemon_pid, parent_pid};
 pub(crate) use disk::{is_mount, layers, logs, pod_files, space, tree};
 pub use kernel_log::KernelLog;
 pub(crate) use node::{MachineFiles, Totals, block_device_name, machine};
+pub use node_signals::{Capacity, NodeSignals};
 pub(crate) use processes::processes;
-pub use signals::{Capacity, NodeSignals};
+pub(crate) use system_daemons::{cgroup_of, daemon, daemon_pid, parent_pid};
 
 use crate::{
     model::{BlockDevice, Memory},

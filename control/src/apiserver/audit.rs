@@ -19,8 +19,7 @@ use serde_json::Value;
 use windlass_kit::serve::{LongRunning, headers};
 
 use super::{
-    authorization::Attributes, chain::header_text, error::ApiError, generate::new_uid, lasting_body::holding,
-    user::User,
+    authorization::Attributes, body_guard::holding, chain::header_text, error::ApiError, generate::new_uid, user::User,
 };
 
 /// The header by which a client may choose the id of its request, and by which it learns it.

@@ -9,9 +9,9 @@ use windlass_apimachinery::selectors::{FieldSelector, LabelSelector};
 use super::{
     chain::{ApiRequest, ApiResult},
     error::ApiError,
-    event_forms::Selectable,
     request_info::RequestOptions,
     target::Target,
+    watch_encoding::Selectable,
 };
 use crate::store::Object;
 

@@ -21,9 +21,9 @@ use windlass_kit::{
 };
 
 use super::{
+    body_guard::holding,
     chain::header_text,
     error::ApiError,
-    lasting_body::holding,
     request_info::{RequestInfo, RequestOptions},
 };
 

@@ -16,7 +16,6 @@ use super::{
     Api,
     chain::{ApiRequest, ApiResult},
     error::ApiError,
-    event_forms::{self, Change},
     generate::random_u32,
     negotiation::{Representation, metadata_of, table},
     panics,
@@ -24,6 +23,7 @@ use super::{
     request_info::RequestOptions,
     target::Target,
     types::{ConversionError, Version},
+    watch_encoding::{self, Change},
 };
 use crate::{
     schema::transcoding::Encoding,
@@ -219,7 +219,7 @@ impl WatchStream {
                 continue;
             }
             if self.shows_stored_bytes() && (self.scope_selects || self.selectors.is_empty()) {
-                self.ready.push_back(event_forms::encode(self.encoding, "ADDED", &object.bytes));
+                self.ready.push_back(watch_encoding::encode(self.encoding, "ADDED", &object.bytes));
                 continue;
             }
             match self.version.decode(&object) {
@@ -285,14 +285,14 @@ impl WatchStream {
     fn show(&mut self, event: &store::Event) -> Result<(), ConversionError> {
         let (matched, matches) = match self.known_matches(event) {
             Some(known) => known,
-            None => event_forms::matches(&self.version, event, |one| self.selectors.match_selectable(one))?,
+            None => watch_encoding::matches(&self.version, event, |one| self.selectors.match_selectable(one))?,
         };
         let Some(change) = Change::of(event, matched, matches) else { return Ok(()) };
         if self.representation == Representation::Table {
             let object = change.object(&self.version, event)?;
             self.push(change.kind(), object);
         } else {
-            let frame = event_forms::frame(&self.version, self.representation, self.encoding, event, change)?;
+            let frame = watch_encoding::frame(&self.version, self.representation, self.encoding, event, change)?;
             self.ready.push_back(frame);
         }
         self.told = event.object.revision;
@@ -341,7 +341,7 @@ impl WatchStream {
 
     fn send(&mut self, kind: &str, object: &Value) {
         let bytes = serde_json::to_vec(object).unwrap_or_default();
-        self.ready.push_back(event_forms::encode(self.encoding, kind, &bytes));
+        self.ready.push_back(watch_encoding::encode(self.encoding, kind, &bytes));
     }
 }
 

@@ -56,12 +56,7 @@ impl Controller for ServiceAccountTokens {
         let secrets = context.informer::<Secret>();
         let accounts = context.informer::<PartialObjectMeta<ServiceAccount>>();
         secrets.index(&SECRETS_BY_ACCOUNT);
-        let queue = context.queue();
-        secrets.on_change(move |_, new: Option<&Arc<Secret>>| {
-            if let Some(secret) = new.filter(|secret| is_token(secret)) {
-                queue.add(Key::of(&secret.metadata));
-            }
-        });
+        secrets.queue_where(context.queue(), is_token);
         let (queue, cache) = (context.queue(), secrets.cache());
         accounts.on_change(move |old, new| {
             // Of changes only those of the uid matter.

@@ -3,7 +3,7 @@
 //! and `image_manager/pulled`, one file for each record), so that they survive a restart. Whether a pod may use an
 //! image is decided by pure functions.
 
-mod policy;
+mod credential_verification;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use windlass_kit::{atomic_file, blocking::RECORDS, objects::image::Reference};
 
-pub use self::policy::PullVerificationPolicy;
+pub use self::credential_verification::PullVerificationPolicy;
 use super::credentials::{Credentials, Source};
 use crate::engine::images::{Image, ImageSummary, familiar};
 

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{super::NetworkError, CniConfig, config};
-use crate::program::Program;
+use crate::external_program::Program;
 
 /// Timeout of one call of a plugin; upstream's.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(220);

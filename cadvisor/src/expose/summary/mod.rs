@@ -1,6 +1,6 @@
 //! The kubelet's Summary API: field names and units are its own. Absent is not zero.
 
-mod system;
+mod system_containers;
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
@@ -242,7 +242,7 @@ fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
     });
     NodeStats {
         node_name: view.node_name.clone(),
-        system_containers: system::containers(view, pods),
+        system_containers: system_containers::containers(view, pods),
         start_time: Time(machine.booted_at),
         cpu: CpuStats {
             time,

@@ -22,12 +22,7 @@ impl Controller for BootstrapTokenCleaner {
 
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let secrets = context.informer::<Secret>();
-        let queue = context.queue();
-        secrets.on_change(move |_, new| {
-            if let Some(secret) = new.filter(|secret| is_token(secret)) {
-                queue.add(Key::of(&secret.metadata));
-            }
-        });
+        secrets.queue_where(context.queue(), is_token);
         Self { client: context.client(), secrets: secrets.cache() }
     }
 

@@ -6,8 +6,6 @@ mod decisions;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use k8s_openapi::{
     ByteString,
     api::{
@@ -137,12 +135,7 @@ fn subscribe(
     wants: fn(&CertificateSigningRequest) -> bool,
 ) -> Cache<CertificateSigningRequest> {
     let requests = context.informer::<CertificateSigningRequest>();
-    let queue = context.queue();
-    requests.on_change(move |_, new: Option<&Arc<CertificateSigningRequest>>| {
-        if let Some(request) = new.filter(|request| wants(request)) {
-            queue.add(Key::of(&request.metadata));
-        }
-    });
+    requests.queue_where(context.queue(), wants);
     requests.cache()
 }
 

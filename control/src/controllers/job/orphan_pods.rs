@@ -28,12 +28,8 @@ impl Controller for JobPodOrphans {
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let (informer, jobs) = (context.informer::<CachedPod>(), context.informer::<Job>());
         informer.index(&PODS_BY_CONTROLLER);
-        let (queue, cache) = (context.queue(), jobs.cache());
-        informer.on_change(move |_, new| {
-            if let Some(pod) = new.filter(|pod| may_be_orphan(&cache, pod)) {
-                queue.add(Key::of(&pod.metadata));
-            }
-        });
+        let cache = jobs.cache();
+        informer.queue_where(context.queue(), move |pod| may_be_orphan(&cache, pod));
         let (queue, cache) = (context.queue(), informer.cache());
         jobs.on_change(move |old, new| {
             let ended = |job: &&Arc<Job>| new.is_none() || finished_jobs::finished(job).is_some();

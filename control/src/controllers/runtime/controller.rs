@@ -26,6 +26,7 @@ use super::{
     index::Index,
     informer::{Cache, Informer, Life, MetadataSource as _},
     informers::Informers,
+    key::Key,
     trim::Cached,
     workqueue::{Outcome, QueueMetrics, WorkQueue},
 };
@@ -140,6 +141,19 @@ impl<K: Cached> Subscription<K> {
     ) -> &Self {
         self.informer.on_change(&self.life, handler);
         self
+    }
+
+    /// Queues each object that `wants`, when it is there and whenever it changes.
+    pub(crate) fn queue_where(
+        &self,
+        queue: WorkQueue<Key>,
+        wants: impl Fn(&K) -> bool + Send + Sync + 'static,
+    ) -> &Self {
+        self.on_change(move |_, new| {
+            if let Some(object) = new.filter(|object| wants(object)) {
+                queue.add(Key::of(object.meta()));
+            }
+        })
     }
 
     /// The same for a handler that counts changes: it hears of none a second time.

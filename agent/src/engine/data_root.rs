@@ -14,7 +14,7 @@ use windlass_cadvisor::EngineDirs;
 
 use super::{
     Engine, EngineError, Health,
-    contract::{INFO, LIST_WITH_SIZES},
+    docker_api::{INFO, LIST_WITH_SIZES},
 };
 
 /// A restart may be too short to be seen as an outage.
