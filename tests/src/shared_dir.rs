@@ -124,9 +124,26 @@ fn line_of(event: &Value) -> String {
 /// When they cannot be listed.
 #[must_use]
 pub fn events(kubectl: &Kubectl<'_>, name: &str) -> String {
-    let all =
-        kubectl.json(&["events", "--field-selector", &format!("involvedObject.name={name}")]).expect("events are told");
-    all["items"].as_array().into_iter().flatten().map(line_of).collect()
+    events_of(kubectl, name).iter().map(line_of).collect()
+}
+
+/// How many times a pod was told an event whose reason and message contain `words`.
+///
+/// # Panics
+/// When its events cannot be listed.
+#[must_use]
+pub fn event_count(kubectl: &Kubectl<'_>, name: &str, words: &str) -> u64 {
+    let told = events_of(kubectl, name);
+    told.iter().filter(|e| line_of(e).contains(words)).map(|e| e["count"].as_u64().unwrap_or(1)).sum()
+}
+
+fn events_of(kubectl: &Kubectl<'_>, name: &str) -> Vec<Value> {
+    let selector = format!("involvedObject.name={name}");
+    let mut all = kubectl.json(&["events", "--field-selector", &selector]).expect("events are told");
+    match all["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    }
 }
 
 /// Waits for an event about an object whose reason and message contain `words`.

@@ -3,9 +3,12 @@
 
 use std::{
     fmt::Write as _,
+    fs,
     net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -34,8 +37,66 @@ fn enter(testbed: &Testbed) {
     setns(namespace, CloneFlags::CLONE_NEWNET).expect("this thread may enter it");
 }
 
-fn start(testbed: &Testbed, windlass: &Windlass, log: &str) -> Daemon {
+/// The iptables-restore of the proxy: passes everything on, but can stop in the middle of a large transaction.
+struct HeldRestore {
+    dir: PathBuf,
+}
+
+impl HeldRestore {
+    /// Puts it before the real programs of each back end.
+    fn new(testbed: &Testbed) -> Self {
+        let dir = testbed.dir().join("restore");
+        fs::create_dir(&dir).unwrap();
+        let at = dir.display();
+        for name in ["iptables-restore", "iptables-nft-restore", "iptables-legacy-restore"] {
+            let real = testbed.sh(&format!("command -v {name}"));
+            let script = format!(
+                "#!/bin/sh\n\
+                 input=$(mktemp {at}/input.XXXXXX)\n\
+                 cat > \"$input\"\n\
+                 if [ -e {at}/hold ] && [ \"$(wc -l < \"$input\")\" -gt 1000 ]; then\n\
+                   echo >> {at}/large\n\
+                   if [ \"$(wc -l < {at}/large)\" -gt \"$(cat {at}/hold)\" ]; then\n\
+                     {{ head -n 500 \"$input\"; : > {at}/held; while [ -e {at}/hold ]; do sleep 0.1; done; }} | {real} \"$@\"\n\
+                     : > {at}/ended\n\
+                     exit 1\n\
+                   fi\n\
+                 fi\n\
+                 exec {real} \"$@\" < \"$input\"\n",
+                real = real.trim()
+            );
+            let path = dir.join(name);
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        Self { dir }
+    }
+
+    /// Stops after so many large transactions, within the next one.
+    fn hold_after(&self, transactions: usize) {
+        for name in ["large", "held", "ended"] {
+            let _ = fs::remove_file(self.dir.join(name));
+        }
+        fs::write(self.dir.join("hold"), transactions.to_string()).unwrap();
+    }
+
+    fn has(&self, mark: &str) -> bool {
+        self.dir.join(mark).exists()
+    }
+
+    /// Ends the input of the transaction that is held, as the death of the writer does, and waits for its program's end.
+    fn release(&self) {
+        fs::remove_file(self.dir.join("hold")).unwrap();
+        eventually(DEFAULT_TIMEOUT, "the restore has ended", || {
+            anyhow::ensure!(self.has("ended"));
+            Ok(())
+        });
+    }
+}
+
+fn start(testbed: &Testbed, windlass: &Windlass, restore: &HeldRestore, log: &str) -> Daemon {
     let mut command = windlass.command("proxy");
+    command.env("PATH", format!("{}:{}", restore.dir.display(), std::env::var("PATH").unwrap_or_default()));
     command.arg("--kubeconfig").arg(windlass.kubeconfig()).args(["--node-name", "node"]);
     Daemon::start("windlass proxy", &mut command, &testbed.dir().join(log)).expect("windlass proxy starts")
 }
@@ -50,6 +111,7 @@ fn a_proxy_killed_during_a_restore_interrupts_no_service() {
     let windlass = testbed.windlass();
     let mut server = windlass.api_alone();
     let kubectl = windlass.kubectl();
+    let restore = HeldRestore::new(&testbed);
     let address = testbed.sh("ip -4 -o addr show dev eth0 | awk '{print $4}' | cut -d/ -f1").trim().to_owned();
     let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (testbed, stop, served) = (&testbed, &stop, &served);
@@ -79,7 +141,7 @@ fn a_proxy_killed_during_a_restore_interrupts_no_service() {
         let ending = Ending(stop);
 
         kubectl.apply(&service("steady", "10.96.9.1", 8080, &[address]));
-        let mut first = start(testbed, &windlass, "first.log");
+        let mut first = start(testbed, &windlass, &restore, "first.log");
         let steady: SocketAddr = STEADY.parse().unwrap();
         let connect = move || TcpStream::connect_timeout(&steady, Duration::from_secs(2)).map(drop);
         eventually(DEFAULT_TIMEOUT, "the steady service has its rules", || {
@@ -110,20 +172,23 @@ fn a_proxy_killed_during_a_restore_interrupts_no_service() {
         let created = kubectl.output(&["create", "-f", "-"], &many);
         assert!(created.ok, "{}", created.err);
 
-        // Killed after some of the rules are written, each time later.
-        for (run, share) in [4, 2].into_iter().enumerate() {
-            let mut proxy = start(testbed, &windlass, &format!("killed{run}.log"));
-            let started = Instant::now();
+        // Killed within a transaction, each time a later one.
+        for after in [1, 3] {
+            restore.hold_after(after);
+            let mut proxy = start(testbed, &windlass, &restore, &format!("killed{after}.log"));
             eventually(DEFAULT_TIMEOUT, "a part of the rules", || {
                 anyhow::ensure!(proxy.runs(), "{}", proxy.log());
-                anyhow::ensure!(endpoint_chains(testbed) > SERVICES * ENDPOINTS / (share * 2));
+                anyhow::ensure!(restore.has("held"));
                 Ok(())
             });
             proxy.end(Signal::SIGKILL);
-            println!("killed after {:?} with {} chains", started.elapsed(), endpoint_chains(testbed));
+            restore.release();
+            let chains = endpoint_chains(testbed);
+            println!("killed after {after} transactions with {chains} chains");
+            assert!(chains < SERVICES * ENDPOINTS, "the load was cut short");
         }
         assert!(windlass.try_run("rules", &[]).is_err(), "the load was cut short");
-        let mut last = start(testbed, &windlass, "last.log");
+        let mut last = start(testbed, &windlass, &restore, "last.log");
         eventually(DEFAULT_TIMEOUT, "all rules", || {
             anyhow::ensure!(last.runs(), "{}", last.log());
             windlass.try_run("rules", &[]).map(drop)
