@@ -1,6 +1,6 @@
 //! Names, labels, addresses: each check gives upstream's words for what is wrong, or nothing.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use serde_json::Value;
 use windlass_kit::net::{Cidr, parse_ip};
@@ -94,7 +94,7 @@ pub(crate) fn canonical_ip(text: &str) -> Option<String> {
 }
 
 /// What clients are told of an address that is written in an unusual form (upstream: `GetWarningsForIP`).
-pub(crate) fn ip_warning(field: &str, text: &str) -> Option<String> {
+pub(crate) fn ip_warning(field: impl fmt::Display, text: &str) -> Option<String> {
     let read = parse_ip(text)?;
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => None,
@@ -106,7 +106,7 @@ pub(crate) fn ip_warning(field: &str, text: &str) -> Option<String> {
 }
 
 /// What clients are told of a range that is written in an unusual form (upstream: `GetWarningsForCIDR`).
-pub(crate) fn cidr_warning(field: &str, text: &str) -> Vec<String> {
+pub(crate) fn cidr_warning(field: impl fmt::Display, text: &str) -> Vec<String> {
     let Some(range) = Cidr::parse(text).filter(|_| text == text.trim()) else { return Vec::new() };
     let address = text.split('/').next().and_then(parse_ip).unwrap_or_else(|| range.base());
     let mut told = Vec::new();
@@ -146,7 +146,7 @@ pub(crate) fn is_port(value: &Value) -> bool {
 }
 
 /// A port by number or by name.
-pub(crate) fn port_or_name(field: &str, value: &Value, errors: &mut Errors) {
+pub(crate) fn port_or_name(field: impl Into<String>, value: &Value, errors: &mut Errors) {
     match value {
         Value::String(name) => errors.unless(field, name, port_name(name)),
         Value::Null => errors.required(field, ""),
@@ -156,7 +156,7 @@ pub(crate) fn port_or_name(field: &str, value: &Value, errors: &mut Errors) {
 }
 
 /// A map of labels.
-pub(crate) fn labels(map: &Value, field: &str, errors: &mut Errors) {
+pub(crate) fn labels(map: &Value, field: impl Into<String> + Copy, errors: &mut Errors) {
     for (key, value) in map.as_object().into_iter().flatten() {
         qualified_problems(key).iter().for_each(|why| errors.invalid_text(field, key, why));
         let value = value.as_str().unwrap_or_default();
@@ -168,7 +168,7 @@ pub(crate) fn labels(map: &Value, field: &str, errors: &mut Errors) {
 const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 /// A map of annotations.
-pub(crate) fn annotations(map: &Value, field: &str, errors: &mut Errors) {
+pub(crate) fn annotations(map: &Value, field: impl Into<String> + Copy, errors: &mut Errors) {
     let mut total = 0;
     for (key, value) in map.as_object().into_iter().flatten() {
         total += key.len() + value.as_str().map_or(0, str::len);

@@ -131,10 +131,10 @@ impl Strategy for Policy {
             for field in ["warning", "fieldRef"].map(|field| warning.at(field)) {
                 if field.text().trim().is_empty() {
                     field.required("", errors);
-                } else if field.path.ends_with(".fieldRef") {
+                } else if field.path.name() == "fieldRef" {
                     let path = field.text().trim();
                     let problem = json_path::problem(path).map(|why| format!("invalid JSONPath: {why}"));
-                    errors.unless(field.path.as_str(), path, problem);
+                    errors.unless(&field.path, path, problem);
                 }
             }
         }
@@ -150,7 +150,7 @@ fn validate_param_kind(kind: &Field<'_>, errors: &mut Errors) {
         [name] => version_name(&version, name, errors),
         [group, name] => {
             if !group.is_empty() {
-                errors.unless(version.path.as_str(), group, names::subdomain(group));
+                errors.unless(&version.path, group, names::subdomain(group));
             }
             version_name(&version, name, errors);
         }
@@ -168,7 +168,7 @@ fn version_name(version: &Field<'_>, name: &str, errors: &mut Errors) {
     if name.is_empty() {
         version.invalid("version must be specified", errors);
     } else {
-        errors.unless(version.path.as_str(), name, names::dns1035_label(name));
+        errors.unless(&version.path, name, names::dns1035_label(name));
     }
 }
 
@@ -251,7 +251,7 @@ fn audit_annotations(annotations: &Field<'_>, policy: &str, errors: &mut Errors)
             key.invalid("requires metadata.name be non-empty", errors);
         } else {
             let whole = format!("{policy}/{}", key.text());
-            errors.unless(key.path.as_str(), &whole, names::qualified(&whole));
+            errors.unless(&key.path, &whole, names::qualified(&whole));
         }
         let trimmed = value.text().trim();
         if trimmed.is_empty() {
@@ -281,8 +281,8 @@ fn mutations(spec: &Field<'_>, errors: &mut Errors) {
             }
             if other.is_set() {
                 let why = format!("must not be specified when patchType is {kind}");
-                let name = other.path.rsplit('.').next().unwrap_or_default();
-                errors.invalid_text(other.path.as_str(), &format!("{{{name}}}"), &why);
+                let name = other.path.name();
+                errors.invalid_text(&other.path, &format!("{{{name}}}"), &why);
             }
         };
         match kind.text() {

@@ -163,7 +163,7 @@ fn validate_server(spec: &Field<'_>, errors: &mut Errors) {
         if !bundle.text().is_empty() {
             let bytes = STANDARD.decode(bundle.text()).map_or(0, |bytes| bytes.len());
             let why = "local APIServices may not have a caBundle";
-            errors.invalid_text(bundle.path.as_str(), &format!("{bytes} bytes"), why);
+            errors.invalid_text(&bundle.path, &format!("{bytes} bytes"), why);
         }
         if insecure.value == &Value::Bool(true) {
             insecure.invalid("local APIServices may not have insecureSkipTLSVerify", errors);

@@ -136,7 +136,11 @@ impl Strategy for DaemonSet {
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         // Upstream asks whether the template has changed, and not the rest of the spec.
         let is_unchanged = old.is_some_and(|old| template_generation(old) == template_generation(new));
-        if is_unchanged { Vec::new() } else { workload::template_warnings(new, None, "spec.template") }
+        if is_unchanged {
+            Vec::new()
+        } else {
+            workload::template_warnings(new, None, &Field::root(new).below("spec.template"))
+        }
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {

@@ -110,7 +110,7 @@ impl Strategy for Deployment {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::warnings(new, old, "spec.template")
+        workload::warnings(new, old, &Field::root(new).below("spec.template"))
     }
 
     fn validate_status(&self, new: &Value, old: &Value, errors: &mut Errors) {

@@ -86,7 +86,7 @@ impl Strategy for ReplicaSet {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::warnings(new, old, "spec.template")
+        workload::warnings(new, old, &Field::root(new).below("spec.template"))
     }
 
     fn validate_status(&self, new: &Value, _old: &Value, errors: &mut Errors) {

@@ -127,7 +127,7 @@ impl Strategy for StatefulSet {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        let mut found = workload::template_warnings(new, old, "spec.template");
+        let mut found = workload::template_warnings(new, old, &Field::root(new).below("spec.template"));
         let templates = Field::root(new).below("spec.volumeClaimTemplates");
         // The path is upstream's.
         let specs = templates.items().map(|claim| Field { value: &claim.value["spec"], path: claim.path });

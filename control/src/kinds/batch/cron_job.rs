@@ -103,8 +103,9 @@ impl Strategy for CronJob {
             time_zone(&zone, errors);
         }
         spec.at("concurrencyPolicy").required_one_of(&["Allow", "Forbid", "Replace"], errors);
-        let job = spec.below("jobTemplate.spec");
-        job::validate_spec((object, old), &job.path, errors);
+        let path = "spec.jobTemplate.spec";
+        let job = root.below(path);
+        job::validate_spec((object, old), path, errors);
         if job.at("selector").is_set() {
             job.at("selector").invalid("`selector` will be auto-generated", errors);
         }

@@ -136,7 +136,7 @@ pub(crate) fn validate(object: &Value, controller: &str, errors: &mut Errors) {
         (_, true) => true,
     };
     if !fits {
-        errors.invalid_text(about.path.as_str(), about.text(), "does not match event.namespace");
+        errors.invalid_text(&about.path, about.text(), "does not match event.namespace");
     }
     if !is_new {
         return;
@@ -164,6 +164,6 @@ pub(crate) fn has_time(field: &Field<'_>) -> bool {
 /// Upstream does not repeat the text.
 fn at_most(field: &Field<'_>, max: usize, errors: &mut Errors) {
     if field.len() > max {
-        errors.invalid_text(field.path.as_str(), "", &format!("can have at most {max} characters"));
+        errors.invalid_text(&field.path, "", &format!("can have at most {max} characters"));
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         validation::{errors::Errors, names},
     },
     kinds::{
-        shared::{field::Field, resource_names as resources, tables::created_at},
+        shared::{field::Field, field_path::FieldPath, resource_names as resources, tables::created_at},
         types,
     },
 };
@@ -93,7 +93,7 @@ fn default_container(limit: &mut Map<String, Value>) {
 fn validate_type(kind: &Field<'_>, errors: &mut Errors) {
     let name = kind.text();
     if let Some(why) = names::qualified(name) {
-        return errors.invalid_text(kind.path.as_str(), name, &why);
+        return errors.invalid_text(&kind.path, name, &why);
     }
     if !name.contains('/') && !matches!(name, "Pod" | "Container" | "PersistentVolumeClaim") {
         kind.invalid("must be a standard limit type or fully qualified", errors);
@@ -103,7 +103,7 @@ fn validate_type(kind: &Field<'_>, errors: &mut Errors) {
 fn validate_limit(limit: &Field<'_>, errors: &mut Errors) {
     let kind = limit.at("type").text();
     let mut all: BTreeSet<&str> = BTreeSet::new();
-    let mut add = |field: &str, errors: &mut Errors| {
+    let mut add = |field: &'static str, errors: &mut Errors| {
         for (resource, entry) in limit.at(field).entries() {
             validate_name(kind, resource, &entry.path, errors);
             all.insert(resource);
@@ -133,7 +133,7 @@ fn validate_limit(limit: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_name(kind: &str, resource: &str, path: &str, errors: &mut Errors) {
+fn validate_name(kind: &str, resource: &str, path: &FieldPath, errors: &mut Errors) {
     if let Some(why) = names::qualified(resource) {
         errors.invalid_text(path, resource, &why);
     } else if !resource.contains('/') && !resources::is_standard(resource) {

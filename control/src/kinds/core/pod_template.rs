@@ -12,6 +12,7 @@ use crate::{
     kinds::{
         shared::{
             cells::{map_of, or_none},
+            field::Field,
             tables::{column, named},
             workload,
         },
@@ -51,6 +52,6 @@ impl Strategy for PodTemplate {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(new, old, "template")
+        workload::template_warnings(new, old, &Field::root(new).below("template"))
     }
 }

@@ -136,8 +136,8 @@ impl Strategy for ReplicationController {
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         // Upstream tells of the template as it was.
         match old.filter(|old| old["metadata"]["generation"] != new["metadata"]["generation"]) {
-            Some(old) => workload::template_warnings(old, None, "spec.template"),
-            None => workload::warnings(new, old, "spec.template"),
+            Some(old) => workload::template_warnings(old, None, &Field::root(old).below("spec.template")),
+            None => workload::warnings(new, old, &Field::root(new).below("spec.template")),
         }
     }
 

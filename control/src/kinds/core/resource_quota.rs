@@ -82,9 +82,9 @@ impl Strategy for ResourceQuota {
         let hard = Field::root(new).below("spec.hard");
         let told = ["cpu", "memory", "storage", "ephemeral-storage"].into_iter().filter_map(|resource| {
             let long = format!("requests.{resource}");
-            let is_bare = !hard.at(&long).is_set() && matches!(resource, "cpu" | "memory");
+            let is_bare = !hard.at_name(&long).is_set() && matches!(resource, "cpu" | "memory");
             let (request, limit) = (if is_bare { resource.to_owned() } else { long }, format!("limits.{resource}"));
-            let (least, most) = (hard.at(&request).quantity()?, hard.at(&limit).quantity()?);
+            let (least, most) = (hard.at_name(&request).quantity()?, hard.at_name(&limit).quantity()?);
             let why = || format!("ResourceQuota {request} ({least}) should be less than {limit} ({most})");
             (least > most).then(why)
         });
@@ -122,7 +122,7 @@ impl Strategy for ResourceQuota {
 
 fn validate_amounts(amounts: &Field<'_>, errors: &mut Errors) {
     for (resource, amount) in amounts.entries() {
-        let path = amount.path.as_str();
+        let path = &amount.path;
         if let Some(why) = names::qualified(resource) {
             errors.invalid_text(path, resource, &why);
         } else if !resource.contains('/') && !resources::is_standard(resource) && !is_count(resource) {
@@ -194,7 +194,7 @@ fn validate_scope_selector(spec: &Field<'_>, errors: &mut Errors) {
     let mut known = BTreeSet::new();
     for expression in expressions.items() {
         // Upstream's paths are without the place in the list.
-        let at = |field: &str| Field { path: format!("{}.{field}", expressions.path), ..expression.at(field) };
+        let at = |field: &'static str| Field { path: expressions.path.field(field), ..expression.at(field) };
         let (scope, operator, values) = (at("scopeName"), at("operator"), at("values"));
         if !SCOPES.contains(&scope.text()) {
             scope.invalid("unsupported scope", errors);

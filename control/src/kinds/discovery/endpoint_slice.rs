@@ -140,7 +140,7 @@ fn validate(object: &Value, old: Option<&Value>, errors: &mut Errors) {
 
 fn ports(ports: &Field<'_>, errors: &mut Errors) {
     if ports.len() > MAX_PORTS {
-        return errors.too_many(ports.path.as_str(), ports.len(), MAX_PORTS);
+        return errors.too_many(&ports.path, ports.len(), MAX_PORTS);
     }
     let mut seen = BTreeSet::new();
     for port in ports.items() {
@@ -159,7 +159,7 @@ fn ports(ports: &Field<'_>, errors: &mut Errors) {
 fn endpoints(slice: &Field<'_>, of_the_api: bool, errors: &mut Errors) {
     let (kind, endpoints) = (slice.at("addressType").text(), slice.at("endpoints"));
     if endpoints.len() > MAX_ENDPOINTS {
-        return errors.too_many(endpoints.path.as_str(), endpoints.len(), MAX_ENDPOINTS);
+        return errors.too_many(&endpoints.path, endpoints.len(), MAX_ENDPOINTS);
     }
     for endpoint in endpoints.items() {
         let addresses = endpoint.at("addresses");
@@ -192,10 +192,10 @@ fn one_address(kind: &str, address: &Field<'_>, all: &Field<'_>, of_the_api: boo
         _ => return,
     };
     if let Some(why) = found {
-        return errors.invalid_text(address.path.as_str(), text, &why);
+        return errors.invalid_text(&address.path, text, &why);
     }
     if parse_ip(text).is_some_and(|ip| Family::of(&ip).name() != wanted) {
-        errors.invalid_text(all.path.as_str(), text, &format!("must be an {wanted} address"));
+        errors.invalid_text(&all.path, text, &format!("must be an {wanted} address"));
     }
     validate_special(&address.path, text, of_the_api, errors);
 }
@@ -208,24 +208,24 @@ fn domain_name(address: &Field<'_>, errors: &mut Errors) {
     let segments = "should be a domain with at least two segments separated by dots";
     let one = || (!absolute.contains('.')).then(|| segments.to_owned());
     if let Some(why) = names::subdomain(absolute).or_else(one) {
-        return errors.invalid_text(address.path.as_str(), absolute, &why);
+        return errors.invalid_text(&address.path, absolute, &why);
     }
     if let Some((label, why)) = absolute.split('.').find_map(|label| Some((label, names::label(label)?))) {
-        errors.invalid_text(address.path.as_str(), label, &why);
+        errors.invalid_text(&address.path, label, &why);
     }
 }
 
 fn hints(hints: &Field<'_>, errors: &mut Errors) {
     for list in ["forZones", "forNodes"].map(|list| hints.at(list)) {
         if list.len() > MAX_HINTS {
-            return errors.too_many(list.path.as_str(), list.len(), MAX_HINTS);
+            return errors.too_many(&list.path, list.len(), MAX_HINTS);
         }
         let mut seen = BTreeSet::new();
         for name in list.items().map(|hint| hint.at("name")) {
             if !seen.insert(name.text()) {
-                errors.duplicate(name.path.as_str(), &json!(name.text()));
+                errors.duplicate(&name.path, &json!(name.text()));
             }
-            name.fits(if list.path.ends_with("Zones") { names::label_value } else { names::subdomain }, errors);
+            name.fits(if list.path.name() == "forZones" { names::label_value } else { names::subdomain }, errors);
         }
     }
 }

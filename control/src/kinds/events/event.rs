@@ -128,7 +128,8 @@ impl Strategy for Event {
         }
         immutable(&new, &old, &FIXED, errors);
         immutable(&new, &old, &["reason", "type", "eventTime", "action", "related"], errors);
-        let controller = Field { path: "reportingController".to_owned(), ..Field::root(&new).at("reportingComponent") };
+        let controller =
+            Field { path: "reportingController".to_owned().into(), ..Field::root(&new).at("reportingComponent") };
         controller.unchanged(&Field::root(&old).at("reportingComponent"), errors);
         immutable(&new, &old, &["reportingInstance"], errors);
     }

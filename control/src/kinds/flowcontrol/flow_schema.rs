@@ -142,7 +142,7 @@ fn validate_subject(subject: &Field<'_>, errors: &mut Errors) {
     }
     for (name, other) in KINDS.iter().filter(|(_, other)| other != key).map(|(name, key)| (name, subject.at(key))) {
         if other.is_set() {
-            let key = other.path.rsplit('.').next().unwrap_or_default();
+            let key = other.path.name();
             other.forbidden(&format!("{key} is forbidden when subject kind is not '{name}'"), errors);
         }
     }
@@ -175,7 +175,7 @@ fn verbs(verbs: &Field<'_>, errors: &mut Errors) {
     all_or_some(verbs, ("verbs must contain at least one value", "verbs"), errors);
     let texts = verbs.texts();
     if !texts.contains(&"*") && texts.iter().any(|verb| !VERBS.contains(verb)) {
-        errors.not_supported(verbs.path.as_str(), verbs.value, &VERBS);
+        errors.not_supported(&verbs.path, verbs.value, &VERBS);
     }
 }
 

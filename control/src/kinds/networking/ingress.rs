@@ -192,7 +192,7 @@ fn validate_path(rule: &Field<'_>, errors: &mut Errors) {
     match kind.text() {
         "Exact" | "Prefix" => {
             if !path.text().starts_with('/') {
-                errors.invalid_text(path.path.as_str(), path.text(), "must be an absolute path");
+                errors.invalid_text(&path.path, path.text(), "must be an absolute path");
             }
             if path.text().is_empty() {
                 return;
@@ -215,7 +215,7 @@ fn validate_path(rule: &Field<'_>, errors: &mut Errors) {
 
 fn validate_backend(backend: &Field<'_>, errors: &mut Errors) {
     let (resource, service) = (backend.at("resource"), backend.at("service"));
-    let refuse = |why: &str, errors: &mut Errors| errors.invalid_text(backend.path.as_str(), "", why);
+    let refuse = |why: &str, errors: &mut Errors| errors.invalid_text(&backend.path, "", why);
     match (resource.is_set(), service.is_set()) {
         (true, true) => refuse("cannot set both resource and service backends", errors),
         (true, false) => {

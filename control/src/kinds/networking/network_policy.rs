@@ -114,7 +114,7 @@ fn validate_port(rule: &Field<'_>, errors: &mut Errors) {
             let Some(last) = end.number() else { return };
             if last < number {
                 // Upstream writes the port.
-                errors.invalid(end.path.as_str(), port.value, "must be greater than or equal to `port`");
+                errors.invalid(&end.path, port.value, "must be greater than or equal to `port`");
             }
             if let Some(why) = names::port_number(last) {
                 end.invalid(&why, errors);

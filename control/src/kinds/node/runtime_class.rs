@@ -42,7 +42,7 @@ impl Strategy for RuntimeClass {
         let class = Field::root(object);
         class.at("handler").named(names::label, errors);
         // The path is upstream's.
-        let overhead = Field { value: &object["overhead"]["podFixed"], path: "overhead".to_owned() };
+        let overhead = Field { value: &object["overhead"]["podFixed"], path: "overhead".to_owned().into() };
         let scheduling = class.at("scheduling");
         names::labels(scheduling.at("nodeSelector").value, "scheduling.nodeSelector", errors);
         pod_template::validate_runtime_class(&overhead, &scheduling.at("tolerations"), errors);

@@ -123,7 +123,7 @@ fn validate_device(device: &Field<'_>, ids: &[[&str; 4]], errors: &mut Errors) {
     if !ids.contains(&shared_id(device.value)) {
         let shown = shown_id(device.value);
         let why = "must be an allocated device in the claim";
-        errors.push(device.path.as_str(), Cause::Invalid, format!("Invalid value: {shown}: {why}"));
+        errors.push(&device.path, Cause::Invalid, format!("Invalid value: {shown}: {why}"));
     }
     device.at("conditions").max_items(MAX_CONDITIONS, errors);
     conditions::validate(&device.at("conditions"), errors);

@@ -45,7 +45,7 @@ pub(super) fn validate(device: &Field<'_>, old: Option<&Value>, per_device: bool
     ] {
         if count > max {
             let why = format!("the total number of {what} must not exceed {max}");
-            errors.invalid(device.path.as_str(), &json!(count), &why);
+            errors.invalid(&device.path, &json!(count), &why);
         }
     }
     lists::map(&attributes, None, names::MAX_KEY_BYTES, errors, names::qualified, validate_attribute);
@@ -98,7 +98,7 @@ fn validate_attribute(attribute: &Field<'_>, errors: &mut Errors) {
     }
     match ATTRIBUTE.iter().filter(|(_, name)| attribute.at(name).is_set()).count() {
         1 => {}
-        0 => errors.invalid_text(attribute.path.as_str(), "", ONE_VALUE),
+        0 => errors.invalid_text(&attribute.path, "", ONE_VALUE),
         _ => attribute.invalid_as(&attribute.internal(&ATTRIBUTE), ONE_VALUE, errors),
     }
 }
@@ -139,7 +139,7 @@ fn validate_place(device: &Field<'_>, per_device: bool, errors: &mut Errors) {
     let [name, selector, all] = ["nodeName", "nodeSelector", "allNodes"].map(|field| device.at(field));
     if !per_device {
         if name.is_set() || selector.is_set() || all.is_set() {
-            errors.push(device.path.as_str(), Cause::Invalid, format!("Invalid value: null: {NO_PLACE}"));
+            errors.push(&device.path, Cause::Invalid, format!("Invalid value: null: {NO_PLACE}"));
         }
         return;
     }
@@ -167,6 +167,6 @@ pub(super) fn one_place(at: &Field<'_>, given: &[&str], none: &str, several: &st
     match given.len() {
         1 => {}
         0 => at.required(none, errors),
-        _ => errors.invalid_text(at.path.as_str(), &format!("{{{}}}", given.join(", ")), several),
+        _ => errors.invalid_text(&at.path, &format!("{{{}}}", given.join(", ")), several),
     }
 }

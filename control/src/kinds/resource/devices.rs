@@ -76,7 +76,7 @@ impl<'a> RequestNames<'a> {
             _ => return reference.invalid(REFERENCE, errors),
         };
         for segment in segments {
-            errors.unless(reference.path.as_str(), segment, names::label(segment));
+            errors.unless(&reference.path, segment, names::label(segment));
         }
         if !known {
             reference.invalid(REFERENCE, errors);
@@ -123,7 +123,7 @@ fn validate_request(request: &Field<'_>, errors: &mut Errors) {
         }
         (true, true) => {
             let why = format!("{ONE_OF_REQUEST}, but multiple fields are set");
-            errors.push(request.path.as_str(), Cause::Invalid, format!("Invalid value: null: {why}"));
+            errors.push(&request.path, Cause::Invalid, format!("Invalid value: null: {why}"));
         }
         (false, false) => request.required(ONE_OF_REQUEST, errors),
     }
@@ -138,7 +138,7 @@ fn validate_amount(request: &Field<'_>, errors: &mut Errors) {
     match mode.text() {
         "All" if number != 0 => count.invalid("must not be specified when allocationMode is 'All'", errors),
         "ExactCount" if number <= 0 => {
-            errors.invalid(count.path.as_str(), &json!(number), "must be greater than zero");
+            errors.invalid(&count.path, &json!(number), "must be greater than zero");
         }
         "All" | "ExactCount" => {}
         _ => mode.one_of(&["All", "ExactCount"], errors),
@@ -194,8 +194,8 @@ pub(super) fn validate_raw(object: &Field<'_>, max_bytes: usize, errors: &mut Er
     if !object.is_set() {
         object.required("", errors);
     } else if object.value.to_string().len() > max_bytes {
-        errors.too_long(object.path.as_str(), max_bytes);
+        errors.too_long(&object.path, max_bytes);
     } else if !object.value.is_object() {
-        errors.invalid_text(object.path.as_str(), "<value omitted>", "must be a valid JSON object");
+        errors.invalid_text(&object.path, "<value omitted>", "must be a valid JSON object");
     }
 }

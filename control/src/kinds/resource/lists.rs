@@ -7,7 +7,7 @@ use windlass_apimachinery::field::quoted;
 
 use crate::{
     apiserver::validation::errors::{Cause, Errors},
-    kinds::shared::field::Field,
+    kinds::shared::{field::Field, field_path::FieldPath},
 };
 
 /// Validates each item.
@@ -47,7 +47,7 @@ pub(super) fn set(
 }
 
 /// The key of an item by one of its fields.
-pub(super) fn by(field: &str) -> impl Fn(&Field<'_>) -> String {
+pub(super) fn by(field: &'static str) -> impl Fn(&Field<'_>) -> String {
     move |item| quoted(item.at(field).value)
 }
 
@@ -62,15 +62,15 @@ pub(super) fn map(
     max: Option<usize>,
     max_shown: usize,
     errors: &mut Errors,
-    check_key: impl Fn(&str, &str, &mut Errors),
+    check_key: impl Fn(&FieldPath, &str, &mut Errors),
     check: impl Fn(&Field<'_>, &mut Errors),
 ) {
     if let Some(max) = max.filter(|max| map.len() > *max) {
-        return errors.too_many(map.path.as_str(), map.len(), max);
+        return errors.too_many(&map.path, map.len(), max);
     }
     for (key, entry) in map.entries() {
         check_key(&map.path, key, errors);
-        check(&Field { value: entry.value, path: format!("{}[{}]", map.path, shortened(key, max_shown)) }, errors);
+        check(&Field { value: entry.value, path: map.path.key(&shortened(key, max_shown)) }, errors);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
         errors::Errors,
         names::{label, qualified_problems, subdomain},
     },
-    kinds::shared::field::Field,
+    kinds::shared::{field::Field, field_path::FieldPath},
 };
 
 const MAX_DRIVER_BYTES: usize = 63;
@@ -34,7 +34,7 @@ pub(super) fn driver(name: &Field<'_>, errors: &mut Errors) {
     domain(&name.path, name.text(), errors);
 }
 
-fn domain(path: &str, text: &str, errors: &mut Errors) {
+fn domain(path: &FieldPath, text: &str, errors: &mut Errors) {
     if text.is_empty() {
         return errors.required(path, "");
     }
@@ -52,12 +52,12 @@ pub(super) fn pool(name: &Field<'_>, errors: &mut Errors) {
     }
     name.max_bytes(MAX_POOL_BYTES, errors);
     for part in name.text().split('/') {
-        errors.unless(name.path.as_str(), part, subdomain(part));
+        errors.unless(&name.path, part, subdomain(part));
     }
 }
 
 /// Validates the name of a counter, which is the key of a map or stands in a field.
-pub(super) fn counter(path: &str, text: &str, errors: &mut Errors) {
+pub(super) fn counter(path: &FieldPath, text: &str, errors: &mut Errors) {
     errors.unless(path, text, label(text));
 }
 
@@ -67,7 +67,7 @@ pub(super) fn counter_set(name: &Field<'_>, errors: &mut Errors) {
 }
 
 /// Validates the name of an attribute or a capacity, which may have a domain. More than one slash is taken, as upstream does.
-pub(super) fn qualified(path: &str, text: &str, errors: &mut Errors) {
+pub(super) fn qualified(path: &FieldPath, text: &str, errors: &mut Errors) {
     match text.split('/').collect::<Vec<_>>()[..] {
         [id] => c_identifier(path, id, errors),
         [domain_part, id] => {
@@ -94,7 +94,7 @@ pub(super) fn fully_qualified(name: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-fn c_identifier(path: &str, text: &str, errors: &mut Errors) {
+fn c_identifier(path: &FieldPath, text: &str, errors: &mut Errors) {
     if text.len() > MAX_ID_BYTES {
         errors.too_long(path, MAX_ID_BYTES);
     }

@@ -28,7 +28,7 @@ pub(super) fn validate(policy: &Field<'_>, capacity: Quantity, errors: &mut Erro
 
 /// Says that an amount, which need not be that of the field, is not good.
 fn invalid(field: &Field<'_>, amount: Quantity, why: &str, errors: &mut Errors) {
-    errors.invalid_text(field.path.as_str(), &amount.to_string(), why);
+    errors.invalid_text(&field.path, &amount.to_string(), why);
 }
 
 fn validate_values(values: &Field<'_>, default: Quantity, capacity: Quantity, errors: &mut Errors) {

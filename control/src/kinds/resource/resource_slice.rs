@@ -90,7 +90,7 @@ impl Strategy for ResourceSlice {
         validate_place(&spec, errors);
         let (devices, counters) = (spec.at("devices"), spec.at("sharedCounters"));
         if devices.is_set() && counters.is_set() {
-            errors.invalid_text(spec.path.as_str(), "", "only one of `sharedCounters` or `devices` is allowed");
+            errors.invalid_text(&spec.path, "", "only one of `sharedCounters` or `devices` is allowed");
         }
         let per_device = *spec.at("perDeviceNodeSelection").value == true;
         let is_advanced =

@@ -12,7 +12,7 @@ pub(crate) const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
 /// Refuses an address that packets of others may not be sent to (upstream: `ValidateEndpointIP`). An endpoint of the API
 /// itself, and only that, may be on the loopback device.
-pub(crate) fn validate_special(field: &str, address: &str, of_the_api: bool, errors: &mut Errors) {
+pub(crate) fn validate_special(field: impl Into<String>, address: &str, of_the_api: bool, errors: &mut Errors) {
     let Some(ip) = parse_ip(address) else {
         return errors.invalid_text(field, address, "must be a valid IP address");
     };

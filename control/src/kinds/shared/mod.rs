@@ -5,6 +5,7 @@ pub(crate) mod conditions;
 pub(crate) mod data;
 pub(crate) mod endpoints;
 pub(crate) mod field;
+pub(crate) mod field_path;
 pub(crate) mod go_json;
 pub(crate) mod internal_version;
 pub(crate) mod node_selector;
@@ -47,13 +48,13 @@ pub(crate) fn validate_amounts(status: &Value, field: &str, errors: &mut Errors)
 pub(crate) fn validate_basic_resource(amount: &field::Field<'_>, errors: &mut Errors) {
     // Upstream shows the number.
     if let Some(units) = amount.quantity().map(Quantity::units).filter(|units| *units < 0) {
-        errors.invalid(amount.path.as_str(), &json!(units), "must be a valid resource quantity");
+        errors.invalid(&amount.path, &json!(units), "must be a valid resource quantity");
     }
 }
 
 /// A warning about an amount of a resource that is no whole number of bytes.
 pub(crate) fn fractional_bytes(amounts: &field::Field<'_>, resource: &str) -> Option<String> {
-    let amount = amounts.at(resource).quantity().filter(|amount| amount.milli() % 1000 != 0)?;
+    let amount = amounts.at_name(resource).quantity().filter(|amount| amount.milli() % 1000 != 0)?;
     Some(format!("{}[{resource}]: fractional byte value \"{amount}\" is invalid, must be an integer", amounts.path))
 }
 

@@ -68,7 +68,7 @@ fn validate_field(field: &Field<'_>, errors: &mut Errors) {
     if key.text() == "metadata.name" {
         values.items().for_each(|value| value.fits(names::subdomain, errors));
     } else {
-        errors.invalid_text(key.path.as_str(), key.text(), "not a valid field selector key");
+        errors.invalid_text(&key.path, key.text(), "not a valid field selector key");
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn unreadable(selector: &Field<'_>, why: &str, errors: &mut Errors) {
     // In the order of upstream's fields.
     let parts = ["matchLabels", "matchExpressions"].into_iter().filter(|part| selector.at(part).is_set());
     let parts: Vec<String> = parts.map(|part| format!("\"{part}\":{}", selector.at(part).value)).collect();
-    errors.push(selector.path.as_str(), Cause::Invalid, format!("Invalid value: {{{}}}{why}", parts.join(",")));
+    errors.push(&selector.path, Cause::Invalid, format!("Invalid value: {{{}}}{why}", parts.join(",")));
 }
 
 /// Whether a selector can be read, which upstream does with values of labels alone; one that is missing selects nothing.

@@ -53,7 +53,7 @@ pub(crate) fn is_positive(amount: Quantity) -> bool {
 pub(crate) fn validate_access_modes(modes: &Field<'_>, errors: &mut Errors) {
     let texts = modes.texts();
     for mode in &texts {
-        errors.one_of(modes.path.as_str(), &json!(mode), &ACCESS_MODES);
+        errors.one_of(&modes.path, &json!(mode), &ACCESS_MODES);
     }
     if texts.contains(&ALONE) && texts.iter().any(|mode| *mode != ALONE && ACCESS_MODES.contains(mode)) {
         modes.forbidden("may not use ReadWriteOncePod with other access modes", errors);
@@ -73,7 +73,7 @@ fn validate_source(source: &Field<'_>, errors: &mut Errors) {
     }
     if group.is_empty() && kind.text() != "PersistentVolumeClaim" {
         let why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-        errors.invalid_text(source.path.as_str(), kind.text(), why);
+        errors.invalid_text(&source.path, kind.text(), why);
     }
     group.optionally_fits(names::subdomain, errors);
     source.at("namespace").optionally_fits(names::label, errors);

@@ -24,7 +24,7 @@ pub(crate) fn csi_driver(driver: &Field<'_>, errors: &mut Errors) {
     if driver.text().len() > MAX_DRIVER_BYTES {
         driver.max_bytes(MAX_DRIVER_BYTES, errors);
     } else if let Some(why) = names::subdomain(&driver.text().to_lowercase()).filter(|_| !driver.is_empty()) {
-        errors.invalid_text(driver.path.as_str(), driver.text(), &why);
+        errors.invalid_text(&driver.path, driver.text(), &why);
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn azure_disk(source: &Field<'_>, errors: &mut Errors) {
     let (uri, managed) = (source.at("diskURI"), source.at("kind").text() == "Managed");
     let (prefix, form) = if managed { ("/subscriptions/", MANAGED) } else { ("https://", BLOB) };
     if source.at("kind").is_set() && !uri.text().starts_with(prefix) {
-        errors.not_supported(uri.path.as_str(), uri.value, &[form]);
+        errors.not_supported(&uri.path, uri.value, &[form]);
     }
 }
 

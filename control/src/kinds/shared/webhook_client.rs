@@ -6,7 +6,7 @@ use crate::apiserver::validation::{errors::Errors, names};
 /// Validates the URL of a webhook. Upstream: `ValidateWebhookURL`.
 pub(crate) fn validate_url(field: &Field<'_>, errors: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
-    let (url, here) = (field.text(), field.path.as_str());
+    let (url, here) = (field.text(), &field.path);
     if let Some(escape) = bad_escape(url) {
         let why = format!("url must be a valid URL: parse {url:?}: invalid URL escape {escape:?}{FORM}");
         return errors.required(here, &why);

@@ -44,27 +44,27 @@ pub(crate) fn name_warning(new: &Value, old: Option<&Value>, part: &str) -> Opti
 pub(crate) const POD_NAMES: &str = "Pod names and hostnames";
 
 /// The warnings about a workload whose pods have names of its own.
-pub(crate) fn warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<String> {
+pub(crate) fn warnings(new: &Value, old: Option<&Value>, template: &Field<'_>) -> Vec<String> {
     let name = name_warning(new, old, POD_NAMES);
-    name.into_iter().chain(template_warnings(new, old, path)).collect()
+    name.into_iter().chain(template_warnings(new, old, template)).collect()
 }
 
 /// Validates the pod template at a path of an object, beside the stored one.
-pub(crate) fn validate_template_at(object: &Value, old: Option<&Value>, path: &str, errors: &mut Errors) {
+pub(crate) fn validate_template_at(object: &Value, old: Option<&Value>, path: &'static str, errors: &mut Errors) {
     let at = |object| Field::root(object).below(path);
     validate_pod_template(&at(object), old.map(at).as_ref(), errors);
 }
 
 /// Validates a pod template; `old` is the stored one.
-fn validate_pod_template(template: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
+pub(crate) fn validate_pod_template(template: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
     let (labels, annotations) = (template.below("metadata.labels"), template.below("metadata.annotations"));
-    names::labels(labels.value, &format!("{}.labels", template.path), errors);
-    let path = format!("{}.annotations", template.path);
-    names::annotations(annotations.value, &path, errors);
+    names::labels(labels.value, &template.path.field("labels"), errors);
+    let annotations = Field { path: template.path.field("annotations"), ..annotations };
+    names::annotations(annotations.value, &annotations.path, errors);
     let spec = template.at("spec");
-    let leniency = Leniency::of(old);
-    pod_template::annotations::validate(&Field { value: annotations.value, path }, &spec, &leniency, errors);
-    pod_template::validate_template(&spec, &leniency, errors);
+    let leniency = Leniency::of(old.map(|old| old.value));
+    pod_template::annotations::validate(&annotations, &spec, leniency, errors);
+    pod_template::validate_template(&spec, leniency, errors);
     security_profiles::validate_match(annotations.value, &spec, errors);
     let ephemeral = spec.at("ephemeralContainers");
     if !ephemeral.is_empty() {
@@ -72,12 +72,11 @@ fn validate_pod_template(template: &Field<'_>, old: Option<&Field<'_>>, errors: 
     }
 }
 
-/// Warnings about the pod template at a path, of a new object or one whose generation has changed.
-pub(crate) fn template_warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<String> {
+/// Warnings about the pod template of a new object or one whose generation has changed.
+pub(crate) fn template_warnings(new: &Value, old: Option<&Value>, template: &Field<'_>) -> Vec<String> {
     if old.is_some_and(|old| old["metadata"]["generation"] == new["metadata"]["generation"]) {
         return Vec::new();
     }
-    let template = Field::root(new).below(path);
     pod_template::warnings(&template.at("metadata"), &template.at("spec"), true)
 }
 
@@ -120,7 +119,7 @@ pub(crate) fn int_or_percent_value(field: &Field<'_>) -> i64 {
 }
 
 /// Refuses counts of a status that are greater than `status.replicas`.
-pub(crate) fn at_most_replicas(status: &Field<'_>, fields: &[&str], errors: &mut Errors) {
+pub(crate) fn at_most_replicas(status: &Field<'_>, fields: &[&'static str], errors: &mut Errors) {
     let replicas = status.at("replicas").number().unwrap_or(0);
     for field in fields.iter().map(|field| status.at(field)) {
         let count = field.number().unwrap_or(0);

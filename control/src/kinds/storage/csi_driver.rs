@@ -98,7 +98,7 @@ impl Strategy for CsiDriver {
         for request in spec.at("tokenRequests").items() {
             let (audience, seconds) = (request.at("audience"), request.at("expirationSeconds"));
             if !audiences.insert(audience.text()) {
-                errors.duplicate(audience.path.as_str(), &json!(audience.text()));
+                errors.duplicate(&audience.path, &json!(audience.text()));
             }
             match seconds.number() {
                 Some(n) if n < LEAST_TOKEN_SECONDS => {
@@ -112,7 +112,7 @@ impl Strategy for CsiDriver {
         }
         let modes = spec.at("volumeLifecycleModes");
         for mode in modes.texts() {
-            errors.one_of(modes.path.as_str(), &json!(mode), &["Persistent", "Ephemeral"]);
+            errors.one_of(&modes.path, &json!(mode), &["Persistent", "Ephemeral"]);
         }
         let period = spec.at("nodeAllocatableUpdatePeriodSeconds");
         if period.number().is_some_and(|seconds| seconds < LEAST_UPDATE_SECONDS) {

@@ -42,7 +42,7 @@ pub(super) fn driver_name(name: &Field<'_>, errors: &mut Errors) {
     }
     name.max_bytes(MAX_DRIVER_NAME, errors);
     let lower = name.text().to_lowercase();
-    errors.unless(name.path.as_str(), name.text(), names::subdomain(&lower));
+    errors.unless(&name.path, name.text(), names::subdomain(&lower));
 }
 
 #[derive(Debug)]
@@ -66,12 +66,12 @@ impl Strategy for CsiNode {
             let mut keys = BTreeSet::new();
             for key in driver.at("topologyKeys").items() {
                 if key.text().is_empty() {
-                    errors.required(driver.path.as_str(), key.text());
+                    errors.required(&driver.path, key.text());
                 } else if !keys.insert(key.text()) {
-                    errors.duplicate(driver.path.as_str(), key.value);
+                    errors.duplicate(&driver.path, key.value);
                 }
                 for why in names::qualified_problems(key.text()) {
-                    errors.invalid_text(driver.path.as_str(), key.text(), &why);
+                    errors.invalid_text(&driver.path, key.text(), &why);
                 }
             }
         }

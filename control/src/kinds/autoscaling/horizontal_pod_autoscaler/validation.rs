@@ -148,7 +148,7 @@ fn amount(source: &Field<'_>, errors: &mut Errors) {
             if other.is_empty() {
                 kind.required("must specify a metric target type", errors);
             }
-            errors.invalid_text(kind.path.as_str(), other, "must be either Utilization, Value, or AverageValue");
+            errors.invalid_text(&kind.path, other, "must be either Utilization, Value, or AverageValue");
         }
     }
     for value in ["value", "averageValue"].map(|key| target.at(key)) {
@@ -163,7 +163,7 @@ fn amount(source: &Field<'_>, errors: &mut Errors) {
 }
 
 /// Refuses a target that has none of two fields; the second one is missing then.
-fn neither(source: &Field<'_>, fields: (&str, &str), why: &str, errors: &mut Errors) {
+fn neither(source: &Field<'_>, fields: (&'static str, &'static str), why: &str, errors: &mut Errors) {
     let target = source.at("target");
     if !target.at(fields.0).is_set() && !target.at(fields.1).is_set() {
         target.at(fields.1).required(why, errors);

@@ -172,16 +172,16 @@ impl Strategy for Job {
 }
 
 /// The warnings about the spec of a Job at a path, which may be in a CronJob.
-pub(crate) fn spec_warnings(new: &Value, old: Option<&Value>, path: &str) -> Vec<String> {
+pub(crate) fn spec_warnings(new: &Value, old: Option<&Value>, path: &'static str) -> Vec<String> {
     let spec = Field::root(new).below(path);
-    let more_than = |field: &str, limit: i64| spec.at(field).number().is_some_and(|number| number > limit);
+    let more_than = |field: &'static str, limit: i64| spec.at(field).number().is_some_and(|number| number > limit);
     let mut found = Vec::new();
     let is_unchanged = old.is_some_and(|old| old["metadata"]["generation"] == new["metadata"]["generation"]);
     let is_indexed = spec.at("completionMode").text() == "Indexed";
     if !is_unchanged && is_indexed && more_than("completions", 100_000) && more_than("parallelism", 10_000) {
         found.push(format!("{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"));
     }
-    found.extend(workload::template_warnings(new, old, &format!("{path}.template")));
+    found.extend(workload::template_warnings(new, old, &spec.at("template")));
     found
 }
 

@@ -92,7 +92,7 @@ fn generated_selector(root: &Field<'_>, old: Option<&Value>, errors: &mut Errors
 }
 
 /// Validates the spec of a Job at a path of an object, which may be a CronJob, beside the stored one.
-pub(crate) fn validate_spec((object, old): (&Value, Option<&Value>), path: &str, errors: &mut Errors) {
+pub(crate) fn validate_spec((object, old): (&Value, Option<&Value>), path: &'static str, errors: &mut Errors) {
     let spec = &Field::root(object).below(path);
     let counts = [
         "parallelism",
@@ -136,7 +136,8 @@ pub(crate) fn validate_spec((object, old): (&Value, Option<&Value>), path: &str,
         replacement.optional_one_of(&["Failed", "TerminatingOrFailed"], errors);
     }
     let template = spec.at("template");
-    workload::validate_template_at(object, old, &template.path, errors);
+    let of = |object| Field::root(object).below(path).at("template");
+    workload::validate_pod_template(&template, old.map(of).as_ref(), errors);
     let restart = template.below("spec.restartPolicy");
     match restart.text() {
         "" | "Always" => restart.required("valid values: \"OnFailure\", \"Never\"", errors),
@@ -377,10 +378,14 @@ pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     completions(new, old, errors);
     immutable(new, old, &["spec.selector"], errors);
     template(new, old, errors);
-    let fixed = ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"];
-    for field in fixed {
-        immutable(new, old, &[&format!("spec.{field}")], errors);
-    }
+    let fixed = [
+        "spec.completionMode",
+        "spec.podFailurePolicy",
+        "spec.backoffLimitPerIndex",
+        "spec.managedBy",
+        "spec.successPolicy",
+    ];
+    immutable(new, old, &fixed, errors);
 }
 
 fn completions(new: &Value, old: &Value, errors: &mut Errors) {

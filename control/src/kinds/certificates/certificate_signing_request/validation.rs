@@ -88,7 +88,7 @@ pub(super) fn validate(object: &Value, errors: &mut Errors) {
     if !certificate.text().is_empty()
         && let Err(why) = read_certificates(certificate.text())
     {
-        errors.invalid_text(certificate.path.as_str(), "<certificate data>", &why);
+        errors.invalid_text(&certificate.path, "<certificate data>", &why);
     }
 }
 
@@ -112,7 +112,7 @@ fn validate_conditions(conditions: &Field<'_>, object: &Value, errors: &mut Erro
         };
         if seen.contains(other) && get(object, other).is_some() {
             let why = "Approved and Denied conditions are mutually exclusive";
-            errors.invalid_text(conditions.path.as_str(), kind.text(), why);
+            errors.invalid_text(&conditions.path, kind.text(), why);
         }
         if !seen.insert(kind.text()) {
             kind.duplicate(errors);
@@ -154,29 +154,25 @@ fn signer(name: &Field<'_>, errors: &mut Errors) {
         return name.invalid("must be a fully qualified domain and path of the form 'example.com/signer-name'", errors);
     };
     if domain.len() > MAX_DOMAIN {
-        errors.too_long(name.path.as_str(), MAX_DOMAIN);
+        errors.too_long(&name.path, MAX_DOMAIN);
     }
     let labels: Vec<&str> = domain.split('.').collect();
     for label in &labels {
         if let Some(why) = names::label(label) {
-            errors.invalid_text(name.path.as_str(), domain, &format!("validating label {label:?}: {why}"));
+            errors.invalid_text(&name.path, domain, &format!("validating label {label:?}: {why}"));
         }
     }
     if labels.len() < 2 {
-        errors.invalid_text(
-            name.path.as_str(),
-            domain,
-            "should be a domain with at least two segments separated by dots",
-        );
+        errors.invalid_text(&name.path, domain, "should be a domain with at least two segments separated by dots");
     }
     for label in path.split('.') {
         if let Some(why) = names::subdomain(label) {
-            errors.invalid_text(name.path.as_str(), path, &format!("validating label {label:?}: {why}"));
+            errors.invalid_text(&name.path, path, &format!("validating label {label:?}: {why}"));
         }
     }
     let most = MAX_DOMAIN + MAX_PATH + 1;
     if name.text().len() > most {
-        errors.too_long(name.path.as_str(), most);
+        errors.too_long(&name.path, most);
     }
 }
 

@@ -136,12 +136,12 @@ pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
         let why = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
         spec.at("persistentvolumesource").forbidden(&why, errors);
     }
-    Field { path: "volumeMode".to_owned(), ..spec.at("volumeMode") }.unchanged(&was.at("volumeMode"), errors);
+    Field { path: "volumeMode".to_owned().into(), ..spec.at("volumeMode") }.unchanged(&was.at("volumeMode"), errors);
     let (affinity, before) = (spec.at("nodeAffinity"), was.at("nodeAffinity"));
     if before.is_set() && *affinity.value != with_new_labels(before.value, affinity.value) {
         let shown =
             if affinity.is_set() { Internal::new(NODE_AFFINITY, affinity.value).text() } else { "null".to_owned() };
-        let affinity = Field { path: "nodeAffinity".to_owned(), ..affinity };
+        let affinity = Field { path: "nodeAffinity".to_owned().into(), ..affinity };
         affinity.invalid_as(&shown, "field is immutable, except for updating from beta label to GA", errors);
     }
     let class = spec.at("volumeAttributesClassName");

@@ -65,7 +65,7 @@ pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     {
         size.forbidden("field can not be less than status.capacity", errors);
     }
-    let mode = Field { path: "volumeMode".to_owned(), ..spec.at("volumeMode") };
+    let mode = Field { path: "volumeMode".to_owned().into(), ..spec.at("volumeMode") };
     mode.unchanged(&was.at("volumeMode"), errors);
     let class = spec.at("volumeAttributesClassName");
     let has_one = !old["status"]["currentVolumeAttributesClassName"].is_null();
@@ -115,7 +115,7 @@ pub(super) fn validate_status(object: &Value, errors: &mut Errors) {
     for (resource, state) in states.entries() {
         validate_resource(&states, resource, errors);
         if !RESIZE_STATES.contains(&state.text()) {
-            errors.not_supported(states.path.as_str(), &json!(resource), &RESIZE_STATES);
+            errors.not_supported(&states.path, &json!(resource), &RESIZE_STATES);
         }
     }
     let allocated = status.at("allocatedResources");
@@ -127,8 +127,8 @@ pub(super) fn validate_status(object: &Value, errors: &mut Errors) {
 
 /// Refuses what a claim cannot have.
 fn validate_resource(of: &Field<'_>, resource: &str, errors: &mut Errors) {
-    errors.unless(of.path.as_str(), resource, names::qualified(resource));
+    errors.unless(&of.path, resource, names::qualified(resource));
     if names::qualified(resource).is_none() && is_native(resource) && resource != "storage" {
-        errors.not_supported(of.path.as_str(), &json!(resource), &["storage"]);
+        errors.not_supported(&of.path, &json!(resource), &["storage"]);
     }
 }

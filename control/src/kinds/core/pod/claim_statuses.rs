@@ -19,7 +19,7 @@ pub(super) fn validate(status: &Field<'_>, spec: &Value, errors: &mut Errors) {
         let name = claim.at("name");
         if !list(spec, "resourceClaims").any(|(_, own)| text(own, "name") == name.text()) {
             let why = "must match the name of an entry in `spec.resourceClaims`";
-            errors.invalid_text(name.path.as_str(), name.text(), why);
+            errors.invalid_text(&name.path, name.text(), why);
         }
         if !seen.insert(name.text()) {
             name.duplicate(errors);
@@ -50,11 +50,11 @@ fn validate_extended(status: &Field<'_>, spec: &Value, errors: &mut Errors) {
             Some(found) if found["resources"]["requests"].get(resource.text()).is_some() => {}
             Some(_) => {
                 let why = "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests";
-                errors.invalid_text(resource.path.as_str(), resource.text(), why);
+                errors.invalid_text(&resource.path, resource.text(), why);
             }
             None => {
                 let why = "must match the name of an entry in spec.initContainers.name or spec.containers.name";
-                errors.invalid_text(container.path.as_str(), container.text(), why);
+                errors.invalid_text(&container.path, container.text(), why);
             }
         }
         // The path is upstream's.

@@ -68,7 +68,7 @@ fn validate_resource(resource: &Field<'_>, container: Option<&Value>, errors: &m
             (requests.get(name.text()).is_some(), "must match one of the container's resource requests")
         };
         if !found {
-            errors.invalid_text(name.path.as_str(), name.text(), why);
+            errors.invalid_text(&name.path, name.text(), why);
         }
     }
     let mut seen = BTreeSet::new();
@@ -80,7 +80,7 @@ fn validate_resource(resource: &Field<'_>, container: Option<&Value>, errors: &m
         }
         message.max_bytes(MAX_MESSAGE_BYTES, errors);
         if !seen.insert(id.text()) {
-            errors.duplicate(id.path.as_str(), &Value::from(id.text()));
+            errors.duplicate(&id.path, &Value::from(id.text()));
         }
     }
 }

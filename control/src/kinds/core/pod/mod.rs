@@ -211,17 +211,17 @@ pub(crate) fn is_mirror(pod: &Value) -> bool {
 /// Validates a pod, new or changed.
 fn validate_whole(pod: &Value, old: Option<&Value>, errors: &mut Errors) {
     let (annotations, spec) = (Field::root(pod).below("metadata.annotations"), Field::root(pod).at("spec"));
-    let leniency = Leniency::of(old.map(Field::root).as_ref());
-    pod_template::annotations::validate(&annotations, &spec, &leniency, errors);
-    pod_template::validate_pod(&pod["metadata"], &spec, &leniency, errors);
+    let leniency = Leniency::of(old);
+    pod_template::annotations::validate(&annotations, &spec, leniency, errors);
+    pod_template::validate_pod(&pod["metadata"], &spec, leniency, errors);
 }
 
 fn validate_annotations_update(new: &Value, old: &Value, errors: &mut Errors) {
     let [is, was] = [new, old].map(|pod| Field::root(pod).below("metadata.annotations"));
     pod_template::annotations::validate_update(&is, &was, errors);
     // Upstream looks at them once more.
-    let leniency = Leniency::of(Some(&Field::root(old)));
-    pod_template::annotations::validate(&is, &Field::root(new).at("spec"), &leniency, errors);
+    let leniency = Leniency::of(Some(old));
+    pod_template::annotations::validate(&is, &Field::root(new).at("spec"), leniency, errors);
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub(super) fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     for condition in status.at("conditions").items() {
         not_negative(&condition.at("observedGeneration"), errors);
         // The path is upstream's.
-        let kind = Field { value: &condition.value["type"], path: format!("{}.Type", condition.path) };
+        let kind = Field { value: &condition.value["type"], path: format!("{}.Type", condition.path).into() };
         kind.label_key(errors);
     }
     validate_nomination(&status.at("nominatedNodeName"), &was, &old["spec"], errors);
@@ -129,13 +129,19 @@ fn may_run_again(spec: &Value, container: Option<&Value>, ended: &Value) -> bool
 }
 
 /// An address that stands alone and in a list: at most one of each family. Those that were there may be wrong.
-fn validate_addresses(status: &Field<'_>, old: &Field<'_>, single: &str, several: &str, errors: &mut Errors) {
+fn validate_addresses(
+    status: &Field<'_>,
+    old: &Field<'_>,
+    single: &'static str,
+    several: &'static str,
+    errors: &mut Errors,
+) {
     let (alone, all, before) = (status.at(single), status.at(several), old.at(several));
     if let Some(first) = all.items().next().map(|first| first.at("ip"))
         && several == "hostIPs"
         && first.text() != alone.text()
     {
-        errors.invalid_text(first.path.as_str(), first.text(), "must be equal to `hostIP`");
+        errors.invalid_text(&first.path, first.text(), "must be equal to `hostIP`");
     }
     for entry in all.items().filter(|entry| !before.items().any(|was| was.value["ip"] == entry.value["ip"])) {
         let address = text(entry.value, "ip");

@@ -19,7 +19,7 @@ const REQUIRED: &str = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDur
 /// Images, a shorter deadline, added tolerations and removed scheduling gates are the changes that are allowed; and while
 /// there are gates, what narrows the choice of nodes.
 pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let leniency = Leniency::of(Some(&Field::root(old)));
+    let leniency = Leniency::of(Some(old));
     let [new, old] = [new, old].map(|pod| Field::root(pod).at("spec"));
     for key in ["containers", "initContainers"] {
         if new.at(key).len() != old.at(key).len() {
@@ -37,7 +37,7 @@ pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !validate_deadline(&new.at("activeDeadlineSeconds"), &old.at("activeDeadlineSeconds"), errors) {
         return;
     }
-    validate_tolerations(&new.at("tolerations"), &old.at("tolerations"), &leniency, errors);
+    validate_tolerations(&new.at("tolerations"), &old.at("tolerations"), leniency, errors);
     let gates = old.at("schedulingGates");
     for gate in new.at("schedulingGates").items() {
         let name = gate.at("name");
@@ -79,7 +79,7 @@ fn validate_deadline(new: &Field<'_>, old: &Field<'_>, errors: &mut Errors) -> b
 }
 
 /// How long one lasts may change, nothing else of it.
-fn validate_tolerations(new: &Field<'_>, old: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+fn validate_tolerations(new: &Field<'_>, old: &Field<'_>, leniency: Leniency<'_>, errors: &mut Errors) {
     let lasting = |toleration: Field<'_>| {
         let mut toleration = toleration.value.clone();
         toleration.as_object_mut().and_then(|fields| fields.remove("tolerationSeconds"));

@@ -43,7 +43,7 @@ fn family_of(ip: &str) -> Option<&'static str> {
 /// A service that prefers two families stays as it is, whatever the cluster has by now.
 fn keeps_families(new: &Field<'_>, old: Option<&Field<'_>>) -> bool {
     let prefers = |spec: &Field<'_>| spec.at("ipFamilyPolicy").text() == "PreferDualStack";
-    let same = |old: &Field<'_>, list: &str| new.at(list).texts() == old.at(list).texts();
+    let same = |old: &Field<'_>, list: &'static str| new.at(list).texts() == old.at(list).texts();
     old.is_some_and(|old| {
         new.at("type").text() == old.at("type").text()
             && prefers(new)
@@ -117,7 +117,7 @@ pub(super) fn validate(new: &Value, old: Option<&Value>, errors: &mut Errors) {
     let is_single = policy.text() == "SingleStack";
     if let Some(old) = old.as_ref().filter(|_| !is_single) {
         for (list, what) in [(&ips, "cluster IP"), (&families, "IP family")] {
-            let reduced = !list.is_empty() && list.len() < old.at(list.path.rsplit('.').next().unwrap_or("")).len();
+            let reduced = !list.is_empty() && list.len() < old.at_name(list.path.name()).len();
             if reduced {
                 policy.invalid(&format!("must be 'SingleStack' to release the secondary {what}"), errors);
             }

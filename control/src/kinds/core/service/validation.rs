@@ -90,7 +90,7 @@ fn ports_and_name(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
             let name = spec.at("externalName");
             match name.text().strip_suffix('.').unwrap_or_else(|| name.text()) {
                 "" => name.required("", errors),
-                absolute => errors.unless(name.path.as_str(), absolute, names::subdomain(absolute)),
+                absolute => errors.unless(&name.path, absolute, names::subdomain(absolute)),
             }
         }
         _ => {}

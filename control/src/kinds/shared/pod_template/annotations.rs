@@ -16,28 +16,25 @@ const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// Validates the annotations of a pod or template.
-pub(crate) fn validate(annotations: &Field<'_>, spec: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
-    let keyed = |key: &str| Field { value: &annotations.value[key], path: format!("{}[{key}]", annotations.path) };
+pub(crate) fn validate(annotations: &Field<'_>, spec: &Field<'_>, leniency: Leniency<'_>, errors: &mut Errors) {
+    let keyed =
+        |key: &str| Field { value: &annotations.value[key], path: format!("{}[{key}]", annotations.path).into() };
     let mirror = keyed(MIRROR);
     if mirror.is_set() && spec.at("nodeName").is_empty() {
-        errors.invalid_text(
-            mirror.path.as_str(),
-            mirror.text(),
-            "must set spec.nodeName if mirror pod annotation is set",
-        );
+        errors.invalid_text(&mirror.path, mirror.text(), "must set spec.nodeName if mirror pod annotation is set");
     }
     let old = annotations.value[TOLERATIONS].as_str().unwrap_or_default();
     match go_json::read(old) {
         Ok(list) => {
-            let field = Field { value: &list, path: format!("{}.{TOLERATIONS}", annotations.path) };
+            let field = Field { value: &list, path: format!("{}.{TOLERATIONS}", annotations.path).into() };
             validate_tolerations(&field, leniency, errors);
         }
         Err(_) if old.is_empty() => {}
-        Err(why) => errors.invalid_text(annotations.path.as_str(), TOLERATIONS, &why),
+        Err(why) => errors.invalid_text(&annotations.path, TOLERATIONS, &why),
     }
     let cost = keyed(DELETION_COST);
     if has_odd_cost(annotations.value) && !leniency.allows(Broken::DeletionCost) {
-        errors.invalid_text(cost.path.as_str(), cost.text(), "must be a 32bit integer");
+        errors.invalid_text(&cost.path, cost.text(), "must be a 32bit integer");
     }
     security_profiles::validate_annotations(annotations, spec, errors);
 }

@@ -102,7 +102,7 @@ TargetContainerName targetContainerName \"\"
 
 /// Validates the ephemeral containers of a pod, which templates do not have.
 pub(super) fn validate(spec: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
-    let named = |list: &str| spec.at(list).items().map(|container| container.at("name").text());
+    let named = |list: &'static str| spec.at(list).items().map(|container| container.at("name").text());
     let others: BTreeSet<&str> = named("containers").chain(named("initContainers")).collect();
     let mut names = others.clone();
     for here in spec.at("ephemeralContainers").items() {
@@ -110,14 +110,14 @@ pub(super) fn validate(spec: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
         container::only_for_pods(&here, errors);
         let (name, target) = (here.at("name"), here.at("targetContainerName"));
         if !names.insert(name.text()) {
-            errors.duplicate(name.path.as_str(), &Value::from(name.text()));
+            errors.duplicate(&name.path, &Value::from(name.text()));
         }
         if !target.is_empty() && !others.contains(target.text()) {
-            errors.not_found(target.path.as_str(), target.value);
+            errors.not_found(&target.path, target.value);
         }
         for field in NOT_ALLOWED.map(|name| here.at(name)) {
             let is_unset = field.value.as_object().is_some_and(serde_json::Map::is_empty);
-            if field.is_set() && !(is_unset && field.path.ends_with(".resources")) {
+            if field.is_set() && !(is_unset && field.path.name() == "resources") {
                 field.forbidden(FORBIDDEN, errors);
             }
         }

@@ -1,13 +1,13 @@
 //! What is tolerated of a spec because the stored one has it already (upstream: `pkg/api/pod/util.go`), so that nothing
 //! else of an object becomes immutable when a rule is added. Pure.
 
-use std::collections::BTreeSet;
+use serde_json::Value;
 
 use super::{annotations, containers, resources, scheduling, security, volume};
 use crate::{apiserver::validation::errors::Errors, kinds::shared::field::Field};
 
 /// A rule that the stored spec breaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// Huge pages are whole pages.
     WholeHugePages,
@@ -37,36 +37,37 @@ pub(crate) enum Broken {
     DeletionCost,
 }
 
-/// The rules that need not be kept.
-#[derive(Debug, Default)]
-pub(crate) struct Leniency(BTreeSet<Broken>);
+/// The rules that need not be kept, looked for when one is not: nearly all objects keep them all.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Leniency<'a> {
+    stored: Option<&'a Value>,
+}
 
-impl Leniency {
+impl<'a> Leniency<'a> {
     /// What the stored pod or template breaks: an object with `metadata` and `spec`; nothing where there is none.
-    pub(crate) fn of(stored: Option<&Field<'_>>) -> Self {
-        let Some(stored) = stored else { return Self::default() };
-        let old = &stored.at("spec");
-        let broken = [
-            (Broken::WholeHugePages, resources::has_torn_huge_pages(old)),
-            (Broken::AffinityValues, has_errors(|errors| scheduling::validate_affinity_selectors(old, errors))),
-            (Broken::NodeAffinityValues, scheduling::has_odd_node_values(old)),
-            (Broken::SpreadSelectors, has_errors(|errors| scheduling::validate_spread_selectors(old, errors))),
-            (Broken::SpreadKeys, has_errors(|errors| scheduling::validate_spread_keys(old, errors))),
-            (Broken::OwnSysctls, security::sysctls_of_host(old).next().is_some()),
-            (Broken::TokenPaths, has_errors(|errors| volume::validate_token_paths(old, errors))),
-            (Broken::DevicesOfUsers, security::has_users(old) && has_devices(old)),
-            (Broken::HostNetworkOfUsers, security::has_users(old) && old.value["hostNetwork"] == true),
-            (Broken::RestartToResize, restarts_to_resize(old)),
-            (Broken::Comparisons, compares(old)),
-            (Broken::DeletionCost, annotations::has_odd_cost(&stored.value["metadata"]["annotations"])),
-            (Broken::SeLinuxPolicy, old.below("securityContext.seLinuxChangePolicy").is_set()),
-        ];
-        Self(broken.into_iter().filter(|(_, is)| *is).map(|(rule, _)| rule).collect())
+    pub(crate) fn of(stored: Option<&'a Value>) -> Self {
+        Self { stored }
     }
 
     /// Whether a rule need not be kept.
-    pub(super) fn allows(&self, rule: Broken) -> bool {
-        self.0.contains(&rule)
+    pub(super) fn allows(self, rule: Broken) -> bool {
+        let Some(stored) = self.stored else { return false };
+        let old = &Field::root(stored).at("spec");
+        match rule {
+            Broken::WholeHugePages => resources::has_torn_huge_pages(old),
+            Broken::AffinityValues => has_errors(|errors| scheduling::validate_affinity_selectors(old, errors)),
+            Broken::NodeAffinityValues => scheduling::has_odd_node_values(old),
+            Broken::SpreadSelectors => has_errors(|errors| scheduling::validate_spread_selectors(old, errors)),
+            Broken::SpreadKeys => has_errors(|errors| scheduling::validate_spread_keys(old, errors)),
+            Broken::OwnSysctls => security::sysctls_of_host(old).next().is_some(),
+            Broken::TokenPaths => has_errors(|errors| volume::validate_token_paths(old, errors)),
+            Broken::DevicesOfUsers => security::has_users(old) && has_devices(old),
+            Broken::HostNetworkOfUsers => security::has_users(old) && old.value["hostNetwork"] == true,
+            Broken::RestartToResize => restarts_to_resize(old),
+            Broken::Comparisons => compares(old),
+            Broken::DeletionCost => annotations::has_odd_cost(&stored["metadata"]["annotations"]),
+            Broken::SeLinuxPolicy => old.below("securityContext.seLinuxChangePolicy").is_set(),
+        }
     }
 }
 

@@ -40,17 +40,17 @@ fn containers<'a>(spec: &Field<'a>) -> impl Iterator<Item = Field<'a>> + use<'a>
 }
 
 /// Validates the spec of a template, in a controller, which has its own rules for some of it.
-pub(crate) fn validate_template(spec: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+pub(crate) fn validate_template(spec: &Field<'_>, leniency: Leniency<'_>, errors: &mut Errors) {
     validate_spec(spec, &Value::Null, true, leniency, errors);
 }
 
 /// Validates tolerations, wherever they stand.
-pub(crate) fn validate_tolerations(all: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+pub(crate) fn validate_tolerations(all: &Field<'_>, leniency: Leniency<'_>, errors: &mut Errors) {
     tolerations::validate(all, &Pod::of_nothing(leniency), errors);
 }
 
 /// Validates the spec of a pod with this metadata.
-pub(crate) fn validate_pod(metadata: &Value, spec: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+pub(crate) fn validate_pod(metadata: &Value, spec: &Field<'_>, leniency: Leniency<'_>, errors: &mut Errors) {
     let pod = validate_spec(spec, metadata, false, leniency, errors);
     fields::tokens_of_nobody(spec, &pod, errors);
     for container in ["containers", "initContainers"].into_iter().flat_map(|list| spec.at(list).items()) {
@@ -61,7 +61,7 @@ pub(crate) fn validate_pod(metadata: &Value, spec: &Field<'_>, leniency: &Lenien
 /// Validates what a RuntimeClass adds to its pods: the cost beside their containers, and which taints they take.
 pub(crate) fn validate_runtime_class(overhead: &Field<'_>, tolerations: &Field<'_>, errors: &mut Errors) {
     let leniency = Leniency::of(None);
-    let pod = Pod::of_nothing(&leniency);
+    let pod = Pod::of_nothing(leniency);
     resources::validate_overhead(overhead, &pod, errors);
     tolerations::validate(tolerations, &pod, errors);
 }
@@ -70,7 +70,7 @@ fn validate_spec<'a>(
     spec: &Field<'a>,
     metadata: &Value,
     template: bool,
-    leniency: &'a Leniency,
+    leniency: Leniency<'a>,
     errors: &mut Errors,
 ) -> Pod<'a> {
     let (grace, claims) = (spec.at("terminationGracePeriodSeconds"), spec.at("resourceClaims"));

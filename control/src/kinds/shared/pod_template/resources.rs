@@ -99,11 +99,11 @@ fn validate(resources: &Field<'_>, of: Of, pod: &Pod<'_>, errors: &mut Errors) {
         match quantity(&limits.value[name]) {
             Some(limit) if request != limit && !is_overcommittable(name) => {
                 let why = format!("must be equal to {name} limit of {limit}");
-                errors.invalid_text(requests.path.as_str(), &request.to_string(), &why);
+                errors.invalid_text(&requests.path, &request.to_string(), &why);
             }
             Some(limit) if request > limit => {
                 let why = format!("must be less than or equal to {name} limit of {limit}");
-                errors.invalid_text(requests.path.as_str(), &request.to_string(), &why);
+                errors.invalid_text(&requests.path, &request.to_string(), &why);
             }
             None if !is_overcommittable(name) => {
                 limits.required("Limit must be set for non overcommitable resources", errors);
@@ -147,9 +147,9 @@ fn validate_name(name: &str, amount: &Field<'_>, of: Of, errors: &mut Errors) {
     } else if of == Of::Container && name.contains('/') && !is_native(name) && !is_extended(name) {
         problems.push("doesn't follow extended resource name standard".to_owned());
     }
-    problems.iter().for_each(|why| errors.invalid_text(amount.path.as_str(), name, why));
+    problems.iter().for_each(|why| errors.invalid_text(&amount.path, name, why));
     if of == Of::Pod && is_named && !is_of_pods(name) {
-        errors.not_supported(amount.path.as_str(), &Value::from(name), &["cpu", HUGE_PAGES, "memory"]);
+        errors.not_supported(&amount.path, &Value::from(name), &["cpu", HUGE_PAGES, "memory"]);
     }
 }
 
@@ -159,7 +159,7 @@ fn huge_pages(name: &str, amount: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors
     }
     if let Some(quantity) = quantity(amount.value) {
         let why = format!("{quantity} is not positive integer multiple of {name}");
-        errors.invalid_text(amount.path.as_str(), &quantity.to_string(), &why);
+        errors.invalid_text(&amount.path, &quantity.to_string(), &why);
     }
 }
 
@@ -186,7 +186,7 @@ fn validate_claims(claims: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
             claim.required("", errors);
             continue;
         }
-        let duplicate = |key: &str, errors: &mut Errors| errors.duplicate(claim.path.as_str(), &Value::from(key));
+        let duplicate = |key: &str, errors: &mut Errors| errors.duplicate(&claim.path, &Value::from(key));
         if seen.contains(name) {
             duplicate(name, errors);
         } else {
@@ -209,7 +209,7 @@ fn validate_claims(claims: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
             let all: Vec<&str> = pod.claims.iter().copied().collect();
             let which = if all.is_empty() { " which is empty".to_owned() } else { format!(": {}", all.join(", ")) };
             let detail = format!("Not found: {name:?}: must be one of the names in pod.spec.resourceClaims{which}");
-            errors.push(claim.path.as_str(), Cause::NotFound, detail);
+            errors.push(&claim.path, Cause::NotFound, detail);
         }
     }
 }

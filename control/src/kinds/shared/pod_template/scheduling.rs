@@ -19,7 +19,7 @@ const NO_KEY: &str = "can not be empty";
 const NONE: &str = "must be greater than zero";
 
 /// Validates the affinity of a pod.
-pub(super) fn validate_affinity(affinity: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+pub(super) fn validate_affinity(affinity: &Field<'_>, leniency: Leniency<'_>, errors: &mut Errors) {
     let nodes = affinity.at("nodeAffinity");
     let required = nodes.at(REQUIRED);
     if required.is_set() {
@@ -130,7 +130,7 @@ fn validate_label_keys(term: &Field<'_>, errors: &mut Errors) {
 }
 
 /// Validates how pods spread.
-pub(super) fn validate_spread(constraints: &Field<'_>, leniency: &Leniency, errors: &mut Errors) {
+pub(super) fn validate_spread(constraints: &Field<'_>, leniency: Leniency<'_>, errors: &mut Errors) {
     let all: Vec<Field<'_>> = constraints.items().collect();
     for (at, constraint) in all.iter().enumerate() {
         let (skew, key, action) =

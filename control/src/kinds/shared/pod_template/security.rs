@@ -99,7 +99,7 @@ fn sysctls(spec: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
         } else if seen.contains(name.text()) {
             name.duplicate(errors);
         }
-        if let Some((_, flag)) = of_host.iter().find(|(own, _)| own.path == name.path)
+        if let Some((_, flag)) = of_host.iter().find(|(own, _)| own.path.to_string() == name.path.to_string())
             && !pod.leniency.allows(Broken::OwnSysctls)
         {
             name.invalid(&format!("may not be specified when '{flag}' is true"), errors);

@@ -78,7 +78,7 @@ pub(crate) fn validate_annotations(annotations: &Field<'_>, spec: &Field<'_>, er
         let Some(name) = key.strip_prefix(APP_ARMOR) else { continue };
         let profile = value.text();
         if !containers(spec).any(|container| container.at("name").text() == name) {
-            errors.invalid_text(value.path.as_str(), name, "container not found");
+            errors.invalid_text(&value.path, name, "container not found");
         }
         if !matches!(profile, "" | "runtime/default" | "unconfined") && !profile.starts_with(LOCALHOST) {
             errors.invalid_text(value.path, profile, &format!("invalid AppArmor profile name: {profile:?}"));
@@ -135,7 +135,7 @@ fn deprecated(path: &str, key: &str) -> String {
 }
 
 /// Whether a container or pod has no profile of this kind.
-fn lacks(of: &Field<'_>, profile: &str) -> bool {
+fn lacks(of: &Field<'_>, profile: &'static str) -> bool {
     !of.at("securityContext").at(profile).is_set()
 }
 

@@ -13,7 +13,7 @@ pub(super) fn validate(tolerations: &Field<'_>, pod: &Pod<'_>, errors: &mut Erro
     for toleration in tolerations.items() {
         let (key, operator, effect) = (toleration.at("key"), toleration.at("operator"), toleration.at("effect"));
         let mut invalid = |field: &Field<'_>, value: &str, why: &str| {
-            errors.invalid_text(field.path.as_str(), value, why);
+            errors.invalid_text(&field.path, value, why);
         };
         let problems = if key.is_empty() { Vec::new() } else { names::qualified_problems(key.text()) };
         problems.iter().for_each(|why| invalid(&key, key.text(), why));
@@ -33,7 +33,7 @@ pub(super) fn validate(tolerations: &Field<'_>, pod: &Pod<'_>, errors: &mut Erro
 
 fn validate_value(toleration: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     let (operator, value) = (toleration.at("operator"), toleration.at("value"));
-    let invalid = |why: &str, errors: &mut Errors| errors.invalid_text(operator.path.as_str(), value.text(), why);
+    let invalid = |why: &str, errors: &mut Errors| errors.invalid_text(&operator.path, value.text(), why);
     match operator.text() {
         "" | "Equal" => {
             if let Some(why) = names::label_value(value.text()) {
@@ -44,7 +44,7 @@ fn validate_value(toleration: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
         "Exists" => invalid("value must be empty when `operator` is 'Exists'", errors),
         "Lt" | "Gt" if pod.leniency.allows(Broken::Comparisons) => {
             if !is_decimal(value.text()) {
-                errors.invalid_text(value.path.as_str(), value.text(), DECIMAL);
+                errors.invalid_text(&value.path, value.text(), DECIMAL);
             }
         }
         "Lt" | "Gt" => {

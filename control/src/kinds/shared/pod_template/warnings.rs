@@ -38,13 +38,13 @@ pub(crate) fn warnings(metadata: &Field<'_>, spec: &Field<'_>, template: bool) -
     for resource in ["memory", "ephemeral-storage"] {
         found.extend(fractional_bytes(&spec.at("overhead"), resource));
     }
-    found.extend(security_profiles::pod_warnings(annotations.value, spec, &metadata.path));
+    found.extend(security_profiles::pod_warnings(annotations.value, spec, &metadata.path.to_string()));
     for container in containers(spec) {
         found.extend(security_profiles::container_warnings(
             annotations.value,
             spec,
             &container,
-            &metadata.path,
+            &metadata.path.to_string(),
             template,
         ));
         for resource in ["memory", "ephemeral-storage"] {
@@ -142,7 +142,7 @@ fn ports(spec: &Field<'_>, found: &mut Vec<String>) {
     let mut by_name: BTreeMap<&str, String> = BTreeMap::new();
     for port in containers(spec).flat_map(|container| container.at("ports").items()) {
         let here = &port.path;
-        let number = |of: &Field<'_>, field: &str| of.at(field).number().unwrap_or(0);
+        let number = |of: &Field<'_>, field: &'static str| of.at(field).number().unwrap_or(0);
         let (name, protocol, ip) = (port.at("name").text(), port.at("protocol").text(), port.at("hostIP").text());
         let (on_host, inside) = (number(&port, "hostPort"), number(&port, "containerPort"));
         if !ip.is_empty() && on_host == 0 {
@@ -168,7 +168,7 @@ fn ports(spec: &Field<'_>, found: &mut Vec<String>) {
             let why = format!("services and probes that select ports by name will use {other}");
             found.push(format!("{here}: duplicate port name {name:?} with {other}, {why}"));
         } else if !name.is_empty() {
-            by_name.insert(name, here.clone());
+            by_name.insert(name, here.to_string());
         }
         others.push(port);
     }

@@ -97,7 +97,7 @@ pub(super) fn validate_host_process(spec: &Field<'_>, errors: &mut Errors) {
     }
     if on_host > 0 {
         if on_host != all {
-            errors.push(spec.path.as_str(), Cause::Invalid, format!("Invalid value: \"\": {ALL_OR_NONE}"));
+            errors.push(&spec.path, Cause::Invalid, format!("Invalid value: \"\": {ALL_OR_NONE}"));
         }
         if spec.value["hostNetwork"] != true {
             spec.at("hostNetwork").invalid_as(
@@ -163,9 +163,9 @@ fn windows(spec: &Field<'_>, errors: &mut Errors) {
         "runAsGroup",
     ];
     for field in OF_PODS.map(|path| spec.below(path)) {
-        let unset = match field.path.rsplit('.').next() {
-            Some("hostPID" | "hostIPC") => *field.value != true,
-            Some("sysctls") => field.is_empty(),
+        let unset = match field.path.name() {
+            "hostPID" | "hostIPC" => *field.value != true,
+            "sysctls" => field.is_empty(),
             _ => !field.is_set(),
         };
         if !unset {

@@ -37,7 +37,7 @@ pub(super) fn validate(conversion: &Value, errors: &mut Errors) {
         return;
     }
     let here = "spec.conversion.webhookClientConfig";
-    let of_client = Field { value: config, path: here.to_owned() };
+    let of_client = Field { value: config, path: here.to_owned().into() };
     match (config["url"].as_str(), config["service"].is_object()) {
         _ if !config.is_object() => errors.required(here, "required when strategy is set to Webhook"),
         (Some(_), false) => webhook_client::validate_url(&of_client.at("url"), errors),

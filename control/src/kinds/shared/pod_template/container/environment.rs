@@ -79,14 +79,14 @@ fn validate_source(from: &Field<'_>, value: &str, errors: &mut Errors) {
     let mut count = 0;
     for source in kinds.map(|kind| from.at(kind)).iter().filter(|source| source.is_set()) {
         count += 1;
-        match source.path.rsplit('.').next() {
-            Some("fieldRef") => validate_field_reference(source, POD_FIELDS, errors),
-            Some("resourceFieldRef") => validate_resource_reference(source, false, errors),
-            Some("fileKeyRef") => file_key(source, errors),
+        match source.path.name() {
+            "fieldRef" => validate_field_reference(source, POD_FIELDS, errors),
+            "resourceFieldRef" => validate_resource_reference(source, false, errors),
+            "fileKeyRef" => file_key(source, errors),
             _ => {
                 let name = source.at("name");
                 // The empty name is allowed, for clients that always had it.
-                errors.unless(name.path.as_str(), name.text(), names::subdomain(name.text()));
+                errors.unless(&name.path, name.text(), names::subdomain(name.text()));
                 source.at("key").named(names::config_key, errors);
             }
         }
@@ -130,7 +130,7 @@ pub(in super::super) fn validate_field_reference(reference: &Field<'_>, allowed:
             // Annotations may have capital letters in their domains.
             let key = if map == "metadata.labels" { key.to_owned() } else { key.to_lowercase() };
             let problems = names::qualified_problems(&key);
-            problems.iter().for_each(|why| errors.invalid_text(reference.path.as_str(), &key, why));
+            problems.iter().for_each(|why| errors.invalid_text(&reference.path, &key, why));
         }
         Some(_) => unknown(format!("field label does not support subscript: {path}")),
         None if path == "spec.host" && allowed.contains(&"spec.nodeName") => {}
@@ -184,7 +184,7 @@ pub(in super::super) fn validate_file_references(spec: &Field<'_>, errors: &mut 
         }
         let name = reference.at("volumeName");
         match volumes.iter().rfind(|volume| volume.at("name").text() == name.text()) {
-            None => errors.not_found(name.path.as_str(), &Value::from(name.text())),
+            None => errors.not_found(&name.path, &Value::from(name.text())),
             Some(volume) if !volume.at("emptyDir").is_set() => {
                 name.invalid("referenced volume must be of type emptyDir", errors);
             }

@@ -72,7 +72,7 @@ fn stop_signal(signal: &Field<'_>, errors: &mut Errors) {
     let mut all: Vec<String> = plain.chain(real_time).collect();
     all.sort_unstable();
     if !all.iter().any(|known| known == signal.text()) {
-        errors.not_supported(signal.path.as_str(), signal.value, &all);
+        errors.not_supported(&signal.path, signal.value, &all);
     }
 }
 
@@ -94,16 +94,16 @@ fn probe(probe: &Field<'_>, ends: bool, errors: &mut Errors) {
 }
 
 /// Validates what is done, which is one of `kinds`.
-fn handler(of: &Field<'_>, kinds: &[&str], grace: Option<i64>, errors: &mut Errors) {
+fn handler(of: &Field<'_>, kinds: &[&'static str], grace: Option<i64>, errors: &mut Errors) {
     let all: Vec<_> = kinds.iter().map(|kind| of.at(kind)).filter(Field::is_set).collect();
     let Some((first, others)) = all.split_first() else {
         return of.required("must specify a handler type", errors);
     };
-    match first.path.rsplit('.').next() {
-        Some("exec") if first.at("command").is_empty() => first.at("command").required("", errors),
-        Some("httpGet") => http_get(first, errors),
-        Some("tcpSocket" | "grpc") => port(&first.at("port"), errors),
-        Some("sleep") => {
+    match first.path.name() {
+        "exec" if first.at("command").is_empty() => first.at("command").required("", errors),
+        "httpGet" => http_get(first, errors),
+        "tcpSocket" | "grpc" => port(&first.at("port"), errors),
+        "sleep" => {
             let seconds = first.at("seconds").number().unwrap_or(0);
             if let Some(grace) = grace.filter(|grace| !(0..=*grace).contains(&seconds)) {
                 let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");

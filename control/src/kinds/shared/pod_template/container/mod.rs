@@ -38,12 +38,12 @@ pub(super) struct Pod<'a> {
     pub(super) has_users: bool,
     /// Whether it stands in a controller.
     pub(super) template: bool,
-    pub(super) leniency: &'a Leniency,
+    pub(super) leniency: Leniency<'a>,
 }
 
 impl<'a> Pod<'a> {
     /// A pod of which nothing is known.
-    pub(super) fn of_nothing(leniency: &'a Leniency) -> Self {
+    pub(super) fn of_nothing(leniency: Leniency<'a>) -> Self {
         let (volumes, claims) = (BTreeMap::new(), BTreeSet::new());
         Self { volumes, claims, grace: None, restart_policy: "", has_users: false, template: true, leniency }
     }
@@ -81,7 +81,7 @@ pub(super) fn validate_init_containers(spec: &Field<'_>, pod: &Pod<'_>, errors: 
             seen.insert(name.text());
         }
         // They run one after another; the path is upstream's.
-        let alone = Field { value: container.value, path: format!("{}[0]", all.path) };
+        let alone = Field { value: container.value, path: format!("{}[0]", all.path).into() };
         unique_host_ports(&alone, &mut BTreeSet::new(), errors);
         if container.at("restartPolicy").text() == "Always" {
             handlers::validate(&container, pod.grace, errors);
@@ -169,7 +169,7 @@ pub(super) fn validate_host_network(spec: &Field<'_>, pod: &Pod<'_>, errors: &mu
         return;
     }
     for port in spec.at("containers").items().flat_map(|container| container.at("ports").items()) {
-        let number = |field: &str| port.at(field).number().unwrap_or(0);
+        let number = |field: &'static str| port.at(field).number().unwrap_or(0);
         let (on_host, inside) = (number("hostPort"), number("containerPort"));
         if on_host != inside && (!pod.template || on_host != 0) {
             let why = "must match `containerPort` when `hostNetwork` is true";

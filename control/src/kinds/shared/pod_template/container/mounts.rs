@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Pod;
 use crate::{
     apiserver::validation::errors::Errors,
-    kinds::shared::{field::Field, pod_template::volume::validate_local_descending_path},
+    kinds::shared::{field::Field, field_path::FieldPath, pod_template::volume::validate_local_descending_path},
 };
 
 /// Validates the mounts and devices of a container.
@@ -18,18 +18,18 @@ pub(super) fn validate(container: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors
 }
 
 /// The path of each volume; of several the last.
-fn paths_of<'a>(list: &Field<'a>, path: &str) -> BTreeMap<&'a str, &'a str> {
+fn paths_of<'a>(list: &Field<'a>, path: &'static str) -> BTreeMap<&'a str, &'a str> {
     list.items().map(|item| (item.at("name").text(), item.at(path).text())).collect()
 }
 
 /// Refuses a volume or path that is in the other list, too.
 fn unlike(name: &Field<'_>, path: &Field<'_>, others: &BTreeMap<&str, &str>, list: &str, errors: &mut Errors) {
     if others.contains_key(name.text()) {
-        errors.invalid_text(name.path.as_str(), name.text(), &format!("must not already exist in {list}"));
+        errors.invalid_text(&name.path, name.text(), &format!("must not already exist in {list}"));
     }
     if others.values().any(|other| *other == path.text()) {
         let why = format!("must not already exist as a path in {list}");
-        errors.invalid_text(path.path.as_str(), path.text(), &why);
+        errors.invalid_text(&path.path, path.text(), &why);
     }
 }
 
@@ -41,13 +41,13 @@ fn mounts(container: &Field<'_>, all: &Field<'_>, devices: &BTreeMap<&str, &str>
             name.required("", errors);
         }
         if !pod.volumes.contains_key(name.text()) {
-            errors.not_found(name.path.as_str(), &Value::from(name.text()));
+            errors.not_found(&name.path, &Value::from(name.text()));
         }
         if path.is_empty() {
             path.required("", errors);
         }
         if !seen.insert(path.text()) {
-            errors.invalid_text(path.path.as_str(), path.text(), "must be unique");
+            errors.invalid_text(&path.path, path.text(), "must be unique");
         }
         unlike(&name, &path, devices, "volumeDevices", errors);
         let (sub, expression) = (mount.at("subPath"), mount.at("subPathExpr"));
@@ -63,7 +63,7 @@ fn mounts(container: &Field<'_>, all: &Field<'_>, devices: &BTreeMap<&str, &str>
 }
 
 /// Refuses mounts that reach the host from a container which may not.
-fn propagation(container: &Field<'_>, mount: &Field<'_>, path: &str, errors: &mut Errors) {
+fn propagation(container: &Field<'_>, mount: &Field<'_>, path: &FieldPath, errors: &mut Errors) {
     let mode = &mount.value["mountPropagation"];
     if mode.is_null() {
         return;
@@ -74,7 +74,7 @@ fn propagation(container: &Field<'_>, mount: &Field<'_>, path: &str, errors: &mu
     }
 }
 
-fn recursive_read_only(mount: &Field<'_>, path: &str, errors: &mut Errors) {
+fn recursive_read_only(mount: &Field<'_>, path: &FieldPath, errors: &mut Errors) {
     match mount.value["recursiveReadOnly"].as_str() {
         None | Some("Disabled") => {}
         Some("Enabled" | "IfPossible") => {
@@ -93,7 +93,7 @@ fn block_devices(all: &Field<'_>, mounts: &BTreeMap<&str, &str>, pod: &Pod<'_>, 
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for device in all.items() {
         let (name, path) = (device.at("name"), device.at("devicePath"));
-        let mut invalid = |field: &Field<'_>, why: &str| errors.invalid_text(field.path.as_str(), field.text(), why);
+        let mut invalid = |field: &Field<'_>, why: &str| errors.invalid_text(&field.path, field.text(), why);
         if names.contains(name.text()) {
             invalid(&name, "must be unique");
         }
@@ -105,14 +105,14 @@ fn block_devices(all: &Field<'_>, mounts: &BTreeMap<&str, &str>, pod: &Pod<'_>, 
             Some(_) => {}
             None if name.is_empty() => {
                 name.required("", errors);
-                errors.not_found(name.path.as_str(), &Value::from(name.text()));
+                errors.not_found(&name.path, &Value::from(name.text()));
             }
-            None => errors.not_found(name.path.as_str(), &Value::from(name.text())),
+            None => errors.not_found(&name.path, &Value::from(name.text())),
         }
         if path.is_empty() {
             path.required("", errors);
         }
-        let mut invalid = |field: &Field<'_>, why: &str| errors.invalid_text(field.path.as_str(), field.text(), why);
+        let mut invalid = |field: &Field<'_>, why: &str| errors.invalid_text(&field.path, field.text(), why);
         if paths.contains(path.text()) {
             invalid(&path, "must be unique");
         }

@@ -15,7 +15,7 @@ pub(super) fn validate_policy(container: &Field<'_>, errors: &mut Errors) {
     } else if !rules.is_empty() {
         policy.required("must specify restartPolicy when restart rules are used", errors);
         // Upstream stops here for init containers alone.
-        if container.path.contains("initContainers[") {
+        if container.path.is_in("initContainers") {
             return;
         }
     }
@@ -38,13 +38,13 @@ pub(super) fn validate_resize_policy(policies: &Field<'_>, restart_policy: &str,
     for policy in policies.items() {
         let (resource, restart) = (policy.at("resourceName"), policy.at("restartPolicy"));
         if !seen.insert(resource.text()) {
-            errors.duplicate(policy.path.as_str(), resource.value);
+            errors.duplicate(&policy.path, resource.value);
         }
         of_list(&resource, policies).required_one_of(&["cpu", "memory"], errors);
         of_list(&restart, policies).required_one_of(&["NotRequired", "RestartContainer"], errors);
         if restart_policy == "Never" && restart.text() != "NotRequired" {
             let why = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
-            errors.invalid_text(policies.path.as_str(), restart.text(), why);
+            errors.invalid_text(&policies.path, restart.text(), why);
         }
     }
 }

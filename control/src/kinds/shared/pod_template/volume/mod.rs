@@ -78,7 +78,7 @@ pub(super) fn all<'a>(
     volumes: &Field<'a>,
     pod_name: &str,
     template: bool,
-    leniency: &Leniency,
+    leniency: Leniency<'_>,
     errors: &mut Errors,
 ) -> BTreeMap<&'a str, &'a Value> {
     let mut valid = BTreeMap::new();
@@ -104,7 +104,7 @@ pub(super) fn all<'a>(
     valid
 }
 
-fn source(volume: &Field<'_>, pod_name: &str, template: bool, leniency: &Leniency, errors: &mut Errors) {
+fn source(volume: &Field<'_>, pod_name: &str, template: bool, leniency: Leniency<'_>, errors: &mut Errors) {
     let mut kinds = KINDS.iter().filter(|kind| volume.at(kind.field).is_set());
     let Some(first) = kinds.next() else {
         return volume.required("must specify a volume type", errors);
@@ -206,7 +206,7 @@ fn iscsi(volume: &Field<'_>, source: &Field<'_>, errors: &mut Errors) {
         let name = volume.at("name");
         if name.text().len() + 1 + source.at("targetPortal").text().len() > 64 {
             let why = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
-            errors.invalid_text(name.path.as_str(), name.text(), why);
+            errors.invalid_text(&name.path, name.text(), why);
         }
     }
 }
@@ -232,7 +232,7 @@ fn claim_template(template: &Field<'_>, errors: &mut Errors) {
 }
 
 /// Refuses paths that begin at the root or leave their directory.
-pub(super) fn validate_local_descending_path(field: &str, path: &str, errors: &mut Errors) {
+pub(super) fn validate_local_descending_path(field: impl Into<String> + Copy, path: &str, errors: &mut Errors) {
     if path.starts_with('/') {
         errors.invalid_text(field, path, "must be a relative path");
     }
@@ -240,7 +240,7 @@ pub(super) fn validate_local_descending_path(field: &str, path: &str, errors: &m
 }
 
 /// Refuses paths that the writer of volumes keeps for itself, too.
-fn validate_local_path(field: &str, path: &str, errors: &mut Errors) {
+fn validate_local_path(field: impl Into<String> + Copy, path: &str, errors: &mut Errors) {
     validate_local_descending_path(field, path, errors);
     if path.starts_with("..") && !path.starts_with("../") {
         errors.invalid_text(field, path, "must not start with '..'");
@@ -248,7 +248,7 @@ fn validate_local_path(field: &str, path: &str, errors: &mut Errors) {
 }
 
 /// Refuses paths that leave their directory.
-pub(crate) fn validate_no_back_steps(field: &str, path: &str, errors: &mut Errors) {
+pub(crate) fn validate_no_back_steps(field: impl Into<String>, path: &str, errors: &mut Errors) {
     if path.split('/').any(|part| part == "..") {
         errors.invalid_text(field, path, "must not contain '..'");
     }

@@ -43,7 +43,7 @@ pub(super) fn validate(volume: &Field<'_>, keeps_tokens: bool, errors: &mut Erro
 /// Refuses a path that another source has.
 fn unlike<'a>(volume: &Field<'_>, path: &'a str, shown: &str, seen: &mut BTreeSet<&'a str>, errors: &mut Errors) {
     if !path.is_empty() && !seen.insert(path) {
-        errors.invalid_text(volume.path.as_str(), shown, "conflicting duplicate paths");
+        errors.invalid_text(&volume.path, shown, "conflicting duplicate paths");
     }
 }
 
