@@ -237,6 +237,24 @@ fn keys_are_read_by_one_module() {
     only_in(&["kit/src/private_key.rs"], &words);
 }
 
+/// Whatever makes a file where keys, tokens and objects are kept says its mode: left to the umask it is for everybody.
+#[test]
+fn files_beside_secrets_are_made_with_a_mode() {
+    let kept = ["store/src/", "control/src/", "cli/src/", "kit/src/"];
+    // Copies beside a log with the log's mode.
+    let of_old = ["cli/src/logging/file.rs"];
+    for (path, code) in shipped().iter().filter(|(path, _)| kept.iter().any(|dir| path.starts_with(dir))) {
+        for word in ["File::create(", "File::create_new(", "fs::write(", "fs::copy("] {
+            let allowed = !code.contains(word) || of_old.contains(&path.as_str());
+            assert!(allowed, "{path} has {word:?}, which leaves the mode to the umask; use kit::atomic_file");
+        }
+        for (at, _) in code.match_indices(".create(true)") {
+            let call = code[at..].split(".open(").next().unwrap_or_default();
+            assert!(call.contains(".mode("), "{path} makes a file without a mode; use kit::atomic_file");
+        }
+    }
+}
+
 /// `HeaderValue::to_str` refuses what is not ASCII, and a value that is then dropped is as good as not sent: a user who is
 /// impersonated, a token, a group.
 #[test]
