@@ -59,7 +59,8 @@ fn how_a_sidecar_ends_says_nothing_of_the_pod() {
 #[test]
 fn readiness_gates_are_told_all_with_what_they_have() {
     let mut pod = pod("Always", 1);
-    let gates = r#"[{"conditionType":"a.example/open"},{"conditionType":"a.example/shut"},{"conditionType":"a.example/no"}]"#;
+    let gates =
+        r#"[{"conditionType":"a.example/open"},{"conditionType":"a.example/shut"},{"conditionType":"a.example/no"}]"#;
     pod.spec.as_mut().unwrap().readiness_gates = serde_json::from_str(gates).unwrap();
     let conditions = r#"[{"type":"a.example/open","status":"True"},{"type":"a.example/shut","status":"False"}]"#;
     pod.status.get_or_insert_default().conditions = serde_json::from_str(conditions).unwrap();
