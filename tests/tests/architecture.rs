@@ -175,6 +175,16 @@ fn only_the_engine_module_calls_docker() {
     only_in(&["agent/src/engine/"], &["Docker::connect_with"]);
 }
 
+/// Ids of processes are reused: whoever opens a container's namespace looks whose it is, and there is one place for that.
+#[test]
+fn one_place_opens_network_namespaces() {
+    only_in(&["agent/src/network/namespace.rs"], &["/ns/net\"", "setns("]);
+    only_in(&["agent/src/network/links.rs"], &["setns_by_fd("]);
+    for (path, code) in shipped() {
+        assert!(!code.contains("setns_by_pid("), "{path} moves an interface to a process's namespace by its id alone");
+    }
+}
+
 /// Service rules go through `apply`; the pod network has chains of its own.
 #[test]
 fn only_apply_and_the_pod_network_run_iptables() {
@@ -185,8 +195,6 @@ fn only_apply_and_the_pod_network_run_iptables() {
     }
 }
 
-/// `HeaderValue::to_str` refuses what is not ASCII, and a value that is then dropped is as good as not sent: a user who is
-/// impersonated, a token, a group.
 /// Blocking work has a lane, by its kind: what hangs in one must not take the threads of the others. The samplers of usage
 /// have threads for as long as the process lives.
 #[test]
@@ -229,6 +237,26 @@ fn keys_are_read_by_one_module() {
     only_in(&["kit/src/private_key.rs"], &words);
 }
 
+/// Whatever makes a file where keys, tokens and objects are kept says its mode: left to the umask it is for everybody.
+#[test]
+fn files_beside_secrets_are_made_with_a_mode() {
+    let kept = ["store/src/", "control/src/", "cli/src/", "kit/src/"];
+    // Copies beside a log with the log's mode.
+    let of_old = ["cli/src/logging/file.rs"];
+    for (path, code) in shipped().iter().filter(|(path, _)| kept.iter().any(|dir| path.starts_with(dir))) {
+        for word in ["File::create(", "File::create_new(", "fs::write(", "fs::copy("] {
+            let allowed = !code.contains(word) || of_old.contains(&path.as_str());
+            assert!(allowed, "{path} has {word:?}, which leaves the mode to the umask; use kit::atomic_file");
+        }
+        for (at, _) in code.match_indices(".create(true)") {
+            let call = code[at..].split(".open(").next().unwrap_or_default();
+            assert!(call.contains(".mode("), "{path} makes a file without a mode; use kit::atomic_file");
+        }
+    }
+}
+
+/// `HeaderValue::to_str` refuses what is not ASCII, and a value that is then dropped is as good as not sent: a user who is
+/// impersonated, a token, a group.
 #[test]
 fn header_values_are_read_by_one_module() {
     let knows_headers = |code: &str| ["HeaderMap", "HeaderValue", ".headers()"].iter().any(|word| code.contains(word));
@@ -410,88 +438,4 @@ fn files_are_short() {
     for (file, _) in LONG_FILES {
         assert!(sources.iter().any(|(path, _)| path == file), "{file} does not exist");
     }
-}
-
-/// Words between the values of a message of Go.
-fn fixed_words(message: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut rest = message.chars().peekable();
-    while let Some(c) = rest.next() {
-        match (c, rest.peek()) {
-            ('%', Some('v' | 's' | 'q' | 'd')) => {
-                rest.next();
-                words.push(String::new());
-            }
-            _ => words.last_mut().expect("one is there").push(c),
-        }
-    }
-    words.into_iter().filter(|text| !text.trim_matches([' ', ':']).is_empty()).collect()
-}
-
-/// The values that the sources give to reasons of events: literals beside a severity, and constants of `reasons`.
-fn reasons_in(text: &str, constants: &BTreeMap<String, String>) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for (at, _) in text.match_indices("Severity::") {
-        let after = text[at..].split_once(',').map_or("", |(_, rest)| rest).trim_start();
-        if let Some(literal) = after.strip_prefix('"') {
-            found.extend(literal.split('"').next().map(str::to_owned));
-        } else if let Some(constant) = after.strip_prefix("reasons::") {
-            let name: String = constant.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
-            found.extend(constants.get(&name).cloned());
-        }
-    }
-    found
-}
-
-#[test]
-fn events_of_the_node_have_upstreams_words() {
-    /// Events that upstream's node does not have.
-    const OWN: [&str; 2] = ["FailedToWriteServiceRules", "HostPortNotOpened"];
-    let sources: BTreeMap<String, String> = rust_sources().into_iter().collect();
-    let constants: BTreeMap<String, String> = sources["agent/src/pods/lifecycle/reasons.rs"]
-        .lines()
-        .filter_map(|line| {
-            let (name, value) = line.strip_prefix("pub(crate) const ")?.split_once(": &str = \"")?;
-            Some((name.to_owned(), value.trim_end_matches("\";").to_owned()))
-        })
-        .collect();
-    let table = include_str!("node_events.tsv");
-    let mut problems = Vec::new();
-    let mut known = BTreeSet::from(OWN.map(str::to_owned));
-    for line in table.lines().filter(|line| !line.starts_with('#')) {
-        let row: Vec<&str> = line.split('\t').collect();
-        let [_, reason, kind, message, place] = row[..] else { panic!("{row:?} has not five columns") };
-        assert!(matches!(kind, "Normal" | "Warning"), "{row:?}");
-        known.insert(reason.to_owned());
-        if let Some(why) = place.strip_prefix('-') {
-            assert!(!why.trim().is_empty(), "{row:?} does not say why there is no such event");
-            continue;
-        }
-        let Some(text) = sources.get(place) else {
-            problems.push(format!("there is no {place}, which records {reason}"));
-            continue;
-        };
-        // As the compiler reads it: a line that goes on, a quote in a text.
-        let mut text = text.replace("\\\"", "\"");
-        while let Some(at) = text.find("\\\n") {
-            let end = text[at + 2..].find(|c: char| !c.is_whitespace()).map_or(text.len(), |next| at + 2 + next);
-            text.replace_range(at..end, "");
-        }
-        // What a struct or a function puts together is told by its parts.
-        let prefix =
-            ["Pod resize ", "PostStartHook failed", "PreStopHook failed"].iter().any(|p| message.starts_with(p));
-        for words in fixed_words(message).into_iter().filter(|_| !prefix) {
-            if !text.contains(&words) {
-                problems.push(format!("{place} does not say {words:?} of {reason}"));
-            }
-        }
-    }
-    for (path, text) in &sources {
-        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
-        if path.starts_with("agent/src") || path.starts_with("proxy/src") {
-            let strange = reasons_in(text, &constants).into_iter().filter(|reason| !known.contains(reason));
-            problems.extend(strange.map(|reason| format!("{path}: {reason} is not in the table")));
-        }
-    }
-    assert!(problems.is_empty(), "{problems:#?}");
 }

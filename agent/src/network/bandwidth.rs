@@ -4,7 +4,7 @@ use std::process::Command;
 
 use windlass_kit::{blocking::NETWORK, quantity::Quantity};
 
-use super::{NetworkError, links};
+use super::{NetworkError, namespace::NetworkNamespace};
 
 /// Bits per second; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Bandwidth {
 pub(super) async fn apply(
     interface: String,
     pod_interface: &'static str,
-    pid: i32,
+    namespace: &NetworkNamespace,
     bandwidth: Bandwidth,
 ) -> Result<(), NetworkError> {
     let limited = async {
@@ -51,8 +51,7 @@ pub(super) async fn apply(
             NETWORK.run(move || limit(&interface, bits), |error| error.to_string()).await?;
         }
         let Some(bits) = bandwidth.egress else { return Ok(()) };
-        let namespace = links::namespace_of(pid).map_err(|e| e.to_string())?;
-        links::in_namespace(namespace, move || limit(pod_interface, bits)).await
+        namespace.run(move || limit(pod_interface, bits)).await.map_err(|e| e.to_string())?
     };
     limited.await.map_err(|why: String| NetworkError::new("the pod's bandwidth could not be limited", why))
 }

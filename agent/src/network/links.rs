@@ -3,10 +3,7 @@
 //! The host's side uses one connection that is kept open. The pod's side runs on a fresh thread that enters the pod's
 //! namespace and ends: no other thread ever changes its namespace.
 
-use std::{
-    fs::File,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt as _;
 use netlink_packet_route::{
@@ -18,7 +15,7 @@ use netlink_packet_route::{
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
 use windlass_kit::net::Family;
 
-use super::NetworkError;
+use super::{NetworkError, namespace::NetworkNamespace};
 
 /// The link-local default gateway of pods: the host's end of their veth pair.
 const fn gateway(family: Family) -> IpAddr {
@@ -100,7 +97,12 @@ impl Links {
 
     /// Connects a pod; `ends` are its addresses, each with the gateway of its range. Steps that are already done are
     /// skipped.
-    pub(super) async fn connect(&self, pod_uid: &str, pid: i32, ends: &[(IpAddr, IpAddr)]) -> Result<(), NetworkError> {
+    pub(super) async fn connect(
+        &self,
+        pod_uid: &str,
+        namespace: &NetworkNamespace,
+        ends: &[(IpAddr, IpAddr)],
+    ) -> Result<(), NetworkError> {
         let name = host_interface(pod_uid);
         let addresses: Vec<IpAddr> = ends.iter().map(|(address, _)| *address).collect();
         let attempt = |what: &str| {
@@ -110,17 +112,15 @@ impl Links {
         let failed = |what: &str, why: &dyn std::fmt::Display| NetworkError::new(attempt(what), why);
         let netlink = |what: &'static str| move |e: rtnetlink::Error| (what, e);
         let into_error = |(what, e): (&'static str, rtnetlink::Error)| NetworkError::new(attempt(what), e);
-        let namespace = namespace_of(pid).map_err(|e| failed("its network namespace", &e))?;
         let (host_mac, pod_mac) = (hardware_address(pod_uid, 1), hardware_address(pod_uid, 2));
 
-        let pid_number = u32::try_from(pid).map_err(|e| failed("its process", &e))?;
         let existing =
             index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(into_error)?;
         if existing.is_none() {
             let peer = LinkMessageBuilder::<LinkUnspec>::new()
                 .name(POD_INTERFACE.to_owned())
                 .address(pod_mac.clone())
-                .setns_by_pid(pid_number)
+                .setns_by_fd(namespace.descriptor())
                 .build();
             let pair = LinkMessageBuilder::<LinkVeth>::new(&name, POD_INTERFACE)
                 .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
@@ -133,9 +133,7 @@ impl Links {
         }
         let inside = {
             let addresses = addresses.clone();
-            in_namespace(namespace, move || {
-                with_netlink(async |handle| configure_pod(&handle, &addresses, &host_mac).await)
-            })
+            namespace.run(move || with_netlink(async |handle| configure_pod(&handle, &addresses, &host_mac).await))
         };
         let index =
             index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(into_error)?;
@@ -172,7 +170,8 @@ impl Links {
                 .map_err(netlink("its route"))
                 .map_err(into_error)?;
         }
-        inside.await.map_err(|e| failed("inside its namespace", &e))
+        let configured = inside.await.map_err(|e| failed("entering its namespace", &e))?;
+        configured.map_err(|e| failed("inside its namespace", &e))
     }
 
     /// Removes the host's end, and with it the pod's end and the route.
@@ -292,28 +291,6 @@ fn default_route(family: Family, index: u32) -> RouteMessage {
     }
 }
 
-/// Runs `work` on a fresh thread inside a network namespace and returns its result.
-pub(super) fn in_namespace<F, T>(namespace: File, work: F) -> impl Future<Output = Result<T, String>> + use<F, T>
-where
-    F: FnOnce() -> Result<T, String> + Send + 'static,
-    T: Send + 'static,
-{
-    let (done, received) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("pod-network".to_owned()).spawn(move || {
-        let entered = nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET);
-        let _ = done.send(entered.map_err(|e| format!("entering it: {e}")).and_then(|()| work()));
-    });
-    async move {
-        spawned.map_err(|e| e.to_string())?;
-        received.await.map_err(|_| "the thread ended early".to_owned())?
-    }
-}
-
-/// The network namespace of a process.
-pub(super) fn namespace_of(pid: i32) -> std::io::Result<File> {
-    File::open(format!("/proc/{pid}/ns/net"))
-}
-
 /// Runs netlink requests in the network namespace of this thread, which has no runtime.
 fn with_netlink<W>(work: impl FnOnce(Handle) -> W) -> Result<(), String>
 where
@@ -363,13 +340,11 @@ async fn configure_pod(handle: &Handle, addresses: &[IpAddr], host_mac: &[u8]) -
 }
 
 /// Sets the loopback interface of a namespace up, which CNI plugins leave to the runtime.
-pub(super) async fn set_loopback_up(pid: i32) -> Result<(), NetworkError> {
+pub(super) async fn set_loopback_up(namespace: &NetworkNamespace) -> Result<(), NetworkError> {
     let failed =
         |why: &dyn std::fmt::Display| NetworkError::new("the pod's loopback interface could not be set up", why);
-    let namespace = namespace_of(pid).map_err(|e| failed(&e))?;
-    in_namespace(namespace, || with_netlink(async |handle| set_link_up(&handle, "lo").await))
-        .await
-        .map_err(|e| failed(&e))
+    let up = namespace.run(|| with_netlink(async |handle| set_link_up(&handle, "lo").await)).await;
+    up.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
 }
 
 #[cfg(test)]

@@ -1,48 +1,36 @@
 //! Connects to ports of a pod from inside its network namespace, so that loopback is the pod's own. For port-forward.
 
 use std::{
-    fs::File,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::NetworkError;
+use super::{NetworkError, namespace::NetworkNamespace};
 
 /// Timeout of one connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A network namespace by an open descriptor: it stays the same whatever becomes of the process it was found by. `None`
-/// is the host's.
+/// Dials inside of one network namespace; without one, of the host's.
 #[derive(Debug, Clone)]
-pub struct NetworkNamespace(Option<Arc<File>>);
+pub struct PodDialer(Option<NetworkNamespace>);
 
 /// One socket per address family.
 type Sockets = [io::Result<TcpSocket>; 2];
 
-impl NetworkNamespace {
-    /// The host's, for pods with `hostNetwork`.
+impl PodDialer {
+    /// For pods with `hostNetwork`.
     #[must_use]
     pub fn host() -> Self {
         Self(None)
     }
 
-    /// The namespace of a process. Process ids are reused, so `is_still` checks the identity once the namespace is
-    /// open.
-    ///
-    /// # Errors
-    /// When there is no such process, or the id belongs to another.
-    pub fn of_process(pid: i32, is_still: impl FnOnce() -> bool) -> Result<Self, NetworkError> {
-        let attempt = || format!("the network namespace of process {pid} could not be opened");
-        let file = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| NetworkError::new(attempt(), e))?;
-        if is_still() {
-            Ok(Self(Some(Arc::new(file))))
-        } else {
-            Err(NetworkError::new(attempt(), "the process has exited, and its id is another one's"))
-        }
+    /// For pods with a network of their own.
+    #[must_use]
+    pub fn inside(namespace: NetworkNamespace) -> Self {
+        Self(Some(namespace))
     }
 
     /// Connects to a port on the loopback of the namespace.
@@ -73,14 +61,10 @@ impl NetworkNamespace {
 
     /// Creates sockets inside: a socket stays in the namespace where it was created, whichever thread uses it.
     async fn sockets(&self) -> io::Result<Sockets> {
-        let Some(namespace) = self.0.clone() else { return Ok(sockets()) };
-        let (done, received) = tokio::sync::oneshot::channel();
-        // A thread cannot reliably leave a namespace again, so a fresh one is used and ends.
-        std::thread::Builder::new().name("port-forward".to_owned()).spawn(move || {
-            let entered = nix::sched::setns(&*namespace, nix::sched::CloneFlags::CLONE_NEWNET);
-            let _ = done.send(entered.map(|()| sockets()).map_err(io::Error::from));
-        })?;
-        received.await.map_err(io::Error::other)?
+        match &self.0 {
+            Some(namespace) => namespace.run(sockets).await,
+            None => Ok(sockets()),
+        }
     }
 }
 
@@ -98,10 +82,10 @@ mod tests {
             // A machine without IPv6 has nothing to show here.
             let Ok(listener) = std::net::TcpListener::bind(address) else { continue };
             let port = listener.local_addr().unwrap().port();
-            let stream = NetworkNamespace::host().dial(port).await.unwrap();
+            let stream = PodDialer::host().dial(port).await.unwrap();
             assert_eq!(stream.peer_addr().unwrap().port(), port);
             drop((listener, stream));
-            let refused = NetworkNamespace::host().dial(port).await.unwrap_err().to_string();
+            let refused = PodDialer::host().dial(port).await.unwrap_err().to_string();
             assert!(refused.contains("127.0.0.1") && refused.contains("[::1]"), "{refused}");
         }
     }
@@ -110,27 +94,17 @@ mod tests {
     async fn a_namespace_stays_what_it_was_when_its_process_has_ended() {
         // A process in its own network namespace, where nothing listens.
         let mut sleeper = std::process::Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap();
-        let pid = i32::try_from(sleeper.id()).unwrap();
+        let pid = sleeper.id();
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
         while std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap() == own {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let inside = NetworkNamespace::of_process(pid, || true).unwrap();
+        let inside = PodDialer::inside(NetworkNamespace::of_process(pid));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(inside.dial(port).await.is_err(), "the port of the machine is not reached");
-        assert!(NetworkNamespace::host().dial(port).await.is_ok());
-        let error = NetworkNamespace::of_process(pid, || true).unwrap_err().to_string();
-        assert!(error.contains(&pid.to_string()), "{error}");
-    }
-
-    #[test]
-    fn a_number_that_is_another_process_s_is_refused() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        assert!(NetworkNamespace::of_process(pid, || true).is_ok());
-        let refused = NetworkNamespace::of_process(pid, || false).unwrap_err().to_string();
-        assert!(refused.contains("another one's"), "{refused}");
+        assert!(PodDialer::host().dial(port).await.is_ok());
     }
 }

@@ -42,8 +42,8 @@ struct Pod {
 impl Pod {
     async fn start(network: &Network, uid: &'static str, host_ports: Vec<HostPort>) -> Self {
         let process = Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap();
-        let pid = i32::try_from(process.id()).unwrap();
-        let (host, path) = (std::fs::read_link("/proc/thread-self/ns/net").unwrap(), format!("/proc/{pid}/ns/net"));
+        let path = format!("/proc/{}/ns/net", process.id());
+        let host = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         while std::fs::read_link(&path).unwrap() == host {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -53,7 +53,7 @@ impl Pod {
             pod_name: uid.to_owned(),
             pod_namespace: "default".to_owned(),
             sandbox: uid.to_owned(),
-            pid,
+            namespace: NetworkNamespace::of_process(process.id()),
             addresses: addresses.clone(),
             host_ports,
             bandwidth: Bandwidth::default(),

@@ -182,10 +182,10 @@ impl VethNetwork {
             self.publish_in_use(&state);
             links
         };
-        links.connect(&request.pod_uid, request.pid, &ends).await?;
+        links.connect(&request.pod_uid, &request.namespace, &ends).await?;
         if request.bandwidth != Bandwidth::default() {
             let interface = links::host_interface(&request.pod_uid);
-            bandwidth::apply(interface, links::POD_INTERFACE, request.pid, request.bandwidth).await?;
+            bandwidth::apply(interface, links::POD_INTERFACE, &request.namespace, request.bandwidth).await?;
         }
         Ok(request.addresses)
     }

@@ -89,6 +89,19 @@ impl Known {
 /// The definitions by name.
 type Definitions = BTreeMap<String, Known>;
 
+/// Reads those that have changed; gives the names of those that are not settled, the oldest first.
+fn take_in(known: &mut Definitions, objects: &BTreeMap<String, Arc<Object>>) -> Vec<String> {
+    for (name, object) in objects {
+        if known.get(name).is_none_or(|known| known.revision != object.revision) {
+            known.insert(name.clone(), Known::of(object.revision, &object.value()));
+        }
+    }
+    let waiting = known.iter().filter(|(_, one)| !one.is_settled);
+    let mut due: Vec<(&str, &str)> = waiting.map(|(name, one)| (one.created.as_str(), name.as_str())).collect();
+    due.sort_unstable();
+    due.into_iter().map(|(_, name)| name.to_owned()).collect()
+}
+
 impl CustomResources {
     /// Serves the definitions of the store, as they are.
     pub(crate) fn load(api: &Api) -> Self {
@@ -178,16 +191,8 @@ impl CustomResources {
             .map(|object| (object.key.name.clone(), object))
             .collect();
         self.forget(known, &objects);
-        for (name, object) in &objects {
-            if known.get(name).is_none_or(|known| known.revision != object.revision) {
-                known.insert(name.clone(), Known::of(object.revision, &object.value()));
-            }
-        }
-        let waiting = known.iter().filter(|(_, one)| !one.is_settled);
-        let mut due: Vec<(String, String)> = waiting.map(|(name, one)| (one.created.clone(), name.clone())).collect();
-        due.sort();
         let mut settled = true;
-        for (_, name) in due {
+        for name in take_in(known, &objects) {
             let Some(definition) = objects.get(&name).map(|object| object.value()) else { continue };
             if !definition["metadata"]["deletionTimestamp"].is_null() {
                 self.serve(&definition);
@@ -272,5 +277,36 @@ impl CustomResources {
             return Ok(Some(established));
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{DEFINITIONS, definition},
+        *,
+    };
+    use crate::apiserver::tests::{call, with_namespace};
+
+    #[tokio::test]
+    async fn a_change_costs_what_changed_and_what_waits() {
+        let api = with_namespace().await;
+        let all = [("widgets", "Widget"), ("gadgets", "Gadget"), ("sprockets", "Sprocket")];
+        for (plural, kind) in all {
+            assert_eq!(call(&api, "POST", DEFINITIONS, definition(plural, kind)).await.code, 201);
+        }
+        let store = api.store();
+        let objects = || -> BTreeMap<String, Arc<Object>> {
+            let listed = store.list(store.resource(GROUP_RESOURCE), None).0;
+            listed.into_iter().map(|object| (object.key.name.clone(), object)).collect()
+        };
+        let mut known = Definitions::new();
+        assert_eq!(take_in(&mut known, &objects()).len(), all.len());
+        known.values_mut().for_each(|one| one.is_settled = true);
+        assert_eq!(take_in(&mut known, &objects()), [""; 0]);
+        let path = format!("{DEFINITIONS}/gadgets.test.example");
+        let labelled = call(&api, "PATCH", &path, json!({"metadata": {"labels": {"a": "b"}}})).await;
+        assert_eq!(labelled.code, 200, "{}", labelled.body);
+        assert_eq!(take_in(&mut known, &objects()), ["gadgets.test.example"]);
     }
 }

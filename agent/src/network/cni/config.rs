@@ -206,7 +206,7 @@ mod tests {
             pod_name: "p".into(),
             pod_namespace: "n".into(),
             sandbox: "abc".into(),
-            pid: 1,
+            namespace: crate::network::NetworkNamespace::of_process(std::process::id()),
             addresses: Vec::new(),
             host_ports: vec![HostPort { host_ip: None, host_port: 80, container_port: 8080, protocol: Protocol::Udp }],
             bandwidth: Bandwidth { ingress: Some(1000), egress: None },

@@ -198,7 +198,7 @@ impl Cni {
         self.save(attachment.clone())?;
         let added = async {
             self.hold(&request)?;
-            links::set_loopback_up(request.pid).await?;
+            links::set_loopback_up(&request.namespace).await?;
             self.add(&attachment).await
         };
         match added.await {
@@ -308,7 +308,7 @@ impl Cni {
 
     fn hold(&self, request: &Attach) -> Result<(), NetworkError> {
         let file = self.namespace_file(&request.pod_uid);
-        namespace::hold(request.pid, &file).map_err(|e| {
+        namespace::hold(&request.namespace, &file).map_err(|e| {
             NetworkError::new(format!("the pod's network namespace could not be held at {}", file.display()), e)
         })
     }

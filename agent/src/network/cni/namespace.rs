@@ -10,23 +10,25 @@ use nix::{
 };
 use windlass_kit::atomic_file;
 
+use crate::network::NetworkNamespace;
+
 /// Whether a namespace is held there.
 pub(super) fn is_held(at: &Path) -> bool {
     statfs(at).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
 }
 
-/// Holds the network namespace of a process.
+/// Holds a network namespace.
 ///
 /// # Errors
-/// When there is no such process, or the kernel refuses the mount.
-pub(super) fn hold(pid: i32, at: &Path) -> io::Result<()> {
+/// When the kernel refuses the mount.
+pub(super) fn hold(namespace: &NetworkNamespace, at: &Path) -> io::Result<()> {
     // What an earlier attachment may have left is another namespace.
     release(at)?;
     if let Some(dir) = at.parent() {
         atomic_file::make_dir(dir, 0o755)?;
     }
     File::create_new(at)?;
-    let from = format!("/proc/{pid}/ns/net");
+    let from = format!("/proc/self/fd/{}", namespace.descriptor());
     mount(Some(from.as_str()), at, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(io::Error::from)
 }
 

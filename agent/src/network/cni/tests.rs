@@ -76,7 +76,7 @@ struct Sandbox(std::process::Child);
 impl Sandbox {
     async fn start() -> Self {
         let child = std::process::Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap();
-        let own = fs::read_link("/proc/self/ns/net").unwrap();
+        let own = fs::read_link("/proc/thread-self/ns/net").unwrap();
         while fs::read_link(format!("/proc/{}/ns/net", child.id())).unwrap() == own {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -89,7 +89,7 @@ impl Sandbox {
             pod_name: "p".to_owned(),
             pod_namespace: "n".to_owned(),
             sandbox: format!("sandbox-of-{uid}"),
-            pid: i32::try_from(self.0.id()).unwrap(),
+            namespace: crate::network::NetworkNamespace::of_process(self.0.id()),
             addresses: Vec::new(),
             host_ports: Vec::new(),
             bandwidth: crate::network::Bandwidth::default(),

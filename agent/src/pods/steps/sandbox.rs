@@ -20,7 +20,7 @@ use crate::{
         inspect::{Instance, Limits, State},
         names::SANDBOX_NAME,
     },
-    network::{Attach, Bandwidth, HostPort, Protocol},
+    network::{Attach, Bandwidth, HostPort, NetworkNamespace, Protocol},
     pods::{
         container::{
             container_config::{self, HostContext, SandboxRequest, identity},
@@ -155,24 +155,26 @@ async fn start_and_attach(
     let exited = || StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, "the sandbox exited as soon as it was started");
     let mut running = running.filter(Instance::is_running).ok_or_else(exited)?;
     let own = !pod.spec.as_ref().is_some_and(spec::host_network);
-    if let Some(pid) = running.pid().filter(|_| own) {
+    if own {
+        let refused = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);
+        let pid = running.pid().ok_or_else(exited)?;
+        let namespace = NetworkNamespace::of_container(pid, &id).map_err(|e| refused(e.to_string()))?;
         let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key)).map(String::as_str);
         let bandwidth = Bandwidth::read(
             annotation("kubernetes.io/ingress-bandwidth"),
             annotation("kubernetes.io/egress-bandwidth"),
         )
-        .map_err(|why| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why))?;
+        .map_err(refused)?;
         let request = Attach {
             pod_uid: spec::uid(pod).to_owned(),
             pod_name: spec::name(pod).to_owned(),
             pod_namespace: spec::namespace(pod).to_owned(),
             sandbox: id,
-            pid,
+            namespace,
             addresses: sandbox.addresses.clone(),
             host_ports: open_host_ports(context, pod),
             bandwidth,
         };
-        let refused = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);
         running.addresses = context.node.network.attach(request).await.map_err(|e| refused(e.to_string()))?;
         if running.addresses != sandbox.addresses {
             // CNI plugins have just allocated them.

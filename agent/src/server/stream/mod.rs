@@ -44,10 +44,10 @@ use super::{ServerState, known_pod};
 use crate::{
     engine::{
         EngineError,
-        exec_attach::{self, Process, Streams},
+        exec_attach::{Process, Streams},
         names::SANDBOX_NAME,
     },
-    network::NetworkNamespace,
+    network::{NetworkNamespace, PodDialer},
     pods::runtime_uid,
 };
 
@@ -297,7 +297,7 @@ async fn forward_ports(
     let pod = find(&state, &path).await?;
     let sandbox = running(&state, &pod, SANDBOX_NAME).await?;
     let network = if pod.spec.as_ref().and_then(|s| s.host_network) == Some(true) {
-        NetworkNamespace::host()
+        PodDialer::host()
     } else {
         network_of(&state, &sandbox).await?
     };
@@ -334,12 +334,12 @@ async fn forward_ports(
     ))
 }
 
-/// The network namespace of a running sandbox; the process id from Docker is verified, since ids are reused.
-async fn network_of(state: &ServerState, sandbox: &str) -> Result<NetworkNamespace, UpgradeError> {
+/// Dials inside of a running sandbox.
+async fn network_of(state: &ServerState, sandbox: &str) -> Result<PodDialer, UpgradeError> {
     let inspected = state.engine.inspect(sandbox).await.map_err(|e| failed(&e))?;
     let not_running = || refuse(StatusCode::INTERNAL_SERVER_ERROR, "the pod's sandbox does not run");
     let pid = inspected.and_then(|s| s.pid()).ok_or_else(not_running)?;
-    let opened = NetworkNamespace::of_process(pid, || exec_attach::is_in_container(pid, sandbox));
+    let opened = NetworkNamespace::of_container(pid, sandbox).map(PodDialer::inside);
     opened.map_err(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
 }
 

@@ -18,7 +18,7 @@ use super::{
     spdy::{Connection, Stream},
     websocket::{self, Socket},
 };
-use crate::network::NetworkNamespace;
+use crate::network::PodDialer;
 
 /// The SPDY protocol, and the same tunnelled in a WebSocket.
 pub(super) const SPDY: &str = "portforward.k8s.io";
@@ -40,7 +40,7 @@ const OUTPUT_QUEUE_CAPACITY: usize = 8;
 pub(super) struct Pod {
     /// `namespace/name` and uid, for messages.
     pub(super) name: Arc<str>,
-    pub(super) network: NetworkNamespace,
+    pub(super) network: PodDialer,
 }
 
 impl Pod {

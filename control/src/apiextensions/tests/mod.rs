@@ -18,7 +18,7 @@ use crate::{
     store::Memory,
 };
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/test.example/v1/namespaces/n/widgets";
 
 fn schema() -> Value {
@@ -32,7 +32,7 @@ fn schema() -> Value {
     }})
 }
 
-fn definition(plural: &str, kind: &str) -> Value {
+pub(super) fn definition(plural: &str, kind: &str) -> Value {
     let version = |name: &str, storage: bool| {
         json!({
             "name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema()},

@@ -73,6 +73,27 @@ async fn slow_reviews_block_their_sender_alone() {
 }
 
 #[tokio::test]
+async fn documents_of_all_types_are_made_one_at_a_time_and_hold_up_nobody() {
+    let api = with_namespace().await;
+    let turn = api.inner.documents_turn.acquire().await.unwrap();
+    let asked = |path: &'static str| {
+        let (api, request) = (api.clone(), from_outside(ADMIN, "GET", path, Body::empty()));
+        tokio::spawn(async move { code(&api, request).await })
+    };
+    let documents = ["/openapi/v2", "/openapi/v3", "/openapi/v3/apis/apps/v1"].map(asked);
+    // Until all of them wait.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for path in [MAPS, "/apis", "/version"] {
+        assert_eq!(code(&api, from_outside(ADMIN, "GET", path, Body::empty())).await, 200, "{path}");
+    }
+    assert!(documents.iter().all(|one| !one.is_finished()));
+    drop(turn);
+    for one in documents {
+        assert_eq!(one.await.unwrap(), 200);
+    }
+}
+
+#[tokio::test]
 async fn slow_bodies_block_nobody() {
     let api = with_namespace().await;
     for _ in 0..MAX_MUTATING_REQUESTS_IN_FLIGHT + 1 {

@@ -50,7 +50,9 @@ async fn each_write_is_counted_with_it() {
     }
     // What is refused for another reason takes nothing, too.
     assert_eq!(call(&api, "POST", PODS, pod_with("a", "1m")).await.code, 409);
-    assert_eq!(call(&api, "POST", PODS, json!({"metadata": {"name": "b"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1m"}}}]}})).await.code, 422);
+    // What is not valid hears of that, not of the quota.
+    let invalid = json!({"metadata": {"name": "b"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "5"}}}]}});
+    assert_eq!(call(&api, "POST", PODS, invalid).await.code, 422);
     assert_eq!(used(&api, "q").await, one);
 
     assert_eq!(call(&api, "POST", MAPS, map("m")).await.code, 201);

@@ -88,13 +88,16 @@ async fn an_indexed_job_is_suspended_resumed_and_completes() {
 #[tokio::test]
 async fn a_failed_job_goes_after_its_time() {
     let cluster = Cluster::new().await;
-    cluster.create::<Job>(job(&json!({"backoffLimit": 0, "ttlSecondsAfterFinished": 2}))).await;
+    cluster.create::<Job>(job(&json!({"backoffLimit": 0, "ttlSecondsAfterFinished": 3600}))).await;
     let pods = cluster.until::<Pod>("a pod", |p| alive(p).len() == 1).await;
     cluster.until::<Job>("active", |j| j[0]["status"]["active"] == 1).await;
     set_phase(&cluster, &pods[0], "Failed").await;
     let failed = cluster.until::<Job>("failed", |j| is_true(&j[0], "Failed")).await;
     assert!(is_true(&failed[0], "FailureTarget"));
     assert_eq!((&failed[0]["status"]["failed"], &failed[0]["status"]["active"]), (&json!(1), &json!(null)));
+    // Its time is over when its end has been seen, however long that took.
+    let over = Patch::Merge(json!({"spec": {"ttlSecondsAfterFinished": 1}}));
+    cluster.api::<Job>().patch("j", &PatchParams::default(), &over).await.unwrap();
     cluster.until::<Job>("it goes", <[Value]>::is_empty).await;
     cluster.until::<Pod>("and its pod", <[Value]>::is_empty).await;
     cluster.end().await;

@@ -166,6 +166,15 @@ mod tests {
     }
 
     #[test]
+    fn a_node_may_be_left_out() {
+        let mut node = Node::default();
+        assert!(!is_excluded(&node));
+        let label = ("node.kubernetes.io/exclude-disruption".to_owned(), String::new());
+        node.metadata.labels = Some([label].into());
+        assert!(is_excluded(&node), "whatever the value");
+    }
+
+    #[test]
     fn a_change_reaches_the_unready_nodes_whose_evictions_it_concerns() {
         let mut zones = Zones::default();
         let at = |zone: &str, ready| Some((zone.to_owned(), ready));

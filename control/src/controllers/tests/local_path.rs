@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use http::Method;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim},
+    storage::v1::StorageClass,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -76,6 +79,25 @@ async fn a_directory_lives_from_the_claim_to_the_end_of_the_volume() {
     ] {
         bed.fake.until("events", reason, |e| e.iter().any(|e| e["reason"] == reason && e["message"] == message)).await;
     }
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_waits_for_its_class() {
+    let folder = tempfile::tempdir().unwrap();
+    let bed = bed(folder.path()).await;
+    let claims: Api<PersistentVolumeClaim> = bed.api();
+    let mut early = claim("early");
+    early["spec"]["storageClassName"] = json!("late");
+    early["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"] = json!("windlass.io/local-path");
+    put(&claims, early).await;
+    // One that came after it was looked at, and so was that one.
+    put(&claims, claim("other")).await;
+    bed.fake.until("persistentvolumes", "a volume for the other", |v| v.len() == 1).await;
+    let class = json!({"metadata": {"name": "late"}, "provisioner": "windlass.io/local-path",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    put(&Api::<StorageClass>::all(bed.client.clone()), class).await;
+    bed.fake.until("persistentvolumes", "a volume for each", |v| v.len() == 2).await;
     bed.end().await;
 }
 

@@ -34,7 +34,8 @@ async fn stateful_set(bed: &Bed) -> StatefulSet {
     put(
         &bed.api(),
         json!({"metadata": {"name": "web"}, "spec": {"replicas": 2, "serviceName": "nginx",
-            "selector": {"matchLabels": {"app": "web"}},
+            // The API takes it, and it means no limit.
+            "revisionHistoryLimit": -1, "selector": {"matchLabels": {"app": "web"}},
             "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "a"}]}},
             "volumeClaimTemplates": [{"metadata": {"name": "www"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]}}),
     )

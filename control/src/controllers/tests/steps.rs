@@ -6,7 +6,7 @@ use http::Method;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     certificates::v1::CertificateSigningRequest,
-    core::v1::{Endpoints, PersistentVolumeClaim, Pod, Service},
+    core::v1::{Endpoints, PersistentVolumeClaim, Pod, ResourceQuota, Service},
 };
 use kube::{
     Api,
@@ -204,5 +204,24 @@ async fn a_node_whose_right_comes_later_gets_its_certificate() {
     bed.fake.answer(REVIEWS, review(true));
     let approved = |r: &[Value]| r[0]["status"]["conditions"][0]["type"] == "Approved";
     bed.fake.until("certificatesigningrequests", "the approval", approved).await;
+    bed.end().await;
+}
+
+#[tokio::test]
+async fn a_type_that_cannot_be_listed_does_not_keep_the_others_from_being_counted() {
+    let bed = Bed::new(Config::default()).await;
+    let failure = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500}).to_string();
+    bed.fake.answer_with("/api/v1/namespaces/default/secrets", 500, "application/json", &failure);
+    for name in ["a", "b"] {
+        put(&bed.api::<Service>(), json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}})).await;
+    }
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/services": "5", "count/secrets": "5"}}});
+    put(&bed.api::<ResourceQuota>(), quota).await;
+    let counted = |q: &[Value]| q[0]["status"]["used"]["count/services"] == "2";
+    let quota = bed.fake.until("resourcequotas", "what can be listed", counted).await;
+    assert!(quota[0]["status"]["used"]["count/secrets"].is_null(), "{}", quota[0]);
+    // And that one as soon as it can.
+    bed.fake.answer("/api/v1/namespaces/default/secrets", None);
+    bed.fake.until("resourcequotas", "the rest", |q| q[0]["status"]["used"]["count/secrets"] == "0").await;
     bed.end().await;
 }

@@ -49,9 +49,9 @@ async fn a_bound_claim_is_lost_with_its_volume_and_bound_again_when_that_is_back
 async fn a_class_of_attributes_stays_while_a_claim_names_it() {
     let bed = Bed::new(Config::default()).await;
     let classes: Api<VolumeAttributesClass> = Api::all(bed.client.clone());
-    let class =
-        json!({"metadata": {"name": "fast", "finalizers": ["kubernetes.io/vac-protection"]}, "driverName": "d"});
-    put(&classes, class).await;
+    put(&classes, json!({"metadata": {"name": "fast"}, "driverName": "d"})).await;
+    let held = |c: &[Value]| c[0]["metadata"]["finalizers"] == json!(["kubernetes.io/vac-protection"]);
+    bed.fake.until("volumeattributesclasses", "held", held).await;
     let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeAttributesClassName": "fast"}});
     put(&bed.api::<PersistentVolumeClaim>(), claim).await;
     bed.fake.until("persistentvolumeclaims", "seen", |c| c[0]["status"]["phase"] == "Pending").await;

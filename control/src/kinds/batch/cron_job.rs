@@ -161,3 +161,18 @@ fn time_zone(zone: &Field<'_>, errors: &mut Errors) {
         zone.invalid(&format!("unknown time zone {name}"), errors);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Upstream tells of it wherever such a schedule is stored already.
+    #[test]
+    fn a_stored_zone_in_the_schedule_is_warned_of() {
+        let job =
+            json!({"metadata": {"name": "j"}, "spec": {"schedule": "TZ=UTC * * * * *", "jobTemplate": {"spec": {}}}});
+        let wanted = "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details";
+        assert_eq!(CronJob.warnings(&job, Some(&job)), [wanted]);
+        assert_eq!(CronJob.warnings(&job, None), [""; 0]);
+    }
+}

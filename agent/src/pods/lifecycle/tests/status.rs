@@ -55,3 +55,20 @@ fn how_a_sidecar_ends_says_nothing_of_the_pod() {
     observed.upsert(instance("c0", 0, exited(0, 2, 4)));
     assert_eq!(phase(&pod, &observed, 6), "Succeeded");
 }
+
+#[test]
+fn readiness_gates_are_told_all_with_what_they_have() {
+    let mut pod = pod("Always", 1);
+    let gates =
+        r#"[{"conditionType":"a.example/open"},{"conditionType":"a.example/shut"},{"conditionType":"a.example/no"}]"#;
+    pod.spec.as_mut().unwrap().readiness_gates = serde_json::from_str(gates).unwrap();
+    let conditions = r#"[{"type":"a.example/open","status":"True"},{"type":"a.example/shut","status":"False"}]"#;
+    pod.status.get_or_insert_default().conditions = serde_json::from_str(conditions).unwrap();
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("c0", 0, running(1)));
+    let ready = shown(&pod, &observed, 5).conditions.unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("ReadinessGatesNotReady")));
+    let wanted = "the status of pod readiness gate \"a.example/shut\" is not \"True\", but False, \
+                  corresponding condition of pod readiness gate \"a.example/no\" does not exist.";
+    assert_eq!(ready.message.as_deref(), Some(wanted));
+}

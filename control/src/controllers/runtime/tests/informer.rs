@@ -2,15 +2,24 @@
 
 use std::sync::{Arc, Mutex};
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{ResourceExt as _, runtime::watcher};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ReplicationController};
+use kube::{
+    Api, Resource as _, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+    runtime::watcher,
+};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::controllers::runtime::{
-    index::Index,
-    informer::{Informer, Life},
-    key::Key,
-    trim::Cached,
+use crate::controllers::{
+    fake_api::FakeApi,
+    runtime::{
+        index::Index,
+        informer::{Informer, Life},
+        key::Key,
+        status_writer::StatusWriter,
+        trim::Cached,
+    },
 };
 
 impl Cached for ConfigMap {}
@@ -84,6 +93,38 @@ fn own_writes_are_waited_for() {
     assert!(!cache.reached(point));
     informer.apply(watcher::Event::InitDone, &mut listed);
     assert!(cache.reached(point));
+}
+
+#[tokio::test]
+async fn a_status_is_written_of_the_version_that_was_seen_and_waited_for() {
+    let fake = FakeApi::new();
+    let default: Namespace = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+    Api::all(fake.user()).create(&PostParams::default(), &default).await.unwrap();
+    let controllers: Api<ReplicationController> = Api::namespaced(fake.user(), "default");
+    let web: ReplicationController = serde_json::from_value(json!({"metadata": {"name": "web"}})).unwrap();
+    let seen = controllers.create(&PostParams::default(), &web).await.unwrap();
+    let informer: Informer<ReplicationController> = Informer::new(CancellationToken::new());
+    let (mut listed, cache) = (None, informer.cache());
+    for event in [watcher::Event::Init, watcher::Event::InitApply(seen.clone()), watcher::Event::InitDone] {
+        informer.apply(event, &mut listed);
+    }
+    let writer = StatusWriter::new(fake.client(), cache);
+    let (key, uid) = (Key::of(seen.meta()), seen.uid().unwrap());
+    let status = |replicas: i32| json!({"status": {"replicas": replicas}});
+    let stored = async || controllers.get("web").await.unwrap();
+    writer.write(&seen, status(1)).await.unwrap();
+    assert!(!writer.is_shown(&key, &uid), "the cache is behind");
+    // What was made of an older version takes nothing back.
+    assert!(writer.write(&seen, status(2)).await.is_err());
+    let newest = stored().await;
+    assert_eq!(newest.status.as_ref().map(|s| s.replicas), Some(1));
+    informer.apply(watcher::Event::Apply(newest.clone()), &mut listed);
+    assert!(writer.is_shown(&key, &uid));
+    // Another object of its name is none of its.
+    controllers.delete("web", &DeleteParams::default()).await.unwrap();
+    controllers.create(&PostParams::default(), &web).await.unwrap();
+    assert!(writer.write(&newest, status(3)).await.is_err());
+    assert_eq!(stored().await.status.map(|s| s.replicas), None);
 }
 
 #[test]
