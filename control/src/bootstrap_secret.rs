@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use ring::digest::{SHA256, digest};
@@ -45,8 +45,14 @@ pub(crate) fn life(secret: &Secret, now: Timestamp) -> Life {
     if !is_there {
         return Life::WithoutEnd;
     }
-    let end = data(secret, "expiration").and_then(time).and_then(|end| end.to_zoned(TimeZone::UTC).ok());
-    let left = end.and_then(|end| Duration::try_from(end.timestamp().duration_since(now)).ok());
+    let timestamp = |end: DateTime| match end.to_zoned(TimeZone::UTC) {
+        Ok(end) => end.timestamp(),
+        // In the last days of the year 9999, or of the first one.
+        Err(_) if end.year() > 0 => Timestamp::MAX,
+        Err(_) => Timestamp::MIN,
+    };
+    let end = data(secret, "expiration").and_then(time).map(timestamp);
+    let left = end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     left.filter(|left| !left.is_zero()).map_or(Life::Over, Life::For)
 }
 
@@ -170,5 +176,8 @@ mod tests {
         ] {
             assert_eq!(life(&secret("s", &json!({"expiration": end})), now), expected, "{end}");
         }
+        // What users write for a token that shall never end is no time that fits into a timestamp.
+        let left = life(&secret("s", &json!({"expiration": "9999-12-31T23:59:59Z"})), now);
+        assert!(matches!(left, Life::For(left) if left > Duration::from_secs(3600 * 24 * 365 * 7000)), "{left:?}");
     }
 }

@@ -176,6 +176,9 @@ fn set_deletion_timestamp(version: &Version, object: &mut Value, options: &Delet
                 _ => return,
             }
         }
+        (None, ..) if version.strategy.deletion_only_marks() => {
+            object["metadata"]["deletionTimestamp"] = json!(in_seconds(now).to_string());
+        }
         (None, _, graceful) => {
             let grace = graceful.unwrap_or(0);
             set_deletion(object, saturating_add(now, grace), grace);
@@ -201,9 +204,13 @@ fn saturating_add(at: Timestamp, seconds: i64) -> Timestamp {
     at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(bound)
 }
 
+/// A time as metadata has it.
+fn in_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
 fn set_deletion(object: &mut Value, at: Timestamp, grace: i64) {
-    let at = Timestamp::from_second(at.as_second()).unwrap_or(at);
-    object["metadata"]["deletionTimestamp"] = json!(at.to_string());
+    object["metadata"]["deletionTimestamp"] = json!(in_seconds(at).to_string());
     object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
 }
 

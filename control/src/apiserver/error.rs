@@ -231,8 +231,10 @@ impl ApiError {
         error
     }
 
+    /// An invalid object. As upstream its group is that of the type that is validated, which an event of `events.k8s.io`
+    /// shares with those of the core group.
     pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
-        Self::invalid_of_kind(&resource.group, &resource.kind, name, errors)
+        Self::invalid_of_kind(resource.stored_group(), &resource.kind, name, errors)
     }
 
     /// The same, by its group and kind.

@@ -163,6 +163,7 @@ impl ApiRequest {
             }
             let generated = name.is_empty();
             let attributes = mutation.attributes(self, None);
+            let is_labelled = object["metadata"]["labels"].as_object().is_some_and(|labels| !labels.is_empty());
             metadata::metadata_for_create(target, &mut object)?;
             default(version, &mut object);
             if let Some(manager) = mutation.manager {
@@ -175,7 +176,7 @@ impl ApiRequest {
             self.api.admission().admit(&attributes, &mut object).await?;
             metadata::ensure_name(&mut object)?;
             default(version, &mut object);
-            version.strategy.complete_create(&mut object);
+            version.strategy.complete_create(&mut object, is_labelled);
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
             let mut errors = validation::validate_create(version, &object);
             errors.extend(validation::validate_writer(version, &object, None, &self.user));

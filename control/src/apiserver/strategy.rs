@@ -46,8 +46,9 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Sets what follows from the rest of a new object, after admission.
-    fn complete_create(&self, _object: &mut Value) {}
+    /// Sets what follows from the rest of a new object, after admission. `is_labelled` says that the client has sent labels
+    /// with it, which cannot be told any more once there are defaults.
+    fn complete_create(&self, _object: &mut Value, _is_labelled: bool) {}
 
     /// Restores what an update of the object itself does not change. The status is already restored.
     fn prepare_for_update(&self, _object: &mut Value, _old: &Value) {}
@@ -113,6 +114,12 @@ pub trait Strategy: Send + Sync + fmt::Debug {
     /// this resource are not graceful.
     fn grace_period(&self, _object: &Value, _requested: Option<i64>) -> Option<i64> {
         None
+    }
+
+    /// Whether the first deletion only marks an object, with the time: nothing is said of a grace period, and it is no
+    /// change of the spec. So do upstream's types that end by a controller of their own.
+    fn deletion_only_marks(&self) -> bool {
+        false
     }
 
     /// Changes an object whose deletion begins.

@@ -8,9 +8,13 @@ use crate::{
     Report,
     api_server::{ApiServer, JSON, Step},
     known_differences::is_of_kinds,
-    scenario::{MERGE, NAMESPACE, TABLE, step},
+    rows::with,
+    scenario::{MERGE, TABLE, step},
     with_both_servers,
 };
+
+/// The namespace of the objects, which some name themselves.
+pub(crate) const NAMESPACE: &str = "n";
 
 /// A good object of each kind: `apiVersion`, kind, and the rest of the object.
 static SAMPLES: &str = include_str!("../../src/kinds/tests/samples.tsv");
@@ -91,32 +95,6 @@ pub(crate) fn collection(api_version: &str, served: &Served) -> String {
     format!("{}{namespace}/{}", root(api_version), served.plural)
 }
 
-/// The object with another value at a pointer, or without one where the value is `-`.
-fn with(mut object: Value, pointer: &str, value: &str) -> anyhow::Result<Value> {
-    let (holder, key) = pointer.rsplit_once('/').unwrap_or(("", pointer));
-    let key = &key.replace("~1", "/");
-    let mut place = &mut object;
-    for step in holder.split('/').skip(1) {
-        place = match place {
-            Value::Array(items) => {
-                let at: usize = step.parse()?;
-                items.get_mut(at).ok_or_else(|| anyhow::anyhow!("{pointer}: no item {at}"))?
-            }
-            other => &mut other[step],
-        };
-    }
-    match (place, value) {
-        (Value::Object(fields), "-") => drop(fields.remove(key)),
-        (Value::Array(items), value) => {
-            let at: usize = key.parse()?;
-            items.truncate(at);
-            items.push(serde_json::from_str(value)?);
-        }
-        (other, value) => other[key] = serde_json::from_str(value)?,
-    }
-    Ok(object)
-}
-
 /// The requests about one kind.
 fn steps(api_version: &str, kind: &str, served: &Served) -> anyhow::Result<Vec<Step>> {
     let mut object = sample(api_version, kind)?;
@@ -134,6 +112,11 @@ fn steps(api_version: &str, kind: &str, served: &Served) -> anyhow::Result<Vec<S
         ask("label", "PATCH", &one, MERGE, json!({"metadata": {"labels": {"c": "d"}}})),
         ask("annotate", "PATCH", &one, MERGE, json!({"metadata": {"annotations": {"c": "d"}}})),
         ask("replace without a version", "PUT", &one, JSON, object.clone()),
+        ask("refuse a prefix of", "POST", &format!("{all}?dryRun=All"), JSON, {
+            let mut prefixed = object.clone();
+            prefixed["metadata"]["generateName"] = json!("A_/b");
+            prefixed
+        }),
         ask("replace what is not there", "PUT", &format!("{all}/none?dryRun=All"), JSON, {
             object["metadata"]["name"] = json!("none");
             object
@@ -183,7 +166,7 @@ pub(crate) fn every_kind_is_answered_alike() {
             let [api_version, kind, pointer, value, _] = fields[..] else { anyhow::bail!("not five fields: {line}") };
             let served = kinds.get(api_version).and_then(|all| all.get(kind));
             let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
-            let object = with(sample(api_version, kind)?, pointer, value)?;
+            let object = with(sample(api_version, kind)?, pointer, value);
             let path = format!("{}?dryRun=All", collection(api_version, served));
             let name = format!("kind: refused {api_version} {kind} {pointer}");
             compare(real, ours, &step(&name, "admin", "POST", &path, JSON, object), &mut report).await?;
@@ -201,6 +184,10 @@ async fn local_api_services(real: &ApiServer, ours: &ApiServer, report: &mut Rep
     let listed = real.ask(&all).await?;
     for service in listed["body"]["items"].as_array().into_iter().flatten() {
         let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        // That of the definition among the samples, whose end the servers come to at times of their own.
+        if name.ends_with(".test.example") {
+            continue;
+        }
         let one = get("API service", &format!("{}/{name}", all.path));
         let (mut real, mut ours) = (real.ask(&one).await?, ours.ask(&one).await?);
         for answer in [&mut real, &mut ours] {
@@ -214,6 +201,9 @@ async fn local_api_services(real: &ApiServer, ours: &ApiServer, report: &mut Rep
     Ok(())
 }
 
+/// How often a change is sent again that another one has overtaken.
+const MAX_CONFLICTS: usize = 5;
+
 /// Changes an object of each kind in ways that are refused.
 async fn changes(
     real: &ApiServer,
@@ -221,8 +211,7 @@ async fn changes(
     kinds: &BTreeMap<&str, BTreeMap<String, Served>>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    // Upstream's aggregator changes APIServices between two requests.
-    for line in CHANGES.lines().filter(|line| !line.contains("\tAPIService\t")) {
+    for line in CHANGES.lines() {
         let fields: Vec<&str> = line.split('\t').collect();
         let [api_version, kind, subresource, pointer, value, _] = fields[..] else {
             anyhow::bail!("not six fields: {line}")
@@ -233,12 +222,20 @@ async fn changes(
         let one = format!("{all}/{}", name_of(kind));
         let ask = |method, path: &str, body| step("kind: change", "admin", method, path, JSON, body);
         let mut answers = Vec::new();
+        let slash = if subresource.is_empty() { "" } else { "/" };
+        let path = format!("{one}{slash}{subresource}?dryRun=All");
         for side in [real, ours] {
             side.ask(&ask("POST", &all, sample(api_version, kind)?)).await?;
-            let stored = side.ask(&ask("GET", &one, Value::Null)).await?["body"].take();
-            let slash = if subresource.is_empty() { "" } else { "/" };
-            let path = format!("{one}{slash}{subresource}?dryRun=All");
-            answers.push(side.ask(&ask("PUT", &path, with(stored, pointer, value)?)).await?);
+            // Upstream's own controllers change APIServices and FlowSchemas between two requests.
+            let mut answer = Value::Null;
+            for _ in 0..MAX_CONFLICTS {
+                let stored = side.ask(&ask("GET", &one, Value::Null)).await?["body"].take();
+                answer = side.ask(&ask("PUT", &path, with(stored, pointer, value))).await?;
+                if answer["body"]["reason"] != "Conflict" {
+                    break;
+                }
+            }
+            answers.push(answer);
         }
         report.request = format!("PUT {one} {subresource} {pointer} {value}");
         report.compare(&format!("kind: changed {api_version} {kind} {pointer}"), &answers[0], &answers[1]);

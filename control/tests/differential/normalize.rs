@@ -1,5 +1,7 @@
 //! Normalizes responses: removes what two API servers may write differently without a difference in meaning.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Map, Value};
 
 /// A difference of two responses; `None` means missing.
@@ -53,8 +55,26 @@ fn conflicts(mut causes: Value) -> Value {
     causes
 }
 
-/// Replaces the digits of uids and times by zeros in a text. The format stays: times with and without fractions differ.
+/// A text without what servers draw: addresses of Services, names of the volumes with a pod's token, uids and times.
 fn blanked(text: &str) -> String {
+    const TOKEN_VOLUME: &str = "kube-api-access-";
+    if text.parse().is_ok_and(is_drawn) {
+        return "an address of the range".to_owned();
+    }
+    match text.strip_prefix(TOKEN_VOLUME) {
+        Some(drawn) if drawn.len() == 5 => format!("{TOKEN_VOLUME}xxxxx"),
+        _ => without_uids_and_times(text),
+    }
+}
+
+/// Whether an address is one that a Service gets without asking for it: of 10.96.0.0/16, above the part for those that ask.
+fn is_drawn(address: Ipv4Addr) -> bool {
+    let [first, second, third, _] = address.octets();
+    (first, second) == (10, 96) && third > 0
+}
+
+/// Replaces the digits of uids and times by zeros in a text. The format stays: times with and without fractions differ.
+fn without_uids_and_times(text: &str) -> String {
     const UID: &str = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     const TIME: &str = "dddd-dd-ddTdd:dd:dd";
     let bytes = text.as_bytes();
@@ -149,6 +169,14 @@ pub(crate) fn generated_values_are_blanked() {
         "message": "uid 00000000-0000-0000-0000-000000000000 at 0000-00-00T00:00:00.000000Z, ende — ä",
     });
     assert_eq!(normalize(&actual), expected);
+    for (text, wanted) in [
+        ("10.96.1.0", "an address of the range"),
+        ("10.96.0.255", "10.96.0.255"),
+        ("10.97.3.4", "10.97.3.4"),
+        ("kube-api-access-ab2cd", "kube-api-access-xxxxx"),
+    ] {
+        assert_eq!(blanked(text), wanted);
+    }
 }
 
 pub(crate) fn differences_are_located_by_pointer() {

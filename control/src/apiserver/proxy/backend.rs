@@ -48,10 +48,14 @@ pub(crate) fn is_proxyable(address: IpAddr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_link_local)
 }
 
+/// The port of the API of a node that does not say its own (upstream: `ports.KubeletPort`).
+const KUBELET_PORT: u16 = 10250;
+
 /// Where a node serves its API.
 pub(crate) fn node_address(node: &Value) -> Option<SocketAddr> {
-    let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64()?;
-    Some(SocketAddr::new(node_ip(node)?, u16::try_from(port).ok()?))
+    let told = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_i64().filter(|port| *port > 0);
+    let port = told.map_or(Some(KUBELET_PORT), |port| u16::try_from(port).ok())?;
+    Some(SocketAddr::new(node_ip(node)?, port))
 }
 
 /// The address of a node inside the cluster.

@@ -183,6 +183,15 @@ impl Resource {
         group_resource(&self.group, &self.kind)
     }
 
+    /// The group of the stored type, which is that of upstream's internal type.
+    #[must_use]
+    pub(crate) fn stored_group(&self) -> &str {
+        match &self.storage {
+            Storage::Store { api_version, .. } => api_version.split_once('/').map_or("", |(group, _)| group),
+            Storage::Virtual(_) => &self.group,
+        }
+    }
+
     /// The schema of a version of a custom resource, served or not.
     #[must_use]
     pub fn schema_of(&self, api_version: &str) -> Option<&TypeSchema> {

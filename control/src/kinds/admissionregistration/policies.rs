@@ -18,6 +18,7 @@ use crate::{
             cells::text,
             conditions,
             field::Field,
+            internal_version::{Internal, Table},
             tables::{AGE, column, count, named},
         },
         types,
@@ -240,9 +241,17 @@ fn validations(spec: &Field<'_>, errors: &mut Errors) {
     }
 }
 
+/// Upstream's type of what a policy adds to the audit log.
+const AUDIT_ANNOTATION: Table = "\
+Key key \"\"
+ValueExpression valueExpression \"\"
+";
+
 fn audit_annotations(annotations: &Field<'_>, policy: &str, errors: &mut Errors) {
     if annotations.len() > MAX_ANNOTATIONS {
-        annotations.invalid(&format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations"), errors);
+        let shown = Internal::list(AUDIT_ANNOTATION, annotations.value).text();
+        let why = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
+        annotations.invalid_as(&shown, &why, errors);
     }
     let mut seen = BTreeSet::new();
     for each in annotations.items() {

@@ -11,7 +11,7 @@ use crate::{
     kinds::{
         shared::{
             cells, data,
-            tables::{AGE, count, named},
+            tables::{AGE, column, named},
         },
         types,
     },
@@ -22,7 +22,7 @@ pub(crate) fn definition() -> Definition {
     let mut resource = Resource::new("", "configmaps", "ConfigMap", ConfigMap);
     resource.short_names = vec!["cm".into()];
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "ConfigMap"));
-    v1.table = named(vec![count("Data", "Number of keys."), AGE], |object, age| {
+    v1.table = named(vec![column("Data", "Number of keys."), AGE], |object, age| {
         vec![json!(cells::keys(object, &["data", "binaryData"])), json!(age)]
     });
     Definition::single(resource, v1)

@@ -85,6 +85,10 @@ impl Strategy for Namespace {
         validate_phase(new, errors);
     }
 
+    fn deletion_only_marks(&self) -> bool {
+        true
+    }
+
     fn begin_deletion(&self, object: &mut Value) {
         object["status"]["phase"] = json!("Terminating");
     }

@@ -18,6 +18,7 @@ use crate::{
         shared::{
             cells::text,
             field::{Field, IMMUTABLE},
+            internal_version::{Internal, Table},
             resource_names as resources,
             tables::{AGE, column, named},
         },
@@ -189,8 +190,18 @@ fn validate_scopes(spec: &Field<'_>, errors: &mut Errors) {
     }
 }
 
+/// Upstream's type of a selector of scopes.
+const SCOPE_SELECTOR: Table = "\
+MatchExpressions matchExpressions []
+ ScopeName scopeName \"\"
+ Operator operator \"\"
+ Values values null
+";
+
 fn validate_scope_selector(spec: &Field<'_>, errors: &mut Errors) {
     let expressions = spec.below("scopeSelector.matchExpressions");
+    // Of the whole selector, beside the path of its expressions.
+    let shown = || Internal::new(SCOPE_SELECTOR, spec.at("scopeSelector").value).text();
     let mut known = BTreeSet::new();
     for expression in expressions.items() {
         // Upstream's paths are without the place in the list.
@@ -200,7 +211,7 @@ fn validate_scope_selector(spec: &Field<'_>, errors: &mut Errors) {
             scope.invalid("unsupported scope", errors);
         }
         for _ in 0..unfit(spec, scope.text()) {
-            expressions.invalid("unsupported scope applied to resource", errors);
+            expressions.invalid_as(&shown(), "unsupported scope applied to resource", errors);
         }
         if EXISTING.contains(&scope.text()) && operator.text() != "Exists" {
             operator.invalid("must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity", errors);

@@ -20,7 +20,7 @@ use crate::{
     kinds::{
         shared::{
             cells, data, go_json,
-            tables::{AGE, column, count, named},
+            tables::{AGE, column, named},
         },
         types,
     },
@@ -31,7 +31,7 @@ pub(crate) fn definition() -> Definition {
     let resource = Resource::new("", "secrets", "Secret", Secret);
     let mut v1 = VersionSpec::new("v1", types::built_in("v1", "Secret"));
     v1.selectable = vec![SelectableField::path("type")];
-    let columns = vec![column("Type", "What it holds."), count("Data", "Number of keys."), AGE];
+    let columns = vec![column("Type", "What it holds."), column("Data", "Number of keys."), AGE];
     v1.table =
         named(columns, |object, age| vec![object["type"].clone(), json!(cells::keys(object, &["data"])), json!(age)]);
     Definition::single(resource, v1)

@@ -13,6 +13,7 @@ use crate::{
     kinds::{
         shared::{
             field::{Field, immutable},
+            internal_version::{Internal, Table},
             node_selector, pod_template,
             tables::{AGE, column, named},
         },
@@ -34,6 +35,15 @@ pub(crate) fn definition() -> Definition {
     Definition::single(resource, v1)
 }
 
+/// Upstream's type of a toleration.
+const TOLERATION: Table = "\
+Key key \"\"
+Operator operator \"\"
+Value value \"\"
+Effect effect \"\"
+TolerationSeconds tolerationSeconds null
+";
+
 #[derive(Debug)]
 struct RuntimeClass;
 
@@ -49,7 +59,7 @@ impl Strategy for RuntimeClass {
         let mut seen = BTreeSet::new();
         for toleration in scheduling.at("tolerations").items() {
             if !seen.insert(["key", "operator", "value", "effect"].map(|field| toleration.at(field).text())) {
-                toleration.duplicate(errors);
+                toleration.duplicate_as(&Internal::new(TOLERATION, toleration.value).text(), errors);
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::{
         shared::{
             cells::text,
             field::{Field, immutable},
+            internal_version::{Internal, NODE_SELECTOR_TERM},
             node_selector,
             tables::{AGE, column, named},
         },
@@ -147,7 +148,8 @@ fn validate_place(spec: &Field<'_>, errors: &mut Errors) {
         node_selector::validate(&selector, errors);
         let terms = selector.at("nodeSelectorTerms");
         if terms.len() != 1 {
-            terms.invalid("must have exactly one node selector term", errors);
+            let shown = Internal::list(NODE_SELECTOR_TERM, terms.value).text();
+            terms.invalid_as(&shown, "must have exactly one node selector term", errors);
         }
     }
     for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {

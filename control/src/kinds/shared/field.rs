@@ -124,6 +124,11 @@ impl<'a> Field<'a> {
         errors.push(&self.path, Cause::Invalid, format!("Invalid value: {shown}: {why}"));
     }
 
+    /// Says that its value, which is shown so, stands twice.
+    pub(crate) fn duplicate_as(&self, shown: &str, errors: &mut Errors) {
+        errors.push(self.path.as_str(), Cause::Duplicate, format!("Duplicate value: {shown}"));
+    }
+
     /// Says that its value, which is shown so, is none of `allowed`.
     pub(crate) fn not_supported_as(&self, shown: &str, allowed: &[&str], errors: &mut Errors) {
         let allowed: Vec<String> = allowed.iter().map(|word| format!("{word:?}")).collect();

@@ -106,6 +106,15 @@ impl<'a> Internal<'a> {
         Self::of_struct(&all_members(table), value)
     }
 
+    /// The value of a list of structs of a type.
+    pub(crate) fn list(table: Table, value: &'a Value) -> Self {
+        let members = all_members(table);
+        match value {
+            Value::Array(items) => Self::List(items.iter().map(|item| Self::of_struct(&members, item)).collect()),
+            _ => Self::Unset("null"),
+        }
+    }
+
     fn of_struct(members: &[Member], value: &'a Value) -> Self {
         Self::Struct(members.iter().map(|member| (member.name, Self::of_field(member, &value[member.json]))).collect())
     }

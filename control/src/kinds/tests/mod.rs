@@ -5,6 +5,7 @@ mod pod_changes;
 mod pod_specs;
 mod refusals;
 mod reset_fields;
+mod rows;
 mod rules;
 mod security_profiles;
 mod stored;

@@ -13,7 +13,10 @@ mod subresources;
 
 use serde_json::{Value, json};
 
-use crate::api_server::{JSON, Step};
+use crate::{
+    api_server::{JSON, Step},
+    kinds,
+};
 
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -55,6 +58,12 @@ pub(crate) fn fixtures() -> Vec<Step> {
     vec![
         post("namespace", "/api/v1/namespaces", json!({"metadata": {"name": NAMESPACE}})),
         post("account", &within("serviceaccounts"), json!({"metadata": {"name": "default"}})),
+        post("namespace of kinds", "/api/v1/namespaces", json!({"metadata": {"name": kinds::NAMESPACE}})),
+        post(
+            "account of kinds",
+            &format!("/api/v1/namespaces/{}/serviceaccounts", kinds::NAMESPACE),
+            json!({"metadata": {"name": "default"}}),
+        ),
     ]
 }
 

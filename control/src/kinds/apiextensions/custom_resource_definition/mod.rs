@@ -19,7 +19,7 @@ use crate::{
     kinds::{
         shared::{
             conditions,
-            tables::{column, named},
+            tables::created_at,
         },
         types,
     },
@@ -46,10 +46,7 @@ pub(crate) fn definition() -> Definition {
     let schema = types::built_in("apiextensions.k8s.io/v1", "CustomResourceDefinition");
     let mut v1 = VersionSpec::new("v1", schema);
     v1.subresources = vec![Subresource::status()];
-    let description = "CreationTimestamp is a timestamp representing the server time when this object was created.";
-    v1.table = named(vec![column("Created At", description)], |object, _| {
-        vec![object["metadata"]["creationTimestamp"].clone()]
-    });
+    v1.table = created_at();
     Definition::single(resource, v1)
 }
 
@@ -156,6 +153,10 @@ impl Strategy for CustomResourceDefinition {
         let before = old.map(unknown_formats).unwrap_or_default();
         let added = unknown_formats(new).into_iter().filter(|format| !before.contains(format));
         added.map(|format| format!("unrecognized format {format:?}")).collect()
+    }
+
+    fn deletion_only_marks(&self) -> bool {
+        true
     }
 
     fn begin_deletion(&self, object: &mut Value) {

@@ -131,26 +131,19 @@ impl Strategy for Job {
         set_pointer(spec, "podReplacementPolicy", json!(replacement));
         set(spec, "manualSelector", json!(false));
         default_template(spec);
-        // A new Job gets them with its selector.
-        if object.get("metadata").is_some_and(|metadata| metadata["resourceVersion"].is_string()) {
-            default_labels(object);
-        }
+        default_labels(object);
     }
 
-    fn complete_create(&self, object: &mut Value) {
-        // Labels that a Job has from its template are one map with the template's in upstream, so that it gets those of its
-        // selector, too, but none from a template that has only those.
-        let has_labels = !is_empty(&object["spec"]["template"]["metadata"]["labels"]);
-        if object["spec"]["manualSelector"] != true {
-            generate_selector(object);
+    /// Labels that a Job has from its template are one map with the template's in upstream, so that it gets those of its
+    /// selector, too.
+    fn complete_create(&self, object: &mut Value, is_labelled: bool) {
+        if object["spec"]["manualSelector"] == true {
+            return;
         }
-        if let Some(object) = object.as_object_mut().filter(|_| has_labels) {
-            default_labels(object);
+        generate_selector(object);
+        if !is_labelled {
+            object["metadata"]["labels"] = object["spec"]["template"]["metadata"]["labels"].clone();
         }
-    }
-
-    fn prepare_for_update(&self, object: &mut Value, _old: &Value) {
-        object.as_object_mut().map(default_labels).unwrap_or_default();
     }
 
     fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -245,16 +238,22 @@ mod tests {
     fn a_job_gets_a_selector_of_its_own() {
         let mut job =
             json!({"metadata": {"name": "j", "uid": "u"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
-        Job.complete_create(&mut job);
+        Job.complete_create(&mut job, false);
         assert_eq!(job["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}));
         assert_eq!(
             job["spec"]["template"]["metadata"]["labels"],
             json!({"a": "b", "controller-uid": "u", "job-name": "j",
                 "batch.kubernetes.io/controller-uid": "u", "batch.kubernetes.io/job-name": "j"})
         );
+        assert_eq!(job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]);
+        // Labels of its own stay what they are, even if they are those of the template.
+        let mut labelled = json!({"metadata": {"name": "j", "uid": "u", "labels": {"a": "b"}},
+            "spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
+        Job.complete_create(&mut labelled, true);
+        assert_eq!(labelled["metadata"]["labels"], json!({"a": "b"}));
         let manual = json!({"metadata": {"name": "j"}, "spec": {"manualSelector": true, "selector": {"matchLabels": {"a": "b"}}}});
         let mut kept = manual.clone();
-        Job.complete_create(&mut kept);
+        Job.complete_create(&mut kept, false);
         assert_eq!(kept, manual);
     }
 }

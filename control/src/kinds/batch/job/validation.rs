@@ -13,6 +13,7 @@ use crate::{
     },
     kinds::shared::{
         field::{Field, IMMUTABLE, immutable, none_negative},
+        internal_version::{Internal, Table},
         selector, workload,
     },
 };
@@ -30,6 +31,12 @@ const MAX_MANAGER_BYTES: usize = 63;
 
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
+/// Upstream's type of when a Job has succeeded.
+const SUCCESS_POLICY: Table = "\
+Rules rules []
+ SucceededIndexes succeededIndexes null
+ SucceededCount succeededCount null
+";
 const INDEXED: &str = "requires indexed completion mode";
 
 pub(super) fn validate_job(object: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -269,7 +276,7 @@ fn valid_values(values: &[&str]) -> String {
 fn success_policy(spec: &Field<'_>, errors: &mut Errors) {
     let policy = spec.at("successPolicy");
     if spec.at("completionMode").text() != "Indexed" {
-        policy.invalid(INDEXED, errors);
+        policy.invalid_as(&Internal::new(SUCCESS_POLICY, policy.value).text(), INDEXED, errors);
     }
     let rules = policy.at("rules");
     if rules.is_empty() {

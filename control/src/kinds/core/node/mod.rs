@@ -124,13 +124,13 @@ impl Strategy for Node {
     }
 
     /// Nodes are not configured by objects any more.
-    fn complete_create(&self, object: &mut Value) {
-        object["spec"].as_object_mut().map(|spec| spec.remove("configSource"));
+    fn complete_create(&self, object: &mut Value, _is_labelled: bool) {
+        remove_config_source(object);
     }
 
     fn prepare_for_update(&self, object: &mut Value, old: &Value) {
         if old["spec"]["configSource"].is_null() {
-            self.complete_create(object);
+            remove_config_source(object);
         }
     }
 
@@ -265,11 +265,17 @@ fn annotations(object: &Value, errors: &mut Errors) {
     }
 }
 
+fn remove_config_source(node: &mut Value) {
+    node["spec"].as_object_mut().map(|spec| spec.remove("configSource"));
+}
+
 fn addresses_unique(status: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (at, address) in list(status, "addresses") {
         if !seen.insert((text(address, "type"), text(address, "address"))) {
-            errors.duplicate(format!("status.addresses[{at}]"), address);
+            let path = format!("status.addresses[{at}]");
+            let field = Field { value: address, path };
+            field.duplicate_as(&field.internal(&[("Type", "type"), ("Address", "address")]), errors);
         }
     }
 }

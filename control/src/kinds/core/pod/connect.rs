@@ -46,12 +46,13 @@ impl SubresourceHandler for Connect {
         options: &RequestOptions,
         _body: &Bytes,
     ) -> ApiResult {
-        let upgrade = request.requested_upgrade()?;
-        let upgrade = upgrade.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
         let pod = request.read(target)?;
         request.admit(target, Operation::Connect, options.dry_run, Value::Null, Some(&pod)).await?;
         let path = kubelet_path(target, self.subresource, options, &pod)?;
         let (kubelet, node) = node_of(request, self.kubelet.as_ref(), target, &pod)?;
+        // As upstream: only what would lead somewhere has to be upgraded.
+        let upgrade = request.requested_upgrade()?;
+        let upgrade = upgrade.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
         let headers = forwarded_headers(&request.headers);
         kubelet.upgrade(&node, &request.method, &path, headers, upgrade, request.closing()).await
     }

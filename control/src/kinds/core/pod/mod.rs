@@ -125,7 +125,7 @@ impl Strategy for Pod {
 
     /// Sets the QoS class, the selectors of affinity and the scheduling condition of a new pod, which admission may have
     /// changed.
-    fn complete_create(&self, object: &mut Value) {
+    fn complete_create(&self, object: &mut Value, _is_labelled: bool) {
         pod_template::complete_scheduling(object);
         // An invalid spec is refused by validation.
         if let Ok(class) = qos::qos_class(&object["spec"]) {

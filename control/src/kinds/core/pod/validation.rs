@@ -104,8 +104,7 @@ fn validate_narrowing(new: &Field<'_>, old: &Field<'_>, errors: &mut Errors) {
         return;
     }
     if terms.len() != before.len() {
-        let all: Vec<String> = terms.items().map(|term| Internal::new(NODE_SELECTOR_TERM, term.value).text()).collect();
-        let shown = if terms.is_set() { format!("[{}]", all.join(",")) } else { "null".to_owned() };
+        let shown = Internal::list(NODE_SELECTOR_TERM, terms.value).text();
         return terms.invalid_as(
             &shown,
             "no additions/deletions to non-empty NodeSelectorTerms list are allowed",

@@ -21,6 +21,7 @@ use crate::{
     store::{Allocation, AllocationError, Allocator, Change, Companion, Key, Object, ResourceId, Store},
 };
 pub(crate) use ip_address::{IP_ADDRESSES, ip_address};
+use ports::Draw;
 pub(super) use ports::needs_health_check;
 pub(crate) use ranges::DEFAULT_SERVICE_CIDR;
 use ranges::{Range, Ranges, ServiceCidr};
@@ -161,7 +162,7 @@ impl ServiceAllocator {
     /// Fills in what a service lacks without allocating it.
     pub(super) fn dry_run(&self, service: &mut Value) -> Result<(), AllocationError> {
         let uid = uid_of(service).to_owned();
-        self.plan(&lock(&self.allocations), &uid, service).map(drop)
+        self.plan(&lock(&self.allocations), &uid, service, true).map(drop)
     }
 
     /// Whether the allocations are exactly those of the stored objects, and the allocated addresses and node ports.
@@ -177,17 +178,24 @@ impl ServiceAllocator {
     }
 
     /// Fills in what a service lacks and returns its allocations.
-    fn plan(&self, allocations: &Allocations, uid: &str, service: &mut Value) -> Result<Allocated, AllocationError> {
+    fn plan(
+        &self,
+        allocations: &Allocations,
+        uid: &str,
+        service: &mut Value,
+        is_dry_run: bool,
+    ) -> Result<Allocated, AllocationError> {
         if service["spec"]["type"] == "ExternalName" {
             return Ok(Allocated::default());
         }
         let before = allocations.services.get(uid).cloned().unwrap_or_default();
-        let address = plan_address(allocations, &before, service)?;
+        let address = plan_address(allocations, &before, service, is_dry_run)?;
         let shown = address.map_or_else(|| "None".to_owned(), |a| a.to_string());
         service["spec"]["clusterIP"] = json!(shown);
         service["spec"]["clusterIPs"] = json!([shown]);
+        let draw = if is_dry_run { Draw::DryRun } else { Draw::Random(&random_u32) };
         let is_taken = |port| allocations.ports.get(&port).is_some_and(|owner| owner != uid);
-        let ports = ports::plan(&self.ports, &before.ports, &is_taken, &random_u32, service)?;
+        let ports = ports::plan(&self.ports, &before.ports, &is_taken, draw, service)?;
         Ok(Allocated { address, ports })
     }
 
@@ -220,12 +228,17 @@ fn plan_address(
     allocations: &Allocations,
     before: &Allocated,
     service: &Value,
+    is_dry_run: bool,
 ) -> Result<Option<Ipv4Addr>, AllocationError> {
     let wanted = service["spec"]["clusterIP"].as_str().unwrap_or("");
     if wanted == "None" {
         return Ok(None);
     }
     if wanted.is_empty() {
+        // As upstream, which looks for no free one.
+        if let Some(range) = allocations.ranges.first().filter(|_| is_dry_run) {
+            return Ok(Some(range.network()));
+        }
         let full = || invalid("spec.clusterIPs", &json!([]), "failed to allocate a serviceIP: range is full");
         let next = allocations.ranges.next(random_u32(), |address| allocations.is_taken(address));
         return next.map(Some).ok_or_else(full);
@@ -238,7 +251,12 @@ fn plan_address(
         return Ok(address);
     }
     let address = address.filter(|address| allocations.ranges.gives(*address));
-    let address = address.ok_or_else(|| invalid_value("the provided network does not match the current range"))?;
+    let address = address.ok_or_else(|| match allocations.ranges.first() {
+        Some(range) if is_dry_run => invalid_value(&format!(
+            "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {range}"
+        )),
+        _ => invalid_value("the provided network does not match the current range"),
+    })?;
     if allocations.is_taken(address) {
         return Err(invalid_value("provided IP is already allocated"));
     }
@@ -251,7 +269,7 @@ impl Allocator for ServiceAllocator {
         let (uid, key, allocated) = match (new, current) {
             (Some(service), _) => {
                 let uid = uid_of(service).to_owned();
-                let allocated = self.plan(&allocations, &uid, service)?;
+                let allocated = self.plan(&allocations, &uid, service, false)?;
                 (uid, key_of(service), allocated)
             }
             (None, Some(deleted)) => (uid_of(&deleted.value()).to_owned(), deleted.key.clone(), Allocated::default()),

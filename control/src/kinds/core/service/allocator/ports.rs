@@ -37,16 +37,28 @@ fn static_band(size: u32) -> u32 {
     if size <= 16 { 0 } else { (size / 32).clamp(16, 128) }
 }
 
+/// How a port is chosen for a service that asks for none.
+#[derive(Clone, Copy)]
+pub(super) enum Draw<'a> {
+    /// A free one, beginning at any number.
+    Random(&'a dyn Fn() -> u32),
+    /// As upstream: the one after the last that was chosen, be it free or not.
+    DryRun,
+}
+
+/// The number before the first that a dry run chooses.
+const BEFORE_DRY_RUN: u16 = 32768;
+
 /// Fills in the numbers that a service lacks and returns all that it has. `before` are those that it has already, `is_taken`
-/// those of others, `random` gives any number.
+/// those of others.
 pub(super) fn plan(
     range: &RangeInclusive<u16>,
     before: &BTreeSet<u16>,
     is_taken: &dyn Fn(u16) -> bool,
-    random: &dyn Fn() -> u32,
+    draw: Draw<'_>,
     service: &mut Value,
 ) -> Result<BTreeSet<u16>, AllocationError> {
-    let plan = Plan { range, before, is_taken, random };
+    let plan = Plan { range, before, is_taken, draw };
     let mut own = BTreeSet::new();
     if !has_node_ports(service) {
         return Ok(own);
@@ -111,7 +123,7 @@ struct Plan<'a> {
     range: &'a RangeInclusive<u16>,
     before: &'a BTreeSet<u16>,
     is_taken: &'a dyn Fn(u16) -> bool,
-    random: &'a dyn Fn() -> u32,
+    draw: Draw<'a>,
 }
 
 impl Plan<'_> {
@@ -129,10 +141,17 @@ impl Plan<'_> {
 
     /// A free number that is none of `own` either.
     fn next(&self, own: &BTreeSet<u16>) -> Option<u16> {
+        let random = match self.draw {
+            Draw::Random(random) => random(),
+            Draw::DryRun => {
+                let last = own.difference(self.before).max().copied();
+                return last.unwrap_or(BEFORE_DRY_RUN).checked_add(1);
+            }
+        };
         let size = u32::from(self.range.end().saturating_sub(*self.range.start())) + 1;
         let band = static_band(size);
         let upper = size - band;
-        let start = (self.random)() % upper.max(1);
+        let start = random % upper.max(1);
         let offsets = (0..upper).map(|at| band + (start + at) % upper).chain(0..band);
         offsets
             .filter_map(|offset| u16::try_from(offset).ok()?.checked_add(*self.range.start()))
@@ -146,7 +165,7 @@ mod tests {
 
     fn planned(mut service: Value, before: &[u16], taken: &[u16]) -> Result<(Vec<u16>, Value), String> {
         let before = before.iter().copied().collect();
-        let own = plan(&(30000..=30031), &before, &|number| taken.contains(&number), &|| 0, &mut service);
+        let own = plan(&(30000..=30031), &before, &|number| taken.contains(&number), Draw::Random(&|| 0), &mut service);
         own.map(|own| (own.into_iter().collect(), service))
             .map_err(|error| format!("{}: {}", error.field, error.detail))
     }
@@ -173,6 +192,22 @@ mod tests {
         let numbers: Vec<u64> =
             service["spec"]["ports"].as_array().unwrap().iter().map(|p| p["nodePort"].as_u64().unwrap()).collect();
         assert_eq!(numbers, [30017, 30017, 30019, 30016]);
+    }
+
+    #[test]
+    fn a_dry_run_chooses_ports_in_turn() {
+        let port = |port: u16, protocol: &str, node_port: Value| json!({"port": port, "protocol": protocol, "nodePort": node_port});
+        let rows = [
+            (json!([port(80, "TCP", Value::Null), port(81, "TCP", Value::Null), port(80, "UDP", Value::Null)]), json!([32769, 32770, 32769])),
+            (json!([port(80, "TCP", json!(30003)), port(81, "TCP", Value::Null)]), json!([30003, 30004])),
+        ];
+        for (ports, wanted) in rows {
+            let mut service = json!({"spec": {"type": "NodePort", "ports": ports}});
+            plan(&(30000..=30031), &BTreeSet::new(), &|_| false, Draw::DryRun, &mut service).unwrap();
+            let given: Vec<&Value> =
+                service["spec"]["ports"].as_array().unwrap().iter().map(|port| &port["nodePort"]).collect();
+            assert_eq!(json!(given), wanted);
+        }
     }
 
     #[test]

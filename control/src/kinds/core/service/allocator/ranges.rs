@@ -28,6 +28,11 @@ impl Range {
         Some(Self::new(first.parse().ok()?, length))
     }
 
+    /// The first address, which is given to nobody.
+    pub(super) fn network(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.first)
+    }
+
     /// The number of addresses; saturates for the whole of IPv4.
     fn size(self) -> u32 {
         1u32.checked_shl(self.bits).unwrap_or(u32::MAX)
@@ -58,7 +63,7 @@ impl Range {
 
 impl std::fmt::Display for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", Ipv4Addr::from_bits(self.first), 32 - self.bits)
+        write!(f, "{}/{}", self.network(), 32 - self.bits)
     }
 }
 
@@ -110,6 +115,11 @@ impl Ranges {
         let configured = (!self.objects.contains_key(DEFAULT_SERVICE_CIDR)).then_some(self.configured);
         let objects = self.objects.values().filter(|cidr| cidr.is_ready);
         configured.into_iter().chain(objects.flat_map(|cidr| cidr.ranges.iter().copied()))
+    }
+
+    /// The range that a dry run speaks of.
+    pub(super) fn first(&self) -> Option<Range> {
+        self.ready().next()
     }
 
     /// Whether an address can be given.
