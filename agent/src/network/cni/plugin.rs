@@ -3,9 +3,9 @@
 use std::{path::Path, time::Duration};
 
 use serde_json::{Map, Value};
+use windlass_kit::external_program::Program;
 
 use super::{super::NetworkError, CniConfig, config};
-use crate::external_program::Program;
 
 /// Timeout of one call of a plugin; upstream's.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(220);
@@ -48,7 +48,7 @@ impl CniConfig {
                 ("CNI_PATH", &bin_dirs.join(":")),
             ])
             .input(input.to_string().into_bytes());
-        let output = call.run().await.map_err(&failed)?;
+        let output = call.run().await.map_err(|why| failed(why.to_string()))?;
         if output.status.success() {
             return Ok(output.stdout);
         }
