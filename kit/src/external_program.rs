@@ -240,7 +240,11 @@ mod tests {
     #[tokio::test]
     async fn too_much_output_is_refused_and_too_many_complaints_are_read() {
         for script in ["yes | head -c 3000000", "yes"] {
-            assert_eq!(sh(script).run().await.unwrap_err().to_string(), "it printed more than 1048576 bytes", "{script}");
+            assert_eq!(
+                sh(script).run().await.unwrap_err().to_string(),
+                "it printed more than 1048576 bytes",
+                "{script}"
+            );
         }
         let loud = sh("yes no | head -c 3000000 >&2; echo the end >&2; exit 1").run().await.unwrap();
         assert_eq!((loud.last_words().as_str(), loud.stderr.len()), ("the end", MAX_ERROR_BYTES));

@@ -153,8 +153,13 @@ pub(super) fn supported_versions(answer: &[u8]) -> Result<Vec<String>, String> {
     let answer: Value = serde_json::from_slice(answer).map_err(|e| format!("decoding version info: {e}"))?;
     let own = answer["cniVersion"].as_str().filter(|text| !text.is_empty());
     let own = own.ok_or("decoding version info: missing field cniVersion")?;
-    let all: Vec<String> =
-        answer["supportedVersions"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+    let all: Vec<String> = answer["supportedVersions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
     match (all.is_empty(), own) {
         (false, _) => Ok(all),
         // That version of the specification had no such field.
@@ -388,7 +393,10 @@ mod tests {
     #[test]
     fn versions_are_read_as_libcni_does() {
         let read = |text: &str| supported_versions(text.as_bytes());
-        assert_eq!(read(r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#).unwrap(), ["0.4.0", "1.0.0"]);
+        assert_eq!(
+            read(r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#).unwrap(),
+            ["0.4.0", "1.0.0"]
+        );
         assert_eq!(read(r#"{"cniVersion":"0.2.0"}"#).unwrap(), ["0.1.0", "0.2.0"]);
         for (text, why) in [
             ("", "decoding version info: EOF"),

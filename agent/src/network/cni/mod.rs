@@ -28,6 +28,8 @@ use config::ConfList;
 use plugin::Target;
 
 const INTERFACE: &str = "eth0";
+/// How long a pod that runs waits for plugins that check its network.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The directories are read this often even without inotify events.
 const POLL_INTERVAL: Duration = Duration::from_secs(20);
 /// The same while one of them does not exist.
@@ -257,10 +259,15 @@ impl Cni {
                 let addresses = config::addresses(result);
                 // Once in the life of this process, which found the attachment on disk. It is told of and not mended, as
                 // other runtimes do: that its check fails is no proof that a pod cannot be reached.
-                if lock(&self.checked).insert(uid.clone())
-                    && let Err(error) = self.check(&attachment).await
-                {
-                    tracing::warn!(pod = uid, %error, "the network of a pod is not as its plugins have left it; delete the pod if it cannot be reached");
+                if lock(&self.checked).insert(uid.clone()) {
+                    let checked = tokio::time::timeout(CHECK_TIMEOUT, self.check(&attachment)).await;
+                    let late = |_| {
+                        let why = format!("no answer within {} s", CHECK_TIMEOUT.as_secs());
+                        Err(NetworkError::new("the network plugins could not be asked to check a pod", why))
+                    };
+                    if let Err(error) = checked.unwrap_or_else(late) {
+                        tracing::warn!(pod = uid, %error, "the network of a pod may not be as its plugins have left it; delete the pod if it cannot be reached");
+                    }
                 }
                 return Ok(addresses);
             }

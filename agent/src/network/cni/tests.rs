@@ -392,7 +392,8 @@ fn debians_plugins_check_what_they_have_made() {
         cni.check(&attachment).await.unwrap();
         let inside = |command: &str| {
             let pid = sandbox.0.id().to_string();
-            let output = std::process::Command::new("nsenter").args(["-t", &pid, "-n"]).args(command.split(' ')).output();
+            let output =
+                std::process::Command::new("nsenter").args(["-t", &pid, "-n"]).args(command.split(' ')).output();
             String::from_utf8(output.unwrap().stdout).unwrap()
         };
         assert!(inside("ip link show eth0").contains("mtu 1400"), "the plugin in its own file was called");
