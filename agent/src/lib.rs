@@ -10,7 +10,6 @@ mod cgroup;
 pub mod dashboard;
 mod downward_api;
 pub mod engine;
-mod external_program;
 mod go_text;
 pub mod images;
 mod keyed_lock;

@@ -22,6 +22,7 @@ pub mod dirfd;
 pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
+pub mod external_program;
 pub mod inotify;
 pub mod iptables_save;
 #[cfg(feature = "json")]

@@ -220,7 +220,7 @@ fn credentials_are_made_by_one_task() {
             assert!(!code.contains(word), "{path} has {word:?}; clients are made by windlass_kit::client::Access");
         }
         let runs = path.starts_with("kit/") && code.contains("process::Command");
-        assert!(!runs || path == "kit/src/client/exec_plugin.rs", "{path} runs programs; of the kit only plugins do");
+        assert!(!runs || path == "kit/src/external_program.rs", "{path} runs programs; of the kit one module does");
     }
 }
 

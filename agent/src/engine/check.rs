@@ -1,6 +1,9 @@
 //! Preflight checks of Docker Engine: whether it can run pods, and which of its settings are harmful. `check` asks
 //! Docker, `evaluate` is pure.
 
+use std::time::Duration;
+
+use tokio::net::TcpStream;
 use windlass_kit::preflight::Finding;
 
 use super::{Engine, docker_api::INFO};
@@ -22,6 +25,40 @@ struct DockerInfo {
     rootless: bool,
     limits_memory: bool,
     warnings: Vec<String>,
+    /// Why none of the servers that images come from answers; `None` when one does.
+    no_registry: Option<String>,
+}
+
+/// The registry of image names that name none.
+const DEFAULT_REGISTRY: &str = "registry-1.docker.io:443";
+/// How long a registry is waited for.
+const REGISTRY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The servers through which images without a registry in their names are pulled, as hosts with ports: one of them must
+/// answer. Docker takes its mirrors first and the registry then, that one by its proxy. Pure.
+fn registry_servers(mirrors: &[String], proxy: &str) -> Vec<String> {
+    let server = |url: &str| {
+        let url: http::Uri = url.parse().ok()?;
+        let port = url.port_u16().unwrap_or(if url.scheme_str() == Some("http") { 80 } else { 443 });
+        Some(format!("{}:{port}", url.host()?))
+    };
+    // A proxy may be named without a scheme.
+    let with_scheme = if proxy.contains("://") { proxy.to_owned() } else { format!("http://{proxy}") };
+    let last = if proxy.is_empty() { Some(DEFAULT_REGISTRY.to_owned()) } else { server(&with_scheme) };
+    mirrors.iter().filter_map(|url| server(url)).chain(last).collect()
+}
+
+/// Why no server of these answers; `None` when one does.
+async fn no_registry(servers: &[String]) -> Option<String> {
+    let mut why = Vec::new();
+    for server in servers {
+        match tokio::time::timeout(REGISTRY_TIMEOUT, TcpStream::connect(server.as_str())).await {
+            Ok(Ok(_)) => return None,
+            Ok(Err(error)) => why.push(format!("{server}: {error}")),
+            Err(_) => why.push(format!("{server}: no answer within {} s", REGISTRY_TIMEOUT.as_secs())),
+        }
+    }
+    Some(why.join("; "))
 }
 
 /// Asks the engine for its configuration and evaluates it.
@@ -38,6 +75,11 @@ pub async fn check(engine: &Engine) -> Vec<Finding> {
     };
     match engine.patient(INFO.limit).info().await {
         Ok(info) => evaluate(&DockerInfo {
+            no_registry: no_registry(&registry_servers(
+                info.registry_config.as_ref().and_then(|config| config.mirrors.as_deref()).unwrap_or_default(),
+                info.https_proxy.as_deref().unwrap_or_default(),
+            ))
+            .await,
             version: info.server_version.unwrap_or_default(),
             api,
             cgroup_driver: info.cgroup_driver.map(|d| d.to_string()).unwrap_or_default(),
@@ -90,6 +132,10 @@ fn evaluate(info: &DockerInfo) -> Vec<Finding> {
         let advice = "move to overlay2: each container is a whole copy, or the driver is no longer kept";
         all.push(Finding::warn("docker's storage", info.storage.clone(), advice));
     }
+    if let Some(why) = &info.no_registry {
+        let advice = "pods whose images are on this machine run all the same; for others name a mirror or a proxy in /etc/docker/daemon.json, or bring their images by docker load";
+        all.push(Finding::warn("the registry", format!("it cannot be reached ({why})"), advice));
+    }
     all.extend(info.warnings.iter().map(|w| Finding::warn("docker warns", w.clone(), "see Docker's documentation")));
     all
 }
@@ -112,7 +158,29 @@ mod tests {
             rootless: false,
             limits_memory: true,
             warnings: Vec::new(),
+            no_registry: None,
         }
+    }
+
+    #[tokio::test]
+    async fn one_server_of_images_must_answer() {
+        let servers = |mirrors: &[&str], proxy| {
+            registry_servers(&mirrors.iter().map(|&url| url.to_owned()).collect::<Vec<_>>(), proxy)
+        };
+        assert_eq!(servers(&[], ""), ["registry-1.docker.io:443"]);
+        let mirrors = ["http://127.0.0.1:5000/", "https://mirror.example", "http://[fd00::1]"];
+        let expected = ["127.0.0.1:5000", "mirror.example:443", "[fd00::1]:80", "proxy:3128"];
+        assert_eq!(servers(&mirrors, "http://proxy:3128"), expected);
+        assert_eq!(servers(&[], "proxy:3128"), ["proxy:3128"]);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap().to_string();
+        let away = {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            listener.local_addr().unwrap().to_string()
+        };
+        assert_eq!(no_registry(&[away.clone(), there]).await, None);
+        let why = no_registry(std::slice::from_ref(&away)).await.unwrap();
+        assert!(why.starts_with(&away) && why.contains("refused"), "{why}");
     }
 
     #[test]
@@ -125,6 +193,7 @@ mod tests {
             (DockerInfo { live_restore: false, ..good() }, "docker's live-restore", Status::Warn),
             (DockerInfo { logging: "syslog".into(), ..good() }, "docker's logging", Status::Warn),
             (DockerInfo { storage: "vfs".into(), ..good() }, "docker's storage", Status::Warn),
+            (DockerInfo { no_registry: Some("refused".into()), ..good() }, "the registry", Status::Warn),
             (DockerInfo { warnings: vec!["No swap limit support".into()], ..good() }, "docker warns", Status::Warn),
         ] {
             let bad: Vec<Finding> = evaluate(&info).into_iter().filter(|f| f.status != Status::Pass).collect();

@@ -113,7 +113,7 @@ impl Engine {
     /// When Docker does not answer, or there is no common version.
     pub(crate) async fn negotiate(&self) -> Result<ApiVersion, EngineError> {
         let attempt = "the version of Docker's API could not be agreed on";
-        let answer = self.docker().clone().with_timeout(INFO.limit).version().await;
+        let answer = self.patient(INFO.limit).version().await;
         let answer = answer.map_err(|e| EngineError::new(attempt, &e))?;
         let read = |text: Option<String>| text.as_deref().and_then(ApiVersion::parse);
         let failed = |reason: String| EngineError { attempt: attempt.to_owned(), reason, cause: Cause::Failed };
@@ -133,25 +133,23 @@ impl Engine {
         path_of(self.api.get(), path)
     }
 
-    /// The client, for the modules of this folder.
-    pub(crate) fn docker(&self) -> &Docker {
-        &self.docker
-    }
-
     /// The path of its socket, for connections that are hijacked.
     pub(super) fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// Awaits a call to Docker and records it in the metrics as `operation`, one of the kubelet's names of runtime
-    /// operations. 304 and 404 count as success.
-    pub(super) async fn counted<T>(
+    /// operations, if it has one. 304 and 404 count as success.
+    async fn counted<T>(
         &self,
         operation: &str,
         call: impl Future<Output = Result<T, bollard::errors::Error>>,
     ) -> Result<T, bollard::errors::Error> {
         let begun = Instant::now();
         let result = call.await;
+        if operation.is_empty() {
+            return result;
+        }
         self.metrics.operations.add([operation]);
         self.metrics.operation_seconds.observe_duration([operation], begun.elapsed());
         let failed = result.as_ref().err().map(|error| EngineError::new("", error).status());
@@ -168,16 +166,37 @@ impl Engine {
         attempt: impl FnOnce() -> String,
         call: impl FnOnce(Docker) -> F,
     ) -> Result<(), EngineError> {
+        self.ask(contract, attempt, call).await.map(drop)
+    }
+
+    /// Asks something by a contract; `None` for the statuses that it names.
+    pub(super) async fn ask<T, F: Future<Output = Result<T, bollard::errors::Error>>>(
+        &self,
+        contract: &Contract,
+        attempt: impl FnOnce() -> String,
+        call: impl FnOnce(Docker) -> F,
+    ) -> Result<Option<T>, EngineError> {
         match self.counted(contract.operation, call(self.patient(contract.limit))).await {
-            Ok(()) => Ok(()),
+            Ok(answer) => Ok(Some(answer)),
             Err(error) => {
                 let error = EngineError::new(attempt(), &error);
-                if error.status().is_some_and(|status| contract.done.contains(&status)) { Ok(()) } else { Err(error) }
+                if error.status().is_some_and(|status| contract.done.contains(&status)) { Ok(None) } else { Err(error) }
             }
         }
     }
 
-    /// A client with another request timeout: for stops, waits, pulls and loads.
+    /// Asks something that must be there.
+    pub(super) async fn get<T, F: Future<Output = Result<T, bollard::errors::Error>>>(
+        &self,
+        contract: &Contract,
+        attempt: impl FnOnce() -> String,
+        call: impl FnOnce(Docker) -> F,
+    ) -> Result<T, EngineError> {
+        let answer = self.counted(contract.operation, call(self.patient(contract.limit))).await;
+        answer.map_err(|error| EngineError::new(attempt(), &error))
+    }
+
+    /// A client with this request timeout, for the streams of a contract.
     pub(crate) fn patient(&self, timeout: Duration) -> Docker {
         self.docker.clone().with_timeout(timeout)
     }

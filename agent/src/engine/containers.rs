@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use bollard::{
     Docker,
-    models::{ContainerCreateBody, ContainerUpdateBody},
+    models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary, ContainerUpdateBody},
     query_parameters::{
         CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
         RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
@@ -41,16 +41,17 @@ impl Engine {
     pub(crate) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
         let attempt = || format!("container {name} could not be created");
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
-        let first = self.docker().create_container(Some(options.clone()), body.clone());
-        match self.counted(CREATE.operation, first).await {
-            Ok(made) => return Ok(made.id),
-            Err(error) if EngineError::new("", &error).status() == Some(409) => {}
-            Err(error) => return Err(EngineError::new(attempt(), &error)),
+        let make = async || {
+            let (options, body) = (options.clone(), body.clone());
+            let create = async |docker: Docker| docker.create_container(Some(options), body).await;
+            self.get(&CREATE, attempt, create).await.map(|made| made.id)
+        };
+        match make().await {
+            Err(error) if error.status() == Some(409) => {}
+            made => return made,
         }
         self.remove(name).await?;
-        let again = self.docker().create_container(Some(options), body);
-        let made = self.counted(CREATE.operation, again).await.map_err(|e| EngineError::new(attempt(), &e))?;
-        Ok(made.id)
+        make().await
     }
 
     pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
@@ -79,14 +80,23 @@ impl Engine {
 
     /// Inspects a container; `None` when it does not exist or carries no labels of ours.
     pub(crate) async fn inspect(&self, id: &str) -> Result<Option<Instance>, EngineError> {
-        let look = self.docker().inspect_container(id, None::<InspectContainerOptions>);
-        match self.counted(INSPECT.operation, look).await {
-            Ok(answer) => Ok(Instance::read(&answer)),
-            Err(error) => {
-                let error = EngineError::new(format!("container {} could not be inspected", short(id)), &error);
-                if error.is_not_found() { Ok(None) } else { Err(error) }
-            }
-        }
+        Ok(self.inspected(id).await?.as_ref().and_then(Instance::read))
+    }
+
+    /// What Docker says of a container; `None` when it does not exist.
+    pub(super) async fn inspected(&self, id: &str) -> Result<Option<ContainerInspectResponse>, EngineError> {
+        let attempt = || format!("container {} could not be inspected", short(id));
+        let look = async |docker: Docker| docker.inspect_container(id, None::<InspectContainerOptions>).await;
+        self.ask(&INSPECT, attempt, look).await
+    }
+
+    /// Docker's list of containers.
+    pub(super) async fn listed(
+        &self,
+        attempt: &str,
+        options: Option<ListContainersOptions>,
+    ) -> Result<Vec<ContainerSummary>, EngineError> {
+        self.get(&LIST, || attempt.to_owned(), async |docker: Docker| docker.list_containers(options).await).await
     }
 
     /// Stops a container: SIGTERM, and SIGKILL after `grace`. One that does not exist or has exited is success.
@@ -127,10 +137,7 @@ impl Engine {
     pub(crate) async fn list(&self) -> Result<Vec<Listed>, EngineError> {
         let filters = HashMap::from([("label".to_owned(), vec![names::TYPE.to_owned()])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
-        let all = self
-            .counted(LIST.operation, self.docker().list_containers(Some(options)))
-            .await
-            .map_err(|e| EngineError::new("the containers of pods could not be listed", &e))?;
+        let all = self.listed("the containers of pods could not be listed", Some(options)).await?;
         Ok(all
             .into_iter()
             .filter_map(|c| {
@@ -155,20 +162,16 @@ impl Engine {
 
     /// Pings Docker, which costs it nothing.
     pub(crate) async fn ping(&self) -> Result<(), EngineError> {
-        let docker = self.patient(PING.limit);
-        let pong = self.counted(PING.operation, docker.ping()).await;
-        pong.map(drop).map_err(|e| EngineError::new("Docker could not be pinged", &e))
+        let ping = async |docker: Docker| docker.ping().await.map(drop);
+        self.done(&PING, || "Docker could not be pinged".to_owned(), ping).await
     }
 
     /// Docker's version, cgroup driver and runtimes; also how the agent learns whether Docker answers, and in which
     /// version of its API.
     pub(crate) async fn info(&self) -> Result<Info, EngineError> {
         let api = self.negotiate().await?.to_string();
-        let docker = self.patient(INFO.limit);
-        let info = self
-            .counted(INFO.operation, docker.info())
-            .await
-            .map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
+        let attempt = || "Docker could not be asked for its state".to_owned();
+        let info = self.get(&INFO, attempt, async |docker: Docker| docker.info().await).await?;
         Ok(Info {
             api,
             version: info.server_version.unwrap_or_default(),

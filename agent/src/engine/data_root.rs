@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bollard::{models::SystemInfo, query_parameters::ListContainersOptions};
+use bollard::{Docker, models::SystemInfo, query_parameters::ListContainersOptions};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::EngineDirs;
@@ -96,9 +96,8 @@ pub(crate) async fn follow(
 impl Engine {
     /// Where Docker keeps images, writable layers and logs.
     async fn dirs(&self) -> Result<EngineDirs, EngineError> {
-        let docker = self.patient(INFO.limit);
-        let info = self.counted(INFO.operation, docker.info()).await;
-        let info = info.map_err(|e| EngineError::new("Docker could not be asked where it keeps its data", &e))?;
+        let attempt = || "Docker could not be asked where it keeps its data".to_owned();
+        let info = self.get(&INFO, attempt, async |docker: Docker| docker.info().await).await?;
         Ok(dirs_of(&info, std::fs::read_to_string(CONTAINERD_CONFIG).ok().as_deref()))
     }
 
@@ -106,10 +105,11 @@ impl Engine {
     /// is. It walks over all of their files.
     pub(crate) async fn layer_bytes(&self) -> Result<BTreeMap<String, u64>, EngineError> {
         let options = ListContainersOptions { size: true, ..ListContainersOptions::default() };
-        let docker = self.patient(LIST_WITH_SIZES.limit);
-        let all = self.counted(LIST_WITH_SIZES.operation, docker.list_containers(Some(options))).await;
-        let all = all.map_err(|e| EngineError::new("the sizes of containers could not be read", &e))?;
-        let size = |c: bollard::models::ContainerSummary| Some((c.id?, u64::try_from(c.size_rw?).ok()?));
+        let attempt = || "the sizes of containers could not be read".to_owned();
+        let list = async |docker: Docker| docker.list_containers(Some(options)).await;
+        let all = self.get(&LIST_WITH_SIZES, attempt, list).await?;
+        // Docker leaves the size of an empty layer out.
+        let size = |c: bollard::models::ContainerSummary| Some((c.id?, u64::try_from(c.size_rw.unwrap_or(0)).ok()?));
         Ok(all.into_iter().filter_map(size).collect())
     }
 }

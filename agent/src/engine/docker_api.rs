@@ -1,5 +1,6 @@
 //! What is known of Docker's API, call by call, and in one place: how long a call may take, which answers mean that there
-//! is nothing left to do, and since which version of the API it can be asked. Pure.
+//! is nothing left to do, and since which version of the API it can be asked. Pure. `contracts` in the tests runs all of it
+//! against a real engine, which is killed after each step.
 
 use std::{fmt, time::Duration};
 
@@ -47,11 +48,11 @@ impl fmt::Display for ApiVersion {
 /// One kind of call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contract {
-    /// kubelet's name of it among the operations of the container runtime.
+    /// kubelet's name of it among the operations of the container runtime; empty where kubelet has none.
     pub(super) operation: &'static str,
     /// Until the headers of the answer are there; upstream's `runtimeRequestTimeout` where nothing else is known.
     pub(super) limit: Duration,
-    /// Statuses that mean that what was asked for is so already.
+    /// Statuses that mean that what was asked for is so already, or that what it is about is not there.
     pub(super) done: &'static [u16],
 }
 
@@ -76,13 +77,35 @@ pub(super) const KILL: Contract = call("kill_container", REQUEST_TIMEOUT, &[404,
 /// A 409 means that it is being removed by another request, which may fail: see [`super::Engine::remove`].
 pub(super) const REMOVE: Contract = call("remove_container", REQUEST_TIMEOUT, &[404]);
 pub(super) const UPDATE: Contract = call("update_container", REQUEST_TIMEOUT, &[]);
-pub(super) const INSPECT: Contract = call("container_status", REQUEST_TIMEOUT, &[]);
+pub(super) const INSPECT: Contract = call("container_status", REQUEST_TIMEOUT, &[404]);
 pub(super) const LIST: Contract = call("list_containers", REQUEST_TIMEOUT, &[]);
 /// Docker walks over the files of each container.
 pub(super) const LIST_WITH_SIZES: Contract = call("list_containers", 2 * REQUEST_TIMEOUT, &[]);
 pub(super) const EXEC: Contract = call("exec", REQUEST_TIMEOUT, &[]);
+/// That a command has ended is not told by the end of its streams: Docker learns of it a moment later. It forgets a command
+/// with its container, and all of them when it is started anew, even where containers live on.
+pub(super) const EXEC_INSPECT: Contract = call("", REQUEST_TIMEOUT, &[404]);
+/// 404 or 409: the process has ended, and its terminal with it. Some answer with a 500 then, for a moment.
+pub(super) const RESIZE: Contract = call("", 10, &[404, 409]);
 /// Until a client's streams are joined to the process; upstream's `DefaultStreamCreationTimeout`.
 pub(super) const ATTACH: Contract = call("attach", 30, &[]);
+/// Until the first line can come, which may then take for ever. A container that is gone has no log: that is an error.
+pub(super) const LOGS: Contract = call("", REQUEST_TIMEOUT, &[]);
+/// Docker sends the headers before there is an event. What happened while nobody listened is replayed from its last 256
+/// events, none of which outlive it: whoever listens anew lists anew.
+pub(super) const EVENTS: Contract = call("", 30, &[]);
+pub(super) const IMAGE_INSPECT: Contract = call("image_status", REQUEST_TIMEOUT, &[404]);
+pub(super) const IMAGE_LIST: Contract = call("list_images", REQUEST_TIMEOUT, &[]);
+/// 409: a container uses it, which is an error.
+pub(super) const IMAGE_REMOVE: Contract = call("remove_image", REQUEST_TIMEOUT, &[404]);
+/// Until Docker has asked the registry. That the stream ends without an error is no proof that the image is there, so that
+/// it is looked up afterwards: Docker that is killed ends it in the same way.
+pub(super) const PULL: Contract = call("", REQUEST_TIMEOUT, &[]);
+/// The sandbox's image, of a few hundred kilobytes. It is looked up afterwards.
+pub(super) const LOAD: Contract = call("", 60, &[]);
+/// 404: the container has no such file.
+pub(super) const DOWNLOAD: Contract = call("", REQUEST_TIMEOUT, &[404]);
+pub(super) const EXPORT: Contract = call("", REQUEST_TIMEOUT, &[]);
 
 #[cfg(test)]
 mod tests {

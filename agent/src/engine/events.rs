@@ -6,7 +6,7 @@ use bollard::query_parameters::EventsOptions;
 use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
 
-use super::{Engine, EngineError, names};
+use super::{Engine, EngineError, docker_api::EVENTS, names};
 
 /// An event of a container with labels of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub(crate) enum EventAction {
     Died,
     Destroyed,
 }
+
+/// Events of images that change which there are, or their names. containerd's store of engines before 28 tells of no `tag` when
+/// an image comes.
+const IMAGE_EVENTS: [&str; 6] = ["tag", "untag", "delete", "pull", "load", "import"];
 
 /// The current time in the form of Docker's `since`: seconds and nanoseconds. Docker reads the same clock.
 pub(super) fn now() -> String {
@@ -41,8 +45,8 @@ impl Engine {
             ("event".to_owned(), ["start", "die", "destroy"].map(str::to_owned).to_vec()),
         ]);
         let options = EventsOptions { filters: Some(filters), since: Some(now()), ..EventsOptions::default() };
-        // The stream lives as long as the agent: the client's request timeout must not end it.
-        self.docker().events(Some(options)).filter_map(|event| async move {
+        // The stream lives as long as the agent: the time limit is that of its beginning.
+        self.patient(EVENTS.limit).events(Some(options)).filter_map(|event| async move {
             match event {
                 Ok(event) => {
                     let actor = event.actor?;
@@ -67,10 +71,10 @@ impl Engine {
     pub(crate) fn image_events(&self) -> impl Stream<Item = Result<(), EngineError>> + Send + use<> {
         let filters = HashMap::from([
             ("type".to_owned(), vec!["image".to_owned()]),
-            ("event".to_owned(), ["tag", "untag", "delete"].map(str::to_owned).to_vec()),
+            ("event".to_owned(), IMAGE_EVENTS.map(str::to_owned).to_vec()),
         ]);
         let options = EventsOptions { filters: Some(filters), since: Some(now()), ..EventsOptions::default() };
-        self.docker().events(Some(options)).map(|event| match event {
+        self.patient(EVENTS.limit).events(Some(options)).map(|event| match event {
             Ok(_) => Ok(()),
             Err(error) => Err(EngineError::new("Docker's events of images could not be followed", &error)),
         })

@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use bollard::{
+    Docker,
     exec::{StartExecOptions, StartExecResults},
     models::ExecConfig,
 };
 use futures::StreamExt as _;
 
-use super::{Engine, EngineError, containers::short, docker_api::EXEC, exec_attach};
+use super::{
+    Engine, EngineError,
+    containers::short,
+    docker_api::{ATTACH, EXEC},
+    exec_attach,
+};
 
 /// The output and exit code of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,20 +33,18 @@ impl Engine {
     /// Runs a command to its end and keeps the first `max_bytes` of its output. When the future is dropped the
     /// command's processes are killed.
     pub(crate) async fn exec(&self, id: &str, command: &[String], max_bytes: usize) -> Result<ExecResult, EngineError> {
-        let failed = |e: &bollard::errors::Error| {
-            EngineError::new(format!("a command could not be run in container {}", short(id)), e)
-        };
         let config = ExecConfig {
             cmd: Some(command.to_vec()),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             ..ExecConfig::default()
         };
-        let exec =
-            self.counted(EXEC.operation, self.docker().create_exec(id, config)).await.map_err(|e| failed(&e))?.id;
+        let attempt = || format!("a command could not be run in container {}", short(id));
+        let failed = |e: &bollard::errors::Error| EngineError::new(attempt(), e);
+        let exec = self.get(&EXEC, attempt, async |docker: Docker| docker.create_exec(id, config).await).await?.id;
         let mut guard = KillOnDrop::new(self, &exec, id);
         let options = StartExecOptions { detach: false, ..StartExecOptions::default() };
-        let started = match self.docker().start_exec(&exec, Some(options)).await {
+        let started = match self.patient(ATTACH.limit).start_exec(&exec, Some(options)).await {
             Ok(started) => started,
             Err(error) => {
                 let error = failed(&error);
@@ -68,8 +72,9 @@ impl Engine {
     pub(crate) async fn kill_command(&self, exec: &str, container: &str) {
         let mut wait = KILL_RETRY_DELAY;
         for _ in 0..KILL_ATTEMPTS {
-            match self.docker().inspect_exec(exec).await {
-                Ok(exec_state) => {
+            match self.command_state(exec, "an abandoned command could not be inspected").await {
+                Ok(None) => return,
+                Ok(Some(exec_state)) => {
                     let pid = exec_state.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
                     match (exec_state.running, pid) {
                         (Some(true), Some(pid)) => return exec_attach::kill_tree(pid, container),
@@ -79,10 +84,6 @@ impl Engine {
                     }
                 }
                 Err(error) => {
-                    let error = EngineError::new("an abandoned command could not be inspected", &error);
-                    if error.is_not_found() {
-                        return;
-                    }
                     tracing::debug!(container, %error, "failed to inspect abandoned exec; retrying");
                 }
             }

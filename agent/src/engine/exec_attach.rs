@@ -3,7 +3,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use bollard::{
-    models::ExecConfig,
+    Docker,
+    models::{ExecConfig, ExecInspectResponse},
     query_parameters::{ListContainersOptions, ResizeContainerTTYOptions, ResizeExecOptions},
 };
 use nix::{
@@ -11,7 +12,14 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Engine, EngineError, containers::short, docker_api::EXEC, hijack::Attached, inspect::User, names};
+use super::{
+    Cause, Engine, EngineError,
+    containers::short,
+    docker_api::{EXEC, EXEC_INSPECT, RESIZE},
+    hijack::Attached,
+    inspect::User,
+    names,
+};
 
 /// Docker detaches from a process when these keys are typed in a row, and detaching cannot be turned off. The default
 /// (ctrl-p ctrl-q) is used in shells, so this is a sequence that nobody types.
@@ -49,8 +57,7 @@ impl Engine {
             ("status".to_owned(), vec!["running".to_owned()]),
         ]);
         let options = ListContainersOptions { filters: Some(filters), ..ListContainersOptions::default() };
-        let found = self.docker().list_containers(Some(options)).await;
-        let found = found.map_err(|e| EngineError::new("the container could not be looked up", &e))?;
+        let found = self.listed("the container could not be looked up", Some(options)).await?;
         let of_pods = found.into_iter().filter(|c| c.names.iter().flatten().any(|name| names::is_pods_name(name)));
         // The newest comes first.
         Ok(of_pods.filter_map(|c| c.id).next())
@@ -72,9 +79,8 @@ impl Engine {
             detach_keys: Some(DETACH_KEYS.to_owned()),
             ..ExecConfig::default()
         };
-        let made = self.counted(EXEC.operation, self.docker().create_exec(container, config)).await.map_err(|e| {
-            EngineError::new(format!("a command could not be run in container {}", short(container)), &e)
-        })?;
+        let attempt = || format!("a command could not be run in container {}", short(container));
+        let made = self.get(&EXEC, attempt, async |docker: Docker| docker.create_exec(container, config).await).await?;
         Ok(Process::Command { exec: made.id, container: container.to_owned() })
     }
 
@@ -102,22 +108,26 @@ impl Engine {
     /// Resizes a process's terminal, in characters.
     pub(crate) async fn resize(&self, process: &Process, width: u16, height: u16) -> Result<(), EngineError> {
         let (w, h) = (i32::from(width), i32::from(height));
-        let result = match process {
-            Process::Command { exec, .. } => self.docker().resize_exec(exec, ResizeExecOptions { w, h }).await,
+        let resize = async |docker: Docker| match process {
+            Process::Command { exec, .. } => docker.resize_exec(exec, ResizeExecOptions { w, h }).await,
             Process::Main { container } => {
-                self.docker().resize_container_tty(container, ResizeContainerTTYOptions { w, h }).await
+                docker.resize_container_tty(container, ResizeContainerTTYOptions { w, h }).await
             }
         };
-        result.map_err(|e| EngineError::new("a terminal could not be resized", &e))
+        self.done(&RESIZE, || "a terminal could not be resized".to_owned(), resize).await
     }
 
     /// Waits for the exit code of a command whose streams have ended.
     pub(crate) async fn exit_code(&self, exec: &str) -> Result<i64, EngineError> {
         let mut wait = EXIT_POLL_MIN;
         loop {
-            let exec_state = self.docker().inspect_exec(exec).await;
-            let exec_state =
-                exec_state.map_err(|e| EngineError::new("the exit code of a command could not be read", &e))?;
+            let attempt = "the exit code of a command could not be read";
+            let exec_state = self.command_state(exec, attempt).await?.ok_or_else(|| EngineError {
+                attempt: attempt.to_owned(),
+                reason: "Docker does not know the command any more: it was started anew, or the container is gone"
+                    .to_owned(),
+                cause: Cause::Refused(404),
+            })?;
             match (exec_state.running, exec_state.exit_code) {
                 (Some(true), _) => {}
                 // Docker has no exit code for a command that it could not start.
@@ -128,10 +138,21 @@ impl Engine {
         }
     }
 
+    /// What Docker knows of a command; `None` when it has forgotten it.
+    pub(super) async fn command_state(
+        &self,
+        exec: &str,
+        attempt: &str,
+    ) -> Result<Option<ExecInspectResponse>, EngineError> {
+        let look = async |docker: Docker| docker.inspect_exec(exec).await;
+        self.ask(&EXEC_INSPECT, || attempt.to_owned(), look).await
+    }
+
     /// Sends a signal to a running command. Docker's API has no call for it.
     pub(crate) async fn signal(&self, exec: &str, container: &str, signal: Signal) -> Result<(), EngineError> {
-        let exec_state = self.docker().inspect_exec(exec).await;
-        let exec_state = exec_state.map_err(|e| EngineError::new("a command could not be inspected", &e))?;
+        let Some(exec_state) = self.command_state(exec, "a command could not be inspected").await? else {
+            return Ok(());
+        };
         let pid = exec_state.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
         let (Some(true), Some(pid)) = (exec_state.running, pid) else { return Ok(()) };
         signal_process(pid, container, signal);

@@ -7,6 +7,7 @@ use std::{
 };
 
 use bollard::{
+    Docker,
     auth::DockerCredentials,
     models::ContainerCreateBody,
     query_parameters::{
@@ -16,7 +17,11 @@ use bollard::{
 use futures::{StreamExt as _, TryStreamExt as _};
 use windlass_kit::objects::image::Reference;
 
-use super::{Cause, Engine, EngineError, names};
+use super::{
+    Cause, Engine, EngineError,
+    docker_api::{DOWNLOAD, EXPORT, IMAGE_INSPECT, IMAGE_LIST, IMAGE_REMOVE, PULL},
+    names,
+};
 
 /// An image in Docker's store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,22 +94,18 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 impl Engine {
     /// The image of a name, or `None` when it is not in the store.
     pub(crate) async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
-        match self.counted("image_status", self.docker().inspect_image(name)).await {
-            Ok(found) => Ok(Some(Image {
-                named: {
-                    let called = familiar(name);
-                    found.repo_tags.iter().chain(&found.repo_digests).flatten().any(|known| *known == called)
-                },
-                shown: shown(name, found.repo_digests.as_deref().unwrap_or(&[]), found.id.as_deref().unwrap_or("")),
-                id: found.id.unwrap_or_default(),
-                user: found.config.and_then(|c| c.user).unwrap_or_default(),
-                size: found.size.unwrap_or(0),
-            })),
-            Err(error) => {
-                let error = EngineError::new(format!("image {name:?} could not be looked up"), &error);
-                if error.is_not_found() { Ok(None) } else { Err(error) }
-            }
-        }
+        let attempt = || format!("image {name:?} could not be looked up");
+        let found = self.ask(&IMAGE_INSPECT, attempt, async |docker: Docker| docker.inspect_image(name).await).await?;
+        Ok(found.map(|found| Image {
+            named: {
+                let called = familiar(name);
+                found.repo_tags.iter().chain(&found.repo_digests).flatten().any(|known| *known == called)
+            },
+            shown: shown(name, found.repo_digests.as_deref().unwrap_or(&[]), found.id.as_deref().unwrap_or("")),
+            id: found.id.unwrap_or_default(),
+            user: found.config.and_then(|c| c.user).unwrap_or_default(),
+            size: found.size.unwrap_or(0),
+        }))
     }
 
     /// The files of an image as a tar archive, streamed.
@@ -118,7 +119,7 @@ impl Engine {
         name: &str,
     ) -> Result<impl futures::Stream<Item = Result<bytes::Bytes, EngineError>> + Send + use<>, EngineError> {
         let made = self.create(name, helper_container(id)).await?;
-        let files = self.docker().export_container(&made);
+        let files = self.patient(EXPORT.limit).export_container(&made);
         Ok(files.map(|piece| piece.map_err(|e| EngineError::new("the files of an image could not be read", &e))))
     }
 
@@ -128,26 +129,23 @@ impl Engine {
         let made = self.create(name, helper_container(id)).await?;
         let attempt = || format!("{path} of an image could not be read");
         let options = DownloadFromContainerOptions { path: path.to_owned() };
-        let read: Result<Vec<bytes::Bytes>, _> =
-            self.docker().download_from_container(&made, Some(options)).try_collect().await;
+        let download = async |docker: Docker| {
+            docker.download_from_container(&made, Some(options)).try_collect::<Vec<bytes::Bytes>>().await
+        };
+        let read = self.ask(&DOWNLOAD, attempt, download).await;
         self.remove(&made).await?;
-        match read {
-            Ok(pieces) => single_file(&pieces.concat()).map_err(|e| EngineError {
-                attempt: attempt(),
-                reason: e.to_string(),
-                cause: Cause::Failed,
-            }),
-            Err(error) => {
-                let error = EngineError::new(attempt(), &error);
-                if error.is_not_found() { Ok(None) } else { Err(error) }
-            }
-        }
+        let Some(pieces) = read? else { return Ok(None) };
+        single_file(&pieces.concat()).map_err(|e| EngineError {
+            attempt: attempt(),
+            reason: e.to_string(),
+            cause: Cause::Failed,
+        })
     }
 
     /// Every image that is no intermediate layer of another.
     pub(crate) async fn images(&self) -> Result<Vec<ImageSummary>, EngineError> {
-        let all = self.counted("list_images", self.docker().list_images(None::<ListImagesOptions>)).await;
-        let all = all.map_err(|e| EngineError::new("images could not be listed", &e))?;
+        let list = async |docker: Docker| docker.list_images(None::<ListImagesOptions>).await;
+        let all = self.get(&IMAGE_LIST, || "images could not be listed".to_owned(), list).await?;
         // Older engines name an image without names `<none>`.
         let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains("<none>")).collect();
         let stored = all.into_iter().map(|image| ImageSummary {
@@ -162,8 +160,7 @@ impl Engine {
     /// The ids of images that containers use, whoever created them, exited containers included.
     pub(crate) async fn images_in_use(&self) -> Result<BTreeSet<String>, EngineError> {
         let options = ListContainersOptions { all: true, ..ListContainersOptions::default() };
-        let all = self.counted("list_containers", self.docker().list_containers(Some(options))).await;
-        let all = all.map_err(|e| EngineError::new("containers could not be listed", &e))?;
+        let all = self.listed("containers could not be listed", Some(options)).await?;
         Ok(all.into_iter().filter_map(|container| container.image_id).collect())
     }
 
@@ -172,15 +169,19 @@ impl Engine {
         // Removing the last name removes the image; one without names is removed by its id.
         let names = image.tags.iter().chain(&image.digests).chain([&image.id]);
         for name in names {
-            let removed = self.docker().remove_image(name, None::<RemoveImageOptions>, None);
-            if let Err(error) = self.counted("remove_image", removed).await {
-                let error = EngineError::new(format!("image {name:?} could not be removed"), &error);
-                if !error.is_not_found() {
-                    return Err(error);
-                }
-            }
+            self.remove_image_name(name, || format!("image {name:?} could not be removed")).await?;
         }
         Ok(())
+    }
+
+    /// Removes a name of an image, and the image with the last one. One that does not exist is success.
+    pub(super) async fn remove_image_name(
+        &self,
+        name: &str,
+        attempt: impl FnOnce() -> String,
+    ) -> Result<(), EngineError> {
+        let remove = async |docker: Docker| docker.remove_image(name, None::<RemoveImageOptions>, None).await.map(drop);
+        self.done(&IMAGE_REMOVE, attempt, remove).await
     }
 
     /// Pulls an image, anonymously without credentials, and reports progress; gives up when nothing is told of the
@@ -194,7 +195,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let attempt = || format!("failed to pull image {name:?}");
         let options = CreateImageOptions { from_image: Some(familiar(name)), ..CreateImageOptions::default() };
-        let mut progress = Box::pin(self.docker().create_image(Some(options), None, credentials));
+        let mut progress = Box::pin(self.patient(PULL.limit).create_image(Some(options), None, credentials));
         let mut fetching = Fetching::default();
         loop {
             let deadline = fetching.deadline(deadline);

@@ -5,13 +5,13 @@ use std::{collections::HashMap, io, path::PathBuf};
 use bollard::{
     container::LogOutput,
     models::ContainerSummaryStateEnum,
-    query_parameters::{InspectContainerOptions, ListContainersOptions, LogsOptions},
+    query_parameters::{ListContainersOptions, LogsOptions},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
 
-use super::{Engine, EngineError, containers::short, names};
+use super::{Cause, Engine, EngineError, containers::short, docker_api::LOGS, names};
 use crate::logs::LogRequest;
 
 /// The logging driver whose files are read directly.
@@ -68,9 +68,11 @@ fn limited(
 impl Engine {
     /// Where Docker keeps a container's log.
     pub(crate) async fn log_location(&self, id: &str) -> Result<LogLocation, EngineError> {
-        let answer = self.docker().inspect_container(id, None::<InspectContainerOptions>).await;
-        let answer =
-            answer.map_err(|e| EngineError::new(format!("container {} could not be inspected", short(id)), &e))?;
+        let answer = self.inspected(id).await?.ok_or_else(|| EngineError {
+            attempt: format!("the log of container {} could not be found", short(id)),
+            reason: "there is no such container".to_owned(),
+            cause: Cause::Refused(404),
+        })?;
         let driver = answer.host_config.and_then(|h| h.log_config).and_then(|l| l.typ);
         let path = answer.log_path.filter(|p| !p.is_empty() && driver.as_deref() == Some(JSON_FILE_DRIVER));
         Ok(LogLocation {
@@ -96,7 +98,7 @@ impl Engine {
             tail: request.tail.map_or_else(|| "all".to_owned(), |n| n.to_string()),
             ..LogsOptions::default()
         };
-        let lines = self.docker().logs(id, Some(options)).filter_map(move |line| {
+        let lines = self.patient(LOGS.limit).logs(id, Some(options)).filter_map(move |line| {
             let line = match (line.map(LogOutput::into_bytes), since) {
                 (Ok(line), Some(since)) => not_before(line, since, keep).map(Ok),
                 (Ok(line), None) => Some(Ok(line)),
@@ -116,7 +118,7 @@ impl Engine {
     /// The last lines of a container's log, at most `lines` and `bytes`.
     pub(crate) async fn log_tail(&self, id: &str, lines: usize, bytes: usize) -> Result<String, EngineError> {
         let options = LogsOptions { stdout: true, stderr: true, tail: lines.to_string(), ..LogsOptions::default() };
-        let mut log = Box::pin(self.docker().logs(id, Some(options)));
+        let mut log = Box::pin(self.patient(LOGS.limit).logs(id, Some(options)));
         let mut out = Vec::new();
         while let Some(line) = log.next().await {
             let line = line.map_err(|e| EngineError::new("the container's log could not be read", &e))?;
@@ -135,8 +137,7 @@ impl Engine {
             filters: Some(HashMap::from([("label".to_owned(), labels)])),
             ..ListContainersOptions::default()
         };
-        let found = self.docker().list_containers(Some(options)).await;
-        let found = found.map_err(|e| EngineError::new("the container could not be looked up", &e))?;
+        let found = self.listed("the container could not be looked up", Some(options)).await?;
         let mut attempts: Vec<Attempt> = found
             .into_iter()
             .filter_map(|c| {

@@ -6,6 +6,8 @@
 pub mod check;
 pub mod client;
 pub(crate) mod containers;
+#[cfg(test)]
+mod contracts;
 pub(crate) mod data_root;
 pub(crate) mod docker_api;
 pub(crate) mod events;

@@ -1,12 +1,10 @@
 //! The pause image that every sandbox runs: built into this program, loaded into Docker when it is missing.
 
-use std::time::Duration;
-
-use bollard::query_parameters::{ImportImageOptions, RemoveImageOptions};
+use bollard::query_parameters::ImportImageOptions;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 
-use super::{Cause, Engine, EngineError};
+use super::{Cause, Engine, EngineError, docker_api::LOAD};
 
 /// Its name; the tag follows its content.
 pub(crate) const NAME: &str = env!("WINDLASS_PAUSE_IMAGE");
@@ -20,7 +18,7 @@ pub async fn ensure(engine: &Engine) -> Result<String, EngineError> {
     if let Some(image) = engine.image(NAME).await? {
         return Ok(image.id);
     }
-    let docker = engine.patient(Duration::from_secs(60));
+    let docker = engine.patient(LOAD.limit);
     let body = bollard::body_full(Bytes::from_static(ARCHIVE));
     let loaded = docker.import_image(ImportImageOptions { quiet: true, ..ImportImageOptions::default() }, body, None);
     let attempt = || format!("the sandbox image {NAME} could not be loaded into Docker");
@@ -38,11 +36,5 @@ pub async fn ensure(engine: &Engine) -> Result<String, EngineError> {
 /// # Errors
 /// When Docker refuses, for example because a container still uses it.
 pub async fn remove(engine: &Engine) -> Result<(), EngineError> {
-    match engine.docker().remove_image(NAME, None::<RemoveImageOptions>, None).await {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let error = EngineError::new(format!("the sandbox image {NAME} could not be removed"), &error);
-            if error.is_not_found() { Ok(()) } else { Err(error) }
-        }
-    }
+    engine.remove_image_name(NAME, || format!("the sandbox image {NAME} could not be removed")).await
 }

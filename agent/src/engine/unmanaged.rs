@@ -8,14 +8,14 @@ use std::{
 
 use bollard::{
     models::{ContainerInspectResponse, HealthStatusEnum, HostConfig},
-    query_parameters::{EventsOptions, InspectContainerOptions, ListContainersOptions},
+    query_parameters::EventsOptions,
 };
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Engine, EngineError, events, names};
+use super::{Engine, EngineError, docker_api::EVENTS, events, names};
 
 /// Containers are listed again this often, in case an event was lost.
 const RELIST_INTERVAL: Duration = Duration::from_secs(300);
@@ -129,7 +129,7 @@ impl Engine {
         ]);
         // Since before the list, so that no event falls between.
         let options = EventsOptions { filters: Some(filters), since: Some(events::now()), ..EventsOptions::default() };
-        let mut events = self.docker().events(Some(options));
+        let mut events = self.patient(EVENTS.limit).events(Some(options));
         let mut relist = tokio::time::interval(RELIST_INTERVAL);
         loop {
             let changed = tokio::select! {
@@ -160,8 +160,7 @@ impl Engine {
     /// Compares what is known with what runs, by id: what changes of a container is told by events. Says whether anything
     /// was new.
     async fn list_unmanaged(&self, known: &mut BTreeMap<String, UnmanagedContainer>) -> Result<bool, EngineError> {
-        let all = self.docker().list_containers(None::<ListContainersOptions>).await;
-        let all = all.map_err(|e| EngineError::new("the containers that run could not be listed", &e))?;
+        let all = self.listed("the containers that run could not be listed", None).await?;
         let is_of_pod = |labels: &HashMap<String, String>| labels.contains_key(names::TYPE);
         let listed: BTreeSet<String> = all
             .into_iter()
@@ -196,13 +195,7 @@ impl Engine {
     }
 
     async fn inspect_unmanaged(&self, id: &str) -> Result<Option<UnmanagedContainer>, EngineError> {
-        match self.docker().inspect_container(id, None::<InspectContainerOptions>).await {
-            Ok(answer) => Ok(UnmanagedContainer::read(answer)),
-            Err(error) => {
-                let error = EngineError::new(format!("container {id} could not be inspected"), &error);
-                if error.is_not_found() { Ok(None) } else { Err(error) }
-            }
-        }
+        Ok(self.inspected(id).await?.and_then(UnmanagedContainer::read))
     }
 }
 

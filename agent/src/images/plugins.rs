@@ -16,10 +16,9 @@ use futures::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use windlass_kit::{duration, objects::image::Reference};
+use windlass_kit::{duration, external_program::Program, objects::image::Reference};
 
 use super::credentials::matches_image;
-use crate::external_program::Program;
 
 /// Timeout of one call of a plugin; upstream's.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(60);

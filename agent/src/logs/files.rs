@@ -2,6 +2,7 @@
 //! a higher number is older).
 
 use std::{
+    collections::VecDeque,
     fs::File,
     io::{self, Read},
     os::unix::fs::{FileExt as _, MetadataExt as _},
@@ -17,12 +18,16 @@ use super::entry;
 const BLOCK_BYTES: u64 = 128 << 10;
 /// Longer entries are skipped: Docker's have 16 KiB of text.
 pub(super) const MAX_ENTRY_BYTES: usize = 4 << 20;
+/// The most of a compressed file's end that is kept while it is searched: enough for the tails that people ask for.
+const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// One file of a log, open, so that it stays readable when it is rotated away.
 #[derive(Debug)]
 pub(super) struct LogFile {
     pub(super) file: File,
     pub(super) gzip: bool,
+    /// What is to be read in place of the file, when that was found out while it was searched.
+    pub(super) end: Option<Vec<u8>>,
     pub(super) inode: u64,
     /// Its length at the time of opening.
     pub(super) length: u64,
@@ -42,7 +47,7 @@ impl LogFile {
     fn open(path: &Path, gzip: bool) -> io::Result<Self> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
-        Ok(Self { file, gzip, inode: metadata.ino(), length: metadata.len(), begin: Start::Byte(0) })
+        Ok(Self { file, gzip, end: None, inode: metadata.ino(), length: metadata.len(), begin: Start::Byte(0) })
     }
 }
 
@@ -90,9 +95,12 @@ pub(super) fn keep_tail(parts: &mut Vec<LogFile>, wanted: u64) -> io::Result<()>
     for at in (0..parts.len()).rev() {
         let part = &mut parts[at];
         let begin = if part.gzip {
-            seen += count_lines(&part.file)?;
+            let end = search(&part.file, wanted.saturating_sub(seen))?;
+            seen += end.lines;
             part.file = reopened(&part.file)?;
-            (seen > wanted).then(|| Start::Line(seen - wanted))
+            part.end = end.kept;
+            let from = if part.end.is_some() { Start::Byte(0) } else { Start::Line(seen.saturating_sub(wanted)) };
+            (seen > wanted).then_some(from)
         } else {
             tail_offset(&part.file, part.length, wanted, &mut seen)?.map(Start::Byte)
         };
@@ -113,10 +121,41 @@ fn reopened(file: &File) -> io::Result<File> {
     Ok(again)
 }
 
-fn count_lines(file: &File) -> io::Result<u64> {
-    let mut lines = 0;
-    each_entry(MultiGzDecoder::new(file), |line| lines += u64::from(ends_line(line) == Some(true)))?;
-    Ok(lines)
+/// What was found in a compressed file.
+struct Searched {
+    /// All of its lines.
+    lines: u64,
+    /// Its last lines, as they stand in the file; `None` when they are too large to be kept.
+    kept: Option<Vec<u8>>,
+}
+
+/// Looks for the last `wanted` lines of a compressed file. It must be unpacked to its end to be searched, and that is done
+/// once: what may belong to the tail is kept on the way.
+fn search(file: &File, wanted: u64) -> io::Result<Searched> {
+    let (mut lines, mut kept, mut fits) = (0, VecDeque::new(), true);
+    // Lines of several entries, each as long as its entries; the last one is of the line that has not ended yet.
+    let (mut lengths, mut begun) = (VecDeque::new(), 0);
+    each_entry(MultiGzDecoder::new(file), |entry| {
+        let Some(ends) = ends_line(entry) else { return };
+        if fits {
+            kept.extend(entry);
+            kept.push_back(b'\n');
+            begun += entry.len() + 1;
+        }
+        if ends {
+            lines += 1;
+            lengths.push_back(std::mem::take(&mut begun));
+            if lengths.len() as u64 > wanted {
+                kept.drain(..lengths.pop_front().unwrap_or(0));
+            }
+        }
+        if kept.len() > MAX_KEPT_BYTES {
+            fits = false;
+            kept = VecDeque::new();
+            lengths = VecDeque::new();
+        }
+    })?;
+    Ok(Searched { lines, kept: fits.then(|| kept.into()) })
 }
 
 fn each_entry(source: impl Read, mut visit: impl FnMut(&[u8])) -> io::Result<()> {

@@ -69,7 +69,7 @@ async fn run(
         let (chunk, state) = LOGS
             .io(move || {
                 let mut reader = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut chunk = Vec::with_capacity(CHUNK_BYTES + (64 << 10));
+                let mut chunk = Vec::with_capacity(reader.expected());
                 let mut state = reader.fill(&mut chunk)?;
                 if state == ReadState::CaughtUp && chunk.is_empty() && reader.follow_rotation()? {
                     state = ReadState::More;

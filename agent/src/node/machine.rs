@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use nix::sys::statvfs::statvfs;
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{
+    blocking::{DISK, LaneError},
+    quantity::Quantity,
+};
 
 /// A snapshot of the machine's facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +27,15 @@ pub(super) struct Machine {
 }
 
 impl Machine {
+    /// [`Self::read`] for tasks: the disk may hang.
+    ///
+    /// # Errors
+    /// When others hang there already: nothing is known of the machine then.
+    pub(super) async fn read_on_lane(data_dir: &Path) -> Result<Self, LaneError> {
+        let data_dir = data_dir.to_owned();
+        DISK.call(move || Self::read(&data_dir)).await
+    }
+
     pub(super) fn read(data_dir: &Path) -> Self {
         use procfs::Current as _;
         let memory = procfs::Meminfo::current().ok();

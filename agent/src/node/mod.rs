@@ -148,7 +148,11 @@ pub fn allocatable(config: &NodeConfig) -> Amounts {
 /// The enforced limits of all pods together, by resource.
 #[must_use]
 pub fn enforced_limits(config: &NodeConfig) -> Amounts {
-    capacity::without(&capacity::capacity(&Machine::read(&config.data_dir), config.max_pods), &config.reserved)
+    limits_on(&Machine::read(&config.data_dir), config)
+}
+
+fn limits_on(machine: &Machine, config: &NodeConfig) -> Amounts {
+    capacity::without(&capacity::capacity(machine, config.max_pods), &config.reserved)
 }
 
 /// How often the API server's version is read: it may be updated.
@@ -167,7 +171,7 @@ pub async fn run(
     let recorder = metrics.recorder(client, &config.name);
     let object = object_ref::node(&config.name);
     recorder.record(&object, Severity::Normal, "Starting", "Starting kubelet.");
-    record_startup_events(&recorder, &object, &config, &node);
+    record_startup_events(&recorder, &object, &config, &node).await;
     let mut kernel = KernelLog::open();
     let mut runtime_health = RuntimeHealth::default();
     let mut enforced = false;
@@ -195,17 +199,20 @@ pub async fn run(
         metrics,
     };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+    let mut machine = None;
     loop {
         heart.beat();
         api_version.refresh(&heartbeat, &config.version).await;
-        let machine = Machine::read(&config.data_dir);
+        // While it cannot be read, since a disk hangs, what was read last counts; nothing is said of a machine never seen.
+        machine = Machine::read_on_lane(&config.data_dir).await.ok().or(machine);
         let now = Timestamp::now();
         let (docker, holds) = runtime_health.observe(changes.docker.borrow_and_update().clone(), now);
         reporter.on_watch(changes.node.borrow_and_update().clone());
         let inputs = changes.status_inputs(api_version.version);
         record_system_ooms(&recorder, &object, &mut kernel);
         if config.enforce_node_allocatable
-            && changes.cgroups.set_node(&enforced_limits(&config)).await
+            && let Some(machine) = &machine
+            && changes.cgroups.set_node(&limits_on(machine, &config)).await
             && !std::mem::replace(&mut enforced, true)
         {
             let message = "Updated Node Allocatable limit across pods";
@@ -214,9 +221,9 @@ pub async fn run(
         let every = config.status_update_interval;
         let mut wait = holds.map_or(every, |holds| holds.min(every));
         // Until Docker's state is known there is nothing to report.
-        let done = match docker {
-            Health::Unknown => Ok(false),
-            _ => reporter.sync(&config, &machine, &docker, &inputs, now).await,
+        let done = match (&docker, &machine) {
+            (Health::Unknown, _) | (_, None) => Ok(false),
+            (_, Some(machine)) => reporter.sync(&config, machine, &docker, &inputs, now).await,
         };
         match done {
             Ok(again) => {
@@ -384,8 +391,8 @@ impl StatusReporter {
 }
 
 /// Records events at the start of the node.
-fn record_startup_events(recorder: &Recorder, object: &ObjectReference, config: &NodeConfig, node: &Node) {
-    let machine = Machine::read(&config.data_dir);
+async fn record_startup_events(recorder: &Recorder, object: &ObjectReference, config: &NodeConfig, node: &Node) {
+    let Ok(machine) = Machine::read_on_lane(&config.data_dir).await else { return };
     let before = node.status.as_ref().and_then(|s| s.node_info.as_ref()).map_or("", |info| info.boot_id.as_str());
     if !before.is_empty() && before != machine.boot_id {
         let message = format!("Node {} has been rebooted, boot id: {}", config.name, machine.boot_id);

@@ -47,7 +47,8 @@ pub(super) async fn server_version(client: &Client) -> Option<Version> {
 /// One attempt to register.
 pub(super) async fn try_register(api: &Api<Node>, config: &NodeConfig, server: Option<Version>) -> kube::Result<Node> {
     let inputs = StatusInputs { api_version: server, ..StatusInputs::default() };
-    let new = new_node(config, &Machine::read(&config.data_dir), &inputs, Timestamp::now());
+    let machine = Machine::read_on_lane(&config.data_dir).await.map_err(|e| kube::Error::Service(Box::new(e)))?;
+    let new = new_node(config, &machine, &inputs, Timestamp::now());
     let node = match api.create(&PostParams::default(), &new).await {
         // Creation may be forbidden although the Node exists.
         Err(kube::Error::Api(refusal)) if matches!(refusal.code, 403 | 409) => match api.get(&config.name).await {

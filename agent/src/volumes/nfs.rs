@@ -3,8 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::NFSVolumeSource;
-
-use crate::external_program::Program;
+use windlass_kit::external_program::Program;
 
 /// Timeout of a mount.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,7 +37,7 @@ pub(super) async fn mount(
     let arguments = arguments(source, options, read_only)?;
     let failed = |why: String| format!("nfs {}:{} could not be mounted: {why}", source.server, source.path);
     let mount = Program::new("mount", MOUNT_TIMEOUT).args(arguments).args([dir]);
-    let output = mount.run().await.map_err(&failed)?;
+    let output = mount.run().await.map_err(|why| failed(why.to_string()))?;
     if output.status.success() {
         return Ok(());
     }

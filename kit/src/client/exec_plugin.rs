@@ -2,29 +2,19 @@
 //! client-go's (`plugin/pkg/client/auth/exec`), with two limits that it has not: on the time that a plugin may take, and on
 //! what it may print. A node asks without anybody watching, and what hangs there hangs for good.
 
-use std::{process::Stdio, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::config::{ExecConfig, ExecInteractiveMode};
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
-    process::Command,
-};
+
+use crate::external_program::{Program, ProgramError};
 
 /// How long a plugin may take: those that ask a token service over a network take seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The most that is read of its output, which is a token or a certificate with its key.
-const MAX_OUTPUT: u64 = 1 << 20;
 /// The most of its complaints that are repeated.
 const MAX_COMPLAINT: usize = 1024;
-/// How long they are read when it has ended.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The variable that tells a plugin what is wanted.
 const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
@@ -180,84 +170,33 @@ impl Plugin {
         self
     }
 
-    /// Runs it. What it has started itself is ended with it, unless it ends well.
+    /// Runs it. What it has started itself is ended with it, unless it ends by itself.
     pub(super) async fn run(&self) -> Result<Answer, PluginError> {
-        let mut command = Command::new(&self.command);
-        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value))).env(EXEC_INFO, &self.info);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.process_group(0).kill_on_drop(true);
-        let start = |reason: String| PluginError::Start {
-            command: self.command.clone(),
-            reason,
-            hint: self.hint.as_ref().map(|hint| format!("\n\n{hint}")).unwrap_or_default(),
-        };
-        let mut child = command.spawn().map_err(|e| start(e.to_string()))?;
-        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
-        let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(start("it has no output".to_owned()));
-        };
-        let mut complaint = Vec::new();
-        let answered = async {
-            let (output, status) = tokio::join!(all_of(stdout), child.wait());
-            Ok::<_, String>((output?, status.map_err(|e| e.to_string())?))
-        };
-        // A program that it leaves behind may hold its standard error for ever; that of its output is waited for, as in Go.
-        let answered = async {
-            tokio::select! {
-                answered = answered => answered,
-                never = complaints(&mut stderr, &mut complaint) => match never {},
-            }
-        };
-        let answered = tokio::time::timeout(self.deadline, answered).await;
-        let answered = answered
-            .map_err(|_| PluginError::Deadline { command: self.command.clone(), limit: self.deadline })?
-            .map_err(|reason| self.answer(reason))?;
-        group.0 = None;
-        let (output, status) = answered;
-        if !status.success() {
-            // What it said last may still be on its way to us.
-            let _ = tokio::time::timeout(LAST_WORDS, complaints(&mut stderr, &mut complaint)).await;
-            let text = String::from_utf8_lossy(&complaint).trim().to_owned();
-            let complaint = if text.is_empty() { text } else { format!(": {text}") };
-            return Err(PluginError::Failed { command: self.command.clone(), status: status.to_string(), complaint });
+        let env = self.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let program = Program::new(&self.command, self.deadline).args(&self.args);
+        let output = program.envs(env.chain([(EXEC_INFO, self.info.as_str())])).run().await;
+        let command = || self.command.clone();
+        let output = output.map_err(|error| match error {
+            ProgramError::Start(reason) => PluginError::Start {
+                command: command(),
+                reason,
+                hint: self.hint.as_ref().map(|hint| format!("\n\n{hint}")).unwrap_or_default(),
+            },
+            ProgramError::Deadline(limit) => PluginError::Deadline { command: command(), limit },
+            ProgramError::Output(reason) => self.answer(reason),
+        })?;
+        if !output.status.success() {
+            let text = output.stderr();
+            let text = &text[..text.floor_char_boundary(MAX_COMPLAINT)];
+            let complaint = if text.is_empty() { String::new() } else { format!(": {text}") };
+            return Err(PluginError::Failed { command: command(), status: output.status.to_string(), complaint });
         }
-        parse(self.version, &output).map_err(|reason| self.answer(reason))
+        parse(self.version, &output.stdout).map_err(|reason| self.answer(reason))
     }
 
     fn answer(&self, reason: String) -> PluginError {
         PluginError::Answer { command: self.command.clone(), reason }
     }
-}
-
-/// The processes of a plugin that has not ended; they are ended with this.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            let _ = killpg(group, Signal::SIGKILL);
-        }
-    }
-}
-
-/// All output, or that it is too much.
-async fn all_of(from: impl AsyncRead + Unpin) -> Result<Vec<u8>, String> {
-    let mut output = Vec::new();
-    from.take(MAX_OUTPUT + 1).read_to_end(&mut output).await.map_err(|e| e.to_string())?;
-    if output.len() as u64 > MAX_OUTPUT {
-        return Err(format!("it printed more than {MAX_OUTPUT} bytes"));
-    }
-    Ok(output)
-}
-
-/// Reads what a plugin complains of, so that it never waits for a reader; the beginning is kept.
-async fn complaints(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) -> std::convert::Infallible {
-    let mut buffer = [0; 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let room = MAX_COMPLAINT.saturating_sub(kept.len()).min(read);
-        kept.extend_from_slice(&buffer[..room]);
-    }
-    std::future::pending().await
 }
 
 /// What was printed as credentials. Pure.
@@ -373,28 +312,6 @@ mod tests {
         missing.install_hint = Some("get it at the shop".to_owned());
         let why = Plugin::new(&missing).unwrap().run().await.unwrap_err().to_string();
         assert!(why.contains("/nowhere/plugin could not be started") && why.contains("at the shop"), "{why}");
-    }
-
-    /// With whatever it has started.
-    #[tokio::test]
-    async fn a_plugin_that_sleeps_is_ended() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pid");
-        let text = format!("sleep 1000 & echo $! > {}; wait", file.display());
-        let plugin = Plugin::new(&script(&text)).unwrap().within(Duration::from_millis(500));
-        assert!(matches!(plugin.run().await, Err(PluginError::Deadline { .. })));
-        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        let is_over = || {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.is_empty() || stat.contains(") Z ")
-        };
-        for _ in 0..100 {
-            if is_over() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("its child {pid} lives on");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ClientIdentity, ServeError};
 use crate::{
+    blocking::FILES,
     private_key::PrivateKey,
     subject::{Subject, SubjectError},
 };
@@ -84,24 +85,27 @@ impl Tls {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
     }
 
-    /// Reads the certificates periodically until `shutdown`. Invalid ones are logged, and the previous ones stay in
-    /// use.
+    /// Reads the certificates periodically until `shutdown`, on a thread for files. Invalid ones are logged, and the previous
+    /// ones stay in use.
     ///
     /// # Errors
     /// Never; the signature is that of the other tasks.
     pub async fn follow(
         self,
-        read: impl Fn() -> Result<Pems, String> + Send,
+        read: impl Fn() -> Result<Pems, String> + Send + Sync + 'static,
         every: Duration,
         shutdown: CancellationToken,
     ) -> Result<(), ServeError> {
         let mut last_error = String::new();
+        let read = Arc::new(read);
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 () = tokio::time::sleep(every) => {}
             }
-            match read().and_then(|pems| self.replace(pems).map_err(|e| e.to_string())) {
+            let (tls, read) = (self.clone(), Arc::clone(&read));
+            let work = move || read().and_then(|pems| tls.replace(pems).map_err(|e| e.to_string()));
+            match FILES.run(work, |lost| lost.to_string()).await {
                 Ok(changed) => {
                     last_error.clear();
                     if changed {

@@ -20,11 +20,16 @@ use super::{
 
 /// The size of a chunk: large enough for the network, small enough for a thousand readers.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
+/// The size of a read of a log that little is written to, which is most of those that are followed. It grows to a chunk while
+/// there is more.
+const MIN_READ_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
 enum Source {
     Plain(File),
     Gzip(Box<MultiGzDecoder<File>>),
+    /// The end of a compressed file, which was unpacked to find it.
+    Unpacked(io::Cursor<Vec<u8>>),
 }
 
 /// What is left after [`Reader::fill`].
@@ -57,6 +62,8 @@ pub(super) struct Reader {
     raw: Vec<u8>,
     start: usize,
     end: usize,
+    /// The last read took all that there was room for.
+    full: bool,
     /// The bytes read belong to an entry beyond the maximum.
     overlong: bool,
     /// The next entry starts a line.
@@ -98,9 +105,10 @@ impl Reader {
             limit: 0,
             skip: 0,
             later: parts,
-            raw: vec![0; CHUNK_BYTES],
+            raw: Vec::new(),
             start: 0,
             end: 0,
+            full: false,
             overlong: false,
             line_begins: true,
             written: 0,
@@ -122,8 +130,11 @@ impl Reader {
         let bounded = newest && !self.request.follow && !part.gzip;
         self.limit = if bounded { part.length.saturating_sub(self.position) } else { u64::MAX };
         self.inode = part.inode;
-        self.source =
-            if part.gzip { Source::Gzip(Box::new(MultiGzDecoder::new(part.file))) } else { Source::Plain(part.file) };
+        self.source = match (part.end, part.gzip) {
+            (Some(end), _) => Source::Unpacked(io::Cursor::new(end)),
+            (None, true) => Source::Gzip(Box::new(MultiGzDecoder::new(part.file))),
+            (None, false) => Source::Plain(part.file),
+        };
         (self.start, self.end, self.overlong) = (0, 0, false);
         Ok(())
     }
@@ -146,7 +157,10 @@ impl Reader {
             }
             match self.later.pop_front() {
                 Some(part) => self.switch_to(part)?,
-                None if self.request.follow => return Ok(ReadState::CaughtUp),
+                None if self.request.follow => {
+                    self.shrink();
+                    return Ok(ReadState::CaughtUp);
+                }
                 None => return Ok(ReadState::Done),
             }
         }
@@ -187,6 +201,19 @@ impl Reader {
         Ok(true)
     }
 
+    /// How much output the next [`Self::fill`] may give, by what was read last.
+    pub(super) fn expected(&self) -> usize {
+        if self.full { CHUNK_BYTES + (64 << 10) } else { 0 }
+    }
+
+    /// Gives up what was reserved for reading: a follower that waits holds what it has begun to read of an entry, no more.
+    fn shrink(&mut self) {
+        self.raw.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        self.raw.truncate(self.end);
+        self.raw.shrink_to_fit();
+    }
+
     /// Reads more of the source; `false` at its end.
     fn read(&mut self) -> io::Result<bool> {
         self.raw.copy_within(self.start..self.end, 0);
@@ -195,15 +222,19 @@ impl Reader {
             if self.raw.len() >= MAX_ENTRY_BYTES {
                 (self.end, self.overlong) = (0, true);
             } else {
-                self.raw.resize(self.raw.len() * 2, 0);
+                self.raw.resize((self.raw.len() * 2).max(MIN_READ_BYTES), 0);
             }
+        } else if self.full && self.raw.len() < CHUNK_BYTES {
+            self.raw.resize((self.raw.len() * 2).min(CHUNK_BYTES), 0);
         }
         let room = usize::try_from(self.limit).unwrap_or(usize::MAX).min(self.raw.len() - self.end);
         let space = &mut self.raw[self.end..self.end + room];
         let read = match &mut self.source {
             Source::Plain(file) => file.read(space)?,
             Source::Gzip(file) => file.read(space)?,
+            Source::Unpacked(end) => end.read(space)?,
         };
+        self.full = read == room;
         self.end += read;
         self.position += read as u64;
         self.limit = self.limit.saturating_sub(read as u64);

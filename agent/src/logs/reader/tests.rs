@@ -103,6 +103,48 @@ fn all_files_of_a_log_are_read() {
     }
 }
 
+/// What a follower holds while it waits, after it has read much and before it reads more.
+#[test]
+fn a_follower_that_waits_holds_little() {
+    let log = Log::new();
+    log.print(0..50_000);
+    let mut reader = following(&log, None);
+    let all = read_all(&mut reader);
+    assert_eq!(all, plain(0..50_000));
+    assert_eq!(reader.raw.capacity(), 0);
+    log.append("{\"log\":\"begun");
+    assert_eq!(read_all(&mut reader), "");
+    assert!(reader.raw.capacity() < 64, "{}", reader.raw.capacity());
+    log.append(" and ended\\n\",\"stream\":\"stdout\",\"time\":\"1970-01-01T00:00:02Z\"}\n");
+    assert_eq!(read_all(&mut reader), "begun and ended\n");
+    assert_eq!(reader.raw.capacity(), 0);
+}
+
+/// The end of a compressed file is unpacked once, unless the tail is too large to be kept on the way.
+#[test]
+fn the_tail_of_a_compressed_file_is_unpacked_once() {
+    let log = Log::new();
+    log.print(0..30_000);
+    let part = "{\"log\":\"part \",\"stream\":\"stdout\",\"time\":\"1970-01-01T00:00:02Z\"}\n";
+    log.append(&format!("{part}garbage\n{part}{}", line(30_000)));
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&fs::read(log.path()).unwrap()).unwrap();
+    fs::write(log.rotated(".1.gz"), gzip.finish().unwrap()).unwrap();
+    fs::remove_file(log.path()).unwrap();
+    log.append("");
+    log.print(30_001..30_011);
+    let expected = |from: u32| plain(from..30_011).replace("line 30000", "part part line 30000");
+    for (tail, once) in [(11, true), (12, true), (1000, true), (25_000, false)] {
+        let request = LogRequest { tail: Some(tail), ..LogRequest::default() };
+        let mut reader = Reader::open(&log.path(), request).expect("the log");
+        assert_eq!(matches!(reader.source, Source::Unpacked(_)), once, "{tail}");
+        assert_eq!(read_all(&mut reader), expected(30_011 - u32::try_from(tail).unwrap()), "{tail}");
+    }
+    // All of it belongs to the tail, by less than what is kept.
+    let whole = LogRequest { tail: Some(100_000), ..LogRequest::default() };
+    assert_eq!(log.read(&whole), expected(0));
+}
+
 #[test]
 fn parts_of_a_line_are_one_line() {
     let log = Log::new();

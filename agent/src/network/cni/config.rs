@@ -15,12 +15,22 @@ pub(super) struct ConfList {
     /// Its plugins are not told to collect garbage.
     #[serde(default)]
     pub(super) disable_gc: bool,
+    /// Its plugins are not asked whether an attachment is whole.
+    #[serde(default)]
+    pub(super) disable_check: bool,
+    /// More of its plugins are in files of their own, in a directory of its name beside its file.
+    #[serde(default)]
+    pub(super) more_in_directory: bool,
 }
 
 /// The newest version of the specification that this runtime speaks.
 const NEWEST_VERSION: Version = Version(1, 1, 0);
+/// The same as plugins read it.
+pub(super) const NEWEST_VERSION_TEXT: &str = "1.1.0";
 /// DEL is given the result of ADD since then.
 pub(super) const DEL_WITH_RESULT: Version = Version(0, 4, 0);
+/// CHECK exists since then.
+pub(super) const CHECK: Version = Version(0, 4, 0);
 /// STATUS and GC exist since then.
 pub(super) const STATUS_AND_GC: Version = Version(1, 1, 0);
 
@@ -70,7 +80,19 @@ fn version_of(whole: &Map<String, Value>) -> Result<String, String> {
 /// Extensions of configuration files.
 pub(super) const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
 
-/// Parses a configuration file; a single plugin becomes a list of one.
+/// A setting of a list that is on or off; libcni takes texts too.
+fn flag(whole: &Map<String, Value>, name: &str) -> Result<bool, String> {
+    match whole.get(name) {
+        None => Ok(false),
+        Some(Value::Bool(on)) => Ok(*on),
+        Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
+        Some(Value::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
+        Some(other) => Err(format!("{name} must be true or false, and is {other}")),
+    }
+}
+
+/// Parses a configuration file; a single plugin becomes a list of one. A list may have all of its plugins elsewhere:
+/// see [`ConfList::complete`].
 ///
 /// # Errors
 /// Says what is missing.
@@ -78,23 +100,72 @@ pub(super) fn read(text: &str) -> Result<ConfList, String> {
     let whole: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let name = whole.get("name").and_then(Value::as_str).filter(|n| !n.is_empty()).ok_or("it has no name")?;
     let version = version_of(&whole)?;
-    // libcni takes the text too.
-    let disable_gc = whole.get("disableGC").is_some_and(|v| *v == Value::Bool(true) || *v == "true");
+    let (disable_gc, disable_check) = (flag(&whole, "disableGC")?, flag(&whole, "disableCheck")?);
+    let inlined_only = flag(&whole, "loadOnlyInlinedPlugins")?;
+    let single = !whole.contains_key("plugins") && whole.contains_key("type");
     let plugins = match whole.get("plugins") {
         Some(Value::Array(list)) => list
             .iter()
             .map(|p| p.as_object().cloned().ok_or("a plugin must be an object"))
             .collect::<Result<Vec<_>, _>>()?,
         Some(_) => return Err("plugins must be a list".to_owned()),
-        None => vec![whole.clone()],
+        None if single => vec![whole.clone()],
+        None if inlined_only => return Err("loadOnlyInlinedPlugins is true, and it has no plugins".to_owned()),
+        None => Vec::new(),
     };
-    if plugins.is_empty() {
+    if whole.contains_key("plugins") && plugins.is_empty() {
         return Err("it has no plugins".to_owned());
     }
     if let Some(nameless) = plugins.iter().position(|p| type_of(p).is_none()) {
         return Err(format!("plugin {nameless} has no type"));
     }
-    Ok(ConfList { name: name.to_owned(), version, plugins, disable_gc })
+    let more_in_directory = !single && !inlined_only;
+    // The name of a directory too.
+    if more_in_directory && (name.contains('/') || name.starts_with('.')) {
+        return Err(format!("its name {name:?} is not valid"));
+    }
+    Ok(ConfList { name: name.to_owned(), version, plugins, disable_gc, disable_check, more_in_directory })
+}
+
+impl ConfList {
+    /// Adds the plugins that are in files of their own, whose texts come in the order of the files' names.
+    ///
+    /// # Errors
+    /// When one cannot be parsed, or there is no plugin at all.
+    pub(super) fn complete(mut self, files: &[(String, String)]) -> Result<Self, String> {
+        for (name, text) in files {
+            let plugin: Map<String, Value> = serde_json::from_str(text).map_err(|e| format!("{name}: {e}"))?;
+            type_of(&plugin).ok_or_else(|| format!("{name}: it has no type"))?;
+            self.plugins.push(plugin);
+        }
+        if self.plugins.is_empty() {
+            return Err(format!("it has no plugins, and there is no file of one in the directory {}", self.name));
+        }
+        Ok(self)
+    }
+}
+
+/// The versions of the specification that a plugin's answer to VERSION names, as libcni reads it.
+///
+/// # Errors
+/// What is missing.
+pub(super) fn supported_versions(answer: &[u8]) -> Result<Vec<String>, String> {
+    let answer: Value = serde_json::from_slice(answer).map_err(|e| format!("decoding version info: {e}"))?;
+    let own = answer["cniVersion"].as_str().filter(|text| !text.is_empty());
+    let own = own.ok_or("decoding version info: missing field cniVersion")?;
+    let all: Vec<String> = answer["supportedVersions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    match (all.is_empty(), own) {
+        (false, _) => Ok(all),
+        // That version of the specification had no such field.
+        (true, "0.2.0") => Ok(vec!["0.1.0".to_owned(), "0.2.0".to_owned()]),
+        (true, _) => Err("decoding version info: missing field supportedVersions".to_owned()),
+    }
 }
 
 /// The plugin's binary name; one that would leave the plugin directory is rejected.
@@ -281,6 +352,59 @@ mod tests {
         assert!(!old.at_least(DEL_WITH_RESULT) && !old.disable_gc);
         let garbage = garbage_input(&newest, &newest.plugins[0], "eth0", &["abc".to_owned()]);
         assert_eq!(garbage["cni.dev/valid-attachments"], json!([{"containerID": "abc", "ifname": "eth0"}]));
+    }
+
+    /// libcni's cases of plugins in files of their own, and of the settings around them.
+    #[test]
+    fn plugins_may_be_in_files_of_their_own() {
+        let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let tuning = file("10-tuning.conf", r#"{"type":"tuning","mtu":1400}"#);
+        let types = |text: &str, files: &[(String, String)]| {
+            let list = read(text)?.complete(files)?;
+            Ok::<_, String>(list.plugins.iter().filter_map(type_of).map(str::to_owned).collect::<Vec<_>>())
+        };
+        let one = std::slice::from_ref(&tuning);
+        assert_eq!(types(r#"{"name":"n"}"#, one).unwrap(), ["tuning"]);
+        assert_eq!(types(r#"{"name":"n","plugins":[{"type":"bridge"}]}"#, one).unwrap(), ["bridge", "tuning"]);
+        assert!(types(r#"{"name":"n"}"#, &[]).unwrap_err().contains("no plugins"));
+        assert!(types(r#"{"name":"n"}"#, &[file("a.conf", "{}")]).unwrap_err().contains("a.conf: it has no type"));
+        let more = |rest: &str| read(&format!(r#"{{"name":"n"{rest}}}"#)).map(|list| list.more_in_directory);
+        for (rest, expected) in [
+            ("", Ok(true)),
+            (r#","plugins":[{"type":"b"}]"#, Ok(true)),
+            (r#","plugins":[{"type":"b"}],"loadOnlyInlinedPlugins":true"#, Ok(false)),
+            (r#","plugins":[{"type":"b"}],"loadOnlyInlinedPlugins":"TRUE""#, Ok(false)),
+            (r#","plugins":[{"type":"b"}],"loadOnlyInlinedPlugins":"False""#, Ok(true)),
+            (r#","type":"b""#, Ok(false)),
+            (r#","loadOnlyInlinedPlugins":true"#, Err("has no plugins")),
+            (r#","plugins":[],"loadOnlyInlinedPlugins":false"#, Err("no plugins")),
+            (r#","loadOnlyInlinedPlugins":"perhaps""#, Err("must be true or false")),
+            (r#","plugins":[{"type":"b"}],"disableCheck":1"#, Err("disableCheck must be")),
+        ] {
+            match (more(rest), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{rest}"),
+                (Err(found), Err(expected)) => assert!(found.contains(expected), "{rest}: {found}"),
+                (found, expected) => panic!("{rest}: {found:?} and not {expected:?}"),
+            }
+        }
+        assert!(read(r#"{"name":"../n","plugins":[{"type":"b"}]}"#).is_err());
+    }
+
+    #[test]
+    fn versions_are_read_as_libcni_does() {
+        let read = |text: &str| supported_versions(text.as_bytes());
+        assert_eq!(
+            read(r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#).unwrap(),
+            ["0.4.0", "1.0.0"]
+        );
+        assert_eq!(read(r#"{"cniVersion":"0.2.0"}"#).unwrap(), ["0.1.0", "0.2.0"]);
+        for (text, why) in [
+            ("", "decoding version info: EOF"),
+            (r#"{"supportedVersions":["1.0.0"]}"#, "missing field cniVersion"),
+            (r#"{"cniVersion":"1.0.0"}"#, "missing field supportedVersions"),
+        ] {
+            assert!(read(text).unwrap_err().contains(why), "{text}");
+        }
     }
 
     #[test]

@@ -9,11 +9,11 @@ mod namespace;
 mod plugin;
 
 use std::{
-    collections::BTreeMap,
-    fs,
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
     net::IpAddr,
-    path::PathBuf,
-    sync::{Mutex, PoisonError},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -28,6 +28,8 @@ use config::ConfList;
 use plugin::Target;
 
 const INTERFACE: &str = "eth0";
+/// How long a pod that runs waits for plugins that check its network.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The directories are read this often even without inotify events.
 const POLL_INTERVAL: Duration = Duration::from_secs(20);
 /// The same while one of them does not exist.
@@ -59,20 +61,40 @@ impl CniConfig {
         let file = first
             .ok_or_else(|| NetworkError::new(attempt(), "there is no file that ends in .conf, .conflist or .json"))?;
         let read = fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| config::read(&text));
-        read.and_then(|list| self.with_programs(list))
-            .map_err(|error| NetworkError::new(attempt(), format!("{}: {error}", file.display())))
+        read.and_then(|list| {
+            let more = if list.more_in_directory { self.plugin_files(&list.name)? } else { Vec::new() };
+            list.complete(&more)
+        })
+        .and_then(|list| self.with_programs(list))
+        .map_err(|error| NetworkError::new(attempt(), format!("{}: {error}", file.display())))
     }
 
-    /// Whether pods can be connected.
-    async fn readiness(&self) -> Readiness {
-        match self.configured() {
-            Ok(list) => match self.status(&list).await {
-                Ok(()) => Readiness::Ready,
-                Err(error) => Readiness::not_ready(&error.to_string()),
-            },
-            // Upstream's text, which people search for.
-            Err(error) => Readiness::not_ready(&format!("cni config uninitialized: {error}")),
+    /// The files of single plugins of a list, by name, with their texts: those of a directory that has its name.
+    fn plugin_files(&self, list: &str) -> Result<Vec<(String, String)>, String> {
+        let dir = self.conf_dir.join(list);
+        let failed = |path: &Path, e: &io::Error| format!("{} could not be read: {e}", path.display());
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(&dir, &error)),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|e| failed(&dir, &e))?.path();
+            if path.extension().is_some_and(|end| end == "conf") && !path.is_dir() {
+                let text = fs::read_to_string(&path).map_err(|e| failed(&path, &e))?;
+                files.push((path.display().to_string(), text));
+            }
         }
+        files.sort();
+        Ok(files)
+    }
+
+    /// All directories whose changes may change the network: with them those of lists' single plugins.
+    fn dirs(&self) -> Vec<PathBuf> {
+        let below = fs::read_dir(&self.conf_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let below = below.filter(|path| path.is_dir());
+        [self.conf_dir.clone()].into_iter().chain(self.bin_dirs.iter().cloned()).chain(below).collect()
     }
 
     /// Asks the plugins whether they can connect pods, if they can be asked.
@@ -87,9 +109,8 @@ impl CniConfig {
     }
 
     /// Waits for a change of the directories.
-    async fn changed(&self, watches: &[Watch]) {
+    async fn changed(&self, watches: &[Watch], complete: bool) {
         // A missing directory cannot be watched, and a replaced one sends no events.
-        let complete = watches.len() == 1 + self.bin_dirs.len();
         let latest = tokio::time::sleep(if complete { POLL_INTERVAL } else { MISSING_DIR_POLL_INTERVAL });
         let any = futures::future::select_all(watches.iter().map(|watch| Box::pin(watch.changed())));
         tokio::select! {
@@ -123,7 +144,14 @@ pub(super) struct Cni {
     attachments: Mutex<BTreeMap<String, Attachment>>,
     /// By pod: plugins are called for one thing of a pod at a time.
     turns: KeyedLock<String>,
+    /// What plugins have answered to VERSION.
+    versions: Mutex<BTreeMap<ProgramFile, Vec<String>>>,
+    /// Pods whose attachment was looked at since the start of this process.
+    checked: Mutex<BTreeSet<String>>,
 }
+
+/// A program as it stands in its file: where, and the time of its last change in nanoseconds.
+type ProgramFile = (PathBuf, i128);
 
 impl Cni {
     pub(super) fn open(config: CniConfig) -> Result<Self, NetworkError> {
@@ -138,23 +166,70 @@ impl Cni {
             );
         }
         let attachments = attachments.into_iter().map(|one| (one.pod_uid.clone(), one)).collect();
-        Ok(Self { config, store, attachments: Mutex::new(attachments), turns: KeyedLock::default() })
+        Ok(Self {
+            config,
+            store,
+            attachments: Mutex::new(attachments),
+            turns: KeyedLock::default(),
+            versions: Mutex::default(),
+            checked: Mutex::default(),
+        })
+    }
+
+    /// Whether pods can be connected.
+    async fn readiness(&self) -> Readiness {
+        match self.config.configured() {
+            Ok(list) => match self.supports(&list).await.and(self.config.status(&list).await) {
+                Ok(()) => Readiness::Ready,
+                Err(error) => Readiness::not_ready(&error.to_string()),
+            },
+            // Upstream's text, which people search for.
+            Err(error) => Readiness::not_ready(&format!("cni config uninitialized: {error}")),
+        }
+    }
+
+    /// Whether all plugins speak the version of their list. One that does not say which it speaks is told of and used:
+    /// not all container runtimes ask.
+    async fn supports(&self, list: &ConfList) -> Result<(), NetworkError> {
+        for plugin in &list.plugins {
+            let name = config::type_of(plugin).unwrap_or_default();
+            let Some(file) = self.config.program(name).and_then(program_file) else { continue };
+            let known = lock(&self.versions).get(&file).cloned();
+            let versions = match known {
+                Some(versions) => versions,
+                None => {
+                    let answer = self.config.versions(plugin).await;
+                    let versions = answer.unwrap_or_else(|error| {
+                        tracing::warn!(plugin = name, %error, "failed to ask a network plugin for its versions; it is used all the same");
+                        Vec::new()
+                    });
+                    lock(&self.versions).insert(file, versions.clone());
+                    versions
+                }
+            };
+            if !versions.is_empty() && !versions.contains(&list.version) {
+                let why = format!("plugin {name} does not support config version {:?}", list.version);
+                let attempt = format!("the network {:?} cannot be used", list.name);
+                return Err(NetworkError::new(attempt, format!("{why}, but {}", versions.join(", "))));
+            }
+        }
+        Ok(())
     }
 
     /// Publishes the readiness of the network whenever it may have changed, until `shutdown`.
     pub(super) async fn watch(&self, publish: impl Fn(Readiness), shutdown: CancellationToken) {
         loop {
             // Watched before reading, so that no change is missed.
-            let dirs = [&self.config.conf_dir].into_iter().chain(&self.config.bin_dirs);
-            let watches: Vec<Watch> = dirs.filter_map(|dir| Watch::new(dir, Watch::CONTENTS).ok()).collect();
+            let dirs = self.config.dirs();
+            let watches: Vec<Watch> = dirs.iter().filter_map(|dir| Watch::new(dir, Watch::CONTENTS).ok()).collect();
             let readiness = tokio::select! {
                 () = shutdown.cancelled() => return,
-                readiness = self.config.readiness() => readiness,
+                readiness = self.readiness() => readiness,
             };
             publish(readiness);
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = self.config.changed(&watches) => {}
+                () = self.config.changed(&watches, watches.len() == dirs.len()) => {}
             }
         }
     }
@@ -181,7 +256,20 @@ impl Cni {
                     // Made by a version that did not hold it.
                     self.hold(&request)?;
                 }
-                return Ok(config::addresses(result));
+                let addresses = config::addresses(result);
+                // Once in the life of this process, which found the attachment on disk. It is told of and not mended, as
+                // other runtimes do: that its check fails is no proof that a pod cannot be reached.
+                if lock(&self.checked).insert(uid.clone()) {
+                    let checked = tokio::time::timeout(CHECK_TIMEOUT, self.check(&attachment)).await;
+                    let late = |_| {
+                        let why = format!("no answer within {} s", CHECK_TIMEOUT.as_secs());
+                        Err(NetworkError::new("the network plugins could not be asked to check a pod", why))
+                    };
+                    if let Err(error) = checked.unwrap_or_else(late) {
+                        tracing::warn!(pod = uid, %error, "the network of a pod may not be as its plugins have left it; delete the pod if it cannot be reached");
+                    }
+                }
+                return Ok(addresses);
             }
             // An attachment of another sandbox, or one that did not come to its end.
             self.delete(attachment).await?;
@@ -204,6 +292,7 @@ impl Cni {
         match added.await {
             Ok((result, addresses)) => {
                 self.save(Attachment { result: Some(result), ..attachment })?;
+                lock(&self.checked).insert(request.pod_uid);
                 Ok(addresses)
             }
             Err(error) => {
@@ -236,6 +325,19 @@ impl Cni {
         Ok((result, addresses))
     }
 
+    /// Asks the plugins whether what they have made is still there, if they can be asked.
+    async fn check(&self, attachment: &Attachment) -> Result<(), NetworkError> {
+        let list = &attachment.list;
+        if list.disable_check || !list.at_least(config::CHECK) {
+            return Ok(());
+        }
+        for plugin in &list.plugins {
+            let input = config::input(list, plugin, &attachment.capabilities, attachment.result.as_ref());
+            self.call("CHECK", plugin, &input, Some(attachment)).await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
         // Concurrent callers wait here: the pod's network is removed when this returns.
         let _turn = self.turns.lock(pod_uid.to_owned()).await;
@@ -262,6 +364,7 @@ impl Cni {
             .map_err(|e| NetworkError::new(format!("the namespace {} could not be given up", file.display()), e))?;
         self.store.remove(uid).map_err(|why| NetworkError::new("a network attachment could not be forgotten", why))?;
         self.attachments().remove(uid);
+        lock(&self.checked).remove(uid);
         Ok(())
     }
 
@@ -324,9 +427,20 @@ impl Cni {
         self.attachments().get(pod_uid).cloned()
     }
 
-    fn attachments(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Attachment>> {
-        self.attachments.lock().unwrap_or_else(PoisonError::into_inner)
+    fn attachments(&self) -> MutexGuard<'_, BTreeMap<String, Attachment>> {
+        lock(&self.attachments)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A program that is replaced is another one.
+fn program_file(path: PathBuf) -> Option<ProgramFile> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = fs::metadata(&path).ok()?;
+    Some((path, i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec())))
 }
 
 #[cfg(test)]

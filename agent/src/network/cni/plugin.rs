@@ -2,10 +2,10 @@
 
 use std::{path::Path, time::Duration};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use windlass_kit::external_program::Program;
 
 use super::{super::NetworkError, CniConfig, config};
-use crate::external_program::Program;
 
 /// Timeout of one call of a plugin; upstream's.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(220);
@@ -26,6 +26,24 @@ impl Default for Target<'_> {
 }
 
 impl CniConfig {
+    /// Which versions of the specification a plugin supports.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub(super) async fn versions(&self, plugin: &Map<String, Value>) -> Result<Vec<String>, NetworkError> {
+        let name = config::type_of(plugin).unwrap_or("");
+        // What old plugins want whatever they are asked.
+        let nobody = Target { sandbox: "", arguments: "", namespace: Path::new("dummy"), interface: "dummy" };
+        let input = json!({"cniVersion": config::NEWEST_VERSION_TEXT});
+        match self.call("VERSION", plugin, &input, nobody).await {
+            Ok(answer) => config::supported_versions(&answer)
+                .map_err(|why| NetworkError::new(format!("the network plugin {name:?} failed at VERSION"), why)),
+            // One that is older than the question.
+            Err(error) if error.to_string().contains("unknown CNI_COMMAND: VERSION") => Ok(vec!["0.1.0".to_owned()]),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Calls a plugin; gives what it answers.
     pub(super) async fn call(
         &self,
@@ -48,7 +66,7 @@ impl CniConfig {
                 ("CNI_PATH", &bin_dirs.join(":")),
             ])
             .input(input.to_string().into_bytes());
-        let output = call.run().await.map_err(&failed)?;
+        let output = call.run().await.map_err(|why| failed(why.to_string()))?;
         if output.status.success() {
             return Ok(output.stdout);
         }

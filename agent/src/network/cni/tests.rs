@@ -39,7 +39,7 @@ async fn changes_of_the_directories_are_published() {
     let dir = tempfile::tempdir().unwrap();
     let (conf, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
     fs::create_dir(&bin).unwrap();
-    fs::write(bin.join("bridge"), "").unwrap();
+    std::os::unix::fs::symlink("/usr/lib/cni/bridge", bin.join("bridge")).unwrap();
     let config = CniConfig {
         conf_dir: conf.clone(),
         bin_dirs: vec![bin],
@@ -65,6 +65,13 @@ async fn changes_of_the_directories_are_published() {
     fs::write(conf.join("10-a.conf"), r#"{"name":"a","type":"bridge"}"#).unwrap();
     next(true).await;
     fs::remove_file(conf.join("10-a.conf")).unwrap();
+    next(false).await;
+    // A list whose plugins are all in files of their own.
+    fs::write(conf.join("10-a.conflist"), r#"{"name":"a","cniVersion":"1.0.0"}"#).unwrap();
+    fs::create_dir(conf.join("a")).unwrap();
+    fs::write(conf.join("a/1.conf"), r#"{"type":"bridge"}"#).unwrap();
+    next(true).await;
+    fs::write(conf.join("a/1.conf"), r#"{"type":"brid"}"#).unwrap();
     next(false).await;
     stop.cancel();
     following.await.unwrap();
@@ -162,7 +169,9 @@ impl Drop for Node {
     }
 }
 
-const ANSWER: &str = r#"[ $CNI_COMMAND = ADD ] && echo '{"ips":[{"address":"10.1.0.2/24"}]}'; exit 0"#;
+const ANSWER: &str = r#"[ $CNI_COMMAND = ADD ] && echo '{"ips":[{"address":"10.1.0.2/24"}]}'
+[ $CNI_COMMAND = VERSION ] && echo '{"cniVersion":"1.1.0","supportedVersions":["0.3.1","1.0.0","1.1.0"]}'
+exit 0"#;
 
 #[tokio::test]
 async fn the_namespace_is_there_until_plugins_have_disconnected_it() {
@@ -226,17 +235,67 @@ async fn plugins_that_can_be_asked_are_asked() {
     let status = r#"[ $CNI_COMMAND = STATUS ] && [ -e $D/down ] && { echo '{"code":50,"msg":"no daemon"}'; exit 1; }"#;
     let node = Node::new("1.1.0", &format!("{status}\n{ANSWER}"));
     let cni = node.open();
-    assert_eq!(cni.config.readiness().await, Readiness::Ready);
+    assert_eq!(cni.readiness().await, Readiness::Ready);
     fs::write(node.dir.path().join("down"), "").unwrap();
-    let why = cni.config.readiness().await;
+    let why = cni.readiness().await;
     assert!(why.problem().is_some_and(|why| why.ends_with("failed at STATUS: no daemon")), "{why:?}");
     cni.collect_garbage().await.unwrap();
-    assert_eq!(node.calls(), ["STATUS none", "STATUS none", "GC none valid"]);
+    // It is asked for its versions once, with a namespace that only looks like one.
+    assert_eq!(node.calls(), ["VERSION broken", "STATUS none", "STATUS none", "GC none valid"]);
     let older = Node::new("1.0.0", ANSWER);
     let cni = older.open();
     cni.collect_garbage().await.unwrap();
-    assert_eq!(cni.config.readiness().await, Readiness::Ready);
-    assert!(older.calls().is_empty(), "{:?}", older.calls());
+    assert_eq!(cni.readiness().await, Readiness::Ready);
+    assert_eq!(older.calls(), ["VERSION broken"]);
+}
+
+#[tokio::test]
+async fn a_plugin_speaks_the_version_of_its_list() {
+    let supports = |versions: &str| {
+        let answer = format!(r#"{{"cniVersion":"1.0.0","supportedVersions":[{versions}]}}"#);
+        format!("[ $CNI_COMMAND = VERSION ] && echo '{answer}'; exit 0")
+    };
+    for (script, version, problem) in [
+        (supports(r#""0.4.0","1.0.0""#), "1.0.0", None),
+        (supports(r#""0.3.1","0.4.0""#), "1.0.0", Some("plugin fake does not support config version \"1.0.0\"")),
+        // Older than the question.
+        ("echo '{\"code\":4,\"msg\":\"unknown CNI_COMMAND: VERSION\"}'; exit 1".to_owned(), "0.1.0", None),
+        (
+            "echo '{\"code\":4,\"msg\":\"unknown CNI_COMMAND: VERSION\"}'; exit 1".to_owned(),
+            "0.2.0",
+            Some("does not support config version \"0.2.0\", but 0.1.0"),
+        ),
+        // It does not say.
+        ("exit 1".to_owned(), "1.0.0", None),
+    ] {
+        let node = Node::new(version, &script);
+        let found = node.open().readiness().await;
+        match problem {
+            None => assert_eq!(found, Readiness::Ready, "{script}"),
+            Some(why) => assert!(found.problem().is_some_and(|text| text.contains(why)), "{script}: {found:?}"),
+        }
+    }
+}
+
+/// A new run of the agent asks once for each attachment that it finds.
+#[tokio::test]
+async fn an_attachment_is_checked_once_in_a_run() {
+    for (version, setting, checks) in [("0.4.0", "", 1), ("1.0.0", r#","disableCheck":true"#, 0), ("0.3.1", "", 0)] {
+        let node = Node::new(version, &format!("[ $CNI_COMMAND = CHECK ] && exit 1\n{ANSWER}"));
+        let list = format!(r#"{{"cniVersion":"{version}","name":"pods","plugins":[{{"type":"fake"}}]{setting}}}"#);
+        fs::write(node.dir.path().join("net.d/10-pods.conflist"), list).unwrap();
+        let sandbox = Sandbox::start().await;
+        let cni = node.open();
+        cni.attach(sandbox.request("u")).await.unwrap();
+        cni.attach(sandbox.request("u")).await.unwrap();
+        assert_eq!(node.calls(), ["ADD held"], "made by this run");
+        let cni = node.open();
+        for _ in 0..2 {
+            assert_eq!(cni.attach(sandbox.request("u")).await.unwrap().len(), 1, "it is told of, not undone");
+        }
+        assert_eq!(node.calls()[1..], vec!["CHECK held result"; checks][..], "{version}{setting}");
+        cni.detach("u").await.unwrap();
+    }
 }
 
 /// The plugins that Debian ships, each of which leaves something of its own: a bridge that masquerades by pod, addresses
@@ -304,5 +363,52 @@ fn ten_pods_of_debians_plugins_leave_nothing() {
         let links = std::process::Command::new("ip").args(["-o", "link"]).output().unwrap();
         let links = String::from_utf8(links.stdout).unwrap();
         assert!(!links.contains("veth"), "{links}");
+    });
+}
+
+/// Debian's plugins say of a pod whose network was damaged that it is.
+#[test]
+fn debians_plugins_check_what_they_have_made() {
+    crate::network::tests::in_own_namespace(async || {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("net.d/pods")).unwrap();
+        let list = serde_json::json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+            {"type": "bridge", "bridge": "cni-test", "isGateway": true,
+             "ipam": {"type": "host-local", "dataDir": at("leases"), "ranges": [[{"subnet": "10.98.0.0/24"}]]}}]});
+        fs::write(at("net.d/10-pods.conflist"), list.to_string()).unwrap();
+        fs::write(at("net.d/pods/tuning.conf"), r#"{"type":"tuning","mtu":1400}"#).unwrap();
+        let config = CniConfig {
+            conf_dir: at("net.d"),
+            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            state_dir: at("state"),
+            netns_dir: at("netns"),
+        };
+        let cni = Cni::open(config).unwrap();
+        assert_eq!(cni.readiness().await, Readiness::Ready);
+        let sandbox = Sandbox::start().await;
+        cni.attach(sandbox.request("u")).await.unwrap();
+        let attachment = cni.attachment("u").unwrap();
+        cni.check(&attachment).await.unwrap();
+        let inside = |command: &str| {
+            let pid = sandbox.0.id().to_string();
+            let output =
+                std::process::Command::new("nsenter").args(["-t", &pid, "-n"]).args(command.split(' ')).output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        };
+        assert!(inside("ip link show eth0").contains("mtu 1400"), "the plugin in its own file was called");
+        inside("ip link set eth0 mtu 1300");
+        let why = cni.check(&attachment).await.unwrap_err().to_string();
+        assert!(why.contains(r#"the network plugin "tuning" failed at CHECK"#), "{why}");
+        inside("ip address flush dev eth0");
+        let why = cni.check(&attachment).await.unwrap_err().to_string();
+        assert!(why.contains(r#"the network plugin "bridge" failed at CHECK"#), "{why}");
+        cni.detach("u").await.unwrap();
+        // One that is too old for the list is found before a pod needs it.
+        let list = list.to_string().replace("1.0.0", "1.1.0");
+        fs::write(at("net.d/10-pods.conflist"), list).unwrap();
+        let problem = cni.readiness().await;
+        let text = "plugin bridge does not support config version \"1.1.0\"";
+        assert!(problem.problem().is_none_or(|why| why.contains(text)), "{problem:?}");
     });
 }
