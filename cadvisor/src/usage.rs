@@ -104,12 +104,7 @@ impl Usage {
     /// threads. `targets` are the running containers by id, `volumes` those of pods by uid; both are taken by their
     /// differences. A machine without cgroups is logged as an error; the node's own usage is available nevertheless.
     #[must_use]
-    pub fn start(
-        config: Config,
-        targets: Targets,
-        volumes: Volumes,
-        shutdown: CancellationToken,
-    ) -> Self {
+    pub fn start(config: Config, targets: Targets, volumes: Volumes, shutdown: CancellationToken) -> Self {
         let events = Events::default();
         let layers = Layers::default();
         let layers_seen = layers.subscribe().follow();

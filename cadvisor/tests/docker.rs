@@ -155,7 +155,8 @@ async fn known_loads_are_measured_within_five_percent() {
     let targets = Publisher::default();
     set(&targets, &[&busy, &hog, &talker]);
     let shutdown = CancellationToken::new();
-    let usage = Usage::start(config, targets.subscribe().follow(), Publisher::default().subscribe().follow(), shutdown.clone());
+    let usage =
+        Usage::start(config, targets.subscribe().follow(), Publisher::default().subscribe().follow(), shutdown.clone());
 
     let sent = |usage: &Usage| {
         let snapshot = usage.snapshot();
@@ -270,7 +271,12 @@ async fn kills_for_lack_of_memory_are_counted_over_runs() {
     };
     let targets = Publisher::default();
     let shutdown = CancellationToken::new();
-    let usage = Usage::start(Config::default(), targets.subscribe().follow(), Publisher::default().subscribe().follow(), shutdown.clone());
+    let usage = Usage::start(
+        Config::default(),
+        targets.subscribe().follow(),
+        Publisher::default().subscribe().follow(),
+        shutdown.clone(),
+    );
     // The first victim is a child of the shell; then the shell itself grows.
     let line = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; sleep 2; exec dd if=/dev/zero of=/dev/null bs=100M count=1";
     for run in 1..=2_u64 {

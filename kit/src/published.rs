@@ -66,6 +66,13 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Publisher<K, V> {
         }
     }
 
+    /// Sets all of these, and removes all others.
+    pub fn replace(&self, all: BTreeMap<K, V>) {
+        let known: Vec<K> = lock(&self.state).all.keys().cloned().collect();
+        known.iter().filter(|key| !all.contains_key(key)).for_each(|key| self.remove(key));
+        all.into_iter().for_each(|(key, value)| self.set(key, value));
+    }
+
     /// Applies differences of another map.
     pub fn apply(&self, differences: Differences<K, V>) {
         for (key, value) in differences {
@@ -194,6 +201,8 @@ mod tests {
         other.set("a", 1);
         other.apply(second.take());
         assert_eq!(other.subscribe().values(), [3, 5]);
+        publisher.replace(BTreeMap::from([("c", 5)]));
+        assert_eq!(first.take(), BTreeMap::from([("b", None)]), "the other is as it was");
         publisher.remove("c");
         drop(publisher.clone());
         assert!(!published.is_closed());

@@ -317,7 +317,8 @@ impl DiskUsage {
                 ScanKey::Container(_) => self.config.walk_interval,
             };
             let again = Instant::now() + pause.max(took * SCAN_COST_FACTOR);
-            let none = matches!(result, ScanResult::Container(None) | ScanResult::Volume(None) | ScanResult::PodFiles(None));
+            let none =
+                matches!(result, ScanResult::Container(None) | ScanResult::Volume(None) | ScanResult::PodFiles(None));
             // Unless it was dropped meanwhile.
             if self.schedules.finish(&key, again, !none) {
                 self.put(key, result);

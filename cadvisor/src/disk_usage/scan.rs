@@ -44,9 +44,7 @@ pub(super) fn scan(job: ScanJob, keep_going: &dyn Fn() -> bool) -> ScanResult {
             logs: logs.as_deref().and_then(space_of),
             image_root: images,
         },
-        ScanJob::ImageLayers { data_root } => {
-            ScanResult::ImageLayers(data_root.as_deref().and_then(source::layers))
-        }
+        ScanJob::ImageLayers { data_root } => ScanResult::ImageLayers(data_root.as_deref().and_then(source::layers)),
         ScanJob::Container { id, layer, data_root } => {
             let size = |(bytes, inodes)| Size { bytes, inodes: Some(inodes) };
             let walked = layer.as_deref().map(|dir| source::tree(dir, keep_going));

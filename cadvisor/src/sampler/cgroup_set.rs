@@ -2,7 +2,7 @@
 //! costs the same however many there are. Reads no file.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
@@ -36,8 +36,8 @@ pub(super) struct CgroupSet {
     containers: HashMap<Arc<str>, SlotId>,
     /// By uid.
     pods: HashMap<Arc<str>, PodSlots>,
-    /// Containers with a single point, by serial.
-    young: HashSet<u64>,
+    /// Those with a single point, by serial, with the time of that.
+    young: BTreeMap<u64, (SlotId, u64)>,
     /// The last serial that was assigned.
     last_serial: u64,
     /// How many cgroups were looked at: what a change costs.
@@ -182,19 +182,24 @@ impl CgroupSet {
         self.slots.get_mut(slot.place)?.take()
     }
 
-    /// Notes whether a container has a single point, and so no rate. One that fails or was removed must not cause polling.
+    /// Notes whether a cgroup has a single point, and so no rate. One that fails or was removed must not cause polling.
     pub(super) fn note_age(&mut self, slot: SlotId) {
-        let young = |t: &mut CgroupState| t.history.len() == 1 && t.files.is_some() && !t.failure_logged;
-        if self.of(slot).is_some_and(young) && !slot.of_pod {
-            self.young.insert(slot.serial);
-        } else {
-            self.young.remove(&slot.serial);
+        let is_young = |t: &&mut CgroupState| t.history.len() == 1 && t.files.is_some() && !t.failure_logged;
+        let young = self.of(slot).filter(is_young);
+        match young.and_then(|state| state.history.points().last().map(|point| point.mono_ns)) {
+            Some(mono_ns) => drop(self.young.insert(slot.serial, (slot, mono_ns))),
+            None => drop(self.young.remove(&slot.serial)),
         }
     }
 
-    /// Whether there are containers without a rate.
-    pub(super) fn has_young(&self) -> bool {
-        !self.young.is_empty()
+    /// When the first of those that have a single point was read.
+    pub(super) fn oldest_young(&self) -> Option<u64> {
+        self.young.values().map(|(_, mono_ns)| *mono_ns).min()
+    }
+
+    /// Those that have a single point, read at this time or before.
+    pub(super) fn young_until(&self, until_ns: u64) -> Vec<SlotId> {
+        self.young.values().filter(|(_, mono_ns)| *mono_ns <= until_ns).map(|(slot, _)| *slot).collect()
     }
 
     /// Starts the reads of these cgroups, except those in flight. Those that were late before come last.

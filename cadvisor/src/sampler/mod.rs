@@ -115,11 +115,7 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// Opens the machine's files and takes the first sample of the node, which is the channel's first snapshot.
-    pub(crate) fn new(
-        config: Config,
-        layers: Layers,
-        events: Events,
-    ) -> (Self, watch::Receiver<Arc<Snapshot>>) {
+    pub(crate) fn new(config: Config, layers: Layers, events: Events) -> (Self, watch::Receiver<Arc<Snapshot>>) {
         let layout = source::cgroups(&config.root)
             .inspect_err(|error| tracing::error!(%error, "no usage of containers available"))
             .ok();
@@ -202,9 +198,10 @@ impl Sampler {
         let start = tokio::time::Instant::now();
         let mut has_targets = true;
         self.apply(targets.take());
-        let mut cost = self.housekeeping();
+        let cost = self.housekeeping();
         let mut next = self.next_housekeeping(start, interval, cost);
         loop {
+            let second = self.next_second();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -212,14 +209,13 @@ impl Sampler {
                     has_targets = changes.is_some();
                     let new = self.apply(changes.unwrap_or_default());
                     self.sample_new(new);
-                    next = next.min(self.next_housekeeping(start, interval, cost));
                 }
                 request = requests.recv() => match request {
                     None => break,
                     Some(Request::Fresh(answer)) => {
                         let age = Moment::now().since(&self.snapshot.borrow().moment);
                         if age >= self.config.max_age {
-                            cost = self.housekeeping();
+                            self.housekeeping();
                         }
                         // The caller may have timed out.
                         let _ = answer.send(());
@@ -229,8 +225,11 @@ impl Sampler {
                     }
                 },
                 () = tokio::time::sleep_until(next) => {
-                    cost = self.housekeeping();
+                    let cost = self.housekeeping();
                     next = self.next_housekeeping(start, interval, cost);
+                }
+                () = tokio::time::sleep_until(second.unwrap_or(next)), if second.is_some_and(|second| second < next) => {
+                    self.sample_second();
                 }
             }
         }
@@ -246,8 +245,8 @@ impl Sampler {
             .collect()
     }
 
-    /// When the next housekeeping is due: at a multiple of the interval, sooner for new containers, later when
-    /// housekeeping is expensive.
+    /// When the next housekeeping is due: at a multiple of the interval, later when housekeeping is expensive, and sooner
+    /// while the node itself has no rate.
     fn next_housekeeping(
         &self,
         start: tokio::time::Instant,
@@ -257,9 +256,22 @@ impl Sampler {
         let now = tokio::time::Instant::now();
         let into = (now - start).as_nanos() % interval.as_nanos().max(1);
         let left = interval.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(0)));
-        let new = self.cgroups.has_young() || self.node_history.len() == 1;
-        let wait = if new { left.min(SECOND_SAMPLE_DELAY) } else { left };
+        let wait = if self.node_history.len() == 1 { left.min(SECOND_SAMPLE_DELAY) } else { left };
         now + wait.max(cost * 2).max(Duration::from_millis(10))
+    }
+
+    /// When new containers get their second sample, and so a rate.
+    fn next_second(&self) -> Option<tokio::time::Instant> {
+        let age = Duration::from_nanos(Moment::now().mono_ns.saturating_sub(self.cgroups.oldest_young()?));
+        let left = SECOND_SAMPLE_DELAY.saturating_sub(age);
+        Some(tokio::time::Instant::now() + left.max(Duration::from_millis(10)))
+    }
+
+    /// Samples the new containers that are old enough for a rate, and none of the others.
+    fn sample_second(&mut self) {
+        self.totals = Arc::new(self.machine_files.totals(&mut self.buffer));
+        let delay = u64::try_from(SECOND_SAMPLE_DELAY.as_nanos()).unwrap_or(u64::MAX);
+        self.sample_new(self.cgroups.young_until(Moment::now().mono_ns.saturating_sub(delay)));
     }
 
     /// Takes what has changed of the containers; returns those that have no sample yet.
@@ -295,7 +307,7 @@ impl Sampler {
         }
     }
 
-    /// Samples what has no sample yet, and publishes it beside the last samples of the others.
+    /// Samples new containers, and publishes them beside the last samples of the others.
     fn sample_new(&mut self, new: Vec<SlotId>) {
         self.sample(new);
         let last = Arc::clone(&self.snapshot.borrow());

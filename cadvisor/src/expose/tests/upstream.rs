@@ -144,7 +144,12 @@ fn pods_of_one_name_are_one_series_of_the_resource_page() {
     let mut snapshot = Snapshot::clone(&view.snapshot);
     let mut left = Row::clone(&snapshot.rows[1]);
     let container_id = "f".repeat(64);
-    let target = Target { container_id, pod_uid: "left-over".to_owned(), pod_started_at: at(-9000), ..Target::clone(&left.target) };
+    let target = Target {
+        container_id,
+        pod_uid: "left-over".to_owned(),
+        pod_started_at: at(-9000),
+        ..Target::clone(&left.target)
+    };
     left.target = Arc::new(target);
     left.sample.cpu.usage_ns = 1;
     snapshot.rows.insert(Arc::new(left));
