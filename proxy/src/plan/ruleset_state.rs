@@ -18,40 +18,19 @@ use crate::{
     iptables_save::SavedRuleset,
     model::{Model, Protocol, ServiceId},
     rules::{
-        ChainId, DispatchChain, LineKey, MAX_FLAT_LINES, ServicePortRules, Settings, StaticChain, Table,
-        build_dispatch_tree, constant_rules, service_port_rules, writes_kubelet_firewall,
+        ChainId, DispatchChain, DispatchRules, MAX_FLAT_LINES, ServicePortRules, Settings, StaticChain, Table,
+        constant_rules, service_port_rules, writes_kubelet_firewall,
     },
 };
 
 /// Orders service ports by cluster IP, port and protocol; the full name makes it unique.
 pub(super) type ServicePortKey = (IpAddr, u16, Protocol, Arc<str>);
 
-/// What is remembered of one rendered service port.
+/// What is remembered of one rendered service port, beside its rules in the dispatch chains.
 #[derive(Debug)]
 struct ServicePortState {
-    /// Its rules in the dispatch chains, only those that exist: most service ports have one.
-    dispatch: Box<[DispatchLines]>,
     chains: Box<[ChainId]>,
     no_local: [bool; 2],
-}
-
-/// The rules of one service port in one dispatch chain.
-#[derive(Debug)]
-struct DispatchLines {
-    chain: DispatchChain,
-    text: Box<str>,
-    /// The key of each rule, by which it is sorted into the tree of the chain.
-    keys: Box<[Option<LineKey>]>,
-}
-
-impl ServicePortState {
-    fn lines_of(&self, dispatch: DispatchChain) -> Option<&DispatchLines> {
-        self.dispatch.iter().find(|lines| lines.chain == dispatch)
-    }
-
-    fn lines(&self, dispatch: DispatchChain) -> &str {
-        self.lines_of(dispatch).map_or("", |lines| &lines.text)
-    }
 }
 
 /// Desired and last committed chains of one address family.
@@ -59,6 +38,8 @@ impl ServicePortState {
 pub struct RulesetState {
     settings: Settings,
     service_ports: BTreeMap<ServicePortKey, ServicePortState>,
+    /// Their rules in the dispatch chains.
+    dispatch: [DispatchRules<ServicePortKey>; DispatchChain::COUNT],
     by_service: HashMap<ServiceId, Box<[ServicePortKey]>>,
     /// Services to render again.
     pub(super) dirty: BTreeSet<ServiceId>,
@@ -75,8 +56,6 @@ pub struct RulesetState {
     pub(super) tree_chains: BTreeMap<TreeChainId, Option<ChainHash>>,
     /// Those of them that no tree has any more.
     pub(super) stale_tree_chains: BTreeSet<TreeChainId>,
-    /// The desired chains of each tree.
-    wanted_tree_chains: [BTreeSet<String>; DispatchChain::COUNT],
     dirty_chains: [bool; DispatchChain::COUNT],
     /// KUBE-FIREWALL does not exist, and the jumps to it need it.
     pub(super) kubelet_firewall_missing: bool,
@@ -102,6 +81,7 @@ impl RulesetState {
         Self {
             settings,
             service_ports: BTreeMap::new(),
+            dispatch: DispatchChain::ALL.map(DispatchRules::new),
             by_service: HashMap::new(),
             dirty: BTreeSet::new(),
             pass: None,
@@ -111,7 +91,6 @@ impl RulesetState {
             static_chains: BTreeMap::new(),
             tree_chains: BTreeMap::new(),
             stale_tree_chains: BTreeSet::new(),
-            wanted_tree_chains: Default::default(),
             dirty_chains: [true; DispatchChain::COUNT],
             kubelet_firewall_missing: false,
             base_chains: [BaseChains::complete(), BaseChains::complete()],
@@ -158,12 +137,16 @@ impl RulesetState {
         if outcome == Outcome::Unknown {
             self.base_chains[failed.table as usize] = BaseChains::Unknown;
         }
+        let mut batches: Vec<TableBatch> = std::iter::once(failed).chain(untried).collect();
         if let Some(pass) = self.pass.take() {
             let (queue, rest) = pass.into_remaining();
             self.dirty.extend(queue);
-            self.dirty.extend(rest.into_iter().flat_map(|batch| batch.changes.services));
+            batches.extend(rest);
         }
-        self.dirty.extend(std::iter::once(failed).chain(untried).flat_map(|batch| batch.changes.services));
+        if batches.iter().any(|batch| !batch.changes.tree_chains.is_empty()) {
+            self.dispatch.iter_mut().for_each(DispatchRules::forget);
+        }
+        self.dirty.extend(batches.into_iter().flat_map(|batch| batch.changes.services));
         self.dirty_chains = [true; DispatchChain::COUNT];
     }
 
@@ -292,10 +275,7 @@ impl RulesetState {
         let mut keys = Vec::with_capacity(rendered.len());
         let mut changed = Vec::new();
         for (key, rules) in rendered {
-            for dispatch in DispatchChain::ALL {
-                let before = old.get(&key).map_or("", |state| state.lines(dispatch));
-                self.dirty_chains[dispatch as usize] |= *before != *rules.dispatch[dispatch as usize];
-            }
+            self.dispatch_rules(&key, &rules.dispatch);
             let mut chains = Vec::with_capacity(rules.chains.len());
             for (chain, body) in rules.chains {
                 wanted.insert(chain);
@@ -308,14 +288,7 @@ impl RulesetState {
                     changed.push((chain, body));
                 }
             }
-            let lines = DispatchChain::ALL.into_iter().zip(rules.dispatch).filter(|(_, lines)| !lines.is_empty());
             let state = ServicePortState {
-                dispatch: lines
-                    .map(|(dispatch, text)| {
-                        let keys = text.lines().map(|line| LineKey::of(dispatch, line)).collect();
-                        DispatchLines { chain: dispatch, text: text.into_boxed_str(), keys }
-                    })
-                    .collect(),
                 chains: chains.into(),
                 no_local: [rules.no_local_internal, rules.no_local_external],
             };
@@ -323,10 +296,8 @@ impl RulesetState {
             self.service_ports.insert(key.clone(), state);
             keys.push(key);
         }
-        for (key, state) in &old {
-            if !keys.contains(key) {
-                state.dispatch.iter().for_each(|lines| self.dirty_chains[lines.chain as usize] = true);
-            }
+        for key in old.keys().filter(|key| !keys.contains(*key)) {
+            self.dispatch_rules(key, &Default::default());
         }
         if !keys.is_empty() {
             self.by_service.insert(id.clone(), keys.into());
@@ -368,22 +339,27 @@ impl RulesetState {
         (self.static_chains.get(&chain) != Some(&ChainHash::of(&body))).then_some((chain, body))
     }
 
+    /// Replaces the rules of a service port in the dispatch chains.
+    fn dispatch_rules(&mut self, key: &ServicePortKey, rules: &[String; DispatchChain::COUNT]) {
+        for ((dispatch, dirty), text) in self.dispatch.iter_mut().zip(&mut self.dirty_chains).zip(rules) {
+            *dirty |= dispatch.put(key, text);
+        }
+    }
+
     /// The rules of one dispatch chain, as a tree where there are many: its root, and the changed chains below it.
     fn tree(&mut self, dispatch: DispatchChain) -> (String, Bodies<TreeChainId>) {
-        let service_ports = || self.service_ports.values().filter_map(|state| state.lines_of(dispatch));
-        let is_tree = self.settings.layout.is_tree(service_ports().map(|lines| lines.keys.len()).sum(), MAX_FLAT_LINES);
-        let keyed = service_ports().flat_map(|lines| lines.keys.iter().copied().zip(lines.text.lines()));
-        let built = build_dispatch_tree(dispatch, keyed, is_tree);
+        let rules = &mut self.dispatch[dispatch as usize];
+        let is_tree = self.settings.layout.is_tree(rules.len(), MAX_FLAT_LINES);
+        let tree = rules.render(is_tree);
         let table = dispatch.static_chain().table();
-        let wanted = built.subchains.iter().map(|(name, _)| name.clone()).collect();
-        for name in std::mem::replace(&mut self.wanted_tree_chains[dispatch as usize], wanted) {
+        for name in tree.gone {
             let id = (table, name);
             if self.tree_chains.contains_key(&id) {
                 self.stale_tree_chains.insert(id);
             }
         }
         let mut subchains = Vec::new();
-        for (name, body) in built.subchains {
+        for (name, body) in tree.subchains {
             let id = (table, name);
             self.stale_tree_chains.remove(&id);
             self.undeletable.remove(&id);
@@ -391,7 +367,7 @@ impl RulesetState {
                 subchains.push((id, body));
             }
         }
-        (built.root, subchains)
+        (tree.root, subchains)
     }
 
     fn count_rules(&mut self, table: Table, new: Option<ChainHash>, old: Option<ChainHash>) {
