@@ -34,7 +34,7 @@ fn a_fault_at_any_restore_ends_in_the_same_rules() {
         remove(&mut after, 2);
         put_slice(&mut after, 3, &[]);
         put(&mut after, 5, &[4], true);
-        let changed: Vec<_> = after.take_changes().services.into_iter().collect();
+        let changed: Vec<_> = after.take_changes().of(Family::V4).iter().cloned().collect();
         let run = |fault: Option<(usize, Fault)>| {
             let mut kernel = Kernel::default();
             let mut ruleset = RulesetState::new(settings());

@@ -67,7 +67,7 @@ fn fresh_with(model: &Model, limit: BatchLimit, settings: Settings) -> Kernel {
 }
 
 fn apply_changes(ruleset: &mut RulesetState, model: &mut Model) {
-    model.take_changes().services.iter().for_each(|id| ruleset.mark_dirty(id));
+    model.take_changes().of(Family::V4).iter().for_each(|id| ruleset.mark_dirty(id));
     let was = ruleset.settings().large;
     let settings = Settings { large: is_large_cluster(model, Family::V4, was), ..ruleset.settings().clone() };
     if ruleset.set(settings) {
