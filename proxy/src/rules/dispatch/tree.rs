@@ -240,13 +240,15 @@ impl Place {
     }
 }
 
+/// Calls for each rule that an entry names, without the chain's name.
+type ForEachRule<'a, L> = dyn Fn(LineKey, &L, &mut dyn FnMut(&str)) + 'a;
+
 /// Rules by their keys.
 struct Source<'a, L> {
     chain: DispatchChain,
     sorted: &'a Sorted<L>,
     count: &'a dyn Fn(&L) -> usize,
-    /// Calls for each of the rules, without the chain's name.
-    each: &'a dyn Fn(LineKey, &L, &mut dyn FnMut(&str)),
+    each: &'a ForEachRule<'a, L>,
     touched: &'a BTreeSet<LineKey>,
 }
 

@@ -289,7 +289,7 @@ impl FamilySync {
 
     fn set(&mut self, model: &Model, settings: Settings) {
         if self.ruleset.set(settings) {
-            model.services().for_each(|(id, _)| self.ruleset.mark_dirty(id));
+            self.ruleset.mark_all_dirty(model);
         }
     }
 
