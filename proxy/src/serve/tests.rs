@@ -10,6 +10,8 @@ fn healthz_fails_while_a_change_is_pending_for_too_long() {
     let status = Status::new(Duration::from_secs(30));
     status.start(Family::V4);
     status.start(Family::V6);
+    // A base for alerts on what was queued and is not synced.
+    assert!(status.lock().families.values().all(|family| family.last_queued.is_some()));
     let now = jiff::Timestamp::now();
     let (ok, body) = status.health(true, now);
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
