@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use windlass_kit::blocking::RULES;
+
 use super::{FamilySync, in_time, panicked};
 use crate::{
     apply::{Backend, Error, Fingerprint},
@@ -51,14 +53,16 @@ impl FamilySync {
         let ruleset = std::mem::replace(&mut self.ruleset, unknown);
         let unread = std::mem::replace(&mut self.needs_resync, true);
         let (model, backend) = (model.clone(), self.backend.clone());
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        std::thread::spawn(move || {
-            let found = find(&backend, &model, &ruleset, needed);
-            // The loop modifies the model in place, which it can only while it is the sole owner.
-            drop(model);
-            let _ = sender.send((ruleset, found));
-        });
-        let (ruleset, found) = in_time(async { receiver.await.map_err(|error| panicked(&error)) }).await?;
+        let work = move || {
+            let thread = std::thread::spawn(move || {
+                let found = find(&backend, &model, &ruleset, needed);
+                // The loop modifies the model in place, which it can only while it is the sole owner.
+                drop(model);
+                (ruleset, found)
+            });
+            thread.join().map_err(|_| panicked(&"the comparison panicked"))
+        };
+        let (ruleset, found) = in_time(RULES.run(work, |error| panicked(&error))).await?;
         (self.ruleset, self.needs_resync) = (ruleset, unread);
         found
     }
