@@ -298,3 +298,29 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Health check node ports are where node ports are, also when the node gets an address later.
+    #[test]
+    fn health_checks_follow_the_addresses_of_node_ports() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let range = NodePortAddresses::Ranges(Cidr::parse("192.0.2.0/24").into_iter().collect());
+        let config = |node_port_addresses| Config { node_port_addresses, ..Config::default() };
+        let at = |config: &Config, node: &[&str], local: &[&str]| {
+            let node = NodeFacts { addresses: node.iter().map(|text| ip(text)).collect(), ..NodeFacts::default() };
+            let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
+            config.health_check_addresses(Family::V4, &node, &local)
+        };
+        let by_range = config(range);
+        assert_eq!(at(&by_range, &[], &["127.0.0.1"]), [] as [IpAddr; 0]);
+        assert_eq!(at(&by_range, &[], &["127.0.0.1", "192.0.2.7", "198.51.100.7"]), [ip("192.0.2.7")]);
+        assert_eq!(at(&by_range, &[], &["192.0.2.8", "192.0.2.7"]), [ip("192.0.2.7"), ip("192.0.2.8")]);
+        let primary = config(NodePortAddresses::Primary);
+        assert_eq!(at(&primary, &[], &["192.0.2.7"]), [ip("0.0.0.0")]);
+        assert_eq!(at(&primary, &["192.0.2.9"], &["192.0.2.7"]), [ip("192.0.2.9")]);
+        assert_eq!(at(&config(NodePortAddresses::All), &["192.0.2.9"], &["192.0.2.7"]), [ip("0.0.0.0")]);
+    }
+}

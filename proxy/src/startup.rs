@@ -119,3 +119,21 @@ impl KernelSettings {
         sysctls::conntrack(&runner, &config.conntrack, &mut snapshot.sysctls, told, &save)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node whose first address is IPv6 must not look well without rules for it.
+    #[test]
+    fn an_ipv6_node_without_ipv6_does_not_start() {
+        let script = "case $1 in cat) echo 1;; *) exit 1;; esac";
+        let config = |address: &str| Config {
+            bind_address: Some(address.parse().unwrap()),
+            command_prefix: ["sh", "-c", script, "sh"].map(str::to_owned).into(),
+            ..Config::default()
+        };
+        assert!(matches!(find_backends(&config("fd00::7")), Err(Error::NoIpv6)));
+        assert!(matches!(find_backends(&config("192.0.2.7")), Err(error) if !matches!(error, Error::NoIpv6)));
+    }
+}

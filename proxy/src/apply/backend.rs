@@ -52,6 +52,28 @@ fn program_name(family: Family, suffix: &str) -> String {
     format!("{stem}{suffix}")
 }
 
+/// A hash over all chains of ours, their rules, and all rules that name one: equal as long as none of them changes.
+#[derive(Debug, Default)]
+pub struct Fingerprint(DefaultHasher);
+
+impl Fingerprint {
+    /// Adds a line of `iptables-save`.
+    pub fn add(&mut self, line: &[u8]) {
+        let table = line.starts_with(b"*");
+        if table || line.windows(KUBE_PREFIX.len()).any(|part| part == KUBE_PREFIX) {
+            // Headers of chains are printed with counters behind the policy.
+            let end = if line.starts_with(b":") { line.iter().position(|b| *b == b'[') } else { None };
+            self.0.write(&line[..end.unwrap_or(line.len())]);
+        }
+    }
+
+    /// The hash.
+    #[must_use]
+    pub fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+}
+
 impl Backend {
     /// Finds the programs of a family and lists the nat table with them.
     ///
@@ -191,21 +213,22 @@ impl Backend {
         self.runner.run(&format!("{}-save", self.base), args, "")
     }
 
-    /// A hash over all chains of ours, their rules, and all rules that name one: equal as long as none of them changes.
+    /// What [`save`](Self::save) prints, line by line: it is never in memory as a whole.
+    ///
+    /// # Errors
+    /// When the program fails.
+    pub fn for_each_saved_line(&self, each: impl FnMut(&[u8])) -> Result<(), Error> {
+        self.runner.for_each_line(&format!("{}-save", self.base), &[], each)
+    }
+
+    /// The fingerprint of the kernel's rules.
     ///
     /// # Errors
     /// When the program fails.
     pub fn fingerprint(&self) -> Result<u64, Error> {
-        let mut hasher = DefaultHasher::new();
-        self.runner.for_each_line(&format!("{}-save", self.base), &[], |line| {
-            let table = line.starts_with(b"*");
-            if table || line.windows(KUBE_PREFIX.len()).any(|part| part == KUBE_PREFIX) {
-                // Headers of chains are printed with counters behind the policy.
-                let end = if line.starts_with(b":") { line.iter().position(|b| *b == b'[') } else { None };
-                hasher.write(&line[..end.unwrap_or(line.len())]);
-            }
-        })?;
-        Ok(hasher.finish())
+        let mut fingerprint = Fingerprint::default();
+        self.for_each_saved_line(|line| fingerprint.add(line))?;
+        Ok(fingerprint.finish())
     }
 
     /// Parses the output of [`save`](Self::save); the error names the program.

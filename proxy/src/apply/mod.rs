@@ -11,7 +11,7 @@ use std::{io, path::PathBuf};
 use crate::plan::Outcome;
 
 pub(crate) use backend::MIN_VERSION;
-pub use backend::{Backend, Variant};
+pub use backend::{Backend, Fingerprint, Variant};
 pub use command::Runner;
 
 /// Why iptables could not do what was asked.

@@ -70,14 +70,26 @@ impl NodeFacts {
 /// What changed since the last [`Model::take_changes`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// Services that changed, or whose endpoints did.
-    pub services: BTreeSet<ServiceId>,
+    /// By address family: Services that changed, or whose endpoints did.
+    pub services: [BTreeSet<ServiceId>; 2],
     /// By address family: Services whose UDP conntrack entries may be stale.
     pub udp: [BTreeSet<ServiceId>; 2],
     /// UDP frontends that a Service lost; another Service may have them now.
     pub removed_udp: BTreeSet<(Family, UdpFrontend)>,
     /// A health check node port or the endpoints behind one may have changed.
     pub health_checks: bool,
+}
+
+impl Changes {
+    /// The Services whose rules of a family may have changed.
+    #[must_use]
+    pub const fn of(&self, family: Family) -> &BTreeSet<ServiceId> {
+        &self.services[family as usize]
+    }
+
+    fn note(&mut self, id: &ServiceId, family: Family) {
+        self.services[family as usize].insert(id.clone());
+    }
 }
 
 /// All Services and slices, and the changes since the last [`take_changes`](Self::take_changes).
@@ -111,6 +123,7 @@ impl Model {
                 if self.services.get(&id).is_some_and(|known| **known == service) {
                     return false;
                 }
+                self.note_service(&id, Some(&service));
                 self.retire_udp(&id, Some(&service));
                 match service.health_check_node_port {
                     0 => self.health_checked.remove(&id),
@@ -121,8 +134,7 @@ impl Model {
                 }
                 self.changes.health_checks |= service.health_check_node_port != 0
                     || self.services.get(&id).is_some_and(|s| s.health_check_node_port != 0);
-                self.services.insert(id.clone(), Arc::new(service));
-                self.changes.services.insert(id);
+                self.services.insert(id, Arc::new(service));
                 true
             }
         }
@@ -137,11 +149,22 @@ impl Model {
         if !self.services.contains_key(id) {
             return false;
         }
+        self.note_service(id, None);
         self.retire_udp(id, None);
         self.changes.health_checks |= self.health_checked.remove(id);
         self.services.remove(id);
-        self.changes.services.insert(id.clone());
         true
+    }
+
+    /// Records that a Service changes, for the families in which it has rules, or had.
+    fn note_service(&mut self, id: &ServiceId, next: Option<&Service>) {
+        let known = self.services.get(id).cloned();
+        for family in Family::BOTH {
+            let has = |service: Option<&Service>| service.is_some_and(|service| service.cluster_ip(family).is_some());
+            if has(known.as_deref()) || has(next) {
+                self.changes.note(id, family);
+            }
+        }
     }
 
     /// Records the UDP frontends that a Service loses, and requests a search for stale entries of those it gets.
@@ -210,7 +233,7 @@ impl Model {
             self.changes.udp[family as usize].insert(service.clone());
         }
         self.changes.health_checks |= self.health_checked.contains(service);
-        self.changes.services.insert(service.clone());
+        self.changes.note(service, family);
     }
 
     /// Removes a slice; returns whether it existed.
@@ -269,7 +292,7 @@ impl Model {
     /// The changes since the last call; recounts the endpoints of the changed Services.
     pub fn take_changes(&mut self) -> Changes {
         let changes = std::mem::take(&mut self.changes);
-        for id in &changes.services {
+        for id in changes.services[0].union(&changes.services[1]) {
             let after = self.count(id);
             let before = match after {
                 [0, 0] => self.counts.remove(id),
@@ -285,7 +308,7 @@ impl Model {
     /// Whether there are changes that were not drained.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        !self.changes.services.is_empty()
+        self.changes.services.iter().any(|of| !of.is_empty())
     }
 
     /// Services with a health check port, in order of name.

@@ -155,7 +155,42 @@ fn endpoints_of_several_slices_are_one_sorted_list() {
     assert!(!model.delete_slice(&slice("s1", "IPv4", json!([]))));
     assert!(model.retain_slices(&BTreeSet::new()) && model.retain_services(&BTreeSet::new()));
     assert_eq!(model.services().count(), 0);
-    assert_eq!(model.take_changes().services.len(), 1);
+    assert_eq!(model.take_changes().services.map(|of| of.len()), [1, 0]);
+}
+
+/// A family that a change does not concern is not told of it.
+#[test]
+fn changes_are_of_the_families_that_they_concern() {
+    let service = |ips: &[&str], policy: &str| -> objects::Service {
+        let object = json!({"metadata": {"name": "svc", "namespace": "ns"}, "spec": {
+            "clusterIP": ips[0], "clusterIPs": ips, "internalTrafficPolicy": policy, "ports": [{"port": 80}]}});
+        serde_json::from_value(object).unwrap()
+    };
+    let mut model = Model::default();
+    let changed = |model: &mut Model| {
+        let changes = model.take_changes();
+        Family::BOTH.map(|family| !changes.of(family).is_empty())
+    };
+    for (ips, policy, concerned) in [
+        (&["172.30.0.1"][..], "Cluster", [true, false]),
+        (&["172.30.0.1"], "Local", [true, false]),
+        (&["172.30.0.1", "fd00:172::1"], "Local", [true, true]),
+        (&["172.30.0.1", "fd00:172::1"], "Local", [false, false]),
+        (&["172.30.0.1"], "Local", [true, true]),
+        (&["fd00:172::1"], "Local", [true, true]),
+        (&["fd00:172::1"], "Cluster", [false, true]),
+    ] {
+        model.put_service(&service(ips, policy));
+        assert_eq!(changed(&mut model), concerned, "{ips:?} {policy}");
+    }
+    model.put_slice(&slice("s1", "IPv4", json!([{"addresses": ["10.2.2.2"]}])), "n1");
+    assert_eq!(changed(&mut model), [true, false]);
+    model.put_slice(&slice("s2", "IPv6", json!([{"addresses": ["fd00::2"]}])), "n1");
+    assert_eq!(changed(&mut model), [false, true]);
+    model.delete_slice(&slice("s2", "IPv6", json!([])));
+    assert_eq!(changed(&mut model), [false, true]);
+    model.delete_service(&service(&["fd00:172::1"], "Cluster"));
+    assert_eq!(changed(&mut model), [false, true]);
 }
 
 fn udp_service(ip: &str, node_port: u16) -> objects::Service {
@@ -266,7 +301,7 @@ fn a_slice_is_of_the_service_that_its_label_names_now() {
         assert!(model.put_slice(&slice(label), "n1"));
         assert!(!model.put_slice(&slice(label), "n1"), "again");
         assert_eq!((endpoints(&model, "ns/blue"), endpoints(&model, "ns/green")), (blue, green), "{label:?}");
-        assert_eq!(model.take_changes().services.len(), changed, "{label:?}");
+        assert_eq!(model.take_changes().services.map(|of| of.len()), [changed, 0], "{label:?}");
     }
     // Deleted under another label than it was known by.
     assert!(model.delete_slice(&slice(Some("green"))));

@@ -3,6 +3,8 @@
 
 mod base_chains;
 mod batch;
+mod committed;
+mod kernel_reader;
 mod quarantine;
 mod render;
 mod restore;
@@ -12,8 +14,9 @@ mod ruleset_state;
 mod tests;
 
 pub use batch::{BatchLimit, Outcome, TableBatch};
+pub use kernel_reader::{Committed, PrintedHash, ReadKernel, read_kernel};
 pub use render::{Objects, rules_from_objects};
-pub use resync::{KernelComparison, KernelState, VerifiedChains, compare_with_kernel};
+pub use resync::{KernelComparison, KernelState, VerifiedChains};
 pub use ruleset_state::RulesetState;
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::{
 use super::{BatchLimit, RulesetState, TableBatch};
 use crate::{
     config::Config,
-    model::{Family, Model, NodeFacts, objects},
-    rules::Settings,
+    model::{Family, Model, NodeFacts, Port, Service, objects},
+    rules::{ChainId, ChainKind, Settings},
 };
 
 /// Above this number of endpoints the comments of endpoint rules are left out: kube-proxy's
@@ -46,11 +46,23 @@ pub(crate) struct Observed {
     sctp: bool,
     /// Service ports without endpoints, or whose rules the kernel refuses, which have the same rules.
     refused: BTreeSet<String>,
+    /// Service ports whose endpoints have comments.
+    commented: BTreeSet<String>,
+    /// The chains of service ports with endpoints.
+    balancing: BTreeSet<ChainId>,
 }
 
 impl Default for Observed {
     fn default() -> Self {
-        Self { large: false, drop_invalid: true, recent: true, sctp: true, refused: BTreeSet::new() }
+        Self {
+            large: false,
+            drop_invalid: true,
+            recent: true,
+            sctp: true,
+            refused: BTreeSet::new(),
+            commented: BTreeSet::new(),
+            balancing: BTreeSet::new(),
+        }
     }
 }
 
@@ -60,20 +72,36 @@ impl Observed {
         if !kernel.contains("KUBE-FORWARD") {
             return Self::default();
         }
-        let refused = kernel.lines().filter_map(|line| {
-            let (_, comment) = line.split_once("--comment \"")?;
-            comment.split_once(" has no endpoints\"").map(|(port, _)| port.to_owned())
-        });
+        let ports = |before: &str| -> BTreeSet<String> {
+            let comments = kernel.lines().filter_map(|line| line.split_once("--comment \""));
+            comments.filter_map(|(_, comment)| comment.split_once(before)).map(|(port, _)| port.to_owned()).collect()
+        };
+        let chains = kernel.lines().filter_map(|line| ChainId::parse(line.strip_prefix(':')?.split(' ').next()?));
         Self {
             // The comments of endpoints depend on earlier numbers of endpoints.
             large: kernel.contains("KUBE-SEP-") && !kernel.contains(" -> "),
             drop_invalid: kernel.contains("--ctstate INVALID"),
             recent: kernel.contains("-m recent "),
             sctp: kernel.contains("-p sctp "),
-            refused: refused.collect(),
+            refused: ports(" has no endpoints\""),
+            commented: ports(" -> "),
+            balancing: chains.filter(|id| BALANCING.contains(&id.kind())).collect(),
         }
     }
+
+    /// Whether a Service was written as in a large cluster; `None` if it has no rules that tell.
+    fn lacks_comments(&self, service: &Service) -> Option<bool> {
+        if service.ports.iter().any(|port| self.commented.contains(&*port.full_name)) {
+            return Some(false);
+        }
+        let chain = |port: &Port, kind| ChainId::of_port(kind, &port.full_name, port.protocol);
+        let chains = || service.ports.iter().flat_map(|port| BALANCING.map(|kind| chain(port, kind)));
+        chains().any(|id| self.balancing.contains(&id)).then_some(true)
+    }
 }
+
+/// Chains whose rules lead to endpoints, and have their comments.
+const BALANCING: [ChainKind; 2] = [ChainKind::Service, ChainKind::ServiceLocal];
 
 /// The same, as a proxy with what was observed of it writes them.
 pub(crate) fn rules_of_objects(objects: &Objects, config: &Config, family: Family, observed: &Observed) -> String {
@@ -109,6 +137,10 @@ pub(crate) fn rules_of_objects(objects: &Objects, config: &Config, family: Famil
     for port in &observed.refused {
         ruleset.quarantine_port(&model, port);
     }
+    let large = ruleset.settings().large;
+    for (id, _) in model.services().filter(|(_, service)| observed.lacks_comments(service) == Some(!large)) {
+        ruleset.keep_other_comments(id);
+    }
     let mut out = String::new();
     for_each_batch(&model, ruleset, BatchLimit::None, |batch| out.push_str(&batch.text));
     out
@@ -127,7 +159,7 @@ pub(crate) fn for_each_batch(
     limit: BatchLimit,
     mut then: impl FnMut(&TableBatch),
 ) {
-    model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
+    ruleset.mark_all_dirty(model);
     while let Some(batch) = ruleset.next_batch(model, limit) {
         then(&batch);
         ruleset.commit(&batch);

@@ -1,15 +1,15 @@
 //! Desired and last committed chains of one address family.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
 };
 
 use super::{
-    Bodies, ChainHash, Outcome, SyncPass, TableBatch, TreeChainId,
+    Bodies, ChainHash, Committed, Outcome, SyncPass, TableBatch, TreeChainId,
     base_chains::BaseChains,
-    batch::TableChanges,
     quarantine::{Quarantine, Treatment},
     resync::{KernelState, VerifiedChains},
 };
@@ -18,40 +18,24 @@ use crate::{
     iptables_save::SavedRuleset,
     model::{Model, Protocol, ServiceId},
     rules::{
-        ChainId, DispatchChain, LineKey, MAX_FLAT_LINES, ServicePortRules, Settings, StaticChain, Table,
-        build_dispatch_tree, constant_rules, service_port_rules, writes_kubelet_firewall,
+        ChainId, DispatchChain, DispatchRules, MAX_FLAT_LINES, ServicePortRules, Settings, StaticChain, Table,
+        constant_rules, service_port_rules, writes_kubelet_firewall,
     },
 };
+
+/// Whether a chain has been written with these rules.
+fn is_written(known: Option<Committed>, rules: &str) -> bool {
+    known.is_some_and(|known| known.written == ChainHash::of(rules))
+}
 
 /// Orders service ports by cluster IP, port and protocol; the full name makes it unique.
 pub(super) type ServicePortKey = (IpAddr, u16, Protocol, Arc<str>);
 
-/// What is remembered of one rendered service port.
+/// What is remembered of one rendered service port, beside its rules in the dispatch chains.
 #[derive(Debug)]
 struct ServicePortState {
-    /// Its rules in the dispatch chains, only those that exist: most service ports have one.
-    dispatch: Box<[DispatchLines]>,
     chains: Box<[ChainId]>,
     no_local: [bool; 2],
-}
-
-/// The rules of one service port in one dispatch chain.
-#[derive(Debug)]
-struct DispatchLines {
-    chain: DispatchChain,
-    text: Box<str>,
-    /// The key of each rule, by which it is sorted into the tree of the chain.
-    keys: Box<[Option<LineKey>]>,
-}
-
-impl ServicePortState {
-    fn lines_of(&self, dispatch: DispatchChain) -> Option<&DispatchLines> {
-        self.dispatch.iter().find(|lines| lines.chain == dispatch)
-    }
-
-    fn lines(&self, dispatch: DispatchChain) -> &str {
-        self.lines_of(dispatch).map_or("", |lines| &lines.text)
-    }
 }
 
 /// Desired and last committed chains of one address family.
@@ -59,24 +43,27 @@ impl ServicePortState {
 pub struct RulesetState {
     settings: Settings,
     service_ports: BTreeMap<ServicePortKey, ServicePortState>,
+    /// Their rules in the dispatch chains.
+    dispatch: [DispatchRules<ServicePortKey>; DispatchChain::COUNT],
     by_service: HashMap<ServiceId, Box<[ServicePortKey]>>,
     /// Services to render again.
     pub(super) dirty: BTreeSet<ServiceId>,
+    /// Services whose rules have the comments of endpoints although the cluster is a large one, or lack them although it
+    /// is none: they were written before, and comments alone are no reason to write everything at once.
+    other_comments: HashSet<ServiceId>,
     /// The write in progress.
     pub(super) pass: Option<SyncPass>,
     /// Chains of service ports in the kernel; `None` where the content is unknown.
-    pub(super) committed: HashMap<ChainId, Option<ChainHash>>,
+    pub(super) committed: HashMap<ChainId, Option<Committed>>,
     /// Chains in the kernel that no service port has any more.
     pub(super) stale_chains: BTreeSet<ChainId>,
     /// Stale chains whose names this version would not make.
     pub(super) unknown_chains: BTreeSet<String>,
-    pub(super) static_chains: BTreeMap<StaticChain, ChainHash>,
+    pub(super) static_chains: BTreeMap<StaticChain, Committed>,
     /// Chains of dispatch trees in the kernel; `None` where the content is unknown.
-    pub(super) tree_chains: BTreeMap<TreeChainId, Option<ChainHash>>,
+    pub(super) tree_chains: BTreeMap<TreeChainId, Option<Committed>>,
     /// Those of them that no tree has any more.
     pub(super) stale_tree_chains: BTreeSet<TreeChainId>,
-    /// The desired chains of each tree.
-    wanted_tree_chains: [BTreeSet<String>; DispatchChain::COUNT],
     dirty_chains: [bool; DispatchChain::COUNT],
     /// KUBE-FIREWALL does not exist, and the jumps to it need it.
     pub(super) kubelet_firewall_missing: bool,
@@ -90,7 +77,7 @@ pub struct RulesetState {
     /// Service ports whose rules the kernel refused.
     pub(super) quarantine: Quarantine,
     /// Rules committed, of filter and nat.
-    rules: [u64; 2],
+    pub(super) rules: [u64; 2],
     /// Service ports of traffic policy Local (internal, external) without an endpoint on this node.
     without_local: [usize; 2],
 }
@@ -102,8 +89,10 @@ impl RulesetState {
         Self {
             settings,
             service_ports: BTreeMap::new(),
+            dispatch: DispatchChain::ALL.map(DispatchRules::new),
             by_service: HashMap::new(),
             dirty: BTreeSet::new(),
+            other_comments: HashSet::new(),
             pass: None,
             committed: HashMap::new(),
             stale_chains: BTreeSet::new(),
@@ -111,7 +100,6 @@ impl RulesetState {
             static_chains: BTreeMap::new(),
             tree_chains: BTreeMap::new(),
             stale_tree_chains: BTreeSet::new(),
-            wanted_tree_chains: Default::default(),
             dirty_chains: [true; DispatchChain::COUNT],
             kubelet_firewall_missing: false,
             base_chains: [BaseChains::complete(), BaseChains::complete()],
@@ -123,11 +111,12 @@ impl RulesetState {
         }
     }
 
-    /// An empty state with the same settings and quarantine: it renders the complete desired rules.
+    /// An empty state with the same settings, comments and quarantine: it renders the complete desired rules.
     #[must_use]
     pub fn empty_copy(&self) -> Self {
         let (quarantine, undeletable) = (self.quarantine.clone(), self.undeletable.clone());
-        Self { quarantine, undeletable, ..Self::new(self.settings.clone()) }
+        let other_comments = self.other_comments.clone();
+        Self { quarantine, undeletable, other_comments, ..Self::new(self.settings.clone()) }
     }
 
     /// Starts over from the kernel's chains, known by name only: each one of ours will be written or deleted. The
@@ -147,8 +136,7 @@ impl RulesetState {
         self.unknown_chains = kernel.unknown_chains;
         self.kubelet_firewall_missing = kernel.kubelet_firewall_missing;
         self.base_chains = kernel.base_chains.unwrap_or([BaseChains::Unknown, BaseChains::Unknown]);
-        let VerifiedChains { chains, static_chains, tree_chains } = verified;
-        self.record(&TableChanges { chains, static_chains, tree_chains, ..TableChanges::default() });
+        self.adopt(verified);
     }
 
     /// Takes back a batch that failed, and those behind it that were handed out and not tried, and ends the pass they
@@ -158,12 +146,16 @@ impl RulesetState {
         if outcome == Outcome::Unknown {
             self.base_chains[failed.table as usize] = BaseChains::Unknown;
         }
+        let mut batches: Vec<TableBatch> = std::iter::once(failed).chain(untried).collect();
         if let Some(pass) = self.pass.take() {
             let (queue, rest) = pass.into_remaining();
             self.dirty.extend(queue);
-            self.dirty.extend(rest.into_iter().flat_map(|batch| batch.changes.services));
+            batches.extend(rest);
         }
-        self.dirty.extend(std::iter::once(failed).chain(untried).flat_map(|batch| batch.changes.services));
+        if batches.iter().any(|batch| !batch.changes.tree_chains.is_empty()) {
+            self.dispatch.iter_mut().for_each(DispatchRules::forget);
+        }
+        self.dirty.extend(batches.into_iter().flat_map(|batch| batch.changes.services));
         self.dirty_chains = [true; DispatchChain::COUNT];
     }
 
@@ -237,13 +229,21 @@ impl RulesetState {
         &self.settings
     }
 
-    /// Replaces the settings; true when all Services must be rendered again.
+    /// Replaces the settings; true when all Services must be rendered again. Those that are written keep or lack the
+    /// comments of their endpoints until they change, or [until those are wanted](Self::renew_comments).
     pub fn set(&mut self, settings: Settings) -> bool {
         if settings == self.settings {
             return false;
         }
-        let static_only =
-            Settings { node_ports: self.settings.node_ports.clone(), ..settings.clone() } == self.settings;
+        let node_ports = self.settings.node_ports.clone();
+        let static_only = Settings { node_ports, large: self.settings.large, ..settings.clone() } == self.settings;
+        if !static_only {
+            self.other_comments.clear();
+        } else if settings.large != self.settings.large {
+            let others = std::mem::take(&mut self.other_comments);
+            let written = self.by_service.keys().filter(|id| !others.contains(*id) && !self.dirty.contains(*id));
+            self.other_comments = written.cloned().collect();
+        }
         self.settings = settings;
         self.dirty_chains = [true; DispatchChain::COUNT];
         !static_only
@@ -251,7 +251,26 @@ impl RulesetState {
 
     /// Marks a Service for rendering: it or its endpoints were added, changed or deleted.
     pub fn mark_dirty(&mut self, id: &ServiceId) {
+        self.other_comments.remove(id);
         self.dirty.insert(id.clone());
+    }
+
+    /// Marks all Services for rendering, none of which need have changed.
+    pub fn mark_all_dirty(&mut self, model: &Model) {
+        self.dirty.extend(model.services().map(|(id, _)| id.clone()));
+    }
+
+    /// A Service has the comments of endpoints that others lack, or lacks those that they have.
+    pub(super) fn keep_other_comments(&mut self, id: &ServiceId) {
+        self.other_comments.insert(id.clone());
+    }
+
+    /// Marks the Services whose comments are not those of the cluster's size; whether there are any.
+    pub fn renew_comments(&mut self) -> bool {
+        let others = std::mem::take(&mut self.other_comments);
+        let any = !others.is_empty();
+        self.dirty.extend(others);
+        any
     }
 
     /// Renders one Service from the model, or drops it when the model has none. Returns the chains whose rules differ
@@ -265,13 +284,17 @@ impl RulesetState {
             && let Some(ip) = service.cluster_ip(self.settings.family)
         {
             self.quarantine.release_changed(id, service);
+            let mut settings = Cow::Borrowed(&self.settings);
+            if self.other_comments.contains(id) {
+                settings.to_mut().large ^= true;
+            }
             for port in &service.ports {
                 let endpoints = match self.quarantine.treatment(id, &port.full_name) {
                     Some(Treatment::Omit) => continue,
                     Some(Treatment::Refuse) => Vec::new(),
                     None => model.endpoints(id, port, self.settings.family),
                 };
-                if let Some(rules) = service_port_rules(&self.settings, service, port, &endpoints) {
+                if let Some(rules) = service_port_rules(&settings, service, port, &endpoints) {
                     rendered.push(((ip, port.port, port.protocol, port.full_name.clone()), rules));
                 }
             }
@@ -292,10 +315,7 @@ impl RulesetState {
         let mut keys = Vec::with_capacity(rendered.len());
         let mut changed = Vec::new();
         for (key, rules) in rendered {
-            for dispatch in DispatchChain::ALL {
-                let before = old.get(&key).map_or("", |state| state.lines(dispatch));
-                self.dirty_chains[dispatch as usize] |= *before != *rules.dispatch[dispatch as usize];
-            }
+            self.dispatch_rules(&key, &rules.dispatch);
             let mut chains = Vec::with_capacity(rules.chains.len());
             for (chain, body) in rules.chains {
                 wanted.insert(chain);
@@ -304,18 +324,11 @@ impl RulesetState {
                     self.undeletable.remove(&(Table::Nat, chain.to_string()));
                 }
                 chains.push(chain);
-                if self.committed.get(&chain) != Some(&Some(ChainHash::of(&body))) {
+                if !is_written(self.committed.get(&chain).copied().flatten(), &body) {
                     changed.push((chain, body));
                 }
             }
-            let lines = DispatchChain::ALL.into_iter().zip(rules.dispatch).filter(|(_, lines)| !lines.is_empty());
             let state = ServicePortState {
-                dispatch: lines
-                    .map(|(dispatch, text)| {
-                        let keys = text.lines().map(|line| LineKey::of(dispatch, line)).collect();
-                        DispatchLines { chain: dispatch, text: text.into_boxed_str(), keys }
-                    })
-                    .collect(),
                 chains: chains.into(),
                 no_local: [rules.no_local_internal, rules.no_local_external],
             };
@@ -323,10 +336,8 @@ impl RulesetState {
             self.service_ports.insert(key.clone(), state);
             keys.push(key);
         }
-        for (key, state) in &old {
-            if !keys.contains(key) {
-                state.dispatch.iter().for_each(|lines| self.dirty_chains[lines.chain as usize] = true);
-            }
+        for key in old.keys().filter(|key| !keys.contains(*key)) {
+            self.dispatch_rules(key, &Default::default());
         }
         if !keys.is_empty() {
             self.by_service.insert(id.clone(), keys.into());
@@ -365,85 +376,38 @@ impl RulesetState {
     /// A static chain with its dispatch rules and its constant rules, if it differs from the committed one.
     pub(super) fn changed(&self, chain: StaticChain, lines: String) -> Option<(StaticChain, String)> {
         let body = lines + &constant_rules(&self.settings, chain);
-        (self.static_chains.get(&chain) != Some(&ChainHash::of(&body))).then_some((chain, body))
+        (!is_written(self.static_chains.get(&chain).copied(), &body)).then_some((chain, body))
+    }
+
+    /// Replaces the rules of a service port in the dispatch chains.
+    fn dispatch_rules(&mut self, key: &ServicePortKey, rules: &[String; DispatchChain::COUNT]) {
+        for ((dispatch, dirty), text) in self.dispatch.iter_mut().zip(&mut self.dirty_chains).zip(rules) {
+            *dirty |= dispatch.put(key, text);
+        }
     }
 
     /// The rules of one dispatch chain, as a tree where there are many: its root, and the changed chains below it.
     fn tree(&mut self, dispatch: DispatchChain) -> (String, Bodies<TreeChainId>) {
-        let service_ports = || self.service_ports.values().filter_map(|state| state.lines_of(dispatch));
-        let is_tree = self.settings.layout.is_tree(service_ports().map(|lines| lines.keys.len()).sum(), MAX_FLAT_LINES);
-        let keyed = service_ports().flat_map(|lines| lines.keys.iter().copied().zip(lines.text.lines()));
-        let built = build_dispatch_tree(dispatch, keyed, is_tree);
+        let rules = &mut self.dispatch[dispatch as usize];
+        let is_tree = self.settings.layout.is_tree(rules.len(), MAX_FLAT_LINES);
+        let tree = rules.render(is_tree);
         let table = dispatch.static_chain().table();
-        let wanted = built.subchains.iter().map(|(name, _)| name.clone()).collect();
-        for name in std::mem::replace(&mut self.wanted_tree_chains[dispatch as usize], wanted) {
+        for name in tree.gone {
             let id = (table, name);
             if self.tree_chains.contains_key(&id) {
                 self.stale_tree_chains.insert(id);
             }
         }
         let mut subchains = Vec::new();
-        for (name, body) in built.subchains {
+        for (name, body) in tree.subchains {
             let id = (table, name);
             self.stale_tree_chains.remove(&id);
             self.undeletable.remove(&id);
-            if self.tree_chains.get(&id) != Some(&Some(ChainHash::of(&body))) {
+            if !is_written(self.tree_chains.get(&id).copied().flatten(), &body) {
                 subchains.push((id, body));
             }
         }
-        (built.root, subchains)
-    }
-
-    fn count_rules(&mut self, table: Table, new: Option<ChainHash>, old: Option<ChainHash>) {
-        let rules = |hash: Option<ChainHash>| hash.map_or(0, ChainHash::rules);
-        let sum = &mut self.rules[table as usize];
-        *sum = (*sum + rules(new)).saturating_sub(rules(old));
-    }
-
-    /// Records that a batch was applied.
-    pub fn commit(&mut self, batch: &TableBatch) {
-        self.base_chains[batch.table as usize].committed(&batch.changes.jumps, &batch.changes.single_jumps);
-        self.record(&batch.changes);
-    }
-
-    fn record(&mut self, batch: &TableChanges) {
-        // They are empty now: one that is wanted again is written again.
-        for chain in &batch.flushed {
-            let old = self.committed.insert(*chain, None).flatten();
-            self.count_rules(Table::Nat, None, old);
-        }
-        for id in &batch.flushed_tree_chains {
-            let old = self.tree_chains.insert(id.clone(), None).flatten();
-            self.count_rules(id.0, None, old);
-        }
-        for (chain, hash) in &batch.chains {
-            let old = self.committed.insert(*chain, Some(*hash)).flatten();
-            self.count_rules(Table::Nat, Some(*hash), old);
-        }
-        for (chain, hash) in &batch.static_chains {
-            let old = self.static_chains.insert(*chain, *hash);
-            self.count_rules(chain.table(), Some(*hash), old);
-        }
-        for (id, hash) in &batch.tree_chains {
-            let old = self.tree_chains.insert(id.clone(), Some(*hash)).flatten();
-            self.count_rules(id.0, Some(*hash), old);
-        }
-        for id in &batch.deleted_tree_chains {
-            let old = self.tree_chains.remove(id).flatten();
-            self.count_rules(id.0, None, old);
-            self.stale_tree_chains.remove(id);
-        }
-        for chain in &batch.deleted {
-            let old = self.committed.remove(chain).flatten();
-            self.count_rules(Table::Nat, None, old);
-            self.stale_chains.remove(chain);
-        }
-        for name in &batch.deleted_unknown {
-            self.unknown_chains.remove(name);
-        }
-        if batch.creates_kubelet_firewall {
-            self.kubelet_firewall_missing = false;
-        }
+        (tree.root, subchains)
     }
 
     /// The service port that a line of restore input belongs to: by a chain of the service port that the line names,

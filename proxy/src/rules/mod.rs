@@ -9,7 +9,7 @@ mod static_chains;
 #[cfg(test)]
 mod tests;
 
-pub use dispatch::{DispatchTree, LineKey, MAX_FLAT_LINES, build_dispatch_tree, is_tree_chain};
+pub use dispatch::{DispatchRules, DispatchTree, LineKey, MAX_FLAT_LINES, is_tree_chain};
 pub use names::{ChainId, ChainKind, MAX_TREE_LEVELS, is_service_chain};
 pub use service_port::{ServicePortRules, probability, service_port_rules};
 pub use settings::{Layout, LocalTraffic, NodePortDestinations, Settings};

@@ -102,7 +102,8 @@ pub struct Settings {
     /// Whether long chains become trees.
     pub layout: Layout,
     /// A large cluster: comments in endpoint rules are left out. kube-proxy does so above 1,000 endpoints
-    /// (`largeClusterEndpointsThreshold`); here they come back at 900.
+    /// (`largeClusterEndpointsThreshold`); here they come back at 900. Rules that are written already follow with the
+    /// next change of their Service, or within the hour.
     pub large: bool,
 }
 

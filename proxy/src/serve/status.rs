@@ -169,12 +169,19 @@ impl Status {
         self.lock().families.insert(family, status);
     }
 
-    /// Records that a change is pending.
-    pub(crate) fn queued(&self) {
+    /// Records that a change is pending in the families that it `concerns`.
+    pub(crate) fn queued(&self, concerns: impl Fn(Family) -> bool) {
         let now = jiff::Timestamp::now();
-        for family in self.lock().families.values_mut() {
+        let mut state = self.lock();
+        let mut any = false;
+        for (_, family) in state.families.iter_mut().filter(|(family, _)| concerns(**family)) {
             family.pending_since.get_or_insert_with(Instant::now);
             family.last_queued = Some(now);
+            any = true;
+        }
+        if !any {
+            // Nobody will write it, as of Services of a family that this node does not have.
+            (state.service_changes_pending, state.endpoint_changes_pending) = (0, 0);
         }
     }
 

@@ -10,13 +10,19 @@ fn healthz_fails_while_a_change_is_pending_for_too_long() {
     let status = Status::new(Duration::from_secs(30));
     status.start(Family::V4);
     status.start(Family::V6);
+    // A base for alerts on what was queued and is not synced.
+    assert!(status.lock().families.values().all(|family| family.last_queued.is_some()));
     let now = jiff::Timestamp::now();
     let (ok, body) = status.health(true, now);
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert!(!ok && body["healthy"] == true && body["nodeEligible"] == false, "our node is not known yet: {body}");
     status.lock().eligible = true;
     assert!(status.health(true, now).0 && status.health(false, now).0);
-    status.queued();
+    // A change that does not concern a family does not make it wait.
+    status.queued(|family| family == Family::V6);
+    let pending = |family| status.lock().families[&family].pending_since.is_some();
+    assert_eq!(Family::BOTH.map(pending), [false, true]);
+    status.queued(|_| true);
     assert!(status.health(true, now).0);
     let long_ago = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
     status.lock().families.get_mut(&Family::V6).unwrap().pending_since = Some(long_ago);

@@ -180,12 +180,21 @@ struct Cluster {
     letters: u64,
 }
 
-/// What changed in the cluster, for one family.
+/// What changed in the cluster.
 #[derive(Debug, Clone)]
 struct Letter {
     changes: Arc<Changes>,
     /// When endpoints changed.
     triggers: Vec<Trigger>,
+    /// Something changed that all rules may depend on.
+    everything: bool,
+}
+
+impl Letter {
+    /// Whether rules of a family may have to be written.
+    fn concerns(&self, family: Family) -> bool {
+        self.everything || !self.changes.of(family).is_empty()
+    }
 }
 
 /// The task that owns the model: applies the watches' changes to it, and tells both families.
@@ -237,36 +246,37 @@ impl Watcher {
     /// Applies changes to the model, and tells the families if rules may have to be written.
     fn apply(&self, queued: Vec<Change>, initial_sync: &mut InitialSync) {
         self.cluster.send_modify(|cluster| {
-            let mut changed = false;
+            let (mut changed, mut everything) = (false, false);
             for change in queued {
-                changed |= self.apply_one(change, cluster, initial_sync);
+                let (one, all) = self.apply_one(change, cluster, initial_sync);
+                (changed, everything) = (changed | one, everything | all);
             }
             if !cluster.complete && initial_sync.complete() {
                 tracing::debug!("initial lists are complete");
-                (cluster.complete, changed) = (true, true);
+                (cluster.complete, everything) = (true, true);
             }
-            if !changed {
+            if !(changed || everything) {
                 return;
             }
-            if cluster.complete {
-                self.status.queued();
-            }
             let changes = Arc::new(Arc::make_mut(&mut cluster.model).take_changes());
-            let triggers = initial_sync.take_triggers();
+            let letter = Letter { changes, triggers: initial_sync.take_triggers(), everything };
+            if cluster.complete {
+                self.status.queued(|family| letter.concerns(family));
+            }
             cluster.letters += 1;
             for family in &self.families {
                 // A family that has ended ends the proxy.
-                let letter = Letter { changes: changes.clone(), triggers: triggers.clone() };
-                let _ = family.send(family::Message::Letter(letter));
+                let _ = family.send(family::Message::Letter(letter.clone()));
             }
         });
     }
 
-    /// Applies one change; returns whether rules may have to be written.
-    fn apply_one(&self, change: Change, cluster: &mut Cluster, initial_sync: &mut InitialSync) -> bool {
+    /// Applies one change; returns whether Services or endpoints changed, and whether something did that all rules may
+    /// depend on.
+    fn apply_one(&self, change: Change, cluster: &mut Cluster, initial_sync: &mut InitialSync) -> (bool, bool) {
         let model = Arc::make_mut(&mut cluster.model);
         let Applied { services, slices, ranges, node } = initial_sync.apply(change, model, &self.config.node_name);
-        let changed = services || slices || ranges;
+        let changed = services || slices;
         {
             let mut state = self.status.lock();
             state.service_changes += u64::from(services);
@@ -274,13 +284,13 @@ impl Watcher {
             state.endpoint_changes += u64::from(slices);
             state.endpoint_changes_pending += u64::from(slices);
         }
-        let Some(node) = node else { return changed };
+        let Some(node) = node else { return (changed, ranges) };
         self.status.lock().eligible = node.as_ref().is_some_and(|n| n.eligible);
-        let Some(node) = node else { return changed };
+        let Some(node) = node else { return (changed, ranges) };
         let of_rules = |n: &NodeFacts| (n.zone.clone(), n.addresses.clone(), n.pod_cidrs.clone());
         let moved = of_rules(&node) != of_rules(&cluster.node);
         cluster.node = Arc::new(node);
-        changed || moved
+        (changed, ranges || moved)
     }
 }
 

@@ -246,3 +246,35 @@ impl InitialSync {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The time of a change counts until its slice is deleted.
+    #[test]
+    fn a_deleted_slice_takes_the_times_of_its_service_with_it() {
+        let slice = |endpoints: &[&str]| -> Box<Event<EndpointSlice>> {
+            let endpoints: Vec<_> = endpoints.iter().map(|ip| json!({"addresses": [ip]})).collect();
+            let object = json!({"metadata": {"name": "s", "namespace": "ns",
+                    "labels": {"kubernetes.io/service-name": "web"}, "annotations": {TRIGGER_TIME: "2026-01-01T00:00:00Z"}},
+                "addressType": "IPv4", "ports": [{"name": "", "port": 80}], "endpoints": endpoints});
+            Box::new(Event::Apply(serde_json::from_value(object).unwrap()))
+        };
+        let (mut sync, mut model) = (InitialSync::default(), Model::default());
+        let mut triggers = |event: Box<Event<EndpointSlice>>| -> Vec<String> {
+            let _ = sync.apply(Change::Slice(event), &mut model, "n1");
+            let told = sync.take_triggers().into_iter().map(|trigger| match trigger {
+                Trigger::At(family, service, _) => format!("{} {service}", family.name()),
+                Trigger::Forget(service) => format!("forget {service}"),
+            });
+            told.collect()
+        };
+        assert_eq!(triggers(slice(&["10.2.2.2"])), ["IPv4 ns/web"]);
+        assert_eq!(triggers(slice(&["10.2.2.2"])), [""; 0], "nothing changed");
+        let Event::Apply(gone) = *slice(&[]) else { unreachable!() };
+        assert_eq!(triggers(Box::new(Event::Delete(gone))), ["forget ns/web"]);
+    }
+}

@@ -56,8 +56,13 @@ impl Proxy {
         Self { runtime: Some(runtime), shutdown, task }
     }
 
-    pub(crate) fn stop(mut self) {
+    /// Asks it to stop, and does not wait.
+    pub(crate) fn ask_to_stop(&self) {
         self.shutdown.cancel();
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.ask_to_stop();
         let runtime = self.runtime.take().unwrap();
         let ended = runtime.block_on(self.task).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));

@@ -31,6 +31,7 @@ impl Refusing {
         let text = format!(
             "case \"$1\" in *-restore) ;; *) exec ip netns exec {node} \"$@\";; esac\n\
              if grep -qx -- \"$1\" {at}/programs 2>/dev/null; then echo 'it does not work' >&2; exit 1; fi\n\
+             echo \"$1\" >> {at}/runs\n\
              if grep -qx -- \"$1\" {at}/hangs 2>/dev/null; then while [ -e {at}/hangs ]; do sleep 0.1; done; fi\n\
              text=$(mktemp -p {at}); cat > $text\n\
              line=$(grep -nF -f {at}/words $text | grep -v ':-X\\|::' | head -1 | cut -d: -f1)\n\
@@ -173,6 +174,33 @@ fn a_family_whose_program_hangs_holds_up_nothing_of_the_other() {
     assert_eq!((&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]), (&json!(true), &json!(false)));
     std::fs::remove_file(node.path("hangs")).unwrap();
     answers(&node.net.pods[1], "[fd00:172:30::41]:80");
+    proxy.stop();
+}
+
+/// A stop is heard between two transactions of a write: the first of a start is held, and none follows it.
+#[test]
+fn a_stop_is_heard_between_two_transactions() {
+    let node = Refusing::new(Variant::Nft);
+    node.set("words", "nothing of the kind\n");
+    node.set("hangs", "iptables-nft-restore\n");
+    let web = node.service(41, "web", &json!({}));
+    let runs = || {
+        let text = std::fs::read_to_string(node.path("runs")).unwrap_or_default();
+        text.lines().filter(|program| *program == "iptables-nft-restore").count()
+    };
+    let proxy = Proxy::start(&node.net, &node.api, &node.config);
+    eventually("a transaction begins", Duration::from_secs(20), || match runs() {
+        0 => Err("none".to_owned()),
+        _ => Ok(()),
+    });
+    proxy.ask_to_stop();
+    std::fs::remove_file(node.path("hangs")).unwrap();
+    proxy.stop();
+    assert_eq!(runs(), 1);
+    // The next start ends what was begun.
+    let proxy = Proxy::start(&node.net, &node.api, &node.config);
+    answers(&node.net.pods[0], &web);
+    node.nothing_is_repeated(Variant::Nft);
     proxy.stop();
 }
 

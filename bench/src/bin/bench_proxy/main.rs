@@ -2,8 +2,8 @@
 //! the same run. Prints tables for docs/performance.md.
 //!
 //! The API is `windlass up --no-node`, the proxy a process of its own. Wrappers around iptables-restore record its
-//! input; the lower bound is iptables-restore reading the same input from files. `SIZES=1000x10,10000x10` and
-//! `SECONDS_CHURN=60` change the amount of work.
+//! input; the lower bound is iptables-restore reading the same input from files. `SIZES=1000x10,10000x10`,
+//! `BACK_ENDS=nf_tables,legacy` and `SECONDS_CHURN=60` change the amount of work.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -28,15 +28,20 @@ const CHANGES: usize = 15;
 
 fn main() -> anyhow::Result<()> {
     let sizes = std::env::var("SIZES").unwrap_or_else(|_| "1000x10,10000x10".to_owned());
+    let back_ends = std::env::var("BACK_ENDS").unwrap_or_else(|_| "nf_tables,legacy".to_owned());
     let churn: u64 = std::env::var("SECONDS_CHURN").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
     for size in sizes.split(',') {
         let (services, endpoints) = size.split_once('x').context("SIZES is like 1000x10")?;
         let (services, endpoints): (usize, usize) = (services.parse()?, endpoints.parse()?);
-        for nft in [true, false] {
+        for nft in [true, false].into_iter().filter(|nft| back_ends.split(',').any(|name| name == back_end(*nft))) {
             measure(services, endpoints, nft, Duration::from_secs(churn))?;
         }
     }
     Ok(())
+}
+
+const fn back_end(nft: bool) -> &'static str {
+    if nft { "nf_tables" } else { "legacy" }
 }
 
 fn row(figure: &str, ours: &str, limit: &str, ratio: &str, goal: &str) {
@@ -82,8 +87,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     proxy.stop();
     windlass.command("proxy").arg("cleanup").env("PATH", programs.plain()).output()?;
     cluster.add_services(FEW..services)?;
-    let back_end = if nft { "nf_tables" } else { "legacy" };
-    println!("\n### {services} services of {endpoints} endpoints, {back_end}\n");
+    println!("\n### {services} services of {endpoints} endpoints, {}\n", back_end(nft));
     println!("| figure | windlass | limit | ratio | goal |\n|---|---|---|---|---|");
 
     // Recorded once: the input for a start, for one change and for one more service.

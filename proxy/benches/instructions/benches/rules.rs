@@ -44,7 +44,7 @@ fn filled(services: usize, endpoints: usize) -> (Model, RulesetState) {
     let mut model = Model::default();
     (0..services).for_each(|s| put(&mut model, s, endpoints, 0));
     let mut ruleset = RulesetState::new(Settings::new(Family::V4));
-    model.take_changes().services.iter().for_each(|id| ruleset.mark_dirty(id));
+    model.take_changes().of(Family::V4).iter().for_each(|id| ruleset.mark_dirty(id));
     (model, ruleset)
 }
 
@@ -53,7 +53,7 @@ fn one_endpoint_changed(services: usize, endpoints: usize) -> (Model, RulesetSta
     let (mut model, mut ruleset) = filled(services, endpoints);
     write(&mut ruleset, &model);
     put(&mut model, services / 2, endpoints, 200);
-    model.take_changes().services.iter().for_each(|id| ruleset.mark_dirty(id));
+    model.take_changes().of(Family::V4).iter().for_each(|id| ruleset.mark_dirty(id));
     (model, ruleset)
 }
 
@@ -62,7 +62,7 @@ fn one_service_added(services: usize, endpoints: usize) -> (Model, RulesetState)
     let (mut model, mut ruleset) = filled(services, endpoints);
     write(&mut ruleset, &model);
     put(&mut model, services, endpoints, 0);
-    model.take_changes().services.iter().for_each(|id| ruleset.mark_dirty(id));
+    model.take_changes().of(Family::V4).iter().for_each(|id| ruleset.mark_dirty(id));
     (model, ruleset)
 }
 

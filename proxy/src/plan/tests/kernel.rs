@@ -109,7 +109,7 @@ impl Kernel {
             if ruleset.needs_read_back() {
                 let found = compare_with_kernel(model, ruleset, &self.text()).unwrap();
                 ruleset.resync(found.kernel, found.verified);
-                model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
+                ruleset.mark_all_dirty(model);
             }
             let Some(batch) = ahead.take().or_else(|| ruleset.next_batch(model, limit)) else {
                 if ruleset.is_dirty() {

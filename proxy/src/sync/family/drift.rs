@@ -23,6 +23,12 @@ impl FamilySync {
             return false;
         }
         let full_check = self.last_full_check.elapsed() > FULL_CHECK_INTERVAL;
+        let differs = self.check(model, period, full_check).await;
+        // Behind the comparison: the kernel has the comments that were written.
+        differs | (full_check && self.ruleset.renew_comments())
+    }
+
+    async fn check(&mut self, model: &Arc<Model>, period: Duration, full_check: bool) -> bool {
         let foreign = self.foreign();
         // A transaction of the other family is on its way, which ends soon, or hangs.
         if self.netlink.is_some() && foreign.is_none() {
@@ -64,7 +70,7 @@ impl FamilySync {
             Ok(drift) => drift,
             Err(error) => {
                 tracing::warn!(%error, family = self.family().name(), "failed to read the rules back");
-                return false;
+                return self.needs_resync;
             }
         };
         // The rules of this generation are known now, right or wrong.
@@ -98,21 +104,22 @@ impl FamilySync {
     /// Reads the rules back and resyncs from them where they differ; returns the differences. An unchanged fingerprint
     /// replaces the comparison.
     async fn compare_with_kernel(&mut self, model: &Arc<Model>) -> Result<Vec<Difference>, Error> {
-        let backend = self.backend.clone();
-        let fingerprint = run_blocking(move || backend.fingerprint()).await?;
-        if self.verified_fingerprint == Some(fingerprint) {
+        if let Some(verified) = self.verified_fingerprint {
+            let backend = self.backend.clone();
+            if run_blocking(move || backend.fingerprint()).await? == verified {
+                return Ok(Vec::new());
+            }
+        }
+        let found = self.compare(model, false).await?;
+        self.verified_fingerprint = Some(found.fingerprint);
+        let Some(mut comparison) = found.comparison else { return Ok(Vec::new()) };
+        comparison.differences.retain(|d| !self.accepted.contains(d));
+        if comparison.differences.is_empty() {
+            self.ruleset.learn(&comparison.verified);
             return Ok(Vec::new());
         }
-        let text = self.save().await?;
-        let mut found = self.compare(model, text).await?;
-        found.differences.retain(|d| !self.accepted.contains(d));
-        if found.differences.is_empty() {
-            // Taken before the rules were saved: any change in between makes the next fingerprint a different one.
-            self.verified_fingerprint = Some(fingerprint);
-            return Ok(Vec::new());
-        }
-        let differences = std::mem::take(&mut found.differences);
-        self.resync_from(model, found);
+        let differences = std::mem::take(&mut comparison.differences);
+        self.resync_from(model, comparison);
         Ok(differences)
     }
 

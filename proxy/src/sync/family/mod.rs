@@ -207,9 +207,10 @@ impl FamilySync {
 
     /// Marks what changed in the model.
     pub(super) fn apply_changes(&mut self, changes: &Changes) {
-        changes.services.iter().for_each(|id| self.ruleset.mark_dirty(id));
         let family = self.family();
-        self.health_checks_dirty |= changes.health_checks;
+        let services = changes.of(family);
+        services.iter().for_each(|id| self.ruleset.mark_dirty(id));
+        self.health_checks_dirty |= changes.health_checks && !services.is_empty();
         let removed = changes.removed_udp.iter().filter(|(of, _)| *of == family).map(|(_, frontend)| *frontend);
         let scope = UdpScope { services: Some(changes.udp[family as usize].clone()), removed: removed.collect() };
         if scope != UdpScope::none() {
@@ -288,7 +289,7 @@ impl FamilySync {
 
     fn set(&mut self, model: &Model, settings: Settings) {
         if self.ruleset.set(settings) {
-            model.services().for_each(|(id, _)| self.ruleset.mark_dirty(id));
+            self.ruleset.mark_all_dirty(model);
         }
     }
 

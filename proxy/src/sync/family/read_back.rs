@@ -2,14 +2,24 @@
 
 use std::sync::Arc;
 
-use super::{FamilySync, run_blocking};
+use windlass_kit::blocking::RULES;
+
+use super::{FamilySync, in_time, panicked};
 use crate::{
-    apply::Error,
+    apply::{Backend, Error, Fingerprint},
     model::Model,
-    plan::{KernelComparison, compare_with_kernel},
+    plan::{KernelComparison, RulesetState, read_kernel},
     rules::Settings,
     sysctls,
 };
+
+/// What was found in the kernel.
+pub(super) struct Found {
+    /// Of all that was read.
+    pub(super) fingerprint: u64,
+    /// `None`: all chains are as they were committed.
+    pub(super) comparison: Option<KernelComparison>,
+}
 
 impl FamilySync {
     /// Reads the kernel's rules. Chains that are right stay as they are; the others are written with the next batches.
@@ -18,8 +28,7 @@ impl FamilySync {
         self.set(model, settings);
         let foreign = self.foreign();
         self.beat();
-        let text = self.save().await?;
-        let found = self.compare(model, text).await?;
+        let found = self.compare(model, true).await?.comparison.unwrap_or_default();
         tracing::debug!(family = self.family().name(), differences = found.differences.len(), "read the rules back");
         self.resync_from(model, found);
         self.verified = foreign;
@@ -32,30 +41,52 @@ impl FamilySync {
         self.ruleset.resync(found.kernel, found.verified);
         self.pending_batches.clear();
         self.verified_fingerprint = None;
-        model.services().for_each(|(id, _)| self.ruleset.mark_dirty(id));
+        self.ruleset.mark_all_dirty(model);
     }
 
-    /// The kernel's rules as `iptables-save` prints them.
-    pub(super) async fn save(&self) -> Result<String, Error> {
-        let backend = self.backend.clone();
-        run_blocking(move || backend.save(false)).await
+    /// Compares the kernel's rules with the desired ones; chains that are as committed are not compared rule by rule,
+    /// and if all are, there is no comparison unless one is needed. On a thread of its own: the allocator returns the
+    /// arena of a thread that ended as a whole, where the memory of a large comparison would remain fragmented on a
+    /// worker thread. If it does not end, the state is lost with it, and the rules must be read back.
+    pub(super) async fn compare(&mut self, model: &Arc<Model>, needed: bool) -> Result<Found, Error> {
+        let unknown = self.ruleset.empty_copy();
+        let ruleset = std::mem::replace(&mut self.ruleset, unknown);
+        let unread = std::mem::replace(&mut self.needs_resync, true);
+        let (model, backend) = (model.clone(), self.backend.clone());
+        let work = move || {
+            let thread = std::thread::spawn(move || {
+                let found = find(&backend, &model, &ruleset, needed);
+                // The loop modifies the model in place, which it can only while it is the sole owner.
+                drop(model);
+                (ruleset, found)
+            });
+            thread.join().map_err(|_| panicked(&"the comparison panicked"))
+        };
+        let (ruleset, found) = in_time(RULES.run(work, |error| panicked(&error))).await?;
+        (self.ruleset, self.needs_resync) = (ruleset, unread);
+        found
     }
+}
 
-    /// Compares the kernel's rules with the desired ones, on a thread of its own: the allocator returns the arena of a
-    /// thread that ended as a whole, where the memory of a large comparison would remain fragmented on a worker thread.
-    pub(super) async fn compare(&self, model: &Arc<Model>, text: String) -> Result<KernelComparison, Error> {
-        let (model, ruleset) = (model.clone(), self.ruleset.empty_copy());
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        std::thread::spawn(move || {
-            let found = compare_with_kernel(&model, &ruleset, &text);
-            // The loop modifies the model in place, which it can only while it is the sole owner.
-            drop(model);
-            let _ = sender.send(found);
-        });
-        let program = self.backend.program().to_owned() + "-save";
-        match receiver.await {
-            Ok(found) => found.map_err(|source| Error::Output { program, source }),
-            Err(_) => Err(Error::Interrupted { command: program, why: "the comparison panicked".to_owned() }),
-        }
-    }
+/// Reads the kernel's rules while they are printed. Blocks.
+fn find(backend: &Backend, model: &Model, ruleset: &RulesetState, needed: bool) -> Result<Found, Error> {
+    let mut fingerprint = 0;
+    let kernel = read_kernel(ruleset, |each| {
+        let mut hash = Fingerprint::default();
+        backend.for_each_saved_line(|line| {
+            hash.add(line);
+            each(line);
+        })?;
+        fingerprint = hash.finish();
+        Ok::<_, Error>(())
+    })?;
+    let found = kernel.and_then(|kernel| {
+        Ok(match needed || !kernel.is_as_committed()? {
+            true => Some(kernel.compare(model)?),
+            false => None,
+        })
+    });
+    let comparison =
+        found.map_err(|source| Error::Output { program: format!("{}-save", backend.program()), source })?;
+    Ok(Found { fingerprint, comparison })
 }

@@ -125,9 +125,12 @@ impl FamilyTask {
         match message {
             Message::Letter(letter) => {
                 self.letters += 1;
+                let concerns = letter.concerns(self.sync.family());
                 self.sync.apply_changes(&letter.changes);
                 self.sync.apply_triggers(letter.triggers);
-                self.sync.request_sync();
+                if concerns {
+                    self.sync.request_sync();
+                }
                 false
             }
             Message::Ruleset(change) => {
