@@ -80,13 +80,13 @@ test-boot: ## a virtual machine with systemd, where the package in dist/ is inst
 	scripts/test-images.sh busybox nginx
 	tests/boot/boot.sh
 
-.PHONY: test-nspawn
-test-nspawn: ## the same in a container that boots, where the machine allows it; seconds
+.PHONY: test-container
+test-container: ## the same, and each verb without Docker and without the API (KUBEBUILDER_ASSETS), in a container that boots, where the machine allows it; 20 minutes
 	scripts/install.sh boot
 	scripts/dockerd.sh
 	tests/images/build.sh
 	scripts/test-images.sh busybox nginx
-	tests/boot/nspawn.sh
+	tests/boot/container.sh
 
 .PHONY: reproducible
 reproducible: ## two builds in two directories, compared byte by byte: two release builds long

@@ -14,7 +14,7 @@ test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack ipr
     prometheus=promtool systemd=systemd-analyze nftables=nft bindfs=bindfs) ;;
 package) wanted=(gcc=cc python3=python3 rpm=rpm dpkg-dev=dpkg-shlibdeps binutils=objdump xz-utils=xz debootstrap=debootstrap) ;;
 boot) wanted=(docker.io=dockerd busybox-static=busybox nginx-light=nginx curl=curl python3=python3 debootstrap=debootstrap
-    qemu-system-x86=qemu-system-x86_64 openssh-client=ssh e2fsprogs=mke2fs systemd-container=systemd-nspawn) ;;
+    qemu-system-x86=qemu-system-x86_64 openssh-client=ssh e2fsprogs=mke2fs util-linux=nsenter) ;;
 instructions) wanted=(gcc=cc valgrind=valgrind) ;;
 *) echo "install.sh: $what is not one of build, run, test, package, boot, instructions" >&2; exit 2 ;;
 esac

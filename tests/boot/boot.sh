@@ -56,8 +56,10 @@ done
 step "what comes back"
 check came_back
 check quiet_journal
-step "down, an upgrade without Docker, down --purge"
+step "down, down --purge; the same and the packages' verbs without Docker"
 check verbs
+check verbs_without_docker
+check packages_without_docker
 step "removal and purge"
 check removed
 check purged

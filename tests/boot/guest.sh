@@ -202,7 +202,14 @@ hangs() {
     ok "the journal says that the watchdog ended it"
 }
 
-upgraded() { survives "an upgrade" dpkg --force-confold -i windlass.deb; }
+# An interactive command loses its client in an upgrade, not its life.
+upgraded() {
+    $kubectl exec full -- rm -f /disk/through
+    $kubectl exec full -- sh -c 'sleep 15 && echo ended >/disk/through' >/tmp/through 2>&1 &
+    sleep 2
+    survives "an upgrade" dpkg --force-confold -i windlass.deb
+    until_true 60 "a command in a pod lives through an upgrade" $kubectl exec full -- grep -qx ended /disk/through
+}
 
 # Pods are terminated before a shutdown: requested here, checked after the next boot.
 asks_for_time() {
@@ -240,47 +247,258 @@ quiet_journal() {
     ok "no errors and no Secret in the journal, no failed unit"
 }
 
+# What is there of a node that was ended, one line each. Docker is asked only if it runs.
+remains() {
+    local state group
+    state=$(systemctl show windlass -p ActiveState --value)
+    [ "$state" = inactive ] || echo "the unit is $state"
+    ! pgrep -x windlass >/dev/null || echo "processes $(pgrep -x windlass | xargs)"
+    [ ! -e /run/windlass/windlass.lock ] || flock -n /run/windlass/windlass.lock true || echo "a lock is held"
+    ! systemctl is-active -q docker || [ -z "$(all_containers)" ] || echo "containers $(all_containers | xargs)"
+    for family in iptables ip6tables; do
+        ! $family-save | has 'KUBE\|WINDLASS' || echo "rules of $family: $($family-save | grep -c 'KUBE\|WINDLASS')"
+    done
+    ! ip -o link | has 'windlass\|veth[0-9a-f]*@if.*link-netns' || echo "interfaces $(ip -o link | grep -c 'windlass\|veth')"
+    [ -z "$(ip route show | grep '10\.244\.')" ] || echo "routes $(ip route show | grep '10\.244\.' | xargs)"
+    [ -z "$(compgen -G '/run/netns/*')" ] || echo "network namespaces $(echo /run/netns/*)"
+    ! grep -q ' /var/lib/windlass/\| /run/windlass/' /proc/self/mountinfo || echo "mounts $(grep -c ' /var/lib/windlass/' /proc/self/mountinfo)"
+    for group in $(find /sys/fs/cgroup -type d -name '*kubepods*' -o -type d -name 'pod????????-????-????-????-????????????'); do
+        [ -z "$(find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null)" ] || echo "processes in $group"
+    done
+    ! busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager ListInhibitors 2>/dev/null | has -i windlass ||
+        echo "logind waits for it"
+}
+# All of Docker's that are pods', those that have ended, too.
+all_containers() { docker ps -aq --no-trunc --filter label=io.kubernetes.pod.namespace; }
+
 # What a verb has ended stays ended, ten seconds later, too: the unit starts what was only signalled again after two.
 stays_down() {
-    local what=$1 left=()
+    local left
     sleep 10
-    ! systemctl is-active -q windlass || left+=("the unit is active")
-    [ "$(systemctl show windlass -p ActiveState --value)" = inactive ] || left+=("the unit is $(systemctl show windlass -p ActiveState --value)")
-    ! pgrep -x windlass >/dev/null || left+=("processes $(pgrep -x windlass | xargs)")
-    [ -z "$(containers)" ] || left+=("containers $(containers | xargs)")
-    ! iptables-save | has KUBE || left+=("rules: $(iptables-save | grep -c KUBE)")
-    ((${#left[@]} == 0)) || fail "ten seconds after $what: ${left[*]}"
-    ok "ten seconds after $what nothing runs"
+    left=$(remains | grep -v "${2:-^$}" || true)
+    [ -z "$left" ] || fail "ten seconds after $1: $left"
+    ok "ten seconds after $1 nothing runs"
 }
+# As above, where Docker is stopped: what it keeps is still there.
+nothing_starts() {
+    local left
+    sleep 10
+    left=$(remains | grep -v '^mounts' || true)
+    [ -z "$left" ] || fail "ten seconds after $1: $left"
+    ok "ten seconds after $1 nothing runs"
+}
+purged_node() {
+    [ ! -e /var/lib/windlass/windlass-data ] || fail "there is a new cluster in the directory that was removed"
+    ! systemctl is-enabled -q windlass || fail "the unit begins a new cluster at the next boot"
+}
+# Masked, since the unit wants it: a start of the node starts Docker, too.
+stop_docker() {
+    systemctl mask -q --runtime docker.socket docker
+    systemctl stop docker.socket docker
+}
+start_docker() {
+    systemctl unmask -q --runtime docker.socket docker
+    systemctl reset-failed docker.service docker.socket 2>/dev/null || true
+    systemctl start docker
+}
+# succeeds|names WHAT COMMAND… : the command succeeds, or it fails and says WHAT; neither may hang.
+succeeds() {
+    local began=$SECONDS
+    timeout 120 "$@" >/tmp/verb 2>&1 || fail "$*: code $?: $(cat /tmp/verb)"
+    ok "$* ($((SECONDS - began)) s): $(tail -n 1 /tmp/verb)"
+}
+names() {
+    local what=$1 began=$SECONDS code=0
+    shift
+    timeout 120 "$@" >/tmp/verb 2>&1 || code=$?
+    [ $code != 0 ] && [ $code != 124 ] || fail "$*: code $code: $(cat /tmp/verb)"
+    has -i "$what" /tmp/verb || fail "$* does not say $what: $(cat /tmp/verb)"
+    ok "$* ($((SECONDS - began)) s) is refused:"
+    sed 's/^/       /' /tmp/verb
+}
+upgrade() {
+    local began=$SECONDS
+    timeout 120 dpkg --force-confold -i windlass.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i: code $?"; }
+    ok "dpkg -i took $((SECONDS - began)) s"
+}
+begins_anew() {
+    systemctl enable -q --now windlass || fail "systemctl enable --now"
+    until_true 300 "a new cluster is Ready" node_is_ready
+    $kubectl apply -f pods.yaml >/dev/null
+    until_true 300 "all six pods are ready" pods_are_ready
+    until_true 60 "the service answers" services
+}
+
 verbs() {
-    local began
-    windlass down || fail "windlass down"
-    stays_down "windlass down"
+    succeeds windlass down
+    stays_down "windlass down" ^mounts
+    succeeds windlass down
+    stays_down "windlass down of what does not run" ^mounts
     systemctl start windlass
     until_true 300 "after a start the node is Ready" node_is_ready
     until_true 300 "after a start the pods are back" two_of_web_are_ready
 
-    # An upgrade waits for nobody, least of all for a Docker that is stopped.
-    systemctl stop docker.socket docker
-    began=$SECONDS
-    dpkg --force-confold -i windlass.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i without Docker"; }
-    until_true 120 "without Docker the unit is active" systemctl is-active windlass
-    ok "an upgrade without Docker took $((SECONDS - began)) s; status: $(systemctl show windlass -p StatusText --value)"
-    systemctl start docker
-    until_true 300 "with Docker the node is Ready again" node_is_ready
-
     # Another one with the same directories is not started over and over.
     ! NOTIFY_SOCKET=/run/nobody windlass up || fail "a second instance has begun"
 
-    windlass down --purge || fail "windlass down --purge"
+    succeeds windlass down --purge
     stays_down "windlass down --purge"
-    [ ! -e /var/lib/windlass/windlass-data ] || fail "there is a new cluster in the directory that was removed"
-    ! systemctl is-enabled -q windlass || fail "the unit begins a new cluster at the next boot"
-    systemctl enable --now windlass || fail "systemctl enable --now"
-    until_true 300 "a new cluster is Ready" node_is_ready
+    purged_node
+    succeeds windlass down --purge
+    begins_anew
+}
+
+# Each verb while Docker is stopped: what it could not remove is named, and the same command continues when Docker is back.
+verbs_without_docker() {
+    stop_docker
+    until_true 60 "without Docker the node is not Ready" sh -c "! [ \"\$($kubectl get nodes -o 'jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}')\" = True ]"
+    names docker windlass down
+    nothing_starts "windlass down without Docker"
+    start_docker
+    succeeds windlass down
+    stays_down "windlass down with Docker back" ^mounts
+    systemctl start windlass
+    until_true 300 "the node is Ready" node_is_ready
+    until_true 300 "the pods are back" two_of_web_are_ready
+
+    stop_docker
+    systemctl restart windlass
+    until_true 60 "without Docker the unit is active" systemctl is-active windlass
+    sleep 5
+    [[ "$(systemctl show windlass -p StatusText --value)" != Ready* ]] || fail "without Docker the unit says $(systemctl show windlass -p StatusText --value)"
+    ok "status: $(systemctl show windlass -p StatusText --value)"
+    names docker windlass down --purge
+    nothing_starts "windlass down --purge without Docker"
+    ! systemctl is-enabled -q windlass || fail "the unit begins in a directory whose removal has begun"
+    start_docker
+    succeeds windlass down --purge
+    stays_down "windlass down --purge with Docker back"
+    purged_node
+    begins_anew
+}
+
+# The packages' verbs wait for nobody, least of all for a Docker that is stopped.
+packages_without_docker() {
+    stop_docker
+    upgrade
+    until_true 60 "without Docker the unit is active" systemctl is-active windlass
+    ok "status: $(systemctl show windlass -p StatusText --value)"
+    dpkg -r windlass >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -r"; }
+    sleep 10
+    ! pgrep -x windlass >/dev/null || fail "ten seconds after a removal: processes $(pgrep -x windlass | xargs)"
+    ok "ten seconds after a removal no process runs"
+    upgrade
+    start_docker
+    until_true 300 "installed again, with Docker back, the node is Ready" node_is_ready
+    until_true 300 "and the pods are back" two_of_web_are_ready
+}
+
+# A node of a real cluster, by its own kubectl.
+joins() {
+    systemctl is-active -q cluster || ./cluster.sh up || fail "no control plane"
+    export KUBECONFIG=/root/cluster.kubeconfig
+    $kubectl delete node --all >/dev/null
+    succeeds windlass join 192.0.2.11:6443 --token "$(./cluster.sh token)" --discovery-token-ca-cert-hash "$(./cluster.sh pin)" --timeout 90s
+    until_true 120 "the node of the cluster is Ready" node_is_ready
+    systemctl is-enabled -q windlass || fail "the unit is not enabled"
+    [[ "$(tr '\0' ' ' <"/proc/$(main_pid)/cmdline")" == *'windlass agent'* ]] || fail "the unit runs no agent"
     $kubectl apply -f pods.yaml >/dev/null
-    until_true 300 "all six pods are ready again" pods_are_ready
-    until_true 60 "the service answers again" services
+    until_true 300 "all six pods are ready" pods_are_ready
+    until_true 60 "the service answers" services
+}
+joined() {
+    names 'cluster of its own\|runs on this machine' windlass join 192.0.2.11:6443 --token "$(./cluster.sh token)" --discovery-token-unsafe-skip-ca-verification --timeout 20s
+    succeeds windlass down --purge
+    joins
+    systemctl restart windlass
+    until_true 120 "after a restart the node is Ready" node_is_ready
+    succeeds windlass down
+    stays_down "windlass down of a node of a cluster" ^mounts
+    systemctl start windlass
+    until_true 120 "after a start the pods are back" two_of_web_are_ready
+    succeeds windlass leave --yes --kubeconfig /root/cluster.kubeconfig
+    stays_down "windlass leave"
+    is_no_member
+    [ -z "$($kubectl get nodes -o name)" ] || fail "the Node is left: $($kubectl get nodes)"
+    joins
+}
+is_no_member() {
+    [ ! -e /etc/windlass/windlass.env ] || fail "the unit still runs a node of the cluster"
+    ! systemctl is-enabled -q windlass || fail "the unit is started at the next boot"
+    ! grep -rqs 'BEGIN' /var/lib/windlass || fail "keys are left: $(grep -rls BEGIN /var/lib/windlass)"
+}
+
+# Each verb of a node of a cluster whose API is away.
+verbs_without_api() {
+    export KUBECONFIG=/root/cluster.kubeconfig
+    ./cluster.sh away
+    succeeds systemctl restart windlass
+    until_true 60 "without the API the unit is active" systemctl is-active windlass
+    ok "status: $(systemctl show windlass -p StatusText --value)"
+    succeeds windlass down
+    stays_down "windlass down without the API" ^mounts
+    succeeds systemctl start windlass
+    succeeds windlass leave --yes
+    stays_down "windlass leave without the API"
+    is_no_member
+    joins
+    ./cluster.sh away
+    names 192.0.2.11 windlass leave --yes --kubeconfig /root/cluster.kubeconfig
+    stays_down "windlass leave that could not delete the Node"
+    ./cluster.sh up
+    succeeds windlass leave --yes --kubeconfig /root/cluster.kubeconfig
+    is_no_member
+    [ -z "$($kubectl get nodes -o name)" ] || fail "the Node is left: $($kubectl get nodes)"
+    names 192.0.2.99 windlass join 192.0.2.99:6443 --token "$(./cluster.sh token)" --discovery-token-unsafe-skip-ca-verification --timeout 5s
+    stays_down "a join without an API"
+    is_no_member
+    joins
+    stop_docker
+    names docker windlass leave --yes
+    nothing_starts "windlass leave without Docker"
+    ! systemctl is-enabled -q windlass || fail "at the next boot the machine is a node again"
+    start_docker
+    succeeds windlass leave --yes
+    stays_down "windlass leave with Docker back"
+    is_no_member
+    joins
+    ./cluster.sh away
+    succeeds windlass down --purge
+    stays_down "windlass down --purge without the API"
+    purged_node
+    is_no_member
+    joins
+}
+
+# The packages' verbs on a node of a cluster whose API is away; its pods run on.
+packages_without_api() {
+    export KUBECONFIG=/root/cluster.kubeconfig
+    ./cluster.sh away
+    local before
+    before=$(containers)
+    upgrade
+    until_true 60 "without the API the unit is active" systemctl is-active windlass
+    sleep 10
+    [ "$(containers)" = "$before" ] || fail "an upgrade without the API touched pods"
+    dpkg -r windlass >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -r"; }
+    sleep 10
+    ! pgrep -x windlass >/dev/null || fail "ten seconds after a removal: processes $(pgrep -x windlass | xargs)"
+    [ "$(containers)" = "$before" ] || fail "a removal without the API touched pods"
+    upgrade
+    until_true 60 "installed again the unit is active" systemctl is-active windlass
+    ./cluster.sh up
+    until_true 120 "with the API back the node is Ready" node_is_ready
+    [ "$(containers)" = "$before" ] || fail "pods changed: before $before, now $(containers)"
+    ok "through all of it no container was touched"
+}
+
+# Back to a cluster of its own.
+left() {
+    succeeds windlass leave --yes --purge
+    stays_down "windlass leave --purge"
+    is_no_member
+    ./cluster.sh away
+    begins_anew
 }
 
 removed() {
