@@ -126,7 +126,7 @@ impl<'a> Field<'a> {
 
     /// Says that its value, which is shown so, stands twice.
     pub(crate) fn duplicate_as(&self, shown: &str, errors: &mut Errors) {
-        errors.push(self.path.as_str(), Cause::Duplicate, format!("Duplicate value: {shown}"));
+        errors.push(&self.path, Cause::Duplicate, format!("Duplicate value: {shown}"));
     }
 
     /// Says that its value, which is shown so, is none of `allowed`.

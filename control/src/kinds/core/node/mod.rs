@@ -274,7 +274,7 @@ fn addresses_unique(status: &Value, errors: &mut Errors) {
     for (at, address) in list(status, "addresses") {
         if !seen.insert((text(address, "type"), text(address, "address"))) {
             let path = format!("status.addresses[{at}]");
-            let field = Field { value: address, path };
+            let field = Field { value: address, path: path.into() };
             field.duplicate_as(&field.internal(&[("Type", "type"), ("Address", "address")]), errors);
         }
     }
