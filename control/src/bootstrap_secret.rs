@@ -7,7 +7,7 @@ use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use ring::digest::{SHA256, digest};
-use windlass_apimachinery::schema::time;
+use windlass_apimachinery::schema::rfc3339;
 use windlass_kit::bootstrap::Token;
 
 use crate::service_account_tokens::BOOTSTRAP_SECRET_TYPE;
@@ -51,7 +51,7 @@ pub(crate) fn life(secret: &Secret, now: Timestamp) -> Life {
         Err(_) if end.year() > 0 => Timestamp::MAX,
         Err(_) => Timestamp::MIN,
     };
-    let end = data(secret, "expiration").and_then(time).map(timestamp);
+    let end = data(secret, "expiration").and_then(rfc3339).map(timestamp);
     let left = end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     left.filter(|left| !left.is_zero()).map_or(Life::Over, Life::For)
 }

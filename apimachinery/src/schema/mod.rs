@@ -24,7 +24,7 @@ pub use node::{
     ValidationRule, Validations,
 };
 pub use prune::prune;
-pub use scalars::time;
+pub use scalars::{rfc3339, time};
 pub use table::{TableError, TypeIndex};
 pub use validate::{pattern::Pattern, unknown_formats, validate};
 pub use wire_order::{Member, WireOrder};

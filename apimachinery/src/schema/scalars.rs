@@ -39,9 +39,16 @@ pub(super) fn matches_kind(schema: &Schema, value: &Value) -> bool {
 }
 
 /// A point in time, in UTC, as RFC 3339 has it and Go's parser reads it: with seconds, a capital `T` and `Z`, and a colon in
-/// the offset; the fraction of a second may follow a comma.
+/// the offset; the fraction of a second may follow a comma. `None` for the last day of the year 9999, too, which is beyond
+/// what clients in Rust can read.
 #[must_use]
 pub fn time(text: &str) -> Option<DateTime> {
+    rfc3339(text).filter(|utc| utc.to_zoned(TimeZone::UTC).is_ok())
+}
+
+/// The same, up to the end of the year 9999.
+#[must_use]
+pub fn rfc3339(text: &str) -> Option<DateTime> {
     let number = |from: usize, to: usize| -> Option<i16> {
         let digits = text.get(from..to)?;
         digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
@@ -70,9 +77,7 @@ pub fn time(text: &str) -> Option<DateTime> {
         }
         _ => return None,
     };
-    let utc = local.checked_sub(SignedDuration::from_mins(minutes)).ok()?;
-    // The last day of the year 9999 is beyond what clients in Rust can read.
-    utc.to_zoned(TimeZone::UTC).is_ok().then_some(utc)
+    local.checked_sub(SignedDuration::from_mins(minutes)).ok()
 }
 
 /// A time as upstream's types write it: in seconds or, with `micros`, in microseconds.

@@ -67,6 +67,11 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         names::subdomain(name)
     }
 
+    /// What is wrong with a prefix of generated names; a dash at its end is a letter here.
+    fn validate_prefix(&self, prefix: &str) -> Option<String> {
+        self.validate_name(prefix)
+    }
+
     /// Validates an object, which has its defaults.
     fn validate(&self, _object: &Value, _errors: &mut Errors) {}
 

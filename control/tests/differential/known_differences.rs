@@ -26,7 +26,8 @@ pub(crate) enum InAll {
 
 impl InAll {
     pub(crate) fn fits(self, difference: &Difference) -> bool {
-        let texts = (difference.real.as_ref().and_then(Value::as_str), difference.ours.as_ref().and_then(Value::as_str));
+        let texts =
+            (difference.real.as_ref().and_then(Value::as_str), difference.ours.as_ref().and_then(Value::as_str));
         match (self, texts) {
             (Self::Any, _) => true,
             (Self::ButInternalValues, (Some(real), Some(ours))) => without_values(real) == without_values(ours),
@@ -151,6 +152,11 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
         "kind: replace without a version v1 Pod",
         "/body/*message",
         "the fields that differ are named in place of a comparison of Go's internal types",
+    ),
+    intended(
+        "kind: patch proxy v1 Node",
+        "/body/message",
+        "the node that does not answer is named, and what to look at",
     ),
     intended(
         "kind: *v1 Pod",

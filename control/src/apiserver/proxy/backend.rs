@@ -148,7 +148,26 @@ static ANY_CERTIFICATE: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_node_that_says_no_port_has_the_usual_one() {
+        let node = |port: Value| {
+            json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}})
+        };
+        for (port, wanted) in [
+            (Value::Null, Some("10.0.0.1:10250")),
+            (json!(0), Some("10.0.0.1:10250")),
+            (json!(8443), Some("10.0.0.1:8443")),
+            (json!(70000), None),
+        ] {
+            let address = node_address(&node(port)).map(|address| address.to_string());
+            assert_eq!(address.as_deref(), wanted);
+        }
+    }
 
     #[test]
     fn only_addresses_of_one_host_in_a_network_are_proxied_to() {

@@ -14,6 +14,28 @@ fn end(object: &Value) -> jiff::Timestamp {
     object["metadata"]["deletionTimestamp"].as_str().unwrap().parse().unwrap()
 }
 
+/// Namespaces and definitions end by controllers of their own: the first request says when, and nothing of a grace period.
+#[tokio::test]
+async fn what_a_controller_ends_is_only_marked() {
+    let api = with_namespace().await;
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let definition = json!({"metadata": {"name": "things.test.example"}, "spec": {"group": "test.example", "scope": "Namespaced",
+        "names": {"kind": "Thing", "plural": "things"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    assert_eq!(call(&api, "POST", definitions, definition).await.code, 201);
+    for path in ["/api/v1/namespaces/n", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.test.example"]
+    {
+        let before = call(&api, "GET", path, Value::Null).await.body;
+        let marked = call(&api, "DELETE", path, Value::Null).await.body;
+        let metadata = &marked["metadata"];
+        assert!(
+            metadata["deletionTimestamp"].is_string() && metadata["deletionGracePeriodSeconds"].is_null(),
+            "{marked}"
+        );
+        assert_eq!(metadata["generation"], before["metadata"]["generation"]);
+    }
+}
+
 #[tokio::test]
 async fn a_pending_deletion_is_only_shortened_from_its_start() {
     let api = with_namespace().await;

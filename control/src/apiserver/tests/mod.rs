@@ -140,6 +140,28 @@ async fn created_objects_have_system_metadata() {
     assert!(name.starts_with("g-") && name.len() == 7, "{name}");
 }
 
+/// The group in a refusal is that of the stored type, as upstream's internal one.
+#[tokio::test]
+async fn a_refused_event_is_of_the_core_group() {
+    let api = with_namespace().await;
+    let refused =
+        call(&api, "POST", "/apis/events.k8s.io/v1/namespaces/n/events", json!({"metadata": {"name": "e"}})).await;
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(refused.code == 422 && message.starts_with("Event \"e\" is invalid: "), "{message}");
+    let details = &refused.body["details"];
+    assert_eq!((details.get("group").is_none_or(|group| group == ""), &details["kind"]), (true, &json!("Event")));
+}
+
+#[tokio::test]
+async fn a_pod_without_a_node_has_nothing_to_connect_to() {
+    let api = with_namespace().await;
+    call(&api, "POST", PODS, pod("p")).await;
+    for connect in ["attach", "exec", "portforward"] {
+        let refused = call(&api, "GET", &format!("{PODS}/p/{connect}"), Value::Null).await;
+        assert_eq!((refused.code, &refused.body["message"]), (400, &json!("pod p does not have a host assigned")));
+    }
+}
+
 #[tokio::test]
 async fn refusals_are_statuses_with_the_right_code() {
     let api = with_namespace().await;

@@ -168,7 +168,20 @@ async fn a_write_that_is_only_tried_takes_nothing() {
     let api = with_namespace().await;
     let tried = call(&api, "POST", &format!("{SERVICES}?dryRun=All"), service("a", "NodePort", 2)).await;
     assert_eq!(tried.code, 201, "{}", tried.body);
-    assert!(tried.body["spec"]["clusterIP"].is_string() && tried.body["spec"]["ports"][1]["nodePort"].is_u64());
+    assert!(tried.body["spec"]["clusterIP"].is_string());
+    let ports: Vec<&Value> =
+        tried.body["spec"]["ports"].as_array().unwrap().iter().map(|port| &port["nodePort"]).collect();
+    assert_eq!(ports, [32769, 32770]);
+    let mut outside = service("a", "ClusterIP", 1);
+    outside["spec"]["clusterIP"] = json!("192.0.2.1");
+    for (query, why) in [
+        ("", "the provided network does not match the current range"),
+        ("?dryRun=All", "the provided IP (192.0.2.1) is not in the valid range. The range of valid IPs is "),
+    ] {
+        let refused = call(&api, "POST", &format!("{SERVICES}{query}"), outside.clone()).await;
+        let message = refused.body["message"].as_str().unwrap();
+        assert!(refused.code == 422 && message.contains(why), "{message}");
+    }
     assert_eq!(api.allocator.allocated(api.store()), (true, BTreeSet::new(), BTreeSet::new()));
     let made = call(&api, "POST", SERVICES, service("a", "NodePort", 1)).await.body;
     let mut other = service("b", "NodePort", 1);

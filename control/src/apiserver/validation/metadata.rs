@@ -25,7 +25,7 @@ fn validate_whole(version: &Version, metadata: &Value, old: Option<&Value>, erro
         // Something follows a dash at its end.
         let dashed = prefix.strip_suffix('-').filter(|rest| rest.is_ascii() && !rest.is_empty());
         let checked = dashed.map_or(prefix.to_owned(), |rest| format!("{}a", &rest[..rest.len() - 1]));
-        errors.unless("metadata.generateName", prefix, version.strategy.validate_name(&checked));
+        errors.unless("metadata.generateName", prefix, version.strategy.validate_prefix(&checked));
     }
     match text(metadata, "name") {
         "" => errors.required("metadata.name", "name or generateName is required"),

@@ -95,15 +95,13 @@ impl Strategy for ApiService {
         let spec = root.at("spec");
         let (group, version) = (spec.at("group"), spec.at("version"));
         let wanted = format!("{}.{}", version.text(), group.text());
-        let name = root.below("metadata.name");
-        // One that is missing was told of already.
-        if !name.is_empty() && name.text() != wanted {
-            let why = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
-            name.invalid(&why, errors);
-        }
-        let prefix = root.below("metadata.generateName");
-        if !prefix.is_empty() && prefix.text() != wanted {
-            prefix.invalid(&format!("must be `spec.version+\".\"+spec.group`: {wanted:?}"), errors);
+        // One that is missing, or fits into no path, was told of already.
+        let told = |name: &Field<'_>| name.is_empty() || names::path_segment(name.text()).is_some();
+        for field in ["metadata.generateName", "metadata.name"] {
+            let name = root.below(field);
+            if !told(&name) && name.text() != wanted {
+                name.invalid(&format!("must be `spec.version+\".\"+spec.group`: {wanted:?}"), errors);
+            }
         }
         if group.text().is_empty() {
             if version.text() != "v1" {

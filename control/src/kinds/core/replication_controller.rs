@@ -10,7 +10,10 @@ use crate::{
         Strategy,
         subresource::{ScalePaths, Subresource},
         types::{Definition, GcPolicy, Generation, Resource, VersionSpec},
-        validation::errors::{Cause, Errors},
+        validation::{
+            errors::{Cause, Errors},
+            names,
+        },
     },
     kinds::{
         shared::{
@@ -70,6 +73,11 @@ const NON_CONVERTIBLE: &str = "non-convertible.kubernetes.io/";
 struct ReplicationController;
 
 impl Strategy for ReplicationController {
+    /// As upstream, whose generated validation looks at the name alone: it only must fit into a path.
+    fn validate_prefix(&self, prefix: &str) -> Option<String> {
+        names::path_segment(prefix)
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         let template = object.get("spec").and_then(|s| s.get("template")).cloned().unwrap_or_default();
         let labels = template["metadata"]["labels"].clone();

@@ -8,7 +8,7 @@ use crate::{
     apiserver::{
         Strategy,
         types::{Definition, Generation, Resource, VersionSpec},
-        validation::errors::Errors,
+        validation::{errors::Errors, names},
     },
     kinds::{
         shared::{
@@ -34,6 +34,11 @@ pub(crate) fn definition() -> Definition {
 struct DeviceClass;
 
 impl Strategy for DeviceClass {
+    /// As upstream, whose generated validation looks at the name alone: it only must fit into a path.
+    fn validate_prefix(&self, prefix: &str) -> Option<String> {
+        names::path_segment(prefix)
+    }
+
     fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         devices::validate_selectors(&spec.at("selectors"), errors);

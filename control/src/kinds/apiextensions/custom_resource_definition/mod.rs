@@ -17,10 +17,7 @@ use crate::{
         validation::errors::{Cause, Errors, list, text},
     },
     kinds::{
-        shared::{
-            conditions,
-            tables::created_at,
-        },
+        shared::{conditions, tables::created_at},
         types,
     },
 };

@@ -198,7 +198,10 @@ mod tests {
     fn a_dry_run_chooses_ports_in_turn() {
         let port = |port: u16, protocol: &str, node_port: Value| json!({"port": port, "protocol": protocol, "nodePort": node_port});
         let rows = [
-            (json!([port(80, "TCP", Value::Null), port(81, "TCP", Value::Null), port(80, "UDP", Value::Null)]), json!([32769, 32770, 32769])),
+            (
+                json!([port(80, "TCP", Value::Null), port(81, "TCP", Value::Null), port(80, "UDP", Value::Null)]),
+                json!([32769, 32770, 32769]),
+            ),
             (json!([port(80, "TCP", json!(30003)), port(81, "TCP", Value::Null)]), json!([30003, 30004])),
         ];
         for (ports, wanted) in rows {
