@@ -147,9 +147,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let engine = fake::scripted(dir.path(), |line| {
             assert!(line.contains("size=true"), "{line}");
-            fake::json(200, r#"[{"Id":"a","SizeRw":104857600},{"Id":"b","SizeRootFs":9}]"#)
+            fake::json(200, r#"[{"Id":"a","SizeRw":104857600},{"Id":"b","SizeRootFs":9},{"Id":"c","SizeRw":-1}]"#)
         });
-        assert_eq!(engine.layer_bytes().await.unwrap(), BTreeMap::from([("a".to_owned(), 104_857_600)]));
+        // A layer without a file, and one whose size Docker does not know.
+        let expected = [("a", 104_857_600), ("b", 0)].map(|(id, bytes)| (id.to_owned(), bytes));
+        assert_eq!(engine.layer_bytes().await.unwrap(), BTreeMap::from(expected));
     }
 
     /// As the engines of these versions answer.
