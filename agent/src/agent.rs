@@ -25,7 +25,7 @@ use crate::{
     cgroup::Cgroups,
     engine::{
         ConnectError, Engine, Health, data_root,
-        unmanaged::{self, UnmanagedContainer},
+        unmanaged::{self, UnmanagedPublisher},
     },
     images::{ImageManager, Images, ImagesConfig},
     metrics::Metrics,
@@ -153,7 +153,7 @@ struct Owned {
     image_manager: ImageManager,
     pods: Pods,
     engine_dirs: watch::Sender<EngineDirs>,
-    unmanaged: watch::Sender<Arc<Vec<UnmanagedContainer>>>,
+    unmanaged: UnmanagedPublisher,
     node: watch::Sender<Option<Arc<Node>>>,
     pressure: watch::Sender<Pressure>,
     shutting_down: watch::Sender<bool>,
@@ -196,7 +196,7 @@ impl Agent {
         };
         config.pods.allocatable = node::allocatable(&config.node);
         let (images, image_manager) = Images::build(engine.clone(), config.images.clone(), Arc::clone(&metrics));
-        let (unmanaged_tx, unmanaged) = watch::channel(Arc::default());
+        let unmanaged_tx = UnmanagedPublisher::default();
         let (node_tx, node) = watch::channel(None);
         let (pressure_tx, pressure) = watch::channel(Pressure::default());
         let (shutting_down_tx, shutting_down) = watch::channel(false);
@@ -229,8 +229,8 @@ impl Agent {
             },
             Inputs {
                 containers: feeds.containers.clone(),
-                unmanaged,
-                volumes: volumes.subscribe(),
+                unmanaged: unmanaged_tx.subscribe(),
+                volumes: volumes.follow(),
                 images: images.list(),
                 engine: engine.clone(),
             },

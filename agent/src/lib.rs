@@ -29,11 +29,12 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
+    sync::Arc,
 };
 
 pub use agent::{Agent, AgentConfig, AgentInputs, BuildError, PodNetworkConfig};
-use jiff::Timestamp;
-use windlass_kit::{net::NodeIps, quantity::Quantity};
+use windlass_cadvisor::Target;
+use windlass_kit::{net::NodeIps, published::Published, quantity::Quantity};
 
 /// The configuration of pods.
 #[derive(Debug, Clone)]
@@ -133,31 +134,5 @@ pub struct Pressure {
     pub pid: bool,
 }
 
-/// A running container of a pod, as measured by cadvisor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerRecord {
-    /// The engine's id, 64 hex digits.
-    pub id: String,
-    /// The pid of its first process, in the host's pid namespace.
-    pub pid: i32,
-    /// The engine's name.
-    pub docker_name: String,
-    /// The image as the pod names it.
-    pub image: String,
-    /// The pod's name.
-    pub pod_name: String,
-    /// The pod's namespace.
-    pub pod_namespace: String,
-    /// The pod's uid.
-    pub pod_uid: String,
-    /// The container's name in the pod; `POD` for the sandbox.
-    pub container_name: String,
-    /// Whether it is the sandbox (pause container).
-    pub is_sandbox: bool,
-    /// When it was started.
-    pub started_at: Timestamp,
-    /// Its CPU shares, as requested.
-    pub cpu_shares: u64,
-    /// All its limits as reported by the engine; compared only, to notice a change.
-    pub limits: Vec<i64>,
-}
+/// The running containers of pods, sandboxes included, by the engine's id: from the worker of the pod to the pages.
+pub type RunningContainers = Published<Arc<str>, Arc<Target>>;

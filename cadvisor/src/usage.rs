@@ -20,14 +20,14 @@ use windlass_kit::{
 };
 
 use crate::{
-    config::{Config, Target, Volume},
-    disk_usage::{DiskUsage, Inputs},
+    config::Config,
+    disk_usage::{DiskUsage, Inputs, Volumes},
     events::{Event, Events},
     expose::{self, View, rest, summary::Summary},
     history::Point,
     model::{ContainerSize, Process, Snapshot, Storage},
     page_cache::{CachedPage, Page, PageCache},
-    sampler::{Request, Sampler},
+    sampler::{Layers, Request, Sampler, Targets},
     source,
 };
 
@@ -101,16 +101,13 @@ struct Inner {
 
 impl Usage {
     /// Starts sampling. Must be called within a tokio runtime with timers, of whose blocking pool it occupies two
-    /// threads. A machine without cgroups is logged as an error; the node's own usage is available nevertheless.
+    /// threads. `targets` are the running containers by id, `volumes` those of pods by uid; both are taken by their
+    /// differences. A machine without cgroups is logged as an error; the node's own usage is available nevertheless.
     #[must_use]
-    pub fn start(
-        config: Config,
-        targets: watch::Receiver<Arc<Vec<Target>>>,
-        volumes: watch::Receiver<Arc<Vec<Volume>>>,
-        shutdown: CancellationToken,
-    ) -> Self {
+    pub fn start(config: Config, targets: Targets, volumes: Volumes, shutdown: CancellationToken) -> Self {
         let events = Events::default();
-        let (layers, layers_seen) = watch::channel(Arc::default());
+        let layers = Layers::default();
+        let layers_seen = layers.subscribe().follow();
         let (sampler, snapshot) = Sampler::new(config.clone(), layers, events.clone());
         let housekeepings = sampler.housekeepings();
         let (image_bytes, layer_bytes) =
@@ -179,7 +176,7 @@ impl Usage {
     }
 
     /// The machine's processes: one list for all that ask within a second, since it costs a walk over all of `/proc`.
-    async fn processes(&self) -> std::io::Result<Arc<Vec<Process>>> {
+    pub(crate) async fn processes(&self) -> std::io::Result<Arc<Vec<Process>>> {
         let mut listed = self.inner.processes.lock().await;
         if let Some((at, all)) = &*listed
             && at.elapsed() < PROCESSES_MAX_AGE

@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{Config, EngineDirs, Target, Usage};
-use windlass_kit::prometheus::Format;
+use windlass_kit::{prometheus::Format, published::Publisher};
 
 fn docker(arguments: &[&str]) -> Option<String> {
     let out = Command::new("docker").args(arguments).stdin(Stdio::null()).output().ok()?;
@@ -93,6 +93,13 @@ impl Made {
     }
 }
 
+/// These run.
+fn set(targets: &Publisher<Arc<str>, Arc<Target>>, running: &[&Target]) {
+    for target in running {
+        targets.set(Arc::from(target.container_id.as_str()), Arc::new(Target::clone(target)));
+    }
+}
+
 /// Docker's data directory.
 fn root() -> Option<String> {
     docker(&["info", "-f", "{{.DockerRootDir}}"])
@@ -145,9 +152,11 @@ async fn known_loads_are_measured_within_five_percent() {
         engine_dirs,
         ..Config::default()
     };
-    let (sender, targets) = watch::channel(Arc::new(vec![busy.clone(), hog.clone(), talker.clone()]));
+    let targets = Publisher::default();
+    set(&targets, &[&busy, &hog, &talker]);
     let shutdown = CancellationToken::new();
-    let usage = Usage::start(config, targets, watch::channel(Arc::default()).1, shutdown.clone());
+    let usage =
+        Usage::start(config, targets.subscribe().follow(), Publisher::default().subscribe().follow(), shutdown.clone());
 
     let sent = |usage: &Usage| {
         let snapshot = usage.snapshot();
@@ -207,7 +216,7 @@ async fn known_loads_are_measured_within_five_percent() {
     println!("hog: {written} bytes written to devices");
     assert!(near(written, 50 << 20), "50 MiB written, measured {written}");
     let storage = usage.storage();
-    let size = storage.containers.get(&hog.container_id).expect("size of the layer");
+    let size = storage.containers.get(hog.container_id.as_str()).expect("size of the layer");
     println!("hog's layer: {size:?}");
     let layer = size.rootfs.expect("a layer").bytes;
     assert!(near(layer, 50 << 20), "50 MiB in the layer, measured {layer}");
@@ -243,7 +252,9 @@ async fn known_loads_are_measured_within_five_percent() {
     usage.refresh().await;
     let left: Vec<String> = usage.snapshot().rows.iter().map(|row| row.target.container_id.clone()).collect();
     assert!(!left.contains(&busy.container_id) && left.contains(&hog.container_id), "{left:?}");
-    sender.send_replace(Arc::default());
+    for target in [&busy, &hog, &talker] {
+        targets.remove(target.container_id.as_str());
+    }
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(usage.snapshot().rows.is_empty());
 
@@ -258,17 +269,22 @@ async fn kills_for_lack_of_memory_are_counted_over_runs() {
         println!("not run: needs a Docker engine and a static busybox");
         return;
     };
-    let (sender, targets) = watch::channel(Arc::default());
+    let targets = Publisher::default();
     let shutdown = CancellationToken::new();
-    let usage = Usage::start(Config::default(), targets, watch::channel(Arc::default()).1, shutdown.clone());
+    let usage = Usage::start(
+        Config::default(),
+        targets.subscribe().follow(),
+        Publisher::default().subscribe().follow(),
+        shutdown.clone(),
+    );
     // The first victim is a child of the shell; then the shell itself grows.
     let line = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; sleep 2; exec dd if=/dev/zero of=/dev/null bs=100M count=1";
     for run in 1..=2_u64 {
         let mut target = made.run(&["--memory", "16m", "--memory-swap", "16m"], line).expect("container");
         target.pod_uid = "uid-oom".to_owned();
         target.container_name = "greedy".to_owned();
-        sender.send_replace(Arc::new(vec![target.clone()]));
-        let count = || usage.snapshot().rows.first().and_then(|row| row.sample.memory?.oom_kills);
+        set(&targets, &[&target]);
+        let count = || usage.snapshot().rows.iter().next().and_then(|row| row.sample.memory?.oom_kills);
         let wanted = (run - 1) * 2 + 1;
         let mut seen = None;
         for _ in 0..100 {
@@ -282,8 +298,8 @@ async fn kills_for_lack_of_memory_are_counted_over_runs() {
         println!("run {run}: {seen:?} kills");
         assert_eq!(seen, Some(wanted), "run {run}");
         docker(&["wait", &target.container_id]).expect("its end");
+        targets.remove(target.container_id.as_str());
     }
-    sender.send_replace(Arc::default());
     shutdown.cancel();
     usage.stopped().await;
 }

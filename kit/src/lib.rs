@@ -46,6 +46,7 @@ pub mod private_key;
 #[cfg(feature = "serve")]
 pub mod process_metrics;
 pub mod prometheus;
+pub mod published;
 #[cfg(feature = "redact")]
 pub mod redact;
 #[cfg(feature = "reflector")]

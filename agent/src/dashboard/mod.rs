@@ -162,7 +162,7 @@ pub fn node_usage(
     at: Timestamp,
 ) -> NodeUsage {
     let mut rows: HashMap<&str, Vec<&Row>> = HashMap::new();
-    for row in &snapshot.rows {
+    for row in snapshot.rows.iter() {
         rows.entry(&row.target.pod_uid).or_default().push(row);
     }
     let none = Vec::new();

@@ -64,7 +64,7 @@ fn snapshot(rows: Vec<Arc<Row>>, pods: BTreeMap<Arc<str>, Arc<Row>>) -> Snapshot
     Snapshot {
         moment: Moment { wall: at(0), mono_ns: 0 },
         machine: Arc::default(),
-        node: Node {
+        node: Arc::new(Node {
             sample: sample(1000),
             usage_nano_cores: Some(4),
             swap_free_bytes: Some(0),
@@ -73,12 +73,12 @@ fn snapshot(rows: Vec<Arc<Row>>, pods: BTreeMap<Arc<str>, Arc<Row>>) -> Snapshot
             disks: Vec::new(),
             load: [0.0; 3],
             stale: false,
-        },
-        rows,
-        pods,
-        system: Vec::new(),
+        }),
+        rows: rows.into_iter().collect(),
+        pods: pods.into_iter().collect(),
+        system: Arc::default(),
         all_pods: None,
-        runtime_cgroups: Vec::new(),
+        runtime_cgroups: Arc::default(),
         devices: Arc::default(),
     }
 }

@@ -12,8 +12,8 @@ use bollard::{
 };
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::published::{Published, Publisher};
 
 use super::{Engine, EngineError, events, names};
 
@@ -96,12 +96,13 @@ impl UnmanagedContainer {
     }
 }
 
+/// The unmanaged containers that run, by id.
+pub type Unmanaged = Published<Arc<str>, Arc<UnmanagedContainer>>;
+/// Those who tell of them.
+pub type UnmanagedPublisher = Publisher<Arc<str>, Arc<UnmanagedContainer>>;
+
 /// Publishes the unmanaged containers until `shutdown`.
-pub async fn watch_all(
-    engine: Engine,
-    publish: watch::Sender<Arc<Vec<UnmanagedContainer>>>,
-    shutdown: CancellationToken,
-) {
+pub async fn watch_all(engine: Engine, publish: UnmanagedPublisher, shutdown: CancellationToken) {
     loop {
         let mut known = BTreeMap::new();
         tokio::select! {
@@ -121,7 +122,7 @@ impl Engine {
     async fn watch_unmanaged(
         &self,
         known: &mut BTreeMap<String, UnmanagedContainer>,
-        publish: &watch::Sender<Arc<Vec<UnmanagedContainer>>>,
+        publish: &UnmanagedPublisher,
     ) -> Result<(), EngineError> {
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
@@ -132,9 +133,13 @@ impl Engine {
         let mut events = self.docker().events(Some(options));
         let mut relist = tokio::time::interval(RELIST_INTERVAL);
         loop {
-            let changed = tokio::select! {
+            tokio::select! {
                 _ = relist.tick() => {
-                    self.list_unmanaged(known).await?
+                    self.list_unmanaged(known).await?;
+                    let by_id = |(id, container): (&String, &UnmanagedContainer)| {
+                        (Arc::from(id.as_str()), Arc::new(container.clone()))
+                    };
+                    publish.replace(known.iter().map(by_id).collect());
                 }
                 event = events.next() => {
                     let Some(event) = event else { return Ok(()) };
@@ -142,17 +147,18 @@ impl Engine {
                     let Some(actor) = event.actor else { continue };
                     let of_pod = actor.attributes.is_some_and(|labels| labels.contains_key(names::TYPE));
                     let (Some(id), false) = (actor.id, of_pod) else { continue };
-                    match event.action.as_deref() {
-                        Some("die" | "destroy") => known.remove(&id).is_some(),
-                        _ => match self.inspect_or_keep(&id, known).await {
-                            Some(container) => known.insert(id, container.clone()).as_ref() != Some(&container),
-                            None => known.remove(&id).is_some(),
-                        },
+                    let runs = match event.action.as_deref() {
+                        Some("die" | "destroy") => None,
+                        _ => self.inspect_or_keep(&id, known).await,
+                    };
+                    if let Some(container) = runs {
+                        publish.set(Arc::from(id.as_str()), Arc::new(container.clone()));
+                        known.insert(id, container);
+                    } else {
+                        publish.remove(id.as_str());
+                        known.remove(&id);
                     }
                 }
-            };
-            if changed {
-                publish.send_replace(Arc::new(known.values().cloned().collect()));
             }
         }
     }

@@ -1,20 +1,20 @@
 //! Who waits for the end of a container, by its id: a change of another one wakes nobody.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
-use crate::{ContainerRecord, engine::Engine};
+use crate::{RunningContainers, engine::Engine};
 
 /// How often Docker is asked for a container that is not listed: one that has just started, or has exited.
 const UNLISTED_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Running containers.
-type Records = Arc<Vec<ContainerRecord>>;
+/// More notices than this are looked through for those that nobody waits for.
+const MAX_FORGOTTEN: usize = 64;
 
 /// By the id of a container.
 type Notices = Mutex<HashMap<String, Weak<Notify>>>;
@@ -22,7 +22,7 @@ type Notices = Mutex<HashMap<String, Weak<Notify>>>;
 /// Ends of containers. Clones share one task, which ends when nobody publishes containers any more.
 #[derive(Debug, Clone)]
 pub struct Exits {
-    containers: watch::Receiver<Records>,
+    containers: RunningContainers,
     waiting: Arc<Notices>,
 }
 
@@ -33,18 +33,17 @@ fn lock(waiting: &Notices) -> MutexGuard<'_, HashMap<String, Weak<Notify>>> {
 impl Exits {
     /// Must be called within a runtime.
     #[must_use]
-    pub fn of(containers: watch::Receiver<Records>) -> Self {
+    pub fn of(containers: RunningContainers) -> Self {
         let waiting: Arc<Notices> = Arc::default();
-        let (mut changes, told) = (containers.clone(), Arc::clone(&waiting));
+        let (mut changes, told) = (containers.follow(), Arc::clone(&waiting));
         tokio::spawn(async move {
-            loop {
-                let open = changes.changed().await.is_ok();
-                let running = if open { Arc::clone(&changes.borrow_and_update()) } else { Records::default() };
-                tell(&told, &running);
-                if !open {
-                    return;
-                }
+            while let Some(changes) = changes.changed().await {
+                let ended = changes.iter().filter(|(_, target)| target.is_none()).map(|(id, _)| &**id);
+                tell(&told, ended);
             }
+            // Nobody publishes any more.
+            let all: Vec<String> = lock(&told).keys().cloned().collect();
+            tell(&told, all.iter().map(String::as_str));
         });
         Self { containers, waiting }
     }
@@ -70,8 +69,7 @@ impl Exits {
             // Registered before the list is read, so that no end is missed.
             let mut told = std::pin::pin!(notice.notified());
             told.as_mut().enable();
-            if !self.containers.borrow().iter().any(|record| record.id == id) || self.containers.has_changed().is_err()
-            {
+            if self.containers.get(id).is_none() || self.containers.is_closed() {
                 return true;
             }
             told.await;
@@ -89,45 +87,30 @@ impl Exits {
     }
 }
 
-/// Wakes those whose container is not among these.
-fn tell(waiting: &Notices, running: &[ContainerRecord]) {
+/// Wakes those whose containers have ended.
+fn tell<'a>(waiting: &Notices, ended: impl Iterator<Item = &'a str>) {
     let mut all = lock(waiting);
-    all.retain(|_, notice| notice.strong_count() > 0);
-    if all.is_empty() {
-        return;
-    }
-    let running: HashSet<&str> = running.iter().map(|record| record.id.as_str()).collect();
-    for (_, notice) in all.iter().filter(|(id, _)| !running.contains(id.as_str())) {
-        if let Some(notice) = notice.upgrade() {
+    for id in ended {
+        if let Some(notice) = all.remove(id).as_ref().and_then(Weak::upgrade) {
             notice.notify_waiters();
         }
+    }
+    // Those who have gone without an end; when there are many, so that the look at all of them is rare.
+    if all.len() > MAX_FORGOTTEN {
+        all.retain(|_, notice| notice.strong_count() > 0);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use windlass_cadvisor::Target;
+    use windlass_kit::published::Publisher;
+
     use super::*;
     use crate::engine::fake;
 
-    fn record(id: &str) -> ContainerRecord {
-        ContainerRecord {
-            id: id.to_owned(),
-            pid: 1,
-            docker_name: String::new(),
-            image: String::new(),
-            pod_name: String::new(),
-            pod_namespace: String::new(),
-            pod_uid: String::new(),
-            container_name: String::new(),
-            is_sandbox: false,
-            started_at: jiff::Timestamp::UNIX_EPOCH,
-            cpu_shares: 0,
-            limits: Vec::new(),
-        }
-    }
-
-    fn records(ids: &[&str]) -> Records {
-        Arc::new(ids.iter().map(|id| record(id)).collect())
+    fn set(publisher: &Publisher<Arc<str>, Arc<Target>>, ids: &[&str]) {
+        publisher.replace(ids.iter().map(|id| (Arc::from(*id), Arc::default())).collect());
     }
 
     #[tokio::test]
@@ -138,16 +121,17 @@ mod tests {
             lines.send(line.to_owned()).unwrap();
             "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}".to_owned()
         });
-        let (publish, containers) = watch::channel(records(&["a", "b"]));
-        let exits = Exits::of(containers);
+        let publish = Publisher::default();
+        set(&publish, &["a", "b"]);
+        let exits = Exits::of(publish.subscribe());
         let waiting = tokio::spawn(exits.clone().of_container(engine.clone(), "a".to_owned()));
         for _ in 0..20 {
-            publish.send_replace(records(&["a"]));
+            set(&publish, &["a"]);
             tokio::time::sleep(Duration::from_millis(1)).await;
-            publish.send_replace(records(&["a", "b"]));
+            set(&publish, &["a", "b"]);
         }
         assert!(!waiting.is_finished() && asked.try_recv().is_err(), "nothing was asked");
-        publish.send_replace(records(&["b"]));
+        set(&publish, &["b"]);
         waiting.await.unwrap();
         assert!(asked.try_recv().unwrap().contains("/containers/a/json"));
         // One that was never listed.

@@ -1,6 +1,10 @@
 //! The agent's `/metrics` page, and metrics of requests.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Instant,
+};
 
 use axum::{
     extract::{Request, State},
@@ -9,6 +13,7 @@ use axum::{
     response::Response,
 };
 use k8s_openapi::api::core::v1::Pod;
+use windlass_cadvisor::Target;
 use windlass_kit::{
     build_info, process_metrics,
     prometheus::{Kind, Text},
@@ -18,7 +23,6 @@ use windlass_kit::{
 
 use super::ServerState;
 use crate::{
-    ContainerRecord,
     engine::Health,
     metrics::Metrics,
     pods::{is_mirror_pod, is_terminal},
@@ -111,7 +115,7 @@ fn path_label(path: &str) -> &'static str {
 
 /// Writes the agent's own metrics.
 pub(super) fn write(state: &ServerState, page: &mut Text) {
-    pods(page, &state.pods.borrow(), &state.containers.borrow());
+    pods(page, &state.pods.borrow(), &state.containers.values());
     page.family("windlass_docker_up", "Whether Docker answers.", Kind::Gauge);
     let up = matches!(*state.docker.borrow(), Health::Up { .. });
     page.sample("windlass_docker_up", &[], f64::from(u8::from(up)));
@@ -135,7 +139,7 @@ pub(super) fn write(state: &ServerState, page: &mut Text) {
     rest_client::write(page);
 }
 
-fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
+fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[Arc<Target>]) {
     let statics = pods.iter().filter(|pod| is_mirror_pod(pod)).count();
     page.family("kubelet_desired_pods", "Pods that the node is to run.", Kind::Gauge);
     page.sample("kubelet_desired_pods", &[("static", "")], count_of(pods.len() - statics));
@@ -153,7 +157,7 @@ fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
     resizes(page, pods);
     page.family("kubelet_mirror_pods", "Static pods that the API shows.", Kind::Gauge);
     page.sample("kubelet_mirror_pods", &[], count_of(statics));
-    let sandboxes = containers.iter().filter(|c| c.is_sandbox).count();
+    let sandboxes = containers.iter().filter(|c| c.is_sandbox()).count();
     page.family("kubelet_running_pods", "Pods with a sandbox that runs.", Kind::Gauge);
     page.sample("kubelet_running_pods", &[], count_of(sandboxes));
     page.family("kubelet_running_containers", "Containers that run, without sandboxes.", Kind::Gauge);
@@ -198,12 +202,13 @@ fn resizes(page: &mut Text, pods: &[Arc<Pod>]) {
 }
 
 /// The volumes of all pods, and of those that run, whose volumes are set up.
-fn volumes(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
+fn volumes(page: &mut Text, pods: &[Arc<Pod>], containers: &[Arc<Target>]) {
     const NAME: &str = "volume_manager_total_volumes";
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let sandboxes = containers.iter().filter(|container| container.is_sandbox());
+    let running: HashSet<&str> = sandboxes.map(|sandbox| sandbox.pod_uid.as_str()).collect();
     for pod in pods {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let runs = containers.iter().any(|container| container.is_sandbox && container.pod_uid == uid);
+        let runs = running.contains(pod.metadata.uid.as_deref().unwrap_or_default());
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             let plugin = crate::volumes::plugin_of(volume);
             *counts.entry((plugin, "desired_state_of_world")).or_default() += 1;

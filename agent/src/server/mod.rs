@@ -52,7 +52,7 @@ pub use stream::Streaming;
 pub use stream::fuzzing;
 
 use crate::{
-    ContainerRecord,
+    RunningContainers,
     engine::{Engine, Health},
     images::PullsInProgress,
     metrics::Metrics,
@@ -121,7 +121,7 @@ pub struct ServerState {
     /// The pods of this node.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
     /// Running containers, sandboxes included.
-    pub containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
+    pub containers: RunningContainers,
     /// Their ends.
     pub exits: Exits,
     /// Whether Docker answers.

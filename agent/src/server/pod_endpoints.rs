@@ -1,7 +1,7 @@
 //! Endpoints of pods (`/pods`, `/runningpods`, checkpoint) and of the node's z-pages (`/configz`, `/flagz`,
 //! `/statusz`).
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use axum::{
     Json,
@@ -12,10 +12,10 @@ use axum::{
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ListMeta};
 use serde::Serialize;
 use serde_json::{Value, json};
+use windlass_cadvisor::Target;
 use windlass_kit::redact;
 
 use super::{ServerState, known_pod, refuse};
-use crate::ContainerRecord;
 
 /// The warning on upstream's z-pages.
 const HEADER_WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.";
@@ -53,14 +53,14 @@ fn list<T: Serialize>(items: Vec<T>) -> Response {
 
 /// Running pods, by Docker's containers alone.
 pub(super) async fn running_pods(State(state): State<ServerState>) -> Response {
-    list(running(&state.containers.borrow()))
+    list(running(&state.containers.values()))
 }
 
-fn running(records: &[ContainerRecord]) -> Vec<Value> {
-    let mut pods: BTreeMap<&str, (&ContainerRecord, Vec<Value>)> = BTreeMap::new();
-    for record in records {
+fn running(all: &[Arc<Target>]) -> Vec<Value> {
+    let mut pods: BTreeMap<&str, (&Target, Vec<Value>)> = BTreeMap::new();
+    for record in all {
         let (_, containers) = pods.entry(&record.pod_uid).or_insert((record, Vec::new()));
-        if !record.is_sandbox {
+        if !record.is_sandbox() {
             containers.push(json!({"name": record.container_name, "image": record.image, "resources": {}}));
         }
     }
@@ -125,19 +125,15 @@ mod tests {
 
     #[test]
     fn pods_that_run() {
-        let record = |pod: &str, container: &str| ContainerRecord {
-            id: String::new(),
-            pid: 1,
-            docker_name: String::new(),
-            image: "i".into(),
-            pod_name: pod.into(),
-            pod_namespace: "n".into(),
-            pod_uid: format!("uid-{pod}"),
-            container_name: container.into(),
-            is_sandbox: container == "POD",
-            started_at: jiff::Timestamp::UNIX_EPOCH,
-            cpu_shares: 2,
-            limits: Vec::new(),
+        let record = |pod: &str, container: &str| {
+            Arc::new(Target {
+                image: "i".into(),
+                pod_name: pod.into(),
+                pod_namespace: "n".into(),
+                pod_uid: format!("uid-{pod}"),
+                container_name: container.into(),
+                ..Target::default()
+            })
         };
         let pods = running(&[record("a", "POD"), record("a", "x"), record("b", "POD"), record("a", "y")]);
         assert_eq!(pods.len(), 2);

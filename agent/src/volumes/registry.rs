@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use tokio::sync::watch;
-use windlass_kit::objects::claims::claim_of;
+use windlass_kit::{
+    objects::claims::claim_of,
+    published::{Follower, Publisher},
+};
 
 use super::{MountSource, volumes_of};
 
@@ -23,31 +25,28 @@ pub struct RegisteredVolume {
     pub of_pod: bool,
 }
 
+/// By the pod's uid.
+pub type RegisteredVolumes = Follower<Arc<str>, Arc<Vec<RegisteredVolume>>>;
+
 /// The volumes of all pods by uid. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct VolumeRegistry(watch::Sender<Arc<BTreeMap<String, Vec<RegisteredVolume>>>>);
+pub struct VolumeRegistry(Publisher<Arc<str>, Arc<Vec<RegisteredVolume>>>);
 
 impl VolumeRegistry {
-    /// Subscribes to changes.
+    /// Follows changes.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<Arc<BTreeMap<String, Vec<RegisteredVolume>>>> {
-        self.0.subscribe()
+    pub fn follow(&self) -> RegisteredVolumes {
+        self.0.subscribe().follow()
     }
 
     pub(crate) fn update(&self, pod: &Pod, sources: &BTreeMap<String, MountSource>) {
-        let Some(uid) = pod.metadata.uid.clone() else { return };
-        let volumes = measurable(pod, sources);
-        self.0.send_if_modified(|known| {
-            let differs = known.get(&uid) != Some(&volumes);
-            if differs {
-                Arc::make_mut(known).insert(uid, volumes);
-            }
-            differs
-        });
+        if let Some(uid) = pod.metadata.uid.as_deref() {
+            self.0.set(Arc::from(uid), Arc::new(measurable(pod, sources)));
+        }
     }
 
     pub(crate) fn remove_pod(&self, uid: &str) {
-        self.0.send_if_modified(|known| known.contains_key(uid) && Arc::make_mut(known).remove(uid).is_some());
+        self.0.remove(uid);
     }
 }
 
@@ -96,11 +95,14 @@ mod tests {
         };
         let sources = ["scratch", "host", "made", "data", "raw", "far"].map(source).into();
         let placed = VolumeRegistry::default();
-        let mut news = placed.subscribe();
+        let mut news = placed.follow();
         placed.update(&pod, &sources);
-        let told = Arc::clone(&news.borrow_and_update());
-        let told: Vec<(&str, Option<&str>, bool)> =
-            told["u"].iter().map(|v| (v.name.as_str(), v.claim.as_deref(), v.of_pod)).collect();
+        let told = news.take();
+        let told: Vec<(&str, Option<&str>, bool)> = told["u"]
+            .iter()
+            .flat_map(|all| all.iter())
+            .map(|v| (v.name.as_str(), v.claim.as_deref(), v.of_pod))
+            .collect();
         assert_eq!(
             told,
             [
@@ -111,8 +113,8 @@ mod tests {
             ]
         );
         placed.update(&pod, &sources);
-        assert!(!news.has_changed().unwrap(), "the same again is no news");
+        assert!(news.take().is_empty(), "the same again is no news");
         placed.remove_pod("u");
-        assert!(news.borrow_and_update().is_empty());
+        assert_eq!(news.take(), BTreeMap::from([("u".into(), None)]));
     }
 }

@@ -2,19 +2,22 @@
 
 use std::fs;
 
-use windlass_kit::moment::Moment;
+use windlass_kit::{moment::Moment, published::Publisher};
 
-use super::*;
+use super::{
+    schedule::{IDLE_SCAN_INTERVAL, ScanSchedule},
+    *,
+};
 use crate::{
     config::Target,
     events::Events,
     model::{Limits, Row, Sample},
-    sampler::Sampler,
+    sampler::{Layers, Sampler},
 };
 
 /// Before the first sample.
 fn no_rows(config: &Config) -> Snapshot {
-    let (_, snapshot) = Sampler::new(config.clone(), watch::channel(Arc::default()).0, Events::default());
+    let (_, snapshot) = Sampler::new(config.clone(), Layers::default(), Events::default());
     Snapshot::clone(&snapshot.borrow())
 }
 
@@ -28,13 +31,20 @@ fn told() -> (Senders, Inputs) {
     ((images, layers, requests), inputs)
 }
 
+fn target(id: &str, uid: &str) -> Arc<Target> {
+    Arc::new(Target { container_id: id.to_owned(), pod_uid: uid.to_owned(), ..Target::default() })
+}
+
+fn set_layer(layers: &Layers, id: &str, uid: &str, dir: Option<PathBuf>) {
+    layers.set(Arc::from(id), Layer { target: target(id, uid), dir });
+}
+
 /// A container of a pod that has used so much CPU time.
 fn row(id: &str, uid: &str, usage_ns: u64) -> Arc<Row> {
     let mut sample = Sample::empty(Moment::ZERO);
     sample.cpu.usage_ns = usage_ns;
-    let target = Target { container_id: id.to_owned(), pod_uid: uid.to_owned(), ..Target::default() };
     Arc::new(Row {
-        target: Arc::new(target),
+        target: target(id, uid),
         cgroup: Arc::from(""),
         sample,
         usage_nano_cores: None,
@@ -93,10 +103,13 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     fs::create_dir_all(pods_dir.join("u/containers/c")).unwrap();
     fs::write(pods_dir.join("u/containers/c/00000000"), vec![1; 96 << 10]).unwrap();
     fs::write(pods_dir.join("u/etc-hosts"), vec![1; 32 << 10]).unwrap();
-    let layer = |id: &str, dir| Layer { container_id: id.to_owned(), pod_uid: "u".to_owned(), dir };
-    let found = vec![layer("id", Some(upper.clone())), layer("zfs", None)];
-    let (layer_sender, layers) = watch::channel(Arc::new(found));
-    let (volume_sender, volumes) = watch::channel(Arc::new(list.clone()));
+    let layer_sender = Layers::default();
+    set_layer(&layer_sender, "id", "u", Some(upper.clone()));
+    set_layer(&layer_sender, "zfs", "u", None);
+    let layers = layer_sender.subscribe().follow();
+    let volume_sender: Publisher<Arc<str>, Arc<Vec<Volume>>> = Publisher::default();
+    volume_sender.set(Arc::from("u"), Arc::new(list.clone()));
+    let volumes = volume_sender.subscribe().follow();
     let task = tokio::task::spawn_blocking(move || {
         tokio::runtime::Handle::current().block_on(disk_usage.run(layers, volumes, snapshots, shutdown));
     });
@@ -135,11 +148,12 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     tokio::time::timeout(Duration::from_secs(10), answered).await.unwrap().unwrap();
     assert!(storage.borrow().containers["id"].rootfs.unwrap().bytes > 800_000);
 
-    volume_sender.send_replace(Arc::new(list[..1].to_vec()));
+    volume_sender.set(Arc::from("u"), Arc::new(list[..1].to_vec()));
     until(&mut storage, |s| s.volumes.get("u").is_some_and(|all| all.len() == 1)).await;
-    volume_sender.send_replace(Arc::default());
-    layer_sender.send_replace(Arc::default());
-    until(&mut storage, |s| s.volumes.is_empty() && s.containers.is_empty()).await;
+    volume_sender.remove("u");
+    layer_sender.remove("id");
+    layer_sender.remove("zfs");
+    until(&mut storage, |s| s.volumes.is_empty() && s.containers.is_empty() && s.pod_files.is_empty()).await;
     drop(layer_sender);
     task.await.unwrap();
 }
@@ -160,11 +174,17 @@ async fn what_sleeps_is_walked_again_only_once_it_has_run() {
     };
     let shutdown = CancellationToken::new();
     let mut now = no_rows(&config);
-    now.rows = vec![row("one", "u", 5), row("two", "u", 0), row("other", "v", 0)];
+    now.rows = [row("one", "u", 5), row("two", "u", 0), row("other", "v", 0)].into_iter().collect();
     let (snapshot_sender, snapshots) = watch::channel(Arc::new(now.clone()));
     let (disk_usage, mut storage) = DiskUsage::new(config, told().1, shutdown.clone());
-    let (layer_sender, layers) = watch::channel(Arc::default());
-    let (_volume_sender, volumes) = watch::channel(Arc::new(vec![volume]));
+    let layer_sender = Layers::default();
+    for (id, uid) in [("one", "u"), ("two", "u"), ("other", "v")] {
+        set_layer(&layer_sender, id, uid, None);
+    }
+    let layers = layer_sender.subscribe().follow();
+    let volume_sender = Publisher::default();
+    volume_sender.set(Arc::from("u"), Arc::new(vec![volume]));
+    let volumes = volume_sender.subscribe().follow();
     let task = tokio::task::spawn_blocking(move || {
         tokio::runtime::Handle::current().block_on(disk_usage.run(layers, volumes, snapshots, shutdown));
     });
@@ -172,11 +192,11 @@ async fn what_sleeps_is_walked_again_only_once_it_has_run() {
     until(&mut storage, |s| files(s) == Some(1)).await;
     fs::write(scratch.join("x"), "by another").unwrap();
     // Another pod runs, this one does not.
-    now.rows[2] = row("other", "v", 7);
+    now.rows.insert(row("other", "v", 7));
     snapshot_sender.send_replace(Arc::new(now.clone()));
     tokio::time::sleep(SCAN_BATCH_WINDOW * 3).await;
     assert_eq!(files(&storage.borrow()), Some(1));
-    now.rows[1] = row("two", "u", 1);
+    now.rows.insert(row("two", "u", 1));
     snapshot_sender.send_replace(Arc::new(now));
     until(&mut storage, |s| files(s) == Some(2)).await;
     drop(layer_sender);
@@ -196,7 +216,61 @@ fn asleep_is_who_used_nothing_since_the_last_walk() {
         (Some(None), Some(0), minute, false),
         (Some(Some(1)), Some(1), IDLE_SCAN_INTERVAL, false),
     ] {
-        let due = ScanSchedule { at: None, walked: walked.map(|then| (start, then)) };
+        let due = ScanSchedule { at: None, walked: walked.map(|then| (start, then)), outdated: false };
         assert_eq!(due.is_idle(used, start + later), asleep, "{walked:?} {used:?} {later:?}");
     }
+}
+
+#[test]
+fn a_container_that_starts_is_scanned_without_a_look_at_the_others() {
+    let mut costs = Vec::new();
+    for count in [10, 1_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { data_dir: dir.path().to_owned(), pods_dir: Some(dir.path().into()), ..Config::default() };
+        let (mut disk_usage, storage) = DiskUsage::new(config, told().1, CancellationToken::new());
+        let layers = Layers::default();
+        let mut follower = layers.subscribe().follow();
+        let rows = Rows::default();
+        for n in 0..count {
+            set_layer(&layers, &format!("id-{n}"), &format!("uid-{n}"), None);
+        }
+        disk_usage.set_layers(follower.take());
+        disk_usage.run_due(&rows);
+        assert_eq!(storage.borrow().containers.len(), count);
+        disk_usage.schedules.visits = 0;
+        set_layer(&layers, "new", "new", None);
+        disk_usage.set_layers(follower.take());
+        disk_usage.run_due(&rows);
+        assert!(storage.borrow().containers.get("new").is_some());
+        costs.push(disk_usage.schedules.visits);
+        layers.remove("new");
+        disk_usage.set_layers(follower.take());
+        assert_eq!(storage.borrow().containers.len(), count);
+    }
+    assert_eq!(costs, [2, 2], "its layer, and its pod's files");
+}
+
+/// A walk that hangs is marked while it does, and what changes under it is scanned anew when it has ended.
+#[test]
+fn schedules_keep_what_is_in_flight_apart() {
+    let (now, second) = (Instant::now(), Duration::from_secs(1));
+    let key = ScanKey::Container(Arc::from("a"));
+    let mut schedules = Schedules::default();
+    schedules.set(key.clone(), Scanned::Container(None), now);
+    schedules.set(ScanKey::Spaces, Scanned::Spaces, now + second);
+    let due = |schedules: &mut Schedules, now| -> Vec<ScanKey> {
+        schedules.start_due(now, second, |_| Some(1)).into_iter().map(|(key, _)| key).collect()
+    };
+    assert_eq!(due(&mut schedules, now), [key.clone()]);
+    assert_eq!((schedules.in_flight().len(), schedules.next()), (1, Some(now + second)));
+    schedules.restart(now, |_, _| true);
+    assert!(schedules.finish(&key, now + second * 60, true) && schedules.in_flight().is_empty());
+    assert!(schedules.next().is_some_and(|at| at < now + second * 60), "not after its pause");
+    assert_eq!(due(&mut schedules, now + second * 2), [ScanKey::Spaces, key.clone()]);
+    schedules.finish(&key, now + second * 3, true);
+    assert!(due(&mut schedules, now + second * 3).is_empty(), "who could write there has not run since");
+    schedules.restart_walks(now + second);
+    assert_eq!(due(&mut schedules, now + second), [key.clone()]);
+    schedules.remove(&key);
+    assert!(!schedules.finish(&key, now, true) && schedules.in_flight().len() == 1, "dropped meanwhile");
 }

@@ -25,7 +25,7 @@ pub(crate) fn put(view: &View, housekeepings: u64, page: &mut Text) {
     page.family(logs, "Bytes that the container's logs take", Kind::Gauge);
     for pod in pods(&view.snapshot) {
         for row in &pod.containers {
-            let Some(size) = view.storage.containers.get(&row.target.container_id) else { continue };
+            let Some(size) = view.storage.containers.get(row.target.container_id.as_str()) else { continue };
             let labels = [
                 ("container", row.target.container_name.as_str()),
                 ("namespace", pod.namespace),

@@ -2,6 +2,8 @@
 
 mod machine;
 mod process;
+mod rows;
+mod shared_map;
 mod storage;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -11,6 +13,8 @@ use windlass_kit::moment::Moment;
 use crate::config::Target;
 pub use machine::{Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode};
 pub use process::Process;
+pub use rows::Rows;
+pub use shared_map::SharedMap;
 pub use storage::{ContainerSize, Filesystem, Size, Storage, VolumeSize, sum_of_sizes};
 
 /// CPU time used so far.
@@ -424,17 +428,17 @@ pub struct Snapshot {
     /// The machine's properties.
     pub machine: Arc<Machine>,
     /// The machine.
-    pub node: Node,
+    pub node: Arc<Node>,
     /// Containers, sorted by namespace, pod, container, id.
-    pub rows: Vec<Arc<Row>>,
+    pub rows: Rows,
     /// Pods with a cgroup of their own, by uid.
-    pub pods: BTreeMap<Arc<str>, Arc<Row>>,
+    pub pods: SharedMap<Arc<str>, Arc<Row>>,
     /// Daemons of the node.
-    pub system: Vec<SystemRow>,
+    pub system: Arc<Vec<SystemRow>>,
     /// The cgroup of all pods, which also has what ended ones have left there.
     pub all_pods: Option<Arc<SystemCgroup>>,
     /// The cgroups of the engine and of what it starts beside containers.
-    pub runtime_cgroups: Vec<Arc<SystemCgroup>>,
+    pub runtime_cgroups: Arc<Vec<Arc<SystemCgroup>>>,
     /// Names of block devices by (major, minor).
     pub devices: Arc<BTreeMap<(u32, u32), String>>,
 }

@@ -1,6 +1,8 @@
 //! Disks: file systems by their roles, and what containers, pods and volumes use of them.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{path::PathBuf, sync::Arc};
+
+use super::SharedMap;
 
 /// Space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,12 +84,12 @@ pub struct Storage {
     /// Device name of the images' file system, for labels.
     pub images_device: String,
     /// By container id.
-    pub containers: BTreeMap<String, ContainerSize>,
+    pub containers: SharedMap<Arc<str>, ContainerSize>,
     /// By pod uid.
-    pub volumes: BTreeMap<String, Vec<VolumeSize>>,
+    pub volumes: SharedMap<Arc<str>, Vec<VolumeSize>>,
     /// Files of pods on the node's file system beside volumes, which containers can write: `/etc/hosts`,
     /// `/etc/resolv.conf` and termination messages. By pod uid.
-    pub pod_files: BTreeMap<String, Size>,
+    pub pod_files: SharedMap<Arc<str>, Size>,
     /// Bytes of all image layers, where Docker has a list of them.
     pub image_bytes: Option<u64>,
 }

@@ -73,8 +73,8 @@ impl CgroupState {
         }
     }
 
-    pub(super) fn of(target: &Target, serial: u64) -> Self {
-        Self::new(Key::Container(Arc::from(target.container_id.as_str())), serial, Arc::new(target.clone()))
+    pub(super) fn of(target: &Arc<Target>, serial: u64) -> Self {
+        Self::new(Key::Container(Arc::from(target.container_id.as_str())), serial, Arc::clone(target))
     }
 
     /// Prepares the read that is due, which is in flight from then on.

@@ -5,6 +5,7 @@
 mod cgroup_set;
 mod cgroup_state;
 mod oom_kills;
+mod publishing;
 mod reading;
 mod system_cgroups;
 
@@ -20,13 +21,16 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::moment::Moment;
+use windlass_kit::{
+    moment::Moment,
+    published::{Differences, Follower, Publisher},
+};
 
 use crate::{
     config::{Config, Target},
     events::{ContainerRef, Event, EventType, Events},
     history::{History, Point},
-    model::{Machine, Node, Row, Sample, Snapshot, SystemCgroup, SystemRow},
+    model::{Machine, Node, Row, Rows, Sample, SharedMap, Snapshot, SystemCgroup},
     source::{self, Buffer, KernelLog, MachineFiles, Totals},
     stall_pool::StallTolerantPool,
 };
@@ -66,14 +70,16 @@ pub(crate) enum Request {
 /// A container whose disk usage is scanned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer {
-    pub(crate) container_id: String,
-    /// Empty for containers outside pods.
-    pub(crate) pod_uid: String,
+    pub(crate) target: Arc<Target>,
     /// Its writable layer, where that is a directory.
     pub(crate) dir: Option<PathBuf>,
 }
 
-pub(crate) type Layers = Arc<Vec<Layer>>;
+/// The running containers, by id.
+pub(crate) type Targets = Follower<Arc<str>, Arc<Target>>;
+
+/// By container id.
+pub(crate) type Layers = Publisher<Arc<str>, Layer>;
 
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -89,29 +95,27 @@ pub(crate) struct Sampler {
     cgroups: CgroupSet,
     /// Results of the pool; a field for the sake of its allocation.
     results: Vec<(SlotId, ReadResult)>,
-    /// The set of writable layers may have changed.
-    layers_changed: bool,
+    /// Cgroups whose rows may be others than those of the last snapshot.
+    touched: Vec<SlotId>,
+    rows: Rows,
+    pods: SharedMap<Arc<str>, Arc<Row>>,
     kernel: KernelLog,
     oom_kills: OomKills,
     node_history: History,
     system: HashMap<String, History>,
     system_cgroups: SystemCgroups,
     all_pods: Option<Arc<SystemCgroup>>,
-    runtime_cgroups: Vec<Arc<SystemCgroup>>,
+    runtime_cgroups: Arc<Vec<Arc<SystemCgroup>>>,
     devices: Arc<BTreeMap<(u32, u32), String>>,
     events: Events,
     housekeepings: Arc<AtomicU64>,
     snapshot: watch::Sender<Arc<Snapshot>>,
-    layers: watch::Sender<Layers>,
+    layers: Layers,
 }
 
 impl Sampler {
     /// Opens the machine's files and takes the first sample of the node, which is the channel's first snapshot.
-    pub(crate) fn new(
-        config: Config,
-        layers: watch::Sender<Layers>,
-        events: Events,
-    ) -> (Self, watch::Receiver<Arc<Snapshot>>) {
+    pub(crate) fn new(config: Config, layers: Layers, events: Events) -> (Self, watch::Receiver<Arc<Snapshot>>) {
         let layout = source::cgroups(&config.root)
             .inspect_err(|error| tracing::error!(%error, "no usage of containers available"))
             .ok();
@@ -134,12 +138,12 @@ impl Sampler {
         let first = Snapshot {
             moment: now,
             machine: Arc::clone(&machine),
-            node,
-            rows: Vec::new(),
-            pods: BTreeMap::new(),
-            system: Vec::new(),
+            node: Arc::new(node),
+            rows: Rows::default(),
+            pods: SharedMap::default(),
+            system: Arc::default(),
             all_pods: None,
-            runtime_cgroups: Vec::new(),
+            runtime_cgroups: Arc::default(),
             devices: Arc::default(),
         };
         let (snapshot, receiver) = watch::channel(Arc::new(first));
@@ -159,13 +163,15 @@ impl Sampler {
             totals: Arc::new(totals),
             cgroups: CgroupSet::default(),
             results: Vec::new(),
-            layers_changed: false,
+            touched: Vec::new(),
+            rows: Rows::default(),
+            pods: SharedMap::default(),
             oom_kills: OomKills::default(),
             node_history: History::default(),
             system: HashMap::new(),
             system_cgroups: SystemCgroups::default(),
             all_pods: None,
-            runtime_cgroups: Vec::new(),
+            runtime_cgroups: Arc::default(),
             devices: Arc::default(),
             events,
             housekeepings: Arc::default(),
@@ -183,7 +189,7 @@ impl Sampler {
     /// Runs until `shutdown`, or until the last handle is dropped.
     pub(crate) async fn run(
         mut self,
-        mut targets: watch::Receiver<Arc<Vec<Target>>>,
+        mut targets: Targets,
         mut requests: mpsc::Receiver<Request>,
         shutdown: CancellationToken,
     ) {
@@ -191,27 +197,25 @@ impl Sampler {
         let interval = self.config.interval.max(Duration::from_secs(1));
         let start = tokio::time::Instant::now();
         let mut has_targets = true;
-        let list = Arc::clone(&targets.borrow_and_update());
-        self.set_targets(&list);
-        let mut cost = self.housekeeping();
+        self.apply(targets.take());
+        let cost = self.housekeeping();
         let mut next = self.next_housekeeping(start, interval, cost);
         loop {
+            let second = self.next_second();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                changed = targets.changed(), if has_targets => {
-                    has_targets = changed.is_ok();
-                    let list = Arc::clone(&targets.borrow_and_update());
-                    self.set_targets(&list);
-                    self.sample_new();
-                    next = next.min(self.next_housekeeping(start, interval, cost));
+                changes = targets.changed(), if has_targets => {
+                    has_targets = changes.is_some();
+                    let new = self.apply(changes.unwrap_or_default());
+                    self.sample_new(new);
                 }
                 request = requests.recv() => match request {
                     None => break,
                     Some(Request::Fresh(answer)) => {
                         let age = Moment::now().since(&self.snapshot.borrow().moment);
                         if age >= self.config.max_age {
-                            cost = self.housekeeping();
+                            self.housekeeping();
                         }
                         // The caller may have timed out.
                         let _ = answer.send(());
@@ -221,8 +225,11 @@ impl Sampler {
                     }
                 },
                 () = tokio::time::sleep_until(next) => {
-                    cost = self.housekeeping();
+                    let cost = self.housekeeping();
                     next = self.next_housekeeping(start, interval, cost);
+                }
+                () = tokio::time::sleep_until(second.unwrap_or(next)), if second.is_some_and(|second| second < next) => {
+                    self.sample_second();
                 }
             }
         }
@@ -238,8 +245,8 @@ impl Sampler {
             .collect()
     }
 
-    /// When the next housekeeping is due: at a multiple of the interval, sooner for new containers, later when
-    /// housekeeping is expensive.
+    /// When the next housekeeping is due: at a multiple of the interval, later when housekeeping is expensive, and sooner
+    /// while the node itself has no rate.
     fn next_housekeeping(
         &self,
         start: tokio::time::Instant,
@@ -249,27 +256,62 @@ impl Sampler {
         let now = tokio::time::Instant::now();
         let into = (now - start).as_nanos() % interval.as_nanos().max(1);
         let left = interval.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(0)));
-        // A cgroup that fails or was removed must not cause polling.
-        let new = |t: &CgroupState| t.history.len() == 1 && t.files.is_some() && !t.failure_logged;
-        let new = self.cgroups.containers().any(new) || self.node_history.len() == 1;
-        let wait = if new { left.min(SECOND_SAMPLE_DELAY) } else { left };
+        let wait = if self.node_history.len() == 1 { left.min(SECOND_SAMPLE_DELAY) } else { left };
         now + wait.max(cost * 2).max(Duration::from_millis(10))
     }
 
-    /// Replaces the list of containers: removes those that are not in it, adds those that are new.
-    fn set_targets(&mut self, list: &[Target]) {
-        for removed in self.cgroups.set_targets(list).iter().filter(|removed| !removed.cgroup.is_empty()) {
-            self.events.add(Event::now(&removed.cgroup, EventType::Deleted));
-        }
-        self.layers_changed = true;
-        self.oom_kills.set_targets(list);
+    /// When new containers get their second sample, and so a rate.
+    fn next_second(&self) -> Option<tokio::time::Instant> {
+        let age = Duration::from_nanos(Moment::now().mono_ns.saturating_sub(self.cgroups.oldest_young()?));
+        let left = SECOND_SAMPLE_DELAY.saturating_sub(age);
+        Some(tokio::time::Instant::now() + left.max(Duration::from_millis(10)))
     }
 
-    /// Samples what has no sample yet, and publishes it beside the last samples of the others.
-    fn sample_new(&mut self) {
-        self.sample(|state| state.history.is_empty());
+    /// Samples the new containers that are old enough for a rate, and none of the others.
+    fn sample_second(&mut self) {
+        self.totals = Arc::new(self.machine_files.totals(&mut self.buffer));
+        let delay = u64::try_from(SECOND_SAMPLE_DELAY.as_nanos()).unwrap_or(u64::MAX);
+        self.sample_new(self.cgroups.young_until(Moment::now().mono_ns.saturating_sub(delay)));
+    }
+
+    /// Takes what has changed of the containers; returns those that have no sample yet.
+    fn apply(&mut self, changes: Differences<Arc<str>, Arc<Target>>) -> Vec<SlotId> {
+        let mut new = Vec::new();
+        for (id, target) in changes {
+            let Some(target) = target else {
+                self.remove(&id);
+                continue;
+            };
+            self.oom_kills.start(&target);
+            let (slot, before) = self.cgroups.set(&target);
+            if let Some(before) = before {
+                self.rows.remove(&before.target);
+            }
+            new.extend(slot);
+        }
+        new
+    }
+
+    fn remove(&mut self, id: &str) {
+        self.oom_kills.end(id);
+        self.layers.remove(id);
+        let removed = self.cgroups.remove(id);
+        if let Some(container) = removed.container {
+            self.rows.remove(container.row.as_ref().map_or(&container.target, |row| &row.target));
+            if !container.cgroup.is_empty() {
+                self.events.add(Event::now(&container.cgroup, EventType::Deleted));
+            }
+        }
+        if let Some(pod) = removed.pod {
+            self.pods.remove(&**pod.key.id());
+        }
+    }
+
+    /// Samples new containers, and publishes them beside the last samples of the others.
+    fn sample_new(&mut self, new: Vec<SlotId>) {
+        self.sample(new);
         let last = Arc::clone(&self.snapshot.borrow());
-        self.publish(last.node.clone(), last.system.clone(), last.moment.mono_ns);
+        self.publish(Arc::clone(&last.node), Arc::clone(&last.system), last.moment.mono_ns);
     }
 
     /// Reads the machine's properties again; without the size of memory they are no better than those of before.
@@ -289,7 +331,7 @@ impl Sampler {
             self.reread_machine();
         }
         self.totals = Arc::new(self.machine_files.totals(&mut self.buffer));
-        self.sample(|_| true);
+        self.sample(self.cgroups.slots());
         self.sample_system_cgroups();
         let system = self.sample_system();
         // Last, so that the usage of the node is at least that of its containers.
@@ -301,23 +343,26 @@ impl Sampler {
                 node
             }
             Err(error) => {
-                let last = self.snapshot.borrow().node.clone();
+                let last = Arc::clone(&self.snapshot.borrow().node);
                 if !last.stale {
                     tracing::warn!(%error, "failed to read the usage of the machine; reporting stale usage");
                 }
-                Node { stale: true, ..last }
+                Node { stale: true, ..Node::clone(&last) }
             }
         };
-        self.publish(node, system, Moment::now().mono_ns);
+        self.name_disks(&node);
+        self.publish(Arc::new(node), Arc::new(system), Moment::now().mono_ns);
         began.elapsed()
     }
 
-    /// Samples the selected containers, and pods' own cgroups, except those whose last read is still in flight.
-    fn sample(&mut self, chosen: impl Fn(&CgroupState) -> bool) {
+    /// Samples these cgroups, except those whose last read is still in flight.
+    fn sample(&mut self, slots: Vec<SlotId>) {
         let mono_ns = Moment::now().mono_ns;
-        let jobs = self.cgroups.start_reads(mono_ns, &self.totals, chosen);
+        let jobs = self.cgroups.start_reads(slots, mono_ns, &self.totals);
+        let started: Vec<SlotId> = jobs.iter().map(|(slot, _)| *slot).collect();
         self.run_reads(jobs, mono_ns);
-        for state in self.cgroups.all_mut().filter(|t| t.in_flight) {
+        for slot in started {
+            let Some(state) = self.cgroups.of(slot).filter(|state| state.in_flight) else { continue };
             state.late = true;
             state.mark_stale();
             state.log_once(|id| {
@@ -327,8 +372,8 @@ impl Sampler {
                     READ_TIMEOUT.as_millis()
                 );
             });
+            self.touched.push(slot);
         }
-        self.cgroups.remove_pods(|pod| pod.files.is_none() && !pod.in_flight);
     }
 
     /// Runs reads and applies their results.
@@ -344,6 +389,7 @@ impl Sampler {
                 state.in_flight = false;
                 state.files = job.files;
                 state.mark_stale();
+                self.touched.push(slot);
             }
         }
     }
@@ -351,14 +397,23 @@ impl Sampler {
     fn finish_read(&mut self, slot: SlotId, result: ReadResult, mono_ns: u64) {
         let opened = result.opened.is_some();
         let pod_cgroup = result.files.as_ref().filter(|_| opened).and_then(|files| files.pod_cgroup.clone());
-        self.layers_changed |= opened || result.files.is_none() || result.layer.is_some();
+        let layer_changed = opened || result.files.is_none() || result.layer.is_some();
         // Removed meanwhile: its files close here.
         let Some(state) = self.cgroups.of(slot) else { return };
         state.finish_read(result, mono_ns);
+        self.touched.push(slot);
         if slot.of_pod {
             return;
         }
-        let target = &state.target;
+        let target = Arc::clone(&state.target);
+        if layer_changed {
+            if state.files.is_some() {
+                let layer = Layer { target: Arc::clone(&target), dir: state.layer.clone() };
+                self.layers.set(Arc::clone(state.key.id()), layer);
+            } else {
+                self.layers.remove(&**state.key.id());
+            }
+        }
         if opened {
             let container = (!target.pod_uid.is_empty() && !target.is_sandbox())
                 .then(|| ContainerRef { pod_uid: target.pod_uid.clone(), name: target.container_name.clone() });
@@ -370,7 +425,6 @@ impl Sampler {
             self.oom_kills.set_counted(&target.container_id, kills);
         }
         if let Some(path) = pod_cgroup {
-            let target = Arc::clone(target);
             self.add_pod(&target, &path, mono_ns);
         }
     }
@@ -395,78 +449,6 @@ impl Sampler {
         {
             let job = pod.start_read(mono_ns, &self.totals);
             self.run_reads(vec![(slot, job)], mono_ns);
-        }
-    }
-
-    fn publish(&mut self, node: Node, system: Vec<SystemRow>, mono_ns: u64) {
-        self.add_oom_kills();
-        let rows: Vec<Arc<Row>> = self.cgroups.containers().filter_map(|t| t.row.clone()).collect();
-        // The machine's disks have their names already; what else a container has touched is looked up.
-        for disk in &node.disks {
-            let number = (disk.major, disk.minor);
-            if self.devices.get(&number) != Some(&disk.name) {
-                Arc::make_mut(&mut self.devices).insert(number, disk.name.clone());
-            }
-        }
-        let pods = self.cgroups.pods().filter_map(|t| t.row.as_ref());
-        for device in rows.iter().chain(pods).flat_map(|row| &row.sample.block) {
-            let number = (device.major, device.minor);
-            if !self.devices.contains_key(&number)
-                && let Some(name) = source::block_device_name(&self.config.root, device.major, device.minor)
-            {
-                Arc::make_mut(&mut self.devices).insert(number, name);
-            }
-        }
-        if std::mem::replace(&mut self.layers_changed, false) {
-            let there = self.cgroups.containers().filter(|t| t.files.is_some() || t.in_flight);
-            let layer = |t: &CgroupState| Layer {
-                container_id: t.target.container_id.clone(),
-                pod_uid: t.target.pod_uid.clone(),
-                dir: t.layer.clone(),
-            };
-            let layers: Vec<Layer> = there.map(layer).collect();
-            self.layers.send_if_modified(|known| {
-                let differs = **known != layers;
-                if differs {
-                    *known = Arc::new(layers);
-                }
-                differs
-            });
-        }
-        self.snapshot.send_replace(Arc::new(Snapshot {
-            moment: Moment { wall: jiff::Timestamp::now(), mono_ns },
-            machine: Arc::clone(&self.machine),
-            node,
-            rows,
-            pods: self.cgroups.pods().filter_map(|t| Some((Arc::clone(t.key.id()), t.row.clone()?))).collect(),
-            system,
-            all_pods: self.all_pods.clone(),
-            runtime_cgroups: self.runtime_cgroups.clone(),
-            devices: Arc::clone(&self.devices),
-        }));
-    }
-}
-
-impl Sampler {
-    /// Sets the OOM kills of all runs of a container, of which its cgroup has only those of the present run.
-    fn add_oom_kills(&mut self) {
-        for kill in self.kernel.kills() {
-            self.oom_kills.add_logged(&kill.cgroup);
-            self.events.add(Event::now(&kill.cgroup.clone(), EventType::Killed(kill)));
-        }
-        let totals = self.oom_kills.totals();
-        if totals.is_empty() {
-            return;
-        }
-        for state in self.cgroups.all_mut() {
-            let kills = OomKills::of(&totals, &state.target);
-            let counts = |row: &Row| row.sample.memory.is_some_and(|memory| memory.oom_kills < Some(kills));
-            if kills > 0
-                && let Some(row) = state.row.as_mut().filter(|row| counts(row))
-                && let Some(memory) = &mut Arc::make_mut(row).sample.memory
-            {
-                memory.oom_kills = Some(kills);
-            }
         }
     }
 }

@@ -20,6 +20,8 @@ struct Run {
     owner: Owner,
     by_log: u64,
     by_file: u64,
+    /// What of both is in the totals.
+    kept: u64,
     /// The container ended; the log may still report its kill.
     ended: bool,
 }
@@ -35,8 +37,10 @@ pub(super) struct OomKills {
     /// By container id.
     runs: HashMap<String, Run>,
     ended: VecDeque<String>,
-    /// Kills of runs that are no longer distinguished.
-    retired: HashMap<Owner, u64>,
+    /// By owner: of all runs of a container, also those that are no longer distinguished, and of each pod under an empty name.
+    totals: HashMap<String, HashMap<String, u64>>,
+    /// Whose totals have changed since the last look.
+    changed: Vec<Owner>,
     unknown: HashMap<String, u64>,
 }
 
@@ -55,56 +59,66 @@ fn id_in(cgroup: &str) -> Option<&str> {
 }
 
 impl OomKills {
-    /// Replaces the list of containers.
-    pub(super) fn set_targets(&mut self, list: &[Target]) {
-        let mut removed: HashSet<String> =
-            self.runs.iter().filter(|(_, run)| !run.ended).map(|(id, _)| id.clone()).collect();
-        for target in list {
-            let id = &target.container_id;
-            if let Some(run) = self.runs.get_mut(id) {
-                // The container was restarted with the same id.
-                if std::mem::replace(&mut run.ended, false) {
-                    self.ended.retain(|ended| ended != id);
-                }
-                removed.remove(id);
-            } else {
-                let by_log = self.unknown.remove(id).unwrap_or(0);
-                self.runs.insert(id.clone(), Run { owner: owner(target), by_log, by_file: 0, ended: false });
+    /// A container runs, or runs again under its id.
+    pub(super) fn start(&mut self, target: &Target) {
+        let id = &target.container_id;
+        if let Some(run) = self.runs.get_mut(id) {
+            if std::mem::replace(&mut run.ended, false) {
+                self.ended.retain(|ended| ended != id);
             }
+            return;
         }
-        for id in removed {
-            if let Some(run) = self.runs.get_mut(&id) {
-                run.ended = true;
-                self.ended.push_back(id);
-            }
+        let by_log = self.unknown.remove(id).unwrap_or(0);
+        let owner = owner(target);
+        self.count(&owner, by_log);
+        self.runs.insert(id.clone(), Run { owner, by_log, by_file: 0, kept: by_log, ended: false });
+    }
+
+    /// A container has ended.
+    pub(super) fn end(&mut self, id: &str) {
+        if let Some(run) = self.runs.get_mut(id)
+            && !std::mem::replace(&mut run.ended, true)
+        {
+            self.ended.push_back(id.to_owned());
         }
         if self.ended.len() > MAX_ENDED_RUNS {
             self.retire_runs();
         }
     }
 
-    /// Merges the counts of the runs that ended first into those of their containers, and drops the counts of deleted
-    /// pods.
+    /// Adds kills to the totals of a container and of its pod.
+    fn count(&mut self, owner: &Owner, kills: u64) {
+        if kills == 0 {
+            return;
+        }
+        let (pod, _) = owner;
+        let of_pod = (!pod.is_empty()).then(|| (pod.clone(), String::new()));
+        for (pod, name) in of_pod.into_iter().chain([owner.clone()]) {
+            *self.totals.entry(pod.clone()).or_default().entry(name.clone()).or_default() += kills;
+            self.changed.push((pod, name));
+        }
+    }
+
+    /// Forgets which runs the kills of those were that ended first, and the counts of deleted pods.
     fn retire_runs(&mut self) {
         while self.ended.len() > MAX_ENDED_RUNS / 2 {
-            let Some(run) = self.ended.pop_front().and_then(|id| self.runs.remove(&id)) else { continue };
-            if run.kills() > 0 {
-                *self.retired.entry(run.owner.clone()).or_default() += run.kills();
-            }
+            let Some(id) = self.ended.pop_front() else { break };
+            self.runs.remove(&id);
         }
         // Any pod that exists has a run, that of its sandbox at least; so does a container outside pods.
         let pods: HashSet<&str> = self.runs.values().map(|run| run.owner.0.as_str()).collect();
         let runs = &self.runs;
-        self.retired.retain(
-            |(pod, name), _| if pod.is_empty() { runs.contains_key(name) } else { pods.contains(pod.as_str()) },
-        );
+        self.totals.retain(|pod, _| pods.contains(pod.as_str()));
+        if let Some(outside) = self.totals.get_mut("") {
+            outside.retain(|id, _| runs.contains_key(id));
+        }
     }
 
     /// The kernel log reports a kill in this cgroup.
     pub(super) fn add_logged(&mut self, cgroup: &str) {
         let Some(id) = id_in(cgroup) else { return };
-        if let Some(run) = self.runs.get_mut(id) {
-            run.by_log += 1;
+        if self.runs.contains_key(id) {
+            self.update(id, |run| run.by_log += 1);
         } else if self.unknown.len() < MAX_UNKNOWN_CGROUPS || self.unknown.contains_key(id) {
             *self.unknown.entry(id.to_owned()).or_default() += 1;
         }
@@ -112,39 +126,34 @@ impl OomKills {
 
     /// The cgroup of a container counts this many kills.
     pub(super) fn set_counted(&mut self, id: &str, kills: u64) {
-        if let Some(run) = self.runs.get_mut(id) {
+        self.update(id, |run| {
             // A container that was restarted with the same id counts from zero.
             if kills < run.by_file {
-                *self.retired.entry(run.owner.clone()).or_default() += run.kills();
-                run.by_log = 0;
+                (run.by_log, run.by_file) = (0, 0);
+                run.kept = 0;
             }
             run.by_file = kills;
-        }
+        });
     }
 
-    /// Kills of each container over all its runs, and of each pod under an empty name.
-    pub(super) fn totals(&self) -> HashMap<(&str, &str), u64> {
-        let mut totals: HashMap<(&str, &str), u64> = HashMap::new();
-        let retired = self.retired.iter().map(|(owner, kills)| (owner, *kills));
-        for ((pod, name), kills) in retired.chain(self.runs.values().map(|run| (&run.owner, run.kills()))) {
-            if kills > 0 {
-                *totals.entry((pod, name)).or_default() += kills;
-                if !pod.is_empty() {
-                    *totals.entry((pod, "")).or_default() += kills;
-                }
-            }
-        }
-        totals
+    /// Changes a run; what it has more than before is added to the totals.
+    fn update(&mut self, id: &str, change: impl FnOnce(&mut Run)) {
+        let Some(run) = self.runs.get_mut(id) else { return };
+        change(run);
+        let (kills, owner) = (run.kills(), run.owner.clone());
+        let more = kills.saturating_sub(std::mem::replace(&mut run.kept, kills));
+        self.count(&owner, more);
     }
 
-    /// The entry of a target in [`OomKills::totals`]; a pod's own cgroup has no container id.
-    pub(super) fn of(totals: &HashMap<(&str, &str), u64>, target: &Target) -> u64 {
-        let key = if target.pod_uid.is_empty() {
-            ("", target.container_id.as_str())
-        } else {
-            (target.pod_uid.as_str(), target.container_name.as_str())
-        };
-        totals.get(&key).copied().unwrap_or(0)
+    /// Pods and containers whose totals have changed since the last call: pod uid and container name, or no uid and the id.
+    pub(super) fn take_changed(&mut self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Kills of a container over all its runs, or of a pod, whose own cgroup has no container id.
+    pub(super) fn of(&self, target: &Target) -> u64 {
+        let name = if target.pod_uid.is_empty() { &target.container_id } else { &target.container_name };
+        self.totals.get(&target.pod_uid).and_then(|all| all.get(name)).copied().unwrap_or(0)
     }
 }
 
@@ -168,15 +177,16 @@ mod tests {
     #[test]
     fn counts_outlive_the_runs_that_they_are_of() {
         let mut kills = OomKills::default();
-        let of = |kills: &OomKills, target: &Target| OomKills::of(&kills.totals(), target);
+        let of = |kills: &OomKills, target: &Target| kills.of(target);
         let (first, second, pod) = (run('a', "p", "web"), run('b', "p", "web"), run('e', "p", ""));
         // The log reports the kill before the container is known.
         kills.add_logged(&cgroup('a'));
-        kills.set_targets(std::slice::from_ref(&first));
+        kills.start(&first);
         assert_eq!(of(&kills, &first), 1);
         kills.set_counted(&first.container_id, 1);
         assert_eq!(of(&kills, &first), 1, "log and cgroup tell of the same one");
-        kills.set_targets(std::slice::from_ref(&second));
+        kills.end(&first.container_id);
+        kills.start(&second);
         kills.set_counted(&second.container_id, 0);
         assert_eq!((of(&kills, &second), of(&kills, &pod)), (1, 1), "the next run goes on counting");
         // The log reports the kill after the end.
@@ -191,12 +201,12 @@ mod tests {
     fn a_container_that_starts_again_under_its_id_keeps_its_count() {
         let mut kills = OomKills::default();
         let plain = run('d', "", "");
-        kills.set_targets(std::slice::from_ref(&plain));
+        kills.start(&plain);
         kills.set_counted(&plain.container_id, 2);
         kills.set_counted(&plain.container_id, 0);
-        assert_eq!(OomKills::of(&kills.totals(), &plain), 2);
+        assert_eq!(kills.of(&plain), 2);
         kills.set_counted(&plain.container_id, 1);
-        assert_eq!(OomKills::of(&kills.totals(), &plain), 3);
+        assert_eq!(kills.of(&plain), 3);
     }
 
     #[test]
@@ -206,14 +216,13 @@ mod tests {
             let id = format!("{n:064x}");
             kills.add_logged(&format!("/docker/{id}"));
             kills.add_logged(&format!("/docker/{:064x}", n + 1_000_000));
-            kills.set_targets(&[Target { container_id: id, ..Target::default() }]);
+            kills.start(&Target { container_id: id.clone(), ..Target::default() });
+            kills.add_logged(&format!("/docker/{id}"));
+            kills.end(&id);
         }
-        kills.set_targets(&[]);
         assert!(kills.runs.len() <= MAX_ENDED_RUNS && kills.ended.len() <= MAX_ENDED_RUNS);
-        assert!(
-            kills.unknown.len() <= MAX_UNKNOWN_CGROUPS && kills.retired.len() <= MAX_ENDED_RUNS,
-            "{}",
-            kills.retired.len()
-        );
+        let totals: usize = kills.totals.values().map(HashMap::len).sum();
+        assert!(kills.unknown.len() <= MAX_UNKNOWN_CGROUPS && totals <= MAX_ENDED_RUNS, "{totals}");
+        assert!(!kills.take_changed().is_empty() && kills.take_changed().is_empty());
     }
 }

@@ -88,7 +88,7 @@ impl Sampler {
     pub(super) fn sample_system_cgroups(&mut self) {
         let (context, buffer) = (Arc::clone(&self.context), &mut self.buffer);
         let Some(layout) = &context.layout else { return };
-        let all_pods = self.cgroups.pods().find_map(|pod| all_pods_of(&pod.cgroup)).map(Arc::from);
+        let all_pods = self.cgroups.any_pod().and_then(|pod| all_pods_of(&pod.cgroup)).map(Arc::from);
         let daemons = self.config.system_processes.iter().filter(|process| process.pid_file.is_some());
         let daemons =
             daemons.filter_map(|process| source::daemon_pid(&context.root, process, buffer)).collect::<Vec<_>>();
@@ -104,7 +104,7 @@ impl Sampler {
         }
         self.system_cgroups.retain(|path| all_pods.as_deref() == Some(path) || paths.iter().any(|own| **own == *path));
         let mut sample = |path: &Arc<str>| self.system_cgroups.sample(&context, path, &self.totals, buffer);
-        self.runtime_cgroups = paths.iter().filter_map(&mut sample).collect();
+        self.runtime_cgroups = Arc::new(paths.iter().filter_map(&mut sample).collect());
         self.all_pods = all_pods.as_ref().and_then(sample);
     }
 

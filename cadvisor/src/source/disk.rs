@@ -39,30 +39,36 @@ pub(crate) fn space(path: &Path, at: jiff::Timestamp) -> Result<(Filesystem, u64
 }
 
 /// Blocks (in bytes) and entries below and including a directory. Other devices are not entered, hard links count once,
-/// entries that vanish or cannot be read are skipped. `None` when `keep_going` returns false, or when there are more files
-/// with several links than can be remembered.
+/// entries that vanish or cannot be read are skipped. `None` when `keep_going` returns false.
 #[must_use]
 pub(crate) fn tree(top: &Path, keep_going: &dyn Fn() -> bool) -> Option<(u64, u64)> {
+    walk(top, MAX_LINKED_INODES, keep_going)
+}
+
+pub(super) fn walk(top: &Path, max_linked: usize, keep_going: &dyn Fn() -> bool) -> Option<(u64, u64)> {
     let meta = fs::symlink_metadata(top).ok()?;
     let device = meta.dev();
     let (mut bytes, mut entries) = (meta.blocks().saturating_mul(512), 1_u64);
-    // The links that are still to come of each file that has several.
-    let mut linked: HashMap<u64, u64> = HashMap::new();
+    let mut linked = Linked { max: max_linked, ..Linked::default() };
+    let mut seen = 0_u64;
     let mut left: Vec<PathBuf> = vec![top.to_owned()];
     while let Some(dir) = left.pop() {
         let Ok(inside) = fs::read_dir(&dir) else { continue };
         for entry in inside.flatten() {
             // `metadata` of an entry does not follow symbolic links.
             let Ok(meta) = entry.metadata() else { continue };
-            if meta.dev() != device || is_counted(&meta, &mut linked)? {
+            if meta.dev() != device {
                 continue;
             }
-            bytes = bytes.saturating_add(meta.blocks().saturating_mul(512));
-            entries += 1;
+            if linked.counts(&meta) {
+                bytes = bytes.saturating_add(meta.blocks().saturating_mul(512));
+                entries += 1;
+            }
+            seen += 1;
             if meta.is_dir() {
                 left.push(entry.path());
             }
-            if entries.is_multiple_of(ENTRIES_PER_PAUSE) {
+            if seen.is_multiple_of(ENTRIES_PER_PAUSE) {
                 if !keep_going() {
                     return None;
                 }
@@ -70,24 +76,57 @@ pub(crate) fn tree(top: &Path, keep_going: &dyn Fn() -> bool) -> Option<(u64, u6
             }
         }
     }
-    Some((bytes, entries))
+    Some((bytes.saturating_add(linked.shared_bytes()), entries.saturating_add(linked.shared_inodes())))
 }
 
-/// Whether another link to a file was counted before. Inodes are forgotten when all of their links have been seen; `None`
-/// when there are too many to remember, which a container can make.
-fn is_counted(meta: &fs::Metadata, linked: &mut HashMap<u64, u64>) -> Option<bool> {
-    if meta.is_dir() || meta.nlink() <= 1 {
-        return Some(false);
+/// Files with several links, which a container can make as many of as it wants. Those that can be remembered are counted at
+/// their first link; of the others each link counts for its part, which is the same where all links are in the tree.
+#[derive(Debug, Default)]
+struct Linked {
+    max: usize,
+    /// The links that are still to come, by inode. Inodes are forgotten when all of their links have been seen.
+    left: HashMap<u64, u64>,
+    /// There were too many: no more are remembered.
+    full: bool,
+    /// In parts of [`WHOLE`].
+    bytes: u128,
+    inodes: u128,
+}
+
+/// A byte or an inode, in its parts.
+const WHOLE: u128 = 1 << 32;
+
+impl Linked {
+    /// Whether an entry counts as a whole.
+    fn counts(&mut self, meta: &fs::Metadata) -> bool {
+        if meta.is_dir() || meta.nlink() <= 1 {
+            return true;
+        }
+        if let Some(left) = self.left.get_mut(&meta.ino()) {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.left.remove(&meta.ino());
+            }
+            return false;
+        }
+        self.full |= self.left.len() >= self.max;
+        if self.full {
+            let links = u128::from(meta.nlink());
+            self.bytes += u128::from(meta.blocks()) * 512 * WHOLE / links;
+            self.inodes += WHOLE / links;
+            return false;
+        }
+        self.left.insert(meta.ino(), meta.nlink() - 1);
+        true
     }
-    let Some(left) = linked.get_mut(&meta.ino()) else {
-        linked.insert(meta.ino(), meta.nlink() - 1);
-        return (linked.len() <= MAX_LINKED_INODES).then_some(false);
-    };
-    *left = left.saturating_sub(1);
-    if *left == 0 {
-        linked.remove(&meta.ino());
+
+    fn shared_bytes(&self) -> u64 {
+        u64::try_from(self.bytes.div_ceil(WHOLE)).unwrap_or(u64::MAX)
     }
-    Some(true)
+
+    fn shared_inodes(&self) -> u64 {
+        u64::try_from(self.inodes.div_ceil(WHOLE)).unwrap_or(u64::MAX)
+    }
 }
 
 /// Files below a pod's directory that its containers can write: `/etc/hosts`, `/etc/resolv.conf` and termination messages.

@@ -23,6 +23,8 @@ use std::{
 pub(crate) use cached_file::Buffer;
 use cached_file::CachedFile;
 pub(crate) use container::ContainerFiles;
+#[cfg(test)]
+use disk::walk;
 pub(crate) use disk::{is_mount, layers, logs, pod_files, space, tree};
 pub use kernel_log::KernelLog;
 pub(crate) use node::{MachineFiles, Totals, block_device_name, machine};

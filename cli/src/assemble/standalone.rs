@@ -94,9 +94,9 @@ async fn start_node(
         metrics: Arc::default(),
     };
     let agent = build_agent(settings, access, liveness, tasks).await?;
-    let rounds = usage::readings(&agent.usage, &settings.node_name, tasks.token());
+    let usage = usage::follow(agent.usage.clone(), settings.node_name.clone(), plane.clone(), tasks.token());
     start_agent(settings, agent, tasks).await?;
-    tasks.spawn("usage of this node", plane.clone().follow_usage(rounds, tasks.token()));
+    tasks.spawn("usage of this node", usage);
     start_proxy(valid_proxy_config(settings)?, plane.client(User::proxy()), liveness, tasks);
     Ok(())
 }

@@ -276,29 +276,9 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Serves the samples of the node in this process as `metrics.k8s.io`, until `shutdown`.
-    ///
-    /// # Errors
-    /// Never; it has the shape of the other tasks.
-    pub async fn follow_usage(
-        self,
-        mut readings_rx: watch::Receiver<Arc<Readings>>,
-        shutdown: CancellationToken,
-    ) -> Result<(), Error> {
-        loop {
-            let readings = Arc::clone(&readings_rx.borrow_and_update());
-            if !readings.node.is_empty() {
-                self.usage.record(&readings);
-            }
-            tokio::select! {
-                () = shutdown.cancelled() => return Ok(()),
-                changed = readings_rx.changed() => if changed.is_err() {
-                    // Only the end of the whole node may end this task.
-                    shutdown.cancelled().await;
-                    return Ok(());
-                },
-            }
-        }
+    /// Takes samples of the node in this process, for `metrics.k8s.io`.
+    pub fn record_usage(&self, readings: &Readings) {
+        self.usage.record(readings);
     }
 
     /// Asks all other nodes for their usage, for `metrics.k8s.io`, until `shutdown`.

@@ -94,9 +94,29 @@ pub struct Readings {
     pub node: String,
     /// The machine as a whole; `None` where that could not be read.
     pub machine: Option<Reading>,
-    /// Every container of a pod that runs, without sandboxes. One that could not be read counts as 0, which no container
-    /// that runs uses.
-    pub containers: Vec<ContainerReading>,
+    /// Containers of pods that run, without sandboxes. One that could not be read counts as 0, which no container that runs
+    /// uses.
+    pub containers: Containers,
+}
+
+/// Which containers a sample of a node is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Containers {
+    /// All that run; others are gone.
+    All(Vec<ContainerReading>),
+    /// Those that were read since the sample before; the rest is as it was.
+    Changed {
+        /// New or read again.
+        read: Vec<ContainerReading>,
+        /// Gone: the pod's uid, the container's name, and which of those that had it.
+        gone: Vec<(String, String, Run)>,
+    },
+}
+
+impl Default for Containers {
+    fn default() -> Self {
+        Self::All(Vec::new())
+    }
 }
 
 /// Usage between two readings.
@@ -208,17 +228,52 @@ pub(crate) struct NodeSamples {
 }
 
 impl NodeSamples {
-    /// The samples after a further one; containers that it does not have are dropped.
-    pub(crate) fn advance(samples: Option<&Self>, readings: &Readings, now: Instant) -> Self {
-        let machine = samples.and_then(|samples| samples.machine.as_ref());
-        let machine = readings.machine.map(|now| SamplePair::advance(machine, now));
-        let mut pods: HashMap<String, BTreeMap<String, ContainerSamples>> = HashMap::new();
-        for container in &readings.containers {
-            let before = samples.and_then(|samples| samples.pods.get(&container.pod_uid)?.get(&container.name));
-            let of_pod = pods.entry(container.pod_uid.clone()).or_default();
-            of_pod.insert(container.name.clone(), ContainerSamples::advance(before, container));
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { recorded: now, machine: None, pods: HashMap::new() }
+    }
+
+    /// Adds a further sample.
+    pub(crate) fn record(&mut self, readings: &Readings, now: Instant) {
+        self.recorded = now;
+        self.machine = readings.machine.map(|now| SamplePair::advance(self.machine.as_ref(), now));
+        match &readings.containers {
+            Containers::All(all) => {
+                let before = std::mem::take(&mut self.pods);
+                for container in last_of_each(all) {
+                    let samples = before.get(&container.pod_uid).and_then(|of_pod| of_pod.get(&container.name));
+                    self.set(container, ContainerSamples::advance(samples, container));
+                }
+            }
+            Containers::Changed { read, gone } => {
+                for (uid, name, run) in gone {
+                    self.remove(uid, name, run);
+                }
+                for container in last_of_each(read) {
+                    let samples = self.pods.get(&container.pod_uid).and_then(|of_pod| of_pod.get(&container.name));
+                    self.set(container, ContainerSamples::advance(samples, container));
+                }
+            }
         }
-        Self { recorded: now, machine, pods }
+    }
+
+    fn set(&mut self, container: &ContainerReading, samples: ContainerSamples) {
+        if let Some(known) = self.pods.get_mut(&container.pod_uid).and_then(|of_pod| of_pod.get_mut(&container.name)) {
+            *known = samples;
+            return;
+        }
+        let of_pod = self.pods.entry(container.pod_uid.clone()).or_default();
+        of_pod.insert(container.name.clone(), samples);
+    }
+
+    /// Removes a container, unless another one has its name by now.
+    fn remove(&mut self, uid: &str, name: &str, run: &Run) {
+        let Some(of_pod) = self.pods.get_mut(uid) else { return };
+        if of_pod.get(name).is_some_and(|samples| samples.run == *run) {
+            of_pod.remove(name);
+        }
+        if of_pod.is_empty() {
+            self.pods.remove(uid);
+        }
     }
 
     /// Whether they tell of the present.
@@ -243,6 +298,15 @@ impl NodeSamples {
         let (at, window) = (earliest.at, earliest.window);
         Some(PodRates { at, window, containers })
     }
+}
+
+/// The last of those that have one name in one pod, as while a container ends and its successor has started.
+fn last_of_each(all: &[ContainerReading]) -> impl Iterator<Item = &ContainerReading> {
+    fn name(reading: &ContainerReading) -> (&str, &str) {
+        (&reading.pod_uid, &reading.name)
+    }
+    let last: HashMap<(&str, &str), usize> = all.iter().enumerate().map(|(at, one)| (name(one), at)).collect();
+    all.iter().enumerate().filter(move |(at, one)| last.get(&name(one)) == Some(at)).map(|(_, one)| one)
 }
 
 fn is_real(reading: &Reading) -> bool {

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ContainerReading, Readings, Run, Usage,
+    ContainerReading, Containers, Readings, Run, Usage,
     resource_page::{self, ContainerName, ResourcePage},
     stored::MeasuredCache,
 };
@@ -132,7 +132,8 @@ impl Scraper {
             let run = Run::Started(of_page.started);
             Some(ContainerReading { pod_uid: uid(&name)?, name: name.name, run, reading: of_page.reading })
         });
-        Readings { node: node.to_owned(), machine: page.machine, containers: containers.collect() }
+        let containers = Containers::All(containers.collect());
+        Readings { node: node.to_owned(), machine: page.machine, containers }
     }
 
     fn failing(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {

@@ -10,7 +10,7 @@ use super::ranking::{ContainerStats, PodStats};
 pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage) -> BTreeMap<String, PodStats> {
     let mut all: BTreeMap<String, PodStats> = BTreeMap::new();
     for row in snapshot.rows.iter().filter(|row| !row.target.is_sandbox()) {
-        let size = storage.containers.get(&row.target.container_id);
+        let size = storage.containers.get(row.target.container_id.as_str());
         // Logs alone are not what a container uses.
         let disk = size.and_then(|size| sum_of_sizes([Some(size.rootfs?), size.logs]));
         let used = ContainerStats {
@@ -22,20 +22,20 @@ pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage) -> BTreeMap<String,
         let pod = all.entry(row.target.pod_uid.clone()).or_default();
         pod.containers.insert(row.target.container_name.clone(), used);
     }
-    for (uid, row) in &snapshot.pods {
+    for (uid, row) in snapshot.pods.iter() {
         let pod = all.entry(uid.to_string()).or_default();
         pod.memory = row.sample.memory.map(|memory| memory.working_set_bytes());
     }
-    for (uid, volumes) in &storage.volumes {
-        let pod = all.entry(uid.clone()).or_default();
+    for (uid, volumes) in storage.volumes.iter() {
+        let pod = all.entry(uid.to_string()).or_default();
         // The kernel enforces the size of a tmpfs.
         for volume in volumes.iter().filter(|volume| volume.ephemeral) {
             pod.empty_dirs.insert(volume.name.clone(), volume.space.used_bytes);
             pod.empty_dir_inodes = pod.empty_dir_inodes.saturating_add(volume.inodes_used);
         }
     }
-    for (uid, files) in &storage.pod_files {
-        let pod = all.entry(uid.clone()).or_default();
+    for (uid, files) in storage.pod_files.iter() {
+        let pod = all.entry(uid.to_string()).or_default();
         (pod.node_files, pod.node_file_inodes) = (files.bytes, files.inodes.unwrap_or(0));
     }
     all
@@ -47,7 +47,7 @@ mod tests {
 
     use windlass_cadvisor::{
         Target,
-        model::{ContainerSize, Filesystem, Limits, Memory, Node, Row, Sample, Size, VolumeSize},
+        model::{ContainerSize, Filesystem, Limits, Memory, Node, Row, Sample, SharedMap, Size, VolumeSize},
     };
     use windlass_kit::moment::Moment;
 
@@ -91,19 +91,19 @@ mod tests {
         let snapshot = Snapshot {
             moment,
             machine: Arc::default(),
-            node,
-            rows: vec![row("shm", "c", 10 << 20), row("plain", "c", 30 << 20)],
-            pods: BTreeMap::from([(Arc::from("shm"), row("shm", "", 4 << 30))]),
-            system: Vec::new(),
+            node: Arc::new(node),
+            rows: [row("shm", "c", 10 << 20), row("plain", "c", 30 << 20)].into_iter().collect(),
+            pods: SharedMap::from([(Arc::from("shm"), row("shm", "", 4 << 30))]),
+            system: Arc::default(),
             all_pods: None,
-            runtime_cgroups: Vec::new(),
+            runtime_cgroups: Arc::default(),
             devices: Arc::default(),
         };
         let logs = Some(Size { bytes: 7, inodes: Some(1) });
         let size = |rootfs| ContainerSize { at: moment.wall, rootfs, logs, stale: false };
-        let containers = BTreeMap::from([
-            ("shm-c".to_owned(), size(None)),
-            ("plain-c".to_owned(), size(Some(Size { bytes: 100, inodes: None }))),
+        let containers = SharedMap::from([
+            (Arc::from("shm-c"), size(None)),
+            (Arc::from("plain-c"), size(Some(Size { bytes: 100, inodes: None }))),
         ]);
         let space = Filesystem {
             at: moment.wall,
@@ -121,8 +121,8 @@ mod tests {
             inodes_used: 3,
             stale: false,
         };
-        let volumes = BTreeMap::from([("shm".to_owned(), vec![volume("scratch", true), volume("memory", false)])]);
-        let pod_files = BTreeMap::from([("shm".to_owned(), Size { bytes: 11, inodes: Some(2) })]);
+        let volumes = SharedMap::from([(Arc::from("shm"), vec![volume("scratch", true), volume("memory", false)])]);
+        let pod_files = SharedMap::from([(Arc::from("shm"), Size { bytes: 11, inodes: Some(2) })]);
         let storage = Storage { containers, volumes, pod_files, ..Storage::default() };
         let found = by_pod(&snapshot, &storage);
         assert_eq!((found["shm"].memory, found["plain"].memory), (Some(4 << 30), None));

@@ -32,8 +32,10 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use windlass_cadvisor::Target;
 use windlass_kit::{
     liveness::{HEARTBEAT_INTERVAL, LoopProbe, STUCK_AFTER},
+    published::Publisher,
     reflector::{Extent, reflect},
 };
 
@@ -52,7 +54,7 @@ use super::{
     },
 };
 use crate::{
-    ContainerRecord,
+    RunningContainers,
     engine::{Health, containers::Listed, inspect::Instance},
 };
 
@@ -65,7 +67,7 @@ const ENGINE_QUEUE_CAPACITY: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct PodFeeds {
     /// The containers that run, sandboxes included, by pod.
-    pub containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
+    pub containers: RunningContainers,
     /// The pods of this node, static ones as their mirror pods where the API has them.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
     /// The names of Docker's runtimes, which RuntimeClasses may name.
@@ -80,7 +82,7 @@ pub struct PodFeeds {
 pub struct Pods {
     context: Arc<PodContext>,
     channels: ContextChannels,
-    containers: watch::Sender<Arc<Vec<ContainerRecord>>>,
+    containers: Publisher<Arc<str>, Arc<Target>>,
     pods: watch::Sender<Arc<Vec<Arc<Pod>>>>,
     runtimes: watch::Sender<Arc<BTreeSet<String>>>,
     killer: PodKiller,
@@ -99,8 +101,7 @@ impl Pods {
     pub fn build(node: NodeHandles) -> (Self, PodFeeds) {
         let (context, channels) = PodContext::new(node);
         let (killer, kills) = PodKiller::new();
-        let (containers, pods, runtimes) =
-            (watch::Sender::default(), watch::Sender::default(), watch::Sender::default());
+        let (containers, pods, runtimes) = (Publisher::default(), watch::Sender::default(), watch::Sender::default());
         let feeds = PodFeeds {
             containers: containers.subscribe(),
             pods: pods.subscribe(),

@@ -1,37 +1,33 @@
-//! What a worker publishes: the patch of a pod's status, and the records of its running containers. Pure.
+//! What a worker publishes: the patch of a pod's status, and its running containers. Pure.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
+use windlass_cadvisor::Target;
 
 use super::time::saturating_add;
-use crate::{
-    ContainerRecord,
-    engine::{
-        inspect::{Instance, State},
-        names,
-    },
-};
+use crate::engine::inspect::{Instance, State};
 
-/// The record of a container, if it runs.
-pub(crate) fn record(instance: &Instance) -> Option<ContainerRecord> {
+/// A container as it is measured, if it runs. When its pod started is known to those who know all of its containers.
+pub(crate) fn running(instance: &Instance) -> Option<Target> {
     let State::Running { pid, started_at } = instance.state else { return None };
     let who = &instance.identity;
-    Some(ContainerRecord {
-        id: instance.id.clone(),
+    Some(Target {
+        container_id: instance.id.clone(),
         pid,
-        docker_name: who.docker_name(),
+        name: who.docker_name(),
         image: instance.image.clone(),
         pod_name: who.pod.clone(),
         pod_namespace: who.namespace.clone(),
         pod_uid: who.uid.clone(),
         container_name: who.container.clone(),
-        is_sandbox: who.container == names::SANDBOX_NAME,
         started_at,
-        cpu_shares: u64::try_from(instance.limits.cpu_shares).unwrap_or(0),
+        pod_started_at: started_at,
+        cpu_shares: u64::try_from(instance.limits.cpu_shares).ok().filter(|shares| *shares > 0),
         limits: vec![instance.limits.memory, instance.limits.cpu_shares, instance.limits.cpu_quota],
+        ..Target::default()
     })
 }
 

@@ -9,6 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::{Client, Resource as _};
 use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
+use windlass_cadvisor::Target;
 use windlass_kit::{
     events::{Recorder, Severity},
     liveness::Heartbeats,
@@ -17,7 +18,7 @@ use windlass_kit::{
 
 use super::{host_facts, runtime_class::RuntimeHandlers};
 use crate::{
-    Config, ContainerRecord, Pressure,
+    Config, Pressure,
     cgroup::Cgroups,
     engine::{Engine, EngineError, Health, containers::Info},
     images::Images,
@@ -79,8 +80,8 @@ impl fmt::Debug for NodeHandles {
     }
 }
 
-/// The running containers of one pod: its uid and their records.
-pub(crate) type RunningContainers = (String, Vec<ContainerRecord>);
+/// The running containers of one pod: its uid, and all of them.
+pub(crate) type RunningOfPod = (String, Vec<Arc<Target>>);
 
 /// What all workers and steps share.
 pub(crate) struct PodContext {
@@ -100,7 +101,7 @@ pub(crate) struct PodContext {
     pub(crate) node_swap: NodeSwap,
     /// Whether containers can be given a negative OOM score.
     pub(crate) negative_oom: AtomicBool,
-    pub(crate) running: mpsc::Sender<RunningContainers>,
+    pub(crate) running: mpsc::Sender<RunningOfPod>,
     pause_image: OnceCell<String>,
     app_armor: bool,
     reservations: Mutex<Reservations>,
@@ -116,7 +117,7 @@ pub(crate) struct ContextChannels {
     pub(crate) engine_info: watch::Sender<Info>,
     pub(crate) services: watch::Sender<ServiceList>,
     pub(crate) runtime_classes: watch::Sender<RuntimeHandlers>,
-    pub(crate) running: mpsc::Receiver<RunningContainers>,
+    pub(crate) running: mpsc::Receiver<RunningOfPod>,
 }
 
 impl PodContext {

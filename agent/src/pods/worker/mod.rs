@@ -32,6 +32,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
+use windlass_cadvisor::Target;
 use windlass_kit::{backoff::Backoff, events::Severity, liveness::STUCK_AFTER};
 
 use self::{
@@ -56,7 +57,6 @@ use super::{
     steps::{self, context::PodContext, host_files, outcome::Outcome},
 };
 use crate::{
-    ContainerRecord,
     engine::{containers::Listed, events::Changed, inspect::Instance},
     network::Readiness,
     volumes::{
@@ -121,7 +121,7 @@ pub(crate) struct Worker {
     object_watches: BTreeMap<ObjectRef, ObjectWatch>,
     object_changes: SelectAll<WatchStream<u64>>,
     /// The running containers as they were last published.
-    published: Vec<ContainerRecord>,
+    published: Vec<Arc<Target>>,
     /// No status is patched before.
     patch_after: Option<Timestamp>,
     /// Since when a change of the status that no client waits for is batched.

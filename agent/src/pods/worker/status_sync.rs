@@ -6,20 +6,18 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::Value;
+use windlass_cadvisor::Target;
 use windlass_kit::events::Severity;
 
 use super::Worker;
-use crate::{
-    ContainerRecord,
-    pods::{
-        lifecycle::{
-            patch::{batch_until, can_batch, merge, patch_of, record, version},
-            reasons, spec,
-            step_key::StepKey,
-            view::PodView,
-        },
-        steps::outcome::Outcome,
+use crate::pods::{
+    lifecycle::{
+        patch::{batch_until, can_batch, merge, patch_of, running, version},
+        reasons, spec,
+        step_key::StepKey,
+        view::PodView,
     },
+    steps::outcome::Outcome,
 };
 
 impl Worker {
@@ -133,17 +131,18 @@ impl Worker {
 
     /// Publishes the running containers where they have changed.
     pub(super) async fn publish_running(&mut self) {
-        let records = self.observed.instances.iter().filter_map(record).map(|mut record| {
+        let mut running: Vec<Target> = self.observed.instances.iter().filter_map(running).collect();
+        let pod_started_at = running.iter().find(|target| target.is_sandbox()).map(|sandbox| sandbox.started_at);
+        for target in &mut running {
+            target.pod_started_at = pod_started_at.unwrap_or(target.started_at);
             // Docker knows the image by its id, since containers are created from that.
-            if let Some(container) = self.container(&record.container_name) {
-                record.image = spec::image_of(&container).to_owned();
+            if let Some(container) = self.container(&target.container_name) {
+                target.image = spec::image_of(&container).to_owned();
             }
-            record
-        });
-        let records: Vec<ContainerRecord> = records.collect();
-        if records != self.published {
-            self.published.clone_from(&records);
-            let _ = self.context.running.send((self.uid.clone(), records)).await;
+        }
+        if running.iter().ne(self.published.iter().map(Arc::as_ref)) {
+            self.published = running.into_iter().map(Arc::new).collect();
+            let _ = self.context.running.send((self.uid.clone(), self.published.clone())).await;
         }
     }
 }

@@ -66,7 +66,7 @@ fn sources<'a>(view: &'a View) -> Vec<MetricSource<'a>> {
         is_machine: false,
     };
     std::iter::once(machine)
-        .chain(snapshot.all_pods.iter().chain(&snapshot.runtime_cgroups).map(of_system))
+        .chain(snapshot.all_pods.iter().chain(snapshot.runtime_cgroups.iter()).map(of_system))
         .chain(snapshot.pods.values().map(|row| of_row(row)))
         .chain(snapshot.rows.iter().map(|row| of_row(row)))
         .collect()

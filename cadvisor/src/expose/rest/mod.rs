@@ -399,7 +399,7 @@ fn is_below(cgroup: &str, path: &str) -> bool {
 
 fn find<'a>(view: &'a View, scope: &Scope) -> Result<Vec<Lookup<'a>>, RestError> {
     let snapshot = &view.snapshot;
-    let rows = || snapshot.pods.values().chain(&snapshot.rows).map(|row| Lookup::Row(row));
+    let rows = || snapshot.pods.values().chain(snapshot.rows.iter()).map(|row| Lookup::Row(row));
     let containers = || snapshot.rows.iter().map(|row| Lookup::Row(row));
     match scope {
         Scope::Cgroup { path, below } => {

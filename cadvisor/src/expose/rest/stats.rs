@@ -223,7 +223,7 @@ fn aliases(row: &Row) -> Vec<&str> {
 
 fn filesystem(view: &View, row: &Row) -> Value {
     let storage = &view.storage;
-    let (Some(space), Some(size)) = (storage.images, storage.containers.get(&row.target.container_id)) else {
+    let (Some(space), Some(size)) = (storage.images, storage.containers.get(row.target.container_id.as_str())) else {
         return json!([]);
     };
     let Some(layer) = size.rootfs else { return json!([]) };
@@ -278,7 +278,7 @@ pub(super) fn container_info(view: &View, found: &Lookup<'_>, past: &[Point], co
     let mut stats: Vec<Value> = older(past, count).iter().map(v1_of_point).collect();
     stats.push(v1_of_sample(view, found));
     let name = found.name();
-    let rows = view.snapshot.pods.values().chain(&view.snapshot.rows).map(|row| &*row.cgroup);
+    let rows = view.snapshot.pods.values().chain(view.snapshot.rows.iter()).map(|row| &*row.cgroup);
     // The direct children; of a deeper cgroup, its ancestor among them.
     let prefix = name.trim_end_matches('/');
     let below: std::collections::BTreeSet<String> = rows
@@ -340,7 +340,7 @@ pub(super) fn v2(view: &View, found: &Lookup<'_>, past: &[Point], count: usize) 
         }
         if let Lookup::Row(row) = found {
             fields.insert("processes".to_owned(), processes(row));
-            let size = view.storage.containers.get(&row.target.container_id);
+            let size = view.storage.containers.get(row.target.container_id.as_str());
             if let Some((layer, logs)) = size.and_then(|size| Some((size.rootfs?, size.logs))) {
                 // cAdvisor's spelling.
                 let space = json!({

@@ -314,7 +314,7 @@ fn container(row: &Row, storage: &Storage, full: bool) -> ContainerStats {
     let sample = &row.sample;
     let time = Time(sample.moment.wall);
     let pressure = shown(&sample.pressure, full);
-    let size = storage.containers.get(&row.target.container_id);
+    let size = storage.containers.get(row.target.container_id.as_str());
     ContainerStats {
         name: row.target.container_name.clone(),
         start_time: Time(row.target.started_at),
@@ -430,7 +430,7 @@ fn volumes(pod: &Pod<'_>, storage: &Storage) -> Vec<VolumeStats> {
 
 fn ephemeral(pod: &Pod<'_>, storage: &Storage) -> Option<FsStats> {
     let sizes: Vec<&ContainerSize> =
-        pod.containers.iter().filter_map(|row| storage.containers.get(&row.target.container_id)).collect();
+        pod.containers.iter().filter_map(|row| storage.containers.get(row.target.container_id.as_str())).collect();
     let volumes = || storage.volumes.get(pod.uid).into_iter().flatten().filter(|volume| volume.ephemeral);
     let at = sizes.iter().map(|size| size.at).chain(volumes().map(|volume| volume.space.at)).max()?;
     let of_containers = sizes.iter().flat_map(|size| [size.rootfs, size.logs]);

@@ -115,19 +115,19 @@ pub(crate) fn view(tree: Tree) -> View {
     let snapshot = Snapshot {
         moment: Moment { wall: at(2), mono_ns: 0 },
         machine: Arc::new(machine),
-        node,
-        rows: vec![Arc::new(sandbox), Arc::new(busy)],
-        pods: BTreeMap::new(),
-        system: vec![SystemRow {
+        node: Arc::new(node),
+        rows: [Arc::new(sandbox), Arc::new(busy)].into_iter().collect(),
+        pods: SharedMap::default(),
+        system: Arc::new(vec![SystemRow {
             name: "kubelet".to_owned(),
             started_at: at(-3000),
             moment: Moment { wall: at(1), mono_ns: 0 },
             cpu: Cpu { usage_ns: 3_000_000_000, ..Cpu::default() },
             memory: Some(Memory { usage_bytes: 30_000_000, rss_bytes: 30_000_000, faults: 8000, ..Memory::default() }),
             usage_nano_cores: Some(2_000_000),
-        }],
+        }]),
         all_pods: None,
-        runtime_cgroups: Vec::new(),
+        runtime_cgroups: Arc::default(),
         devices: Arc::new(BTreeMap::from([((254, 0), "/dev/vda".to_owned())])),
     };
     let storage = Storage {
@@ -137,9 +137,9 @@ pub(crate) fn view(tree: Tree) -> View {
         is_one_file_system: Some(true),
         logs: Some(space),
         images_device: "/dev/vda".to_owned(),
-        containers: BTreeMap::from([(CONTAINER.to_owned(), size)]),
-        volumes: BTreeMap::from([(POD.to_owned(), volumes(space))]),
-        pod_files: BTreeMap::from([(POD.to_owned(), Size { bytes: 8192, inodes: Some(2) })]),
+        containers: SharedMap::from([(Arc::from(CONTAINER), size)]),
+        volumes: SharedMap::from([(Arc::from(POD), volumes(space))]),
+        pod_files: SharedMap::from([(Arc::from(POD), Size { bytes: 8192, inodes: Some(2) })]),
         image_bytes: None,
     };
     View {
@@ -149,6 +149,16 @@ pub(crate) fn view(tree: Tree) -> View {
         image_bytes: Some(123_456_789),
         pods_memory_bytes: Some(3 << 30),
     }
+}
+
+/// Changes each row.
+fn change_rows(snapshot: &mut Snapshot, change: impl Fn(&mut Row)) {
+    let changed = snapshot.rows.iter().map(|row| {
+        let mut row = Row::clone(row);
+        change(&mut row);
+        Arc::new(row)
+    });
+    snapshot.rows = changed.collect();
 }
 
 #[test]
@@ -277,13 +287,12 @@ fn a_pod_is_the_sum_of_its_containers_or_its_own_cgroup() {
 fn just_made_containers_stay_out_and_host_networks_are_the_machines() {
     let mut view = view(Tree::V2);
     let mut snapshot = Snapshot::clone(&view.snapshot);
-    for row in &mut snapshot.rows {
-        let row = Arc::make_mut(row);
+    change_rows(&mut snapshot, |row| {
         row.host_network = true;
         if !row.target.is_sandbox() {
             row.sample.cpu.usage_ns = 0;
         }
-    }
+    });
     view.snapshot = Arc::new(snapshot);
     let page = prom_resource::text(&view, Format::Plain);
     assert!(!page.contains("container=\"busy\""), "a zero would make metrics-server drop the pod");

@@ -127,9 +127,7 @@ fn a_layer_that_was_not_measured_is_left_out() {
 fn a_machine_without_the_memory_controller_tells_no_memory() {
     let mut view = view(Tree::V2);
     let mut snapshot = Snapshot::clone(&view.snapshot);
-    for row in &mut snapshot.rows {
-        Arc::make_mut(row).sample.memory = None;
-    }
+    change_rows(&mut snapshot, |row| row.sample.memory = None);
     view.snapshot = Arc::new(snapshot);
     let summary = shown(&view);
     assert!(summary["pods"][0]["memory"].is_null() && summary["pods"][0]["containers"][0]["memory"].is_null());
@@ -145,10 +143,16 @@ fn pods_of_one_name_are_one_series_of_the_resource_page() {
     let mut view = view(Tree::V2);
     let mut snapshot = Snapshot::clone(&view.snapshot);
     let mut left = Row::clone(&snapshot.rows[1]);
-    let target = Target { pod_uid: "left-over".to_owned(), pod_started_at: at(-9000), ..Target::clone(&left.target) };
+    let container_id = "f".repeat(64);
+    let target = Target {
+        container_id,
+        pod_uid: "left-over".to_owned(),
+        pod_started_at: at(-9000),
+        ..Target::clone(&left.target)
+    };
     left.target = Arc::new(target);
     left.sample.cpu.usage_ns = 1;
-    snapshot.rows.push(Arc::new(left));
+    snapshot.rows.insert(Arc::new(left));
     view.snapshot = Arc::new(snapshot);
     let page = prom_resource::text(&view, Format::Plain);
     let series = "container_cpu_usage_seconds_total{container=\"busy\",namespace=\"default\",pod=\"web\"}";

@@ -421,6 +421,21 @@ fn sizes_count_links_once_and_logs_alone() {
     assert!((100_000..200_000).contains(&bytes), "{bytes}");
     assert_eq!(entries, 4, "top, inner, one name of data, link");
     assert!(tree(&top.join("none"), &|| true).is_none());
+    // More files with several links than are remembered: a container can make any number of them.
+    let many = dir.path().join("many");
+    fs::create_dir_all(&many).unwrap();
+    for file in 0..7_usize {
+        let first = many.join(format!("{file}-0"));
+        fs::write(&first, vec![1_u8; 10_000 * (file + 1)]).unwrap();
+        (1..=file).for_each(|link| fs::hard_link(&first, many.join(format!("{file}-{link}"))).unwrap());
+    }
+    let exact = tree(&many, &|| true).unwrap();
+    assert_eq!(exact.1, 8, "each once, and the directory");
+    for max in [0, 1, 3] {
+        let found = walk(&many, max, &|| true).unwrap();
+        assert!(found.0.abs_diff(exact.0) <= 1 && found.1.abs_diff(exact.1) <= 1, "{max}: {found:?} {exact:?}");
+        assert!(found.0 >= exact.0 && found.1 >= exact.1, "who wants to hide something gains nothing");
+    }
     let home = dir.path().join("containers/abc");
     fs::create_dir_all(&home).unwrap();
     fs::write(home.join("abc-json.log"), vec![b'x'; 10_000]).unwrap();

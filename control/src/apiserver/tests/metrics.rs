@@ -1,5 +1,5 @@
 use super::*;
-use crate::metrics::{ContainerReading, Reading, Readings, Run, SampledAt};
+use crate::metrics::{ContainerReading, Containers, Reading, Readings, Run, SampledAt};
 
 #[tokio::test]
 async fn usage_covers_stored_objects_with_samples() {
@@ -35,7 +35,7 @@ async fn usage_covers_stored_objects_with_samples() {
             // Runs still, while the API has forgotten it.
             one("n", "gone", "c", 0),
         ];
-        Readings { node: "here".into(), machine: Some(reading(1_000_000_000)), containers }
+        Readings { node: "here".into(), machine: Some(reading(1_000_000_000)), containers: Containers::All(containers) }
     };
     const BASE: &str = "/apis/metrics.k8s.io/v1beta1";
     let names = |reply: &Reply| -> Vec<String> {

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::{ClientIdentity, ReservedAddresses, serve_tls};
 
 use super::cluster::Cluster;
-use crate::metrics::{ContainerReading, Reading, Readings, Run, SampledAt, Scraper, tests::pages::KUBELET};
+use crate::metrics::{ContainerReading, Containers, Reading, Readings, Run, SampledAt, Scraper, tests::pages::KUBELET};
 
 const PATH: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
 
@@ -49,7 +49,7 @@ async fn cells(cluster: &Cluster) -> Vec<Value> {
 /// What the node says: the pods have run for an hour, and each uses so many percent of a core's twentieth.
 async fn run(cluster: &Cluster, percent: u64) {
     let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
-    let mut samples = [Readings::default(), Readings::default()];
+    let mut samples = [Vec::new(), Vec::new()];
     for pod in cluster.until::<Pod>("pods", |pods| !pods.is_empty()).await {
         let name = pod["metadata"]["name"].as_str().unwrap();
         let hour = ago(3600).to_string();
@@ -58,7 +58,7 @@ async fn run(cluster: &Cluster, percent: u64) {
         // It may be replaced by now.
         let _ = cluster.api::<Pod>().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         for (sample, at, cpu_ns) in [(0, ago(10), 1), (1, ago(0), 1 + percent * 5_000_000)] {
-            samples[sample].containers.push(ContainerReading {
+            samples[sample].push(ContainerReading {
                 pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
                 name: "nginx".to_owned(),
                 run: Run::Started(None),
@@ -66,7 +66,9 @@ async fn run(cluster: &Cluster, percent: u64) {
             });
         }
     }
-    samples.iter().for_each(|sample| cluster.plane.usage.record(sample));
+    for containers in samples.map(Containers::All) {
+        cluster.plane.usage.record(&Readings { containers, ..Readings::default() });
+    }
 }
 
 async fn patch_spec(cluster: &Cluster, most: i32) {
@@ -231,7 +233,7 @@ async fn an_autoscaler_scales_by_the_pods_of_all_nodes() {
     let _listener = cluster.plane.in_process_node_listener();
     let now = Timestamp::now();
     let hour = (now - SignedDuration::from_hours(1)).to_string();
-    let mut own = [Readings::default(), Readings::default()];
+    let mut own = [Vec::new(), Vec::new()];
     for (place, name) in &names {
         let node = if *place < 2 { "n" } else { "there" };
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
@@ -241,10 +243,9 @@ async fn an_autoscaler_scales_by_the_pods_of_all_nodes() {
         let patch = json!({"status": {"phase": "Running", "startTime": hour, "conditions": conditions}});
         cluster.api::<Pod>().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
         for (sample, seconds) in own.iter_mut().zip([0, 10]) {
-            sample.node = "n".to_owned();
             let at = SampledAt::There(now - SignedDuration::from_secs(10 - seconds));
             let reading = Reading { at, cpu_ns: 1 + seconds.unsigned_abs() * 200_000_000, memory_bytes: 1 << 20 };
-            sample.containers.extend((node == "n").then(|| ContainerReading {
+            sample.extend((node == "n").then(|| ContainerReading {
                 pod_uid: pods[*place]["metadata"]["uid"].as_str().unwrap().to_owned(),
                 name: "c".to_owned(),
                 run: Run::Id(format!("{place}")),
@@ -252,7 +253,9 @@ async fn an_autoscaler_scales_by_the_pods_of_all_nodes() {
             }));
         }
     }
-    own.iter().for_each(|sample| cluster.plane.usage.record(sample));
+    for containers in own.map(Containers::All) {
+        cluster.plane.usage.record(&Readings { node: "n".to_owned(), machine: None, containers });
+    }
     let scraper = Scraper::new(cluster.plane.store.clone(), cluster.plane.kubelet.clone(), cluster.plane.usage.clone());
     scraper.round().await;
     scraper.round().await;

@@ -17,7 +17,7 @@ use crate::{
         types::{Definition, Resource, Storage, VersionSpec},
     },
     kinds::types,
-    metrics::{Measured, MeasuredCache, Usage, node_metrics, pod_metrics},
+    metrics::{Measured, MeasuredCache, NodeSamples, Usage, node_metrics, pod_metrics},
     store::{Object, Store},
 };
 
@@ -113,10 +113,11 @@ impl MetricsHandler {
     fn metrics(&self, measured: &Measured) -> Option<Value> {
         let now = Timestamp::now();
         let metrics = if self.plural == "nodes" {
-            let rate = self.usage.of_node(measured.object["metadata"]["name"].as_str()?)?.machine()?;
+            let node = measured.object["metadata"]["name"].as_str()?;
+            let rate = self.usage.of_node(node, NodeSamples::machine)?;
             serde_json::to_value(node_metrics(&measured.object, &rate, now))
         } else {
-            let rates = self.usage.of_node(&measured.node)?.pod(&measured.uid)?;
+            let rates = self.usage.of_node(&measured.node, |samples| samples.pod(&measured.uid))?;
             serde_json::to_value(pod_metrics(&measured.object, &rates, now))
         };
         metrics.ok()

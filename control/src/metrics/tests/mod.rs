@@ -35,12 +35,12 @@ fn scraped(pod_uid: &str, started: i64, reading: Reading) -> ContainerReading {
 }
 
 fn readings(containers: &[ContainerReading]) -> Readings {
-    Readings { node: "node".into(), machine: None, containers: containers.to_vec() }
+    Readings { node: "node".into(), machine: None, containers: Containers::All(containers.to_vec()) }
 }
 
 fn cores(usage: &Usage, pod: &str) -> Option<Vec<i64>> {
-    let samples = usage.of_node("node")?;
-    Some(samples.pod(pod)?.containers.iter().map(|(_, rate)| rate.nano_cores).collect())
+    let found = usage.of_node("node", |samples| samples.pod(pod))?;
+    Some(found.containers.iter().map(|(_, rate)| rate.nano_cores).collect())
 }
 
 #[tokio::test]
@@ -49,9 +49,9 @@ async fn a_rate_is_what_was_used_between_two_readings() {
     let machine = |node: &str, milliseconds, cpu_ns| Readings {
         node: node.into(),
         machine: Some(reading(milliseconds, cpu_ns)),
-        containers: Vec::new(),
+        containers: Containers::default(),
     };
-    let rate = |node: &str| usage.of_node(node)?.machine();
+    let rate = |node: &str| usage.of_node(node, NodeSamples::machine);
     usage.record(&machine("node", 0, 5_000_000_000));
     assert_eq!(rate("node"), None, "one reading is no rate");
     usage.record(&machine("node", 15_000, 8_000_000_000));
@@ -102,7 +102,7 @@ async fn a_wall_clock_that_is_set_changes_no_rate_of_this_process() {
         let moment = Moment { wall: at(wall), mono_ns: 1 + tick * 10_000_000_000 };
         let now = Reading { at: SampledAt::Here(moment), ..reading(0, 1 + tick * tick * 1_000_000_000) };
         usage.record(&readings(&[container("a", "p", "c", now)]));
-        let rates = usage.of_node("node").unwrap().pod("p");
+        let rates = usage.of_node("node", |samples| samples.pod("p"));
         found.push(rates.map(|rates| (rates.at, rates.window.as_secs(), rates.containers[0].1.nano_cores)));
     }
     let expected = [1, 2, 3, 4].map(|tick| Some((at(walls[tick]), 10, 100_000_000 * (2 * tick as i64 - 1))));
@@ -152,7 +152,7 @@ async fn a_pod_shows_when_all_its_containers_do() {
     let side = |milliseconds, cpu_ns| container("b", "p", "side", reading(milliseconds, cpu_ns));
     usage.record(&readings(&[web.clone(), side(19_000, 3_000_001_000)]));
     assert_eq!(cores(&usage, "p"), Some(vec![300_000_000, 100_000_000]), "in order of names");
-    let pod = usage.of_node("node").unwrap().pod("p").unwrap();
+    let pod = usage.of_node("node", |samples| samples.pod("p")).unwrap();
     assert_eq!((pod.at, pod.window), (at(19_000), Duration::from_secs(10)), "of the container that was read first");
     // One without memory in use is not running yet, or not any more.
     let mut empty = side(29_000, 3_500_000_000);
@@ -189,6 +189,35 @@ async fn pods_of_one_name_are_told_apart() {
         usage.record(&readings(&[of("a", "old", 9_000_000_000), of("b", "new", 1_000_000_000)]));
     }
     assert_eq!((cores(&usage, "old"), cores(&usage, "new")), (Some(vec![900_000_000]), Some(vec![100_000_000])));
+}
+
+/// Samples of this process tell what has changed from one to the next.
+#[tokio::test]
+async fn what_has_not_changed_stays_as_it_was() {
+    let usage = Usage::default();
+    let changed = |read: &[ContainerReading], gone: &[(&str, &str)]| {
+        let gone = gone.iter().map(|(id, uid)| ((*uid).to_owned(), "c".to_owned(), Run::Id((*id).to_owned())));
+        let containers = Containers::Changed { read: read.to_vec(), gone: gone.collect() };
+        usage.record(&Readings { containers, ..readings(&[]) });
+    };
+    let of =
+        |id, uid, seconds: i64| container(id, uid, "c", reading(seconds * 1000, 1 + seconds.unsigned_abs() * 1000));
+    usage.record(&readings(&[of("a", "p", 0), of("b", "q", 0)]));
+    changed(&[of("a", "p", 10), of("b", "q", 10)], &[]);
+    let both = (Some(vec![1000]), Some(vec![1000]));
+    assert_eq!((cores(&usage, "p"), cores(&usage, "q")), both);
+    // A third one starts and ends.
+    changed(&[of("c", "r", 11)], &[]);
+    changed(&[of("c", "r", 12)], &[]);
+    assert_eq!(cores(&usage, "r"), Some(vec![1000]));
+    changed(&[], &[("c", "r")]);
+    assert_eq!((cores(&usage, "p"), cores(&usage, "q"), cores(&usage, "r")), (both.0.clone(), both.1, None));
+    // One is restarted, and seen beside its successor, which is told before its own end is.
+    changed(&[of("a", "p", 20), of("d", "p", 20)], &[]);
+    changed(&[of("a", "p", 30), of("d", "p", 30)], &[("a", "p")]);
+    assert_eq!(cores(&usage, "p"), both.0);
+    changed(&[], &[("a", "p")]);
+    assert_eq!(cores(&usage, "p"), both.0, "another one has its name by now");
 }
 
 #[test]
