@@ -37,6 +37,8 @@ pub struct Testbed {
     api: Api,
     cluster: OnceLock<ControlPlane>,
     dockerd: Option<Daemon>,
+    /// Docker's storage driver; its own choice by default.
+    storage_driver: Option<&'static str>,
     registry: Option<Daemon>,
     guard: Guard,
 }
@@ -48,7 +50,7 @@ impl Testbed {
     /// When any of it fails, for example without root or the packages that `make test` installs.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_docker(Api::from_env())
+        Self::with_docker(Api::from_env(), None)
     }
 
     /// Like [`new`](Self::new), for a node of a real control plane, whatever `TEST_API` says.
@@ -57,12 +59,21 @@ impl Testbed {
     /// When any of it fails.
     #[must_use]
     pub fn on_cluster() -> Self {
-        Self::with_docker(Api::Cluster)
+        Self::with_docker(Api::Cluster, None)
     }
 
-    fn with_docker(api: Api) -> Self {
+    /// Like [`new`](Self::new), with a storage driver of Docker's that it would not choose.
+    ///
+    /// # Panics
+    /// When any of it fails.
+    #[must_use]
+    pub fn with_storage_driver(driver: &'static str) -> Self {
+        Self::with_docker(Api::from_env(), Some(driver))
+    }
+
+    fn with_docker(api: Api, storage_driver: Option<&'static str>) -> Self {
         let mut testbed = Self::without_docker();
-        testbed.api = api;
+        (testbed.api, testbed.storage_driver) = (api, storage_driver);
         testbed.start_docker();
         for image in ["busybox", "nginx", "redis"] {
             testbed.load(image);
@@ -91,7 +102,7 @@ impl Testbed {
         let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary directory");
         let guard = Guard::new(&name, dir.path());
         let (api, cluster) = (Api::from_env(), OnceLock::new());
-        let testbed = Self { name, dir, api, cluster, dockerd: None, registry: None, guard };
+        let testbed = Self { name, dir, api, cluster, dockerd: None, storage_driver: None, registry: None, guard };
         testbed.connect();
         testbed
     }
@@ -257,7 +268,8 @@ impl Testbed {
             .arg(format!("--host={}", self.docker_host()))
             .arg("--registry-mirror=http://127.0.0.1:5000")
             // Clients of the mirror retry by themselves.
-            .arg("--max-download-attempts=1");
+            .arg("--max-download-attempts=1")
+            .args(self.storage_driver.map(|driver| format!("--storage-driver={driver}")));
         let daemon = Daemon::start("dockerd", &mut command, &dir.join("dockerd.log")).expect("dockerd");
         self.dockerd = Some(daemon);
         let host = self.docker_host();

@@ -190,6 +190,39 @@ fn pods_that_write_more_than_they_may_are_evicted() {
     assert_eq!(condition(&node, "DiskPressure")["status"], "False");
 }
 
+/// A container's layer has no directory of its own with this driver: Docker is asked for what was written.
+#[test]
+fn what_is_written_counts_with_every_storage_driver() {
+    let testbed = Testbed::with_storage_driver("vfs");
+    assert_eq!(testbed.docker(&["info", "--format", "{{.Driver}}"]).trim(), "vfs");
+    let mut windlass = testbed.windlass();
+    let kubectl = windlass.up();
+    let shared = SharedDir::new(&testbed);
+    let pod = |name: &str, limit: &str| {
+        let fill = shell("dd if=/dev/zero of=/file bs=1M count=8; exec sleep 1000");
+        let resources = json!({"limits": {"ephemeral-storage": limit}});
+        shared.pod(name, json!({"containers": [{"name": "main", "command": fill, "resources": resources}]}))
+    };
+    kubectl.apply(&pod("layer", "2Mi"));
+    kubectl.apply(&pod("within", "50Mi"));
+    let layer = evicted(&kubectl, "layer", MEASURED);
+    assert_eq!(layer["status"]["message"], "Container main exceeded its local ephemeral storage limit \"2Mi\". ");
+    eventually(MEASURED, "the summary knows what was written", || {
+        let summary: Value =
+            serde_json::from_str(&kubectl.run(&["get", "--raw", "/api/v1/nodes/node/proxy/stats/summary"]))?;
+        let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+        let rootfs = &pods.iter().find(|pod| pod["podRef"]["name"] == "within").unwrap_or(&Value::Null)["containers"]
+            [0]["rootfs"];
+        anyhow::ensure!(
+            rootfs["usedBytes"].as_u64().is_some_and(|bytes| (8 << 20..16 << 20).contains(&bytes)),
+            "{rootfs}"
+        );
+        anyhow::ensure!(rootfs["inodesUsed"].is_null(), "Docker counts bytes: {rootfs}");
+        Ok(())
+    });
+    assert_eq!(phase(&kubectl, "within"), "Running");
+}
+
 #[test]
 fn unused_images_are_collected() {
     let testbed = Testbed::new();
