@@ -1,5 +1,5 @@
 use super::*;
-use crate::metrics::{ContainerReading, Containers, Reading, Readings, Run, SampledAt};
+use crate::metrics::{ContainerReading, Containers, MeasuredCache, Reading, Readings, Run, SampledAt};
 
 #[tokio::test]
 async fn usage_covers_stored_objects_with_samples() {
@@ -90,4 +90,22 @@ async fn usage_covers_stored_objects_with_samples() {
     assert_eq!(send(&api, &node, "GET", &format!("{BASE}/pods"), "", "", "").await.code, 403);
     let listed = call(&api, "GET", BASE, Value::Null).await;
     assert_eq!(listed.body["resources"][1]["verbs"], json!(["get", "list"]));
+}
+
+/// Lists of usage are asked for by every autoscaler, so that they must not decode every pod of the namespace each time.
+#[tokio::test]
+async fn pods_are_decoded_once_for_each_revision() {
+    let api = with_namespace().await;
+    let mut made = pod("a");
+    made["metadata"]["labels"] = json!({"app": "web"});
+    assert_eq!(call(&api, "POST", "/api/v1/namespaces/n/pods", made).await.code, 201);
+    let (cache, pods) = (MeasuredCache::default(), api.store().resource("pods"));
+    let measured = || cache.of(&api.store().list(pods, Some("n")).0[0]);
+    let first = measured();
+    assert_eq!(first.object["metadata"]["labels"], json!({"app": "web"}));
+    assert!(Arc::ptr_eq(&first, &measured()), "nothing has changed");
+    let patch = json!({"metadata": {"labels": {"app": "db"}}}).to_string();
+    let (user, path) = (User::internal("test"), "/api/v1/namespaces/n/pods/a");
+    assert_eq!(send(&api, &user, "PATCH", path, "application/merge-patch+json", "", &patch).await.code, 200);
+    assert_eq!(measured().object["metadata"]["labels"], json!({"app": "db"}));
 }
