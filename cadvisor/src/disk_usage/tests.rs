@@ -261,7 +261,7 @@ fn schedules_keep_what_is_in_flight_apart() {
     let due = |schedules: &mut Schedules, now| -> Vec<ScanKey> {
         schedules.start_due(now, second, |_| Some(1)).into_iter().map(|(key, _)| key).collect()
     };
-    assert_eq!(due(&mut schedules, now), [key.clone()]);
+    assert_eq!(due(&mut schedules, now), std::slice::from_ref(&key));
     assert_eq!((schedules.in_flight().len(), schedules.next()), (1, Some(now + second)));
     schedules.restart(now, |_, _| true);
     assert!(schedules.finish(&key, now + second * 60, true) && schedules.in_flight().is_empty());
@@ -270,7 +270,7 @@ fn schedules_keep_what_is_in_flight_apart() {
     schedules.finish(&key, now + second * 3, true);
     assert!(due(&mut schedules, now + second * 3).is_empty(), "who could write there has not run since");
     schedules.restart_walks(now + second);
-    assert_eq!(due(&mut schedules, now + second), [key.clone()]);
+    assert_eq!(due(&mut schedules, now + second), std::slice::from_ref(&key));
     schedules.remove(&key);
     assert!(!schedules.finish(&key, now, true) && schedules.in_flight().len() == 1, "dropped meanwhile");
 }

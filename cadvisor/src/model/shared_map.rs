@@ -9,6 +9,9 @@ const MAX_CHUNK: usize = 64;
 
 type Chunk<K, V> = Vec<(K, V)>;
 
+/// Some entries of a map, in order.
+pub(super) type Entries<'a, K, V> = Vec<(&'a K, &'a V)>;
+
 /// A sorted map.
 #[derive(Debug, Clone)]
 pub struct SharedMap<K, V> {
@@ -126,7 +129,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
 
     /// What differs from another map, mostly an earlier copy of this one: the entries of both that are in chunks that they
     /// do not share. An entry that is in both results has not gone.
-    pub fn unshared<'a>(&'a self, other: &'a Self) -> (Vec<(&'a K, &'a V)>, Vec<(&'a K, &'a V)>) {
+    pub(super) fn unshared<'a>(&'a self, other: &'a Self) -> (Entries<'a, K, V>, Entries<'a, K, V>) {
         // Chunks are in the same order in both, so that one that is shared is found by going on.
         let unshared = |of: &'a Self, beside: &Self| {
             let known: HashSet<*const Chunk<K, V>> = beside.chunks.iter().map(Arc::as_ptr).collect();
