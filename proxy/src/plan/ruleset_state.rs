@@ -28,8 +28,8 @@ fn is_written(known: Option<Committed>, rules: &str) -> bool {
     known.is_some_and(|known| known.written == ChainHash::of(rules))
 }
 
-/// Orders service ports by cluster IP, port and protocol; the full name makes it unique.
-pub(super) type ServicePortKey = (IpAddr, u16, Protocol, Arc<str>);
+/// Orders service ports by cluster IP, port and protocol; the full name makes it unique. Several maps share it.
+pub(super) type ServicePortKey = Arc<(IpAddr, u16, Protocol, Arc<str>)>;
 
 /// What is remembered of one rendered service port, beside its rules in the dispatch chains.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ impl RulesetState {
                     None => model.endpoints(id, port, self.settings.family),
                 };
                 if let Some(rules) = service_port_rules(&settings, service, port, &endpoints) {
-                    rendered.push(((ip, port.port, port.protocol, port.full_name.clone()), rules));
+                    rendered.push((Arc::new((ip, port.port, port.protocol, port.full_name.clone())), rules));
                 }
             }
         }
@@ -315,6 +315,7 @@ impl RulesetState {
         let mut keys = Vec::with_capacity(rendered.len());
         let mut changed = Vec::new();
         for (key, rules) in rendered {
+            let key = old.get_key_value(&key).map_or(key, |(known, _)| known.clone());
             self.dispatch_rules(&key, &rules.dispatch);
             let mut chains = Vec::with_capacity(rules.chains.len());
             for (chain, body) in rules.chains {
@@ -419,7 +420,7 @@ impl RulesetState {
         by_chain.or_else(|| {
             let comment = RuleOptions::of(line).get("--comment")?.to_owned();
             let names: HashSet<&str> = comment.split_whitespace().collect();
-            self.service_ports.keys().map(|(.., name)| name).find(|name| names.contains(&***name)).cloned()
+            self.service_ports.keys().map(|port| &port.3).find(|name| names.contains(&***name)).cloned()
         })
     }
 
@@ -427,7 +428,7 @@ impl RulesetState {
     #[must_use]
     fn service_port_of_chain(&self, chain: &str) -> Option<Arc<str>> {
         let id = ChainId::parse(chain)?;
-        self.service_ports.iter().find(|(_, b)| b.chains.contains(&id)).map(|((.., name), _)| name.clone())
+        self.service_ports.iter().find(|(_, b)| b.chains.contains(&id)).map(|(port, _)| port.3.clone())
     }
 
     /// Rules committed in a table.

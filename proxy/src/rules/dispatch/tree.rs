@@ -1,7 +1,7 @@
 //! The tree of a dispatch chain as it was last rendered: only what a change touches is rendered again.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map},
     fmt::Write as _,
 };
 
@@ -9,8 +9,8 @@ use super::{
     super::DispatchChain, BITS_PER_LEVEL, DispatchTree, KeySpace, LineKey, MAX_LEAF_LINES, mask, port, prefix,
 };
 
-/// The rules of a dispatch chain by their keys; `L` names some rules of one key.
-type Sorted<L> = BTreeMap<LineKey, Vec<L>>;
+/// How many rules of a dispatch chain there are of each key, by what names them: a service port, in its order.
+type Sorted<L> = BTreeMap<(LineKey, Option<L>), usize>;
 
 /// The rules of one dispatch chain, by service port, and the tree of those that were rendered last. `K` orders service
 /// ports, as their rules are in a flat chain.
@@ -20,11 +20,10 @@ pub struct DispatchRules<K> {
     rules: BTreeMap<K, Box<str>>,
     /// How many rules there are.
     count: usize,
-    /// The service ports with rules of a key, and how many.
-    sorted: Sorted<(K, usize)>,
+    sorted: Sorted<K>,
     /// Service ports with rules that have no key.
     unsorted: BTreeSet<K>,
-    /// Keys whose rules differ from those of the last rendering.
+    /// Keys whose rules differ from those of the last rendering as a tree.
     touched: BTreeSet<LineKey>,
     /// The tree of each kind of key, with the rules of the dispatch chain that lead to it.
     roots: BTreeMap<u8, (Node, String)>,
@@ -104,13 +103,8 @@ impl<K: Ord + Clone> DispatchRules<K> {
                 self.unsorted.remove(port);
                 continue;
             };
-            if let Some(of_key) = self.sorted.get_mut(&key) {
-                of_key.retain(|(of, _)| of != port);
-                if of_key.is_empty() {
-                    self.sorted.remove(&key);
-                }
-            }
-            self.touched.insert(key);
+            self.sorted.remove(&(key, Some(port.clone())));
+            self.touch(key);
         }
         for (key, count) in after {
             self.count += count;
@@ -118,10 +112,8 @@ impl<K: Ord + Clone> DispatchRules<K> {
                 self.unsorted.insert(port.clone());
                 continue;
             };
-            let of_key = self.sorted.entry(key).or_default();
-            let at = of_key.partition_point(|(of, _)| of < port);
-            of_key.insert(at, (port.clone(), count));
-            self.touched.insert(key);
+            self.sorted.insert((key, Some(port.clone())), count);
+            self.touch(key);
         }
         if text.is_empty() {
             self.rules.remove(port);
@@ -129,6 +121,13 @@ impl<K: Ord + Clone> DispatchRules<K> {
             self.rules.insert(port.clone(), text.into());
         }
         true
+    }
+
+    fn touch(&mut self, key: LineKey) {
+        // Without a tree, all of it is rendered.
+        if !self.roots.is_empty() {
+            self.touched.insert(key);
+        }
     }
 
     /// The rules of each service port.
@@ -139,6 +138,7 @@ impl<K: Ord + Clone> DispatchRules<K> {
 
     /// What was rendered is not known to be in the kernel: the next rendering has all chains.
     pub fn forget(&mut self) {
+        self.touched.clear();
         for (kind, (node, _)) in std::mem::take(&mut self.roots) {
             node.names(KeySpace::of(kind), self.chain, &mut self.former);
         }
@@ -150,26 +150,19 @@ impl<K: Ord + Clone> DispatchRules<K> {
         let mut out = Output::default();
         if !tree {
             self.forget();
-            self.touched.clear();
             let root = self.rules.values().map(|text| &**text).collect();
             return DispatchTree { root, subchains: Vec::new(), gone: std::mem::take(&mut self.former) };
         }
         out.gone = std::mem::take(&mut self.former);
         let (touched, mut old) = (std::mem::take(&mut self.touched), std::mem::take(&mut self.roots));
         let head = head(self.chain);
-        let of_key = |key: LineKey, (port, _): &(K, usize), each: &mut dyn FnMut(&str)| {
+        let of_key = |key: LineKey, port: &K, each: &mut dyn FnMut(&str)| {
             let lines = self.rules.get(port).into_iter().flat_map(|text| text.lines());
             lines.filter(|line| LineKey::of(self.chain, line) == Some(key)).for_each(|line| each(rule(line, &head)));
         };
-        let source = Source {
-            chain: self.chain,
-            sorted: &self.sorted,
-            count: &|(_, count)| *count,
-            each: &of_key,
-            touched: &touched,
-        };
+        let source = Source { chain: self.chain, sorted: &self.sorted, each: &of_key, touched: &touched };
         let mut roots = BTreeMap::new();
-        let mut next = self.sorted.first_key_value().map(|(key, _)| key.kind);
+        let mut next = self.sorted.first_key_value().map(|((key, _), _)| key.kind);
         while let Some(kind) = next {
             let space = KeySpace::of(kind);
             let root = match old.remove(&kind) {
@@ -177,7 +170,8 @@ impl<K: Ord + Clone> DispatchRules<K> {
                 known => source.build(space, known.map(|(node, _)| node), &Place::root(self.chain, kind), &mut out),
             };
             roots.insert(kind, root);
-            next = self.sorted.range(LineKey { kind: kind + 1, key: 0 }..).next().map(|(key, _)| key.kind);
+            let rest = (LineKey { kind: kind + 1, key: 0 }, None)..;
+            next = self.sorted.range(rest).next().map(|((key, _), _)| key.kind);
         }
         for (kind, (node, _)) in old {
             node.names(KeySpace::of(kind), self.chain, &mut out.gone);
@@ -247,7 +241,6 @@ type ForEachRule<'a, L> = dyn Fn(LineKey, &L, &mut dyn FnMut(&str)) + 'a;
 struct Source<'a, L> {
     chain: DispatchChain,
     sorted: &'a Sorted<L>,
-    count: &'a dyn Fn(&L) -> usize,
     each: &'a ForEachRule<'a, L>,
     touched: &'a BTreeSet<LineKey>,
 }
@@ -257,7 +250,18 @@ fn keys(kind: u8, start: u128, bits: u32) -> std::ops::RangeInclusive<LineKey> {
     LineKey { kind, key: start }..=LineKey { kind, key: start | !mask(bits) }
 }
 
-impl<L> Source<'_, L> {
+impl<L: Ord> Source<'_, L> {
+    /// The rules whose keys start with the first bits of one.
+    fn entries(&self, kind: u8, start: u128, bits: u32) -> btree_map::Range<'_, (LineKey, Option<L>), usize> {
+        let (first, last) = keys(kind, start, bits).into_inner();
+        // Nothing comes before `None`.
+        let end = match last.key.checked_add(1) {
+            Some(key) => LineKey { kind, key },
+            None => LineKey { kind: kind + 1, key: 0 },
+        };
+        self.sorted.range((first, None)..(end, None))
+    }
+
     fn is_touched(&self, kind: u8, start: u128, bits: u32) -> bool {
         self.touched.range(keys(kind, start, bits)).next().is_some()
     }
@@ -266,8 +270,8 @@ impl<L> Source<'_, L> {
     /// rendering, and is not touched stays as it is.
     fn build(&self, space: KeySpace, old: Option<Node>, at: &Place, out: &mut Output) -> (Node, String) {
         let mut body = String::new();
-        let entries = || self.sorted.range(keys(at.kind, at.prefix, at.shared_bits));
-        let (Some((first, _)), Some((last, _))) = (entries().next(), entries().next_back()) else {
+        let entries = || self.entries(at.kind, at.prefix, at.shared_bits);
+        let (Some(((first, _), _)), Some(((last, _), _))) = (entries().next(), entries().next_back()) else {
             if let Some(old) = old {
                 old.names(space, self.chain, &mut out.gone);
             }
@@ -279,8 +283,8 @@ impl<L> Source<'_, L> {
         let max_depth = space.depth();
         let is_long = || {
             let mut rules = 0;
-            entries().flat_map(|(_, of_key)| of_key).any(|some| {
-                rules += (self.count)(some);
+            entries().any(|(_, count)| {
+                rules += count;
                 rules > MAX_LEAF_LINES
             })
         };
@@ -292,10 +296,8 @@ impl<L> Source<'_, L> {
             if matches!(space, KeySpace::Address(_)) && common_bits >= width && is_long() {
                 ports = self.split_by_port(space, first.key, at, &mut body, out);
             } else {
-                for (key, of_key) in entries() {
-                    let mut push = |line: &str| body.extend(["-A ", at.chain.as_str(), " ", line, "\n"]);
-                    of_key.iter().for_each(|some| (self.each)(*key, some, &mut push));
-                }
+                let mut push = |line: &str| body.extend(["-A ", at.chain.as_str(), " ", line, "\n"]);
+                self.for_each_rule(at, &mut push);
             }
             return (Node::Leaf { ports }, body);
         }
@@ -336,12 +338,21 @@ impl<L> Source<'_, L> {
             below.insert(start, node);
             let end = start | !mask(bits);
             next = end.checked_add(1).filter(|_| end < last.key).and_then(|after| {
-                let rest = LineKey { kind: at.kind, key: after }..=*last;
-                self.sorted.range(rest).next().map(|(key, _)| key.key)
+                let rest = (LineKey { kind: at.kind, key: after }, None)..;
+                self.sorted.range(rest).next().map(|((key, _), _)| key.key)
             });
         }
         Node::Branch { bits, below: known }.names(space, self.chain, &mut out.gone);
         (Node::Branch { bits, below }, body)
+    }
+
+    /// Calls for each rule below a chain, in order.
+    fn for_each_rule(&self, at: &Place, each: &mut dyn FnMut(&str)) {
+        for ((key, some), _) in self.entries(at.kind, at.prefix, at.shared_bits) {
+            if let Some(some) = some {
+                (self.each)(*key, some, each);
+            }
+        }
     }
 
     /// Branches on the ports of one address, by protocol and number; returns the names of the chains that do.
@@ -354,21 +365,20 @@ impl<L> Source<'_, L> {
         out: &mut Output,
     ) -> Vec<String> {
         let KeySpace::Address(family) = space else { return Vec::new() };
-        let mut ports: Sorted<String> = BTreeMap::new();
+        let (mut ports, mut lines): (Sorted<usize>, Vec<String>) = Default::default();
         let mut of_all_ports = String::new();
-        let mut sort = |line: &str| match port(line) {
-            Some((kind, key)) => ports.entry(LineKey { kind, key }).or_default().push(line.to_owned()),
+        self.for_each_rule(at, &mut |line| match port(line) {
+            Some((kind, key)) => {
+                ports.insert((LineKey { kind, key }, Some(lines.len())), 1);
+                lines.push(line.to_owned());
+            }
             None => of_all_ports.extend(["-A ", at.chain.as_str(), " ", line, "\n"]),
-        };
-        for (key, of_key) in self.sorted.range(keys(at.kind, at.prefix, at.shared_bits)) {
-            of_key.iter().for_each(|some| (self.each)(*key, some, &mut sort));
-        }
-        let kinds: BTreeSet<u8> = ports.keys().map(|key| key.kind).collect();
+        });
+        let kinds: BTreeSet<u8> = ports.keys().map(|(key, _)| key.kind).collect();
         let source = Source {
             chain: self.chain,
             sorted: &ports,
-            count: &|_| 1,
-            each: &|_, line: &String, each: &mut dyn FnMut(&str)| each(line),
+            each: &|_, line: &usize, each: &mut dyn FnMut(&str)| each(&lines[*line]),
             touched: &BTreeSet::new(),
         };
         let before = out.made.len();
