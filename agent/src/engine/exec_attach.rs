@@ -211,7 +211,9 @@ fn user(status: &str) -> Option<User> {
 /// Whether a process id that Docker reports belongs to a container, by its cgroup. Docker may count in another PID
 /// namespace, and ids are reused: no process is touched unless this says so.
 pub(crate) fn is_in_container(pid: i32, container: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroup| cgroup.contains(container))
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+    // An id that is not known is nobody's.
+    !container.is_empty() && cgroup.is_ok_and(|cgroup| cgroup.contains(container))
 }
 
 #[cfg(test)]
@@ -255,6 +257,9 @@ mod tests {
         kill_tree(i32::try_from(child.id()).unwrap(), "of another container");
         assert!(others.iter().all(|pid| is_there(*pid)));
         kill_tree(i32::try_from(child.id()).unwrap(), "");
+        assert!(others.iter().all(|pid| is_there(*pid)), "no id is nobody's");
+        let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        kill_tree(i32::try_from(child.id()).unwrap(), cgroups.lines().next().unwrap());
         assert!(!child.wait().unwrap().success());
         for _ in 0..500 {
             if !others.iter().any(|pid| is_there(*pid)) {
