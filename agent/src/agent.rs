@@ -128,6 +128,8 @@ pub struct Agent {
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
     /// The Node in the API; `None` if it does not exist.
     pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// The same, from this process's first report of its status on.
+    pub reported_node: watch::Receiver<Option<Arc<Node>>>,
     config: AgentConfig,
     inputs: AgentInputs,
     parts: Parts,
@@ -155,6 +157,7 @@ struct Owned {
     engine_dirs: watch::Sender<EngineDirs>,
     unmanaged: UnmanagedPublisher,
     node: watch::Sender<Option<Arc<Node>>>,
+    reported_node: watch::Sender<Option<Arc<Node>>>,
     pressure: watch::Sender<Pressure>,
     shutting_down: watch::Sender<bool>,
 }
@@ -198,6 +201,7 @@ impl Agent {
         let (images, image_manager) = Images::build(engine.clone(), config.images.clone(), Arc::clone(&metrics));
         let unmanaged_tx = UnmanagedPublisher::default();
         let (node_tx, node) = watch::channel(None);
+        let (reported_tx, reported_node) = watch::channel(None);
         let (pressure_tx, pressure) = watch::channel(Pressure::default());
         let (shutting_down_tx, shutting_down) = watch::channel(false);
         let (probe_metrics, volumes) = (ProbeMetrics::default(), VolumeRegistry::default());
@@ -241,6 +245,7 @@ impl Agent {
             engine_health: feeds.engine_health.clone(),
             pods: feeds.pods.clone(),
             node,
+            reported_node,
             parts: Parts {
                 recorder: metrics.recorder(inputs.client.clone(), &config.node.name),
                 engine,
@@ -259,6 +264,7 @@ impl Agent {
                 engine_dirs: dirs_tx,
                 unmanaged: unmanaged_tx,
                 node: node_tx,
+                reported_node: reported_tx,
                 pressure: pressure_tx,
                 shutting_down: shutting_down_tx,
             },
@@ -272,7 +278,7 @@ impl Agent {
         let token = tasks.token();
         let state = self.server_state(token.clone());
         let node_inputs = self.node_inputs();
-        let Self { usage, pods, node, config, inputs, parts, owned, engine_health } = self;
+        let Self { usage, pods, node, config, inputs, parts, owned, engine_health, .. } = self;
         let AgentInputs { client, heartbeat, heartbeats, metrics, .. } = inputs;
         let name = config.node.name.clone();
 
@@ -360,6 +366,7 @@ impl Agent {
             node: self.node.clone(),
             network: self.parts.network.readiness(),
             cgroups: Arc::clone(&self.parts.cgroups),
+            reported: self.owned.reported_node.clone(),
         }
     }
 }

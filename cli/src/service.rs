@@ -226,15 +226,18 @@ pub(crate) fn is_of_join() -> bool {
     Path::new(ENVIRONMENT).exists()
 }
 
+/// Keeps a unit that a join has set up from being started at the next boot.
+pub(crate) fn disable_join() -> anyhow::Result<()> {
+    if is_of_join() && is_installed() { run_systemctl(&["disable", UNIT]) } else { Ok(()) }
+}
+
 /// Undoes [`run`] but for the stop, which came first: the unit is not started at the next boot, and runs its default command
 /// when somebody starts it. Does nothing if it was not set up by a join.
 pub(crate) fn forget_join() -> anyhow::Result<()> {
     if !is_of_join() {
         return Ok(());
     }
-    if is_installed() {
-        run_systemctl(&["disable", UNIT])?;
-    }
+    disable_join()?;
     atomic_file::remove(Path::new(ENVIRONMENT)).with_context(|| format!("{ENVIRONMENT} could not be removed"))
 }
 

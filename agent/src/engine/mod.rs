@@ -62,7 +62,9 @@ impl EngineError {
             | Error::HyperResponseError { .. }
             | Error::HyperLegacyError { .. }
             | Error::RequestTimeoutError
-            | Error::SocketNotFoundError(_) => (Cause::Unreachable, format!("Docker did not answer: {error}")),
+            | Error::SocketNotFoundError(_) => {
+                (Cause::Unreachable, format!("Docker did not answer: {}", innermost(error)))
+            }
             other => (Cause::Failed, format!("Docker's answer could not be used: {other}")),
         };
         Self { attempt: attempt.into(), reason, cause }
@@ -87,5 +89,30 @@ impl EngineError {
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.cause == Cause::Unreachable
+    }
+}
+
+/// What an error begins with: the libraries around the connection say only that there was one.
+fn innermost(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Who stopped Docker is told so, and not that a client had an error.
+    #[tokio::test]
+    async fn why_docker_does_not_answer_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("docker.sock");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let engine = Engine::new(&socket.to_string_lossy(), Arc::default()).unwrap();
+        let error = engine.negotiate().await.unwrap_err();
+        assert!(error.is_unreachable());
+        let text = "the version of Docker's API could not be agreed on: Docker did not answer: Connection refused (os error 111)";
+        assert_eq!(error.to_string(), text);
     }
 }

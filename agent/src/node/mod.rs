@@ -122,6 +122,9 @@ pub struct NodeInputs {
     pub network: watch::Receiver<Readiness>,
     /// The cgroups of pods, whose common limit is the node's.
     pub(crate) cgroups: Arc<Cgroups>,
+    /// Where the Node is told from this process's first report of its status on. What the API says before that is of an
+    /// earlier process, which may have ended in a better time.
+    pub reported: watch::Sender<Option<Arc<Node>>>,
 }
 
 impl NodeInputs {
@@ -193,6 +196,7 @@ pub async fn run(
         observed: node,
         last_report: None,
         owner: owner_sender,
+        reported: changes.reported.clone(),
         watched: false,
         deleted: false,
         recorder: recorder.clone(),
@@ -303,6 +307,8 @@ struct StatusReporter {
     last_report: Option<LastReport>,
     /// The uid of the Node that owns the lease.
     owner: watch::Sender<Option<String>>,
+    /// The Node, once its status is of this process.
+    reported: watch::Sender<Option<Arc<Node>>>,
     /// The watch has seen the current Node, so that it will notify of its deletion.
     watched: bool,
     /// The Node was deleted and is not recreated yet.
@@ -333,6 +339,7 @@ impl StatusReporter {
     fn on_deleted(&mut self) {
         (self.deleted, self.watched) = (true, false);
         self.owner.send_replace(None);
+        self.reported.send_replace(None);
     }
 
     fn on_updated(&mut self, node: Node) {
@@ -341,6 +348,9 @@ impl StatusReporter {
         let uid = node.metadata.uid.clone();
         self.owner.send_if_modified(|owner| std::mem::replace(owner, uid.clone()) != uid);
         self.observed = node;
+        if self.last_report.is_some() {
+            self.reported.send_replace(Some(Arc::new(self.observed.clone())));
+        }
     }
 
     /// Reports the status if it is due, and recreates a deleted Node. Returns whether to call again at once.
@@ -439,3 +449,6 @@ fn record_condition_events(recorder: &Recorder, name: &str, before: Option<&Node
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

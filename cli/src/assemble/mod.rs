@@ -158,8 +158,11 @@ async fn build_agent(
         metrics: access.metrics,
     };
     let agent = Agent::build(agent_config(settings, access.client_ca)?, inputs, &tasks.token()).await?;
-    liveness.node =
-        Some(NodeParts { docker: agent.engine_health.clone(), pods: agent.pods.clone(), object: agent.node.clone() });
+    liveness.node = Some(NodeParts {
+        docker: agent.engine_health.clone(),
+        pods: agent.pods.clone(),
+        object: agent.reported_node.clone(),
+    });
     Ok(agent)
 }
 

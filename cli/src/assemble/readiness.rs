@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::systemd::Liveness;
 
-/// The Node in the API, as this process watches it.
+/// The Node in the API, from this process's first report on: what it says before is of an earlier process.
 pub(crate) type WatchedNode = watch::Receiver<Option<Arc<Node>>>;
 
 /// All parts of this process run.
@@ -32,7 +32,7 @@ pub(crate) enum NodeReadiness {
     Ready,
     /// With what the condition says, if anything.
     NotReady(String),
-    /// The API has not been heard of the Node yet.
+    /// This process has not reported yet.
     Unknown,
 }
 

@@ -28,7 +28,8 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
     match Engine::new(&settings.docker_socket.to_string_lossy(), Arc::default()) {
         Ok(engine) => {
             problems.extend(agent::pods::teardown(&engine, &config).await);
-            if purge {
+            // While containers are left, so is their image.
+            if purge && problems.is_empty() {
                 problems.extend(agent::engine::pause::remove(&engine).await.err().map(|e| e.to_string()));
             }
         }

@@ -85,7 +85,10 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     say("[stop] the agent has ended");
     // Volumes too: they contain data of the cluster's objects.
     let mut problems = runtime.block_on(assemble::tear_down(settings, true));
-    if problems.is_empty() {
+    let is_torn_down = problems.is_empty();
+    // Also if something is left: a machine that leaves is no node again after a reboot.
+    problems.extend(service::disable_join().err().map(|error| format!("{error:#}")));
+    if is_torn_down {
         say("[pods] pods, rules and interfaces are removed");
     }
     match &args.kubeconfig {

@@ -52,7 +52,7 @@ pub(crate) struct Liveness {
 pub(crate) struct NodeParts {
     pub(crate) docker: watch::Receiver<Health>,
     pub(crate) pods: Pods,
-    /// The Node in the API.
+    /// The Node in the API, from the first report of this process on.
     pub(crate) object: WatchedNode,
 }
 

@@ -5,20 +5,28 @@ use std::{collections::BTreeSet, time::Duration};
 use futures::{StreamExt as _, stream};
 
 use super::host_files;
-use crate::{Config, cgroup, engine::Engine};
+use crate::{
+    Config, cgroup,
+    engine::{Engine, EngineError, containers::Listed},
+};
 
 /// How many containers are stopped or removed at once.
 const TEARDOWN_CONCURRENCY: usize = 16;
 
+async fn list(engine: &Engine) -> Result<Vec<Listed>, EngineError> {
+    engine.negotiate().await?;
+    engine.list().await
+}
+
 /// Stops all containers of pods with their grace periods, and removes them with their logs and cgroups. Volumes and
 /// addresses are the caller's. Gives every problem instead of stopping at the first.
 pub async fn teardown(engine: &Engine, config: &Config) -> Vec<String> {
-    if let Err(error) = engine.negotiate().await {
-        return vec![error.to_string()];
-    }
-    let listed = match engine.list().await {
+    let listed = match list(engine).await {
         Ok(listed) => listed,
-        Err(error) => return vec![error.to_string()],
+        Err(error) if error.is_unreachable() => {
+            return vec![format!("the containers of pods: {error}; start Docker, as with `systemctl start docker`")];
+        }
+        Err(error) => return vec![format!("the containers of pods: {error}")],
     };
     let mut problems = Vec::new();
     let mut instances = Vec::new();
