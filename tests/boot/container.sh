@@ -92,7 +92,7 @@ begin() {
     umount -l /.old
     cd /
     exec env -i container=windlass PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-        /lib/systemd/systemd --system --log-target=console --show-status=no </dev/null
+        /lib/systemd/systemd --system --show-status=no </dev/null
 }
 
 # The hierarchies of cgroups: where, of which kind, and of version 1 with which controllers.
@@ -118,7 +118,7 @@ outer=$!
 for _ in $(seq 60); do
     kill -0 "$outer" 2>/dev/null || skip "this machine lets no container boot:"
     leader=$(pgrep -P "$outer" || true)
-    if [ -n "$leader" ] && [ "$(cat "/proc/$leader/comm")" = systemd ] &&
+    if [ -n "$leader" ] && [ "$(cat "/proc/$leader/comm" 2>/dev/null)" = systemd ] &&
         nsenter -t "$leader" -m -p -n -u -i -C systemctl is-active -q multi-user.target 2>/dev/null; then break; fi
     sleep 1
 done
