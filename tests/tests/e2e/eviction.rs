@@ -206,7 +206,8 @@ fn what_is_written_counts_with_every_storage_driver() {
     kubectl.apply(&pod("layer", "2Mi"));
     kubectl.apply(&pod("within", "50Mi"));
     let layer = evicted(&kubectl, "layer", MEASURED);
-    assert_eq!(layer["status"]["message"], "Container main exceeded its local ephemeral storage limit \"2Mi\". ");
+    let why = "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ";
+    assert_eq!(layer["status"]["message"], why);
     eventually(MEASURED, "the summary knows what was written", || {
         let summary: Value =
             serde_json::from_str(&kubectl.run(&["get", "--raw", "/api/v1/nodes/node/proxy/stats/summary"]))?;

@@ -10,20 +10,24 @@ use serde_json::Value;
 use windlass_kit::json;
 use windlass_proxy::Objects;
 
+use crate::commands::warn;
+
 /// Reads all files; of a directory its `.yaml`, `.yml` and `.json` files.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Objects> {
     let mut objects = Objects::default();
     for path in paths {
         for file in files(path)? {
             let text = text_of(&file).with_context(|| format!("{} could not be read", file.display()))?;
-            add(&mut objects, &text).with_context(|| format!("{} cannot be used", file.display()))?;
+            let told = add(&mut objects, &text).with_context(|| format!("{} cannot be used", file.display()))?;
+            told.iter().for_each(warn);
         }
     }
     Ok(objects)
 }
 
-/// Parses YAML documents or JSON, with lists; other kinds are ignored.
-fn add(objects: &mut Objects, text: &str) -> anyhow::Result<()> {
+/// Parses YAML documents or JSON, with lists; other kinds are ignored. Returns what has no rules and why.
+fn add(objects: &mut Objects, text: &str) -> anyhow::Result<Vec<String>> {
+    let mut told = Vec::new();
     let mut waiting: Vec<Value> = if text.trim_start().starts_with('{') {
         serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?
     } else {
@@ -43,7 +47,12 @@ fn add(objects: &mut Objects, text: &str) -> anyhow::Result<()> {
         }
         let bad = || format!("{kind} {name}");
         match kind.as_str() {
-            "Service" => objects.services.push(json::from_value(&value).with_context(bad)?),
+            "Service" => {
+                told.extend(waits_for_address(&value).then(|| {
+                    format!("Service {name} has no rules: its spec.clusterIP is given by the API; set one here, or take the Service as the API shows it")
+                }));
+                objects.services.push(json::from_value(&value).with_context(bad)?);
+            }
             "EndpointSlice" => objects.slices.push(json::from_value(&value).with_context(bad)?),
             "Node" => objects.nodes.push(json::from_value(&value).with_context(bad)?),
             "ServiceCIDR" => objects.service_cidrs.push(json::from_value(&value).with_context(bad)?),
@@ -62,7 +71,19 @@ fn add(objects: &mut Objects, text: &str) -> anyhow::Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(told)
+}
+
+/// Whether a Service is as its author writes it: the API gives it the address that its rules are about.
+fn waits_for_address(service: &Value) -> bool {
+    let spec = &service["spec"];
+    let is_unset = |field: &str| match &spec[field] {
+        Value::Null => true,
+        Value::String(address) => address.is_empty(),
+        Value::Array(addresses) => addresses.is_empty(),
+        _ => false,
+    };
+    spec["type"] != "ExternalName" && is_unset("clusterIP") && is_unset("clusterIPs")
 }
 
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -93,7 +114,7 @@ mod tests {
 
     fn read(text: &str) -> anyhow::Result<Objects> {
         let mut objects = Objects::default();
-        add(&mut objects, text).map(|()| objects)
+        add(&mut objects, text).map(|_| objects)
     }
 
     #[test]
@@ -107,6 +128,20 @@ mod tests {
         let objects = read(json).unwrap();
         assert_eq!((objects.services.len(), objects.nodes.len()), (2, 1));
         assert_eq!(objects.services[1].metadata.namespace.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn a_service_without_an_address_is_told() {
+        let told = |spec: &str| {
+            let text = format!("kind: Service\nmetadata: {{name: shop}}\nspec: {spec}\n");
+            add(&mut Objects::default(), &text).unwrap().len()
+        };
+        assert_eq!((told("{}"), told("{clusterIP: ''}"), told("{clusterIPs: []}")), (1, 1, 1));
+        assert_eq!(
+            (told("{clusterIP: 10.96.0.9}"), told("{clusterIP: None}"), told("{type: ExternalName}")),
+            (0, 0, 0)
+        );
+        assert_eq!(told("{clusterIPs: ['fd00::1']}"), 0);
     }
 
     #[test]
