@@ -46,7 +46,7 @@ impl HeldRestore {
     /// Puts it before the real programs of each back end.
     fn new(testbed: &Testbed) -> Self {
         let dir = testbed.dir().join("restore");
-        fs::create_dir(&dir).unwrap();
+        fs::create_dir(&dir).expect("a directory can be made");
         let at = dir.display();
         for name in ["iptables-restore", "iptables-nft-restore", "iptables-legacy-restore"] {
             let real = testbed.sh(&format!("command -v {name}"));
@@ -66,8 +66,8 @@ impl HeldRestore {
                 real = real.trim()
             );
             let path = dir.join(name);
-            fs::write(&path, script).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::write(&path, script).expect("a script can be written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it can be run");
         }
         Self { dir }
     }
@@ -77,7 +77,7 @@ impl HeldRestore {
         for name in ["large", "held", "ended"] {
             let _ = fs::remove_file(self.dir.join(name));
         }
-        fs::write(self.dir.join("hold"), transactions.to_string()).unwrap();
+        fs::write(self.dir.join("hold"), transactions.to_string()).expect("a file can be written");
     }
 
     fn has(&self, mark: &str) -> bool {
@@ -86,7 +86,7 @@ impl HeldRestore {
 
     /// Ends the input of the transaction that is held, as the death of the writer does, and waits for its program's end.
     fn release(&self) {
-        fs::remove_file(self.dir.join("hold")).unwrap();
+        fs::remove_file(self.dir.join("hold")).expect("it was held");
         eventually(DEFAULT_TIMEOUT, "the restore has ended", || {
             anyhow::ensure!(self.has("ended"));
             Ok(())

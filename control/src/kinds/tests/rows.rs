@@ -32,22 +32,26 @@ pub(crate) fn repeats(text: &str) -> String {
 
 /// The object with another value at a pointer, or without one.
 pub(crate) fn with(mut object: Value, pointer: &str, value: &str) -> Value {
-    let (holder, key) = pointer.rsplit_once('/').unwrap();
+    let (holder, key) = pointer.rsplit_once('/').unwrap_or_else(|| panic!("{pointer} is no pointer"));
     let key = key.replace("~1", "/");
     let mut place = &mut object;
     for step in holder.split('/').skip(1) {
         place = match place {
-            Value::Array(items) => &mut items[step.parse::<usize>().unwrap()],
+            Value::Array(items) => &mut items[place_in(step)],
             other => &mut other[step],
         };
     }
     match (place, value) {
         (Value::Object(fields), "-") => drop(fields.remove(&key)),
         (Value::Array(items), value) => {
-            let (at, value) = (key.parse::<usize>().unwrap(), written(value));
+            let (at, value) = (place_in(&key), written(value));
             if at < items.len() { items[at] = value } else { items.push(value) }
         }
         (other, value) => other[key] = written(value),
     }
     object
+}
+
+fn place_in(key: &str) -> usize {
+    key.parse().unwrap_or_else(|error| panic!("{key} is no place in a list: {error}"))
 }
