@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{Config, Target, Usage, Volume};
-use windlass_kit::published::{Follower, Publisher};
+use windlass_kit::published_map::{Follower, Publisher};
 
 use crate::{
     RunningContainers,

@@ -33,7 +33,7 @@ use std::{
 
 pub use agent::{Agent, AgentConfig, AgentInputs, BuildError, PodNetworkConfig};
 use windlass_cadvisor::Target;
-use windlass_kit::{net::NodeIps, published::Published, quantity::Quantity};
+use windlass_kit::{net::NodeIps, published_map::Published, quantity::Quantity};
 
 /// The configuration of pods.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{Config, EngineDirs, Target, Usage};
-use windlass_kit::{prometheus::Format, published::Publisher};
+use windlass_kit::{prometheus::Format, published_map::Publisher};
 
 fn docker(arguments: &[&str]) -> Option<String> {
     let out = Command::new("docker").args(arguments).stdin(Stdio::null()).output().ok()?;

@@ -47,7 +47,7 @@ pub mod private_key;
 #[cfg(feature = "serve")]
 pub mod process_metrics;
 pub mod prometheus;
-pub mod published;
+pub mod published_map;
 #[cfg(feature = "redact")]
 pub mod redact;
 #[cfg(feature = "reflector")]

@@ -178,7 +178,7 @@ fn only_the_engine_module_calls_docker() {
 /// Ids of processes are reused: whoever opens a container's namespace looks whose it is, and there is one place for that.
 #[test]
 fn one_place_opens_network_namespaces() {
-    only_in(&["agent/src/network/namespace.rs"], &["/ns/net\"", "setns("]);
+    only_in(&["agent/src/network/netns.rs"], &["/ns/net\"", "setns("]);
     only_in(&["agent/src/network/links.rs"], &["setns_by_fd("]);
     for (path, code) in shipped() {
         assert!(!code.contains("setns_by_pid("), "{path} moves an interface to a process's namespace by its id alone");

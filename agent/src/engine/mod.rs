@@ -6,10 +6,10 @@
 pub mod check;
 pub mod client;
 pub(crate) mod containers;
-#[cfg(test)]
-mod contracts;
 pub(crate) mod data_root;
 pub(crate) mod docker_api;
+#[cfg(test)]
+mod docker_api_tests;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod exec_attach;

@@ -13,7 +13,7 @@ use bollard::{
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::published::{Published, Publisher};
+use windlass_kit::published_map::{Published, Publisher};
 
 use super::{Engine, EngineError, docker_api::EVENTS, events, names};
 

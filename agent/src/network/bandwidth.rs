@@ -4,7 +4,7 @@ use std::process::Command;
 
 use windlass_kit::{blocking::NETWORK, quantity::Quantity};
 
-use super::{NetworkError, namespace::NetworkNamespace};
+use super::{NetworkError, netns::NetworkNamespace};
 
 /// Bits per second; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use netlink_packet_route::{
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
 use windlass_kit::net::Family;
 
-use super::{NetworkError, namespace::NetworkNamespace};
+use super::{NetworkError, netns::NetworkNamespace};
 
 /// The link-local default gateway of pods: the host's end of their veth pair.
 const fn gateway(family: Family) -> IpAddr {

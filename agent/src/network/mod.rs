@@ -3,7 +3,7 @@
 //! Built-in: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter. A pod has one address
 //! of each of the node's pod CIDRs and routes everything to a link-local gateway on the host's end; the host has a
 //! route per address. `ipam` allocates addresses on disk, `veth` is the backend, `links` speaks netlink, `iptables`
-//! writes the network's own chains, `host_ports` decides whose UDP connections are stale, `bandwidth` limits pods, `namespace` opens theirs, `pod_dialer` connects into a pod. Either backend may have
+//! writes the network's own chains, `host_ports` decides whose UDP connections are stale, `bandwidth` limits pods, `netns` opens their network namespaces, `pod_dialer` connects into a pod. Either backend may have
 //! to wait, for pod CIDRs or for plugins: [`Readiness`] reports that to the node's status and to pods. Imports nothing
 //! of `pods`.
 
@@ -13,7 +13,7 @@ mod host_ports;
 mod ipam;
 mod iptables;
 mod links;
-mod namespace;
+mod netns;
 mod pod_dialer;
 mod readiness;
 mod veth;
@@ -26,7 +26,7 @@ use windlass_kit::net::Cidr;
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
-pub use namespace::NetworkNamespace;
+pub use netns::NetworkNamespace;
 pub use pod_dialer::PodDialer;
 pub use readiness::Readiness;
 

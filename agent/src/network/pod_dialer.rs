@@ -8,7 +8,7 @@ use std::{
 
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::{NetworkError, namespace::NetworkNamespace};
+use super::{NetworkError, netns::NetworkNamespace};
 
 /// Timeout of one connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

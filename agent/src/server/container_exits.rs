@@ -104,7 +104,7 @@ fn tell<'a>(waiting: &Notices, ended: impl Iterator<Item = &'a str>) {
 #[cfg(test)]
 mod tests {
     use windlass_cadvisor::Target;
-    use windlass_kit::published::Publisher;
+    use windlass_kit::published_map::Publisher;
 
     use super::*;
     use crate::engine::fake;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use k8s_openapi::api::core::v1::Pod;
 use windlass_kit::{
     objects::claims::claim_of,
-    published::{Follower, Publisher},
+    published_map::{Follower, Publisher},
 };
 
 use super::{MountSource, volumes_of};

@@ -14,7 +14,7 @@ use std::{
 use nix::sys::stat::{major, minor};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::published::{Differences, Follower};
+use windlass_kit::published_map::{Differences, Follower};
 
 use crate::{
     config::{Config, EngineDirs, Target, Volume},

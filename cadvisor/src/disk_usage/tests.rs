@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use windlass_kit::{moment::Moment, published::Publisher};
+use windlass_kit::{moment::Moment, published_map::Publisher};
 
 use super::{
     schedule::{IDLE_SCAN_INTERVAL, ScanSchedule},

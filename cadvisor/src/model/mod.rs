@@ -1,8 +1,8 @@
 //! Samples: plain numbers, with the unit in the name of each field.
 
+mod container_rows;
 mod machine;
 mod process;
-mod rows;
 mod shared_map;
 mod storage;
 
@@ -11,9 +11,9 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use windlass_kit::moment::Moment;
 
 use crate::config::Target;
+pub use container_rows::Rows;
 pub use machine::{Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode};
 pub use process::Process;
-pub use rows::Rows;
 pub use shared_map::SharedMap;
 pub use storage::{ContainerSize, Filesystem, Size, Storage, VolumeSize, sum_of_sizes};
 

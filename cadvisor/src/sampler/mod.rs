@@ -5,8 +5,8 @@
 mod cgroup_set;
 mod cgroup_state;
 mod oom_kills;
-mod publishing;
 mod reading;
+mod snapshot;
 mod system_cgroups;
 
 use std::{
@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     moment::Moment,
-    published::{Differences, Follower, Publisher},
+    published_map::{Differences, Follower, Publisher},
 };
 
 use crate::{

@@ -8,7 +8,7 @@ use crate::{
     Report,
     api_server::{ApiServer, JSON, Step},
     known_differences::is_of_kinds,
-    rows::with,
+    recorded_rows::with,
     scenario::{MERGE, TABLE, step},
     with_both_servers,
 };

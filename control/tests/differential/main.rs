@@ -19,8 +19,8 @@ mod managed;
 mod normalize;
 mod random;
 mod random_applies;
-#[path = "../../src/kinds/tests/rows.rs"]
-mod rows;
+#[path = "../../src/kinds/tests/recorded_rows.rs"]
+mod recorded_rows;
 mod scenario;
 mod wire;
 

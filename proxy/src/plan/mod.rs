@@ -3,8 +3,8 @@
 
 mod base_chains;
 mod batch;
-mod committed;
-mod kernel_reader;
+mod committed_chains;
+mod iptables_save_reader;
 mod quarantine;
 mod render;
 mod restore;
@@ -14,7 +14,7 @@ mod ruleset_state;
 mod tests;
 
 pub use batch::{BatchLimit, Outcome, TableBatch};
-pub use kernel_reader::{Committed, PrintedHash, ReadKernel, read_kernel};
+pub use iptables_save_reader::{Committed, PrintedHash, ReadKernel, read_kernel};
 pub use render::{Objects, rules_from_objects};
 pub use resync::{KernelComparison, KernelState, VerifiedChains};
 pub use ruleset_state::RulesetState;

@@ -7,7 +7,7 @@ use super::{
     BatchLimit, ChainHash, Committed, TableBatch, TreeChainId,
     base_chains::BaseChains,
     batch::TableChanges,
-    kernel_reader::{PrintedHash, ReadKernel},
+    iptables_save_reader::{PrintedHash, ReadKernel},
     render::for_each_batch,
 };
 use crate::{

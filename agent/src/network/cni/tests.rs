@@ -298,6 +298,18 @@ async fn an_attachment_is_checked_once_in_a_run() {
     }
 }
 
+/// Configured below a directory, with the plugins of this machine.
+fn with_debians_plugins(dir: &Path) -> Cni {
+    let at = |name: &str| dir.join(name);
+    let config = CniConfig {
+        conf_dir: at("net.d"),
+        bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+        state_dir: at("state"),
+        netns_dir: at("netns"),
+    };
+    Cni::open(config).unwrap()
+}
+
 /// The plugins that Debian ships, each of which leaves something of its own: a bridge that masquerades by pod, addresses
 /// on disk, ports of the host, a firewall, limits of bandwidth.
 #[test]
@@ -314,13 +326,7 @@ fn ten_pods_of_debians_plugins_leave_nothing() {
             {"type": "firewall"},
             {"type": "bandwidth", "capabilities": {"bandwidth": true}}]});
         fs::write(at("net.d/10-pods.conflist"), list.to_string()).unwrap();
-        let config = CniConfig {
-            conf_dir: at("net.d"),
-            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
-            state_dir: at("state"),
-            netns_dir: at("netns"),
-        };
-        let cni = Cni::open(config).unwrap();
+        let cni = with_debians_plugins(dir.path());
         // Of each pod the rules of its address and its chains, whose names are hashes; the plugins' own chains stay.
         let rules = || {
             let saved = std::process::Command::new("iptables-save").output().unwrap();
@@ -378,13 +384,7 @@ fn debians_plugins_check_what_they_have_made() {
              "ipam": {"type": "host-local", "dataDir": at("leases"), "ranges": [[{"subnet": "10.98.0.0/24"}]]}}]});
         fs::write(at("net.d/10-pods.conflist"), list.to_string()).unwrap();
         fs::write(at("net.d/pods/tuning.conf"), r#"{"type":"tuning","mtu":1400}"#).unwrap();
-        let config = CniConfig {
-            conf_dir: at("net.d"),
-            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
-            state_dir: at("state"),
-            netns_dir: at("netns"),
-        };
-        let cni = Cni::open(config).unwrap();
+        let cni = with_debians_plugins(dir.path());
         assert_eq!(cni.readiness().await, Readiness::Ready);
         let sandbox = Sandbox::start().await;
         cni.attach(sandbox.request("u")).await.unwrap();

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Target;
 use windlass_kit::{
     liveness::{HEARTBEAT_INTERVAL, LoopProbe, STUCK_AFTER},
-    published::Publisher,
+    published_map::Publisher,
     reflector::{Extent, reflect},
 };
 

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::{mpsc, watch};
 use windlass_cadvisor::Target;
-use windlass_kit::published::Publisher;
+use windlass_kit::published_map::Publisher;
 
 use crate::{engine::containers::Info, pods::steps::context::RunningOfPod};
 

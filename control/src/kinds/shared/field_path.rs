@@ -74,11 +74,12 @@ impl FieldPath {
 
     /// The name of the field itself; nothing for items and entries.
     pub(crate) fn name(&self) -> &str {
-        match &self.step {
-            Step::Field(name) => name.rsplit('.').next().unwrap_or(name),
-            Step::Named(name) => name.rsplit('.').next().unwrap_or(name),
+        let name = match &self.step {
+            Step::Field(name) => *name,
+            Step::Named(name) => name,
             Step::Item(_) | Step::Key(_) => "",
-        }
+        };
+        name.rsplit('.').next().unwrap_or(name)
     }
 
     /// Whether it stands in the list of this name.

@@ -3,9 +3,9 @@
 mod defaults;
 mod pod_changes;
 mod pod_specs;
+mod recorded_rows;
 mod refusals;
 mod reset_fields;
-mod rows;
 mod rules;
 mod security_profiles;
 mod stored;

@@ -12,7 +12,7 @@ use crate::apiserver::{
 };
 
 use super::{
-    rows::{with, written},
+    recorded_rows::{with, written},
     *,
 };
 use crate::{

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use serde_json::{Map, Value, json};
 
 use super::{
+    recorded_rows::{repeats, written},
     refusals::{changed, compare, compare_warnings, served},
-    rows::{repeats, written},
     table,
 };
 use crate::{

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 use super::{
+    recorded_rows::with,
     refusals::{compare, compare_warnings},
-    rows::with,
     table,
 };
 use crate::apiserver::tests::{call, with_namespace};

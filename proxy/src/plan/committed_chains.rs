@@ -1,7 +1,8 @@
 //! What is in the kernel, as far as it is known: recorded from batches that were applied, and from comparisons.
 
 use super::{
-    ChainHash, Committed, RulesetState, TableBatch, VerifiedChains, batch::TableChanges, kernel_reader::PrintedHash,
+    ChainHash, Committed, RulesetState, TableBatch, VerifiedChains, batch::TableChanges,
+    iptables_save_reader::PrintedHash,
 };
 use crate::rules::{ChainId, StaticChain, Table, is_tree_chain};
 
