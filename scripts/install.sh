@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what is missing for: build | run | test | package | boot | instructions. Does nothing when all is there.
+# Installs what is missing for: build | run | test | package | boot | instructions | order. Does nothing when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-what=${1:?build, run, test, package, boot or instructions}
+what=${1:?build, run, test, package, boot, instructions or order}
 
 # package=command that proves it is there
 case $what in
-build) wanted=(gcc=cc) ;;
+build) wanted=(gcc=cc binutils=nm python3=python3) ;;
 run) wanted=(docker.io=dockerd iptables=iptables conntrack=conntrack busybox-static=busybox nginx-light=nginx curl=curl) ;;
 test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack iproute2=ip busybox-static=busybox nginx-light=nginx
     redis-server=redis-server docker-registry=docker-registry curl=curl python3=python3 util-linux=nsenter
@@ -15,8 +15,8 @@ test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack ipr
 package) wanted=(gcc=cc python3=python3 rpm=rpm dpkg-dev=dpkg-shlibdeps binutils=objdump xz-utils=xz debootstrap=debootstrap) ;;
 boot) wanted=(docker.io=dockerd busybox-static=busybox nginx-light=nginx curl=curl python3=python3 debootstrap=debootstrap
     qemu-system-x86=qemu-system-x86_64 openssh-client=ssh e2fsprogs=mke2fs util-linux=nsenter) ;;
-instructions) wanted=(gcc=cc valgrind=valgrind) ;;
-*) echo "install.sh: $what is not one of build, run, test, package, boot, instructions" >&2; exit 2 ;;
+instructions | order) wanted=(gcc=cc valgrind=valgrind) ;;
+*) echo "install.sh: $what is not one of build, run, test, package, boot, instructions, order" >&2; exit 2 ;;
 esac
 
 missing=()

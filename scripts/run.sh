@@ -22,8 +22,8 @@ tests/images/build.sh
 step 4 "the node"
 kubectl=$(scripts/kubectl.sh)
 "$program" up --detach >/dev/null
-"$kubectl" --kubeconfig $kubeconfig apply -f examples/
-echo "waiting for the pods of examples/web.yaml"
+"$kubectl" --kubeconfig $kubeconfig apply -f docs/examples/
+echo "waiting for the pods of docs/examples/web.yaml"
 if ! "$kubectl" --kubeconfig $kubeconfig wait pod -l app=web --for=condition=Ready --timeout=60s >/dev/null; then
     printf '\nThe node runs, but the pods are not ready. Its warnings:\n\n' >&2
     "$kubectl" --kubeconfig $kubeconfig get events -A --field-selector type=Warning >&2

@@ -22,6 +22,8 @@ mod node_watch;
 pub mod pods;
 pub mod probe_metrics;
 pub mod server;
+#[cfg(test)]
+mod test_api;
 pub mod volumes;
 
 use std::{

@@ -1,5 +1,5 @@
 //! Known loads on real containers. Needs root and a Docker engine; creates and removes its own image, network and
-//! containers. Prints why when it cannot run.
+//! containers.
 
 use std::{
     process::{Command, Stdio},
@@ -118,10 +118,7 @@ fn near(measured: u64, truth: u64) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn known_loads_are_measured_within_five_percent() {
-    let Some(mut made) = image() else {
-        println!("not run: needs a Docker engine and a static busybox");
-        return;
-    };
+    let mut made = image().expect("a Docker Engine and a static busybox, which `make test` installs and starts");
     let started = jiff::Timestamp::now();
     // Half a core by quota; 100 MB in a memory file system that the cgroup is charged for; 50 MiB written to the layer
     // past the page cache, since v1 does not know whose pages are written back; 10 MB sent over the bridge to its
@@ -265,10 +262,7 @@ async fn known_loads_are_measured_within_five_percent() {
 /// Each run of the container is OOM killed, and its cgroup is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn kills_for_lack_of_memory_are_counted_over_runs() {
-    let Some(mut made) = image() else {
-        println!("not run: needs a Docker engine and a static busybox");
-        return;
-    };
+    let mut made = image().expect("a Docker Engine and a static busybox, which `make test` installs and starts");
     let targets = Publisher::default();
     let shutdown = CancellationToken::new();
     let usage = Usage::start(

@@ -177,6 +177,15 @@ pub(crate) fn is_installed() -> bool {
     Path::new(SYSTEMD_MARKER).exists() && systemctl(&["cat", UNIT]).is_ok_and(|output| output.status.success())
 }
 
+/// What systemd says of the start of a unit at boot, such as `enabled`; empty where there is no such unit, or no systemd.
+pub(crate) fn enablement(unit: &str) -> String {
+    if !Path::new(SYSTEMD_MARKER).exists() {
+        return String::new();
+    }
+    let said = systemctl(&["is-enabled", unit]).map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said).trim().to_owned()
+}
+
 /// Quotes a word of a command line that is split at blanks.
 fn quote(text: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+<>*".contains(c);
@@ -203,14 +212,18 @@ pub(crate) fn environment(args: &[String]) -> Option<String> {
 
 /// Enables and starts the unit with a command; does not wait for it.
 pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
-    let text = environment(args)
-        .context("one of the flags holds quotes, a dollar sign or a control character, which the unit's file cannot; set it in /etc/windlass/config.yaml instead")?;
-    let file = Path::new(ENVIRONMENT);
-    atomic_file::make_dir(file.parent().unwrap_or(Path::new("/etc")), 0o755)?;
-    atomic_file::write_durable(file, text.as_bytes(), 0o644)
-        .with_context(|| format!("{ENVIRONMENT} could not be written"))?;
+    write_environment(Path::new(ENVIRONMENT), args)?;
     run_systemctl(&["enable", UNIT])?;
     run_systemctl(&["restart", "--no-block", UNIT])
+}
+
+/// Has the unit run a command, from its next start on.
+pub(crate) fn write_environment(file: &Path, args: &[String]) -> anyhow::Result<()> {
+    let text = environment(args)
+        .context("one of the flags holds quotes, a dollar sign or a control character, which the unit's file cannot; set it in /etc/windlass/config.yaml instead")?;
+    let written = atomic_file::make_dir(file.parent().unwrap_or(Path::new("/etc")), 0o755)
+        .and_then(|()| atomic_file::write_durable(file, text.as_bytes(), 0o644));
+    written.with_context(|| format!("{} could not be written", file.display()))
 }
 
 /// Why the unit failed, if it did.
@@ -224,6 +237,11 @@ pub(crate) fn failure() -> Option<String> {
 /// Whether a join has set up the packages' unit.
 pub(crate) fn is_of_join() -> bool {
     Path::new(ENVIRONMENT).exists()
+}
+
+/// Whether all that a join does for the packages' unit is done, but for its start now.
+pub(crate) fn is_set_up() -> bool {
+    is_of_join() && enablement(UNIT) == "enabled"
 }
 
 /// Keeps a unit that a join has set up from being started at the next boot.

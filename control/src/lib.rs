@@ -22,6 +22,9 @@ extern crate self as windlass_control;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod in_memory;
 
 mod bootstrap_secret;
 mod control_plane;
@@ -32,9 +35,14 @@ mod plugin;
 mod pod_ending;
 mod quota;
 mod storage_version;
+#[cfg(test)]
+mod tests;
 
 pub use windlass_store as store;
 
-pub use control_plane::{Config, ControlPlane, Error, copy_store, is_data_dir, restore_store};
+pub use control_plane::{
+    Config, ControlPlane, Error, RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir,
+    remove_unmarked_store, restore_store,
+};
 pub use loopback_probe::LoopbackProbe;
 pub use plugin::audit::AuditConfig;

@@ -201,6 +201,8 @@ impl TokenIssuer {
 
 #[cfg(test)]
 mod tests {
+    use windlass_fixtures::files::key;
+
     use super::*;
 
     fn tokens() -> TokenIssuer {
@@ -235,7 +237,6 @@ mod tests {
     /// With the keys of kubeadm, openssl and Go: what signs is what the discovery documents name.
     #[test]
     fn keys_of_other_programs_sign_with_their_own_algorithm() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../kit/fixtures/keys");
         for (file, algorithm) in [
             ("kubeadm-RSA-2048-sa.key", "RS256"),
             ("kubeadm-ECDSA-P256-sa.key", "ES256"),
@@ -243,7 +244,7 @@ mod tests {
             ("openssl-p256-ecparam.pem", "ES256"),
             ("go-rsa-pkcs8.pem", "RS256"),
         ] {
-            let ours = TokenIssuer::from_pem(&std::fs::read_to_string(format!("{dir}/{file}")).unwrap()).unwrap();
+            let ours = TokenIssuer::from_pem(&key(file)).unwrap();
             let claims = json!({"iss": ISSUER, "exp": 200});
             let token = ours.sign(&claims).unwrap();
             assert_eq!(ours.verify(&token, 150), Some(claims), "{file}");
@@ -264,8 +265,7 @@ mod tests {
             }
         }
         for file in ["go-ed25519-pkcs8.pem", "go-p521-sec1.pem", "openssl-encrypted-pkcs8.pem"] {
-            let text = std::fs::read_to_string(format!("{dir}/{file}")).unwrap();
-            assert!(TokenIssuer::from_pem(&text).is_err(), "{file}");
+            assert!(TokenIssuer::from_pem(&key(file)).is_err(), "{file}");
         }
     }
 

@@ -1,82 +1,56 @@
 //! Files that are replaced atomically: readers and the next start after a crash find the old or the new content.
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::Path,
-};
+use std::{io, path::Path};
+
+use crate::disk::{self, Open};
+pub use crate::disk::{make_dir, remove, sync_parent};
 
 /// Replaces a file: writes and syncs a temporary file with this mode, `.NAME.new` in the same directory, and renames
 /// it. Which of both contents is there after a crash is open, see [`write_durable`].
 ///
 /// # Errors
-/// Any error of the file system; the previous file is unchanged then.
+/// Any error of the file system; the previous file is unchanged then, and nothing is left beside it that could be removed.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let temporary = path.with_file_name(format!(".{}.new", name.display()));
-    let _ = fs::remove_file(&temporary);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)
+    let disk = disk::of(path);
+    let _ = disk.remove(&temporary);
+    let written = || -> io::Result<()> {
+        let file = disk.open(&temporary, Open::New(mode))?;
+        disk::write_all_at(&*file, 0, content)?;
+        file.sync()?;
+        disk.rename(&temporary, path)
+    };
+    // What has filled the disk makes room at once, not at the next attempt.
+    written().inspect_err(|_| drop(disk.remove(&temporary)))
 }
 
 /// [`write`], with the directory synced: after the call the new content survives a crash.
 ///
 /// # Errors
-/// Any error of the file system.
+/// Any error of the file system. The new content may be there all the same, when the directory was not synced.
 pub fn write_durable(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     write(path, content, mode)?;
     sync_parent(path)
 }
 
-/// Removes a file, and syncs its directory; one that does not exist is no error.
-///
-/// # Errors
-/// Any error of the file system.
-pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Ok(()) => sync_parent(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
 /// Reads a text file; `None` when it does not exist.
 ///
 /// # Errors
-/// Any error of the file system.
+/// Any error of the file system, and text that is none.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
+    match disk::read(path) {
+        Ok(bytes) => {
+            String::from_utf8(bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Creates a directory with this mode, and its ancestors; an existing one is unchanged.
-///
-/// # Errors
-/// Any error of the file system.
-pub fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(mode).create(dir)
-}
-
-/// Syncs a path's directory: names that were created, renamed or removed in it survive a crash.
-///
-/// # Errors
-/// Any error of the file system.
-pub fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        Some(parent) => fs::File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::{fs, os::unix::fs::PermissionsExt as _};
 
     use super::*;
 

@@ -2,10 +2,11 @@
 //!
 //! Imports `apimachinery` only, for quantities and quoted text, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
 //! `objects`, the semantics of API objects that the API server and the node must agree on. What proxy and pod network both say to
-//! the kernel is in `netlink`, `conntrack`, `local_addresses` and `iptables_save`. What only one crate needs
+//! the kernel is in `netlink`, `nf_tables`, `conntrack`, `local_addresses` and `iptables_save`. What only one crate needs
 //! belongs in that crate.
 
 pub mod addresses;
+pub mod applied;
 pub mod async_fd;
 pub mod atomic_file;
 pub mod backoff;
@@ -19,6 +20,7 @@ pub mod conntrack;
 pub mod der;
 #[cfg(feature = "dirfd")]
 pub mod dirfd;
+pub mod disk;
 pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
@@ -27,6 +29,7 @@ pub mod inotify;
 pub mod iptables_save;
 #[cfg(feature = "json")]
 pub mod json;
+pub mod known;
 pub mod liveness;
 pub mod local_addresses;
 #[cfg(feature = "manifests")]
@@ -36,6 +39,7 @@ pub mod metrics;
 pub mod moment;
 pub mod net;
 pub mod netlink;
+pub mod nf_tables;
 #[cfg(feature = "events")]
 pub mod object_ref;
 #[cfg(feature = "events")]
@@ -52,6 +56,7 @@ pub mod published_map;
 pub mod redact;
 #[cfg(feature = "reflector")]
 pub mod reflector;
+pub mod repairs;
 pub mod resolv_conf;
 pub mod rest_client;
 #[cfg(feature = "serve")]

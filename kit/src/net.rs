@@ -116,15 +116,24 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Parses `ADDRESS/LENGTH`; leading zeros are accepted and dropped, host bits are cleared.
+    /// Parses `ADDRESS/LENGTH`; leading zeros are accepted and dropped, host bits are cleared. `::ffff:192.0.2.0/120` is
+    /// `192.0.2.0/24` and `::ffff:192.0.2.0/24` is `::/24`, as Go reads them.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (ip, len) = text.trim().split_once('/')?;
-        let ip = parse_ip(ip)?;
+        let (written, len) = text.trim().split_once('/')?;
+        let ip = parse_ip(written)?;
         if len.is_empty() || len.len() > 4 || !len.bytes().all(|b| b.is_ascii_digit()) {
             return None;
         }
-        let len: u8 = len.parse().ok().filter(|l| *l <= Family::of(&ip).bits())?;
+        let len: u8 = len.parse().ok()?;
+        let (ip, len) = match ip {
+            IpAddr::V4(_) if written.contains(':') && len >= 96 => (ip, len - 96),
+            IpAddr::V4(mapped) if written.contains(':') => (mapped.to_ipv6_mapped().into(), len),
+            ip => (ip, len),
+        };
+        if len > Family::of(&ip).bits() {
+            return None;
+        }
         Some(Self { base: mask(ip, len), len })
     }
 

@@ -140,6 +140,12 @@ impl<'a> Attributes<'a> {
     pub fn find(mut self, kind: u16) -> Option<&'a [u8]> {
         self.by_ref().find(|(k, _)| *k == kind).map(|(_, value)| value)
     }
+
+    /// A 32-bit attribute in network byte order.
+    #[must_use]
+    pub fn be32(self, kind: u16) -> Option<u32> {
+        self.find(kind)?.get(..4)?.try_into().ok().map(u32::from_be_bytes)
+    }
 }
 
 /// An open netlink socket.

@@ -128,27 +128,14 @@ fn curve(key: &[u8]) -> Result<Vec<u8>, KeyError> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
-
+    use windlass_fixtures::files::{key, keys};
     use x509_parser::pem::parse_x509_pem;
 
     use super::*;
 
-    /// The keys of `fixtures/keys`, which Go, openssl and kubeadm wrote, by the names of their files.
-    fn fixtures() -> Vec<(String, String)> {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/keys");
-        let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-        let keys = files.filter(|path| path.extension().is_some_and(|end| end == "pem" || end == "key"));
-        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
-        let mut all: Vec<_> = keys.map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect();
-        all.sort();
-        assert!(all.len() > 15, "{}", all.len());
-        all
-    }
-
     #[test]
     fn keys_of_all_programs_are_those_of_their_certificates() {
-        for (name, text) in fixtures() {
+        for (name, text) in keys() {
             let why = match PrivateKey::from_pem(&text) {
                 Ok(key) => {
                     if let Ok((_, pem)) = parse_x509_pem(text.as_bytes())
@@ -174,8 +161,8 @@ mod tests {
 
     #[test]
     fn a_key_without_its_curve_is_told_by_its_length() {
-        let (_, text) = fixtures().into_iter().find(|(name, _)| name == "go-p256-sec1.pem").unwrap();
-        let PrivateKeyDer::Sec1(key) = PrivateKeyDer::from_pem_slice(text.as_bytes()).unwrap() else {
+        let PrivateKeyDer::Sec1(key) = PrivateKeyDer::from_pem_slice(key("go-p256-sec1.pem").as_bytes()).unwrap()
+        else {
             panic!("not SEC1")
         };
         let named = curve(key.secret_sec1_der()).unwrap();

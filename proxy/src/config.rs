@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use windlass_kit::repairs::Repairs;
+
 use crate::{
     apply::Variant,
     model::{Cidr, Family, NodeFacts},
@@ -74,6 +76,9 @@ pub struct Config {
     /// How often rules are compared with the kernel on legacy. A change that is pending for twice as long makes
     /// `/healthz` fail.
     pub sync_period: Duration,
+    /// How changes of our rules by other programs are noticed: the kernel tells of them on nf_tables, a query of its generation
+    /// and a comparison find them all the same. Tests turn some of these off.
+    pub repairs: Repairs,
     /// The minimum time between two writes under constant change.
     pub min_sync_period: Duration,
     /// `/healthz` and `/livez`; `None` for no server.
@@ -117,6 +122,7 @@ impl Default for Config {
             node_port_addresses: NodePortAddresses::default(),
             localhost_node_ports: true,
             sync_period: Duration::from_secs(30),
+            repairs: Repairs::of_process().clone(),
             min_sync_period: Duration::from_secs(1),
             healthz_bind: Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 10256)),
             metrics_bind: Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10249)),

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::{
-    apply::Backend,
+    apply::{Backend, Error},
     netlink::{Attributes, NLM_F_ACK, Netlink, Request},
 };
 
@@ -20,6 +20,8 @@ const NLM_F_CREATE: u16 = 0x400;
 pub(crate) const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
 /// Connections to node ports at 127.0.0.1; kube-proxy's name.
 pub(crate) const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
+/// Attempts at the probe, where the xtables lock is held or the kernel lacks memory.
+const MAX_ATTEMPTS: u32 = 6;
 const ALL: [&str; 2] = [INVALID_DROPPED, LOCALHOST_ACCEPTED];
 
 fn request(message: u16, flags: u16, name: &str) -> Request {
@@ -41,8 +43,7 @@ fn create() -> io::Result<()> {
 /// Creates both counters and probes a rule with one; returns whether rules may use them. Blocks.
 pub(crate) fn create_counters(backend: &Backend) -> bool {
     let rule = format!("-m nfacct --nfacct-name {INVALID_DROPPED} -j RETURN");
-    let usable =
-        create().map_err(|e| e.to_string()).and_then(|()| backend.probe_rule(&rule).map_err(|e| e.to_string()));
+    let usable = create().map_err(|e| e.to_string()).and_then(|()| probe(backend, &rule).map_err(|e| e.to_string()));
     if let Err(error) = &usable {
         tracing::info!(
             error,
@@ -50,6 +51,17 @@ pub(crate) fn create_counters(backend: &Backend) -> bool {
         );
     }
     usable.is_ok()
+}
+
+/// Whether the kernel accepts a rule; what says nothing about the rule is tried again.
+fn probe(backend: &Backend, rule: &str) -> Result<(), Error> {
+    let mut attempts = 1;
+    loop {
+        match backend.probe_rule(rule) {
+            Err(error) if attempts < MAX_ATTEMPTS && error.is_passing() => attempts += 1,
+            other => return other,
+        }
+    }
 }
 
 /// The packet counts of [`INVALID_DROPPED`] and [`LOCALHOST_ACCEPTED`]; `None` where there is no such counter. Blocks.

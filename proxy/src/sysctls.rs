@@ -315,16 +315,67 @@ mod tests {
         assert_eq!(machine_cores(Err(io::ErrorKind::NotFound.into())), own);
     }
 
+    /// A runner whose sysctls are files of the directory; those of which there is one with the ending `refused` cannot be written.
+    fn runner_in(dir: &std::path::Path) -> Runner {
+        let script = format!(
+            "f={}/$(basename $2); case $1 in cat) cat $f;; tee) if [ -e $f.refused ]; then exit 1; fi; tee $f;; esac",
+            dir.display()
+        );
+        Runner::new(vec!["sh".into(), "-c".into(), script, "sh".into()])
+    }
+
+    /// As in a container: what may not be written keeps its value, is told once, and clean-up has nothing to give back of it.
+    #[test]
+    fn what_is_refused_keeps_its_value_and_is_not_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let runner = runner_in(dir.path());
+        let file = |name: &str| dir.path().join(name);
+        let read = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+        std::fs::write(file("nf_conntrack_tcp_be_liberal"), "0").unwrap();
+        std::fs::write(file("nf_conntrack_tcp_be_liberal.refused"), "").unwrap();
+        std::fs::write(file("nf_conntrack_tcp_timeout_established"), "432000").unwrap();
+        let settings = Conntrack { tcp_be_liberal: true, max_per_core: 0, ..Conntrack::default() };
+        let (mut changed, mut told) = (ChangedSysctls::default(), Told::default());
+        // What clean-up would find after a crash at any time.
+        let recorded = std::cell::RefCell::new(ChangedSysctls::default());
+        let keep = |now: &ChangedSysctls| {
+            recorded.replace(now.clone());
+            Ok(())
+        };
+        for _ in 0..2 {
+            conntrack(&runner, &settings, &mut changed, &mut told, &keep).unwrap();
+            assert_eq!(read("nf_conntrack_tcp_be_liberal"), "0");
+            assert_eq!(recorded.borrow().0, changed.0);
+            assert_eq!(changed.0.len(), 1, "{changed:?}");
+            assert!(told.0.iter().any(|path| path.ends_with("be_liberal")), "{told:?}");
+        }
+        // Somebody has chosen another value since: it is theirs.
+        std::fs::write(file("nf_conntrack_tcp_timeout_established"), "7200").unwrap();
+        assert_eq!(restore(&runner, &changed).len(), 0);
+        assert_eq!(read("nf_conntrack_tcp_timeout_established"), "7200");
+    }
+
+    #[test]
+    fn a_refused_restoration_is_told_and_holds_up_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let runner = runner_in(dir.path());
+        let mut changed = ChangedSysctls::default();
+        for name in ["a", "b"] {
+            std::fs::write(dir.path().join(name), "5").unwrap();
+            changed.note(&format!("/proc/sys/{name}"), "1", "5");
+        }
+        std::fs::write(dir.path().join("a.refused"), "").unwrap();
+        assert_eq!(restore(&runner, &changed).len(), 1);
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!((read("a").as_str(), read("b").as_str()), ("5", "1"));
+    }
+
     /// What is not there at a start is set once it is, and told once.
     #[test]
     fn a_sysctl_that_appears_later_is_set_then() {
         let dir = tempfile::tempdir().unwrap();
-        // All paths lead into the directory: there is nothing at first.
-        let script = format!(
-            "case $1 in cat) cat {0}/$(basename $2);; tee) tee {0}/$(basename $2);; esac",
-            dir.path().display()
-        );
-        let runner = Runner::new(vec!["sh".into(), "-c".into(), script, "sh".into()]);
+        // There is nothing at first.
+        let runner = runner_in(dir.path());
         let settings = Conntrack { tcp_be_liberal: true, max_per_core: 0, ..Conntrack::default() };
         let (mut changed, mut told) = (ChangedSysctls::default(), Told::default());
         let keep = |_: &ChangedSysctls| Ok(());

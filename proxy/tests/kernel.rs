@@ -1,4 +1,4 @@
-//! The proxy on a real kernel: its loop runs in a network namespace, against a small API server, with each iptables
+//! The proxy on a real kernel: its loop runs in a network namespace, against an API server in memory, with each iptables
 //! back end, and real connections show the effect of the rules.
 
 // Helpers outside test functions unwrap as well: this whole file is a test.
@@ -29,7 +29,7 @@ use std::{
 
 use api::Api;
 use harness::{
-    Proxy, answers, as_intended, config, eventually, lock_is_free, node_port, refused, service, slice, tables,
+    Proxy, answers, as_intended, config, eventually, lock_is_free, node_port, periodic, refused, service, slice, tables,
 };
 use net::{NODE_IP, Net, OUTSIDE_IP, POD_IPS, connect};
 use serde_json::json;
@@ -49,8 +49,9 @@ fn whole_life(variant: Variant) {
     let _free = lock_is_free(variant);
     let net = Net::new();
     let dir = tempfile::tempdir().unwrap();
-    let config = config(variant, &dir.path().join("before.json"));
+    let mut config = config(variant, &dir.path().join("before.json"));
     if variant == Variant::Legacy {
+        config = periodic(config);
         // The legacy program creates tables when it lists them, and nothing removes them again.
         for program in ["iptables-legacy", "ip6tables-legacy"] {
             net.node_command(&format!("{program} -t nat -S"));

@@ -31,7 +31,7 @@ use std::{
     fmt,
     path::PathBuf,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -43,7 +43,7 @@ pub use engine::{
     Counters, Directory, Engine, Fault, Log, LogFile, Memory, RealDirectory, Record, copy_log, import_redb,
 };
 pub use guard::{Condition, Guard};
-pub use index::{Extract, Index};
+pub use index::Index;
 pub use object::{Key, Object};
 pub use snapshot::Snapshot;
 pub use watch::{Event, Watch};
@@ -232,14 +232,30 @@ pub enum Health {
 pub struct Store {
     state: Arc<RwLock<State>>,
     health: tokio_watch::Receiver<Health>,
+    stalls: Arc<writer::Stalls>,
     allocators: Allocators,
     writer: Arc<writer::Sender>,
 }
 
 type Allocators = Arc<RwLock<HashMap<ResourceId, Arc<dyn Allocator>>>>;
 
-/// Maximum delay until a write with relaxed durability is on disk.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
+/// When the store writes what may wait, and when it gives up what it need not have. Tests take less, so that all of it happens.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// Maximum delay until a write with relaxed durability is on disk.
+    flush: Duration,
+    /// The log is rewritten when it is larger than this and three times what is needed of it.
+    rewrite_bytes: u64,
+    /// What all histories together may keep.
+    superseded_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let (flush, rewrite_bytes) = (Duration::from_secs(5), 64 << 20);
+        Self { flush, rewrite_bytes, superseded_bytes: history::MAX_SUPERSEDED_BYTES }
+    }
+}
 
 impl Store {
     /// Registers `resources`, loads all records, also of resources that are registered later, and starts the writer.
@@ -247,24 +263,30 @@ impl Store {
     /// # Errors
     /// When the engine cannot be read, or has a damaged record.
     pub fn open(engine: Box<dyn Engine>, resources: &[(&str, ResourceOptions)]) -> Result<Self, Error> {
-        Self::open_flushing(engine, resources, FLUSH_INTERVAL)
+        Self::open_within(engine, resources, Bounds::default())
     }
 
-    fn open_flushing(
+    fn open_within(
         mut engine: Box<dyn Engine>,
         resources: &[(&str, ResourceOptions)],
-        flush: Duration,
+        bounds: Bounds,
     ) -> Result<Self, Error> {
-        let state = Arc::new(RwLock::new(State::load(resources, engine.as_mut())?));
+        let state = Arc::new(RwLock::new(State::load(resources, engine.as_mut(), bounds.superseded_bytes)?));
         let (health_tx, health) = tokio_watch::channel(Health::Serving);
         let allocators = Allocators::default();
-        let shared = writer::Shared { state: Arc::clone(&state), allocators: Arc::clone(&allocators), health_tx };
-        let writer = writer::start(engine, shared, flush).map_err(|e| Error::Disk {
+        let stalls = Arc::new(writer::Stalls::default());
+        let shared = writer::Shared {
+            state: Arc::clone(&state),
+            allocators: Arc::clone(&allocators),
+            health_tx,
+            stalls: Arc::clone(&stalls),
+        };
+        let writer = writer::start(engine, shared, bounds).map_err(|e| Error::Disk {
             path: PathBuf::new(),
             attempt: "given a thread",
             reason: e.to_string(),
         })?;
-        Ok(Self { state, health, allocators, writer: Arc::new(writer) })
+        Ok(Self { state, health, stalls, allocators, writer: Arc::new(writer) })
     }
 
     /// Registers a resource by its group resource, such as `pods` or `leases.coordination.k8s.io`, at any time. The name
@@ -296,6 +318,12 @@ impl Store {
     pub fn health(&self) -> Health {
         // The writer holds the sender for as long as it lives.
         if self.health.has_changed().is_err() { Health::Ended } else { self.health.borrow().clone() }
+    }
+
+    /// For how long in all the disk has taken no writes since the store was opened: those that took long, and failures.
+    #[must_use]
+    pub fn stalled(&self) -> Duration {
+        self.stalls.total(Instant::now())
     }
 
     /// Waits until the writer has ended, by [`Store::close`] or by a panic.
@@ -335,7 +363,7 @@ impl Store {
             Some(value) if allocates => Content::Value(value),
             Some(value) => {
                 let indexes = self.state().resource(resource).map(|r| r.options.indexes.clone()).unwrap_or_default();
-                Content::Encoded(Encoded::new(&value).with_indexes(&indexes))
+                Content::Encoded(Encoded::with_indexes(&value, &indexes))
             }
         };
         let (reply, reply_rx) = oneshot::channel();

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::index::{Index, Values, values_of};
+use super::index::{Index, Values, values_in, values_of};
 
 /// The key of an object: its namespace (empty for cluster scope) and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,12 +94,10 @@ impl Encoded {
         out
     }
 
-    /// Reads the indexed fields.
-    pub(crate) fn with_indexes(self, indexes: &[Index]) -> Self {
-        if !indexes.is_empty() {
-            let _ = self.index_values.set(values_of(indexes, &self.text));
-        }
-        self
+    /// The same with its indexed fields.
+    pub(crate) fn with_indexes(value: &Value, indexes: &[Index]) -> Self {
+        let index_values = if indexes.is_empty() { OnceLock::new() } else { values_in(indexes, value).into() };
+        Self { index_values, ..Self::new(value) }
     }
 
     fn metadata(&mut self, metadata: &serde_json::Map<String, Value>) {

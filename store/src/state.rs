@@ -9,7 +9,7 @@ use std::{
 use super::{
     Counters, Engine, Error, Event, Key, Object, Record, RelaxedDurability, ResourceId, ResourceOptions,
     dispatch::Dispatcher,
-    history::{History, MAX_SUPERSEDED_BYTES, RevisionClock},
+    history::{History, RevisionClock},
     object_map::ObjectMap,
 };
 
@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) ids: HashMap<Arc<str>, ResourceId>,
     /// What all histories keep alive.
     history_bytes: usize,
+    /// And may.
+    superseded_bytes: usize,
     clock: RevisionClock,
     /// No resource has an earlier compacted revision.
     pub(crate) floor: u64,
@@ -50,8 +52,12 @@ pub(crate) struct State {
 
 impl State {
     /// Loads the engine's records. The revision begins above every assigned one.
-    pub(crate) fn load(resources: &[(&str, ResourceOptions)], engine: &mut dyn Engine) -> Result<Self, Error> {
-        let (mut state, mut last) = (Self::default(), Counters::default());
+    pub(crate) fn load(
+        resources: &[(&str, ResourceOptions)],
+        engine: &mut dyn Engine,
+        superseded_bytes: usize,
+    ) -> Result<Self, Error> {
+        let (mut state, mut last) = (Self { superseded_bytes, ..Self::default() }, Counters::default());
         for (name, _) in resources {
             state.intern(name);
         }
@@ -199,7 +205,7 @@ impl State {
             resource.forget(&old);
         }
         self.history_bytes = self.history_bytes + resource.history.bytes() - before;
-        while self.history_bytes > MAX_SUPERSEDED_BYTES
+        while self.history_bytes > self.superseded_bytes
             && let Some(largest) = self.resources.iter_mut().max_by_key(|r| r.history.bytes())
         {
             let before = largest.history.bytes();

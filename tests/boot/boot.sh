@@ -6,8 +6,9 @@ cd "$(dirname "$0")/../.."
 work=$PWD/target/boot
 root=$work/root
 mkdir -p "$work"
-deb=$(find dist -name '*.deb' 2>/dev/null | head -n 1)
-[ -n "$deb" ] || { echo "boot.sh: no package in dist/; make package makes it" >&2; exit 1; }
+rm -rf "$work/packages"
+mkdir -p "$work/packages"
+tests/boot/packages.sh "$work/packages"
 passed=0
 
 step() { echo "== $(printf '%3d:%02d' $((SECONDS / 60)) $((SECONDS % 60))) $*"; }
@@ -25,7 +26,7 @@ step "boot (console: target/boot/console.log)"
 start_machine
 wait_for_machine
 to_machine tests/boot/guest.sh tests/boot/pods.yaml /root/
-to_machine "$deb" /root/windlass.deb
+to_machine "$work"/packages/* /root/
 check booted
 step "the package is installed"
 check installed
@@ -63,6 +64,8 @@ check packages_without_docker
 step "removal and purge"
 check removed
 check purged
+step "the RPM package"
+check by_rpm
 on_machine 'systemctl poweroff' || true
 for _ in $(seq 120); do kill -0 "$qemu" 2>/dev/null || break; sleep 1; done
 ! kill -0 "$qemu" 2>/dev/null || { echo "the machine does not shut down" >&2; exit 1; }

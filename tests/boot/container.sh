@@ -7,8 +7,6 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/target/boot
 root=$work/root
-deb=$(find dist -name '*.deb' 2>/dev/null | head -n 1)
-[ -n "$deb" ] || { echo "container.sh: no package in dist/; make package makes it" >&2; exit 1; }
 tests/boot/root.sh "$root"
 
 name=windlass-boot-$$
@@ -48,7 +46,7 @@ mkdir -p "$guest"/{images,assets} "$scratch/upper/etc/systemd/system"
 cp tests/out/images/{busybox,nginx}.tar "$guest/images/"
 cp -L "$(scripts/kubectl.sh)" "$guest/kubectl"
 cp tests/boot/{guest.sh,pods.yaml,cluster.sh,cluster.yaml} "$guest/"
-cp "$deb" "$guest/windlass.deb"
+tests/boot/packages.sh "$guest"
 # No network is coming that could be waited for, nobody logs in, and the kernel's devices and disk are not its own.
 for unit in systemd-networkd systemd-networkd-wait-online systemd-udevd systemd-udev-trigger ssh systemd-remount-fs; do
     ln -s /dev/null "$scratch/upper/etc/systemd/system/$unit.service"
@@ -141,7 +139,7 @@ if (($# == 0)); then
     else
         echo "== skipped: verbs in a real cluster, since KUBEBUILDER_ASSETS names no directory of its programs" >&2
     fi
-    set -- "$@" removed purged
+    set -- "$@" removed purged by_rpm
 fi
 for check in "$@"; do
     echo "== $check"

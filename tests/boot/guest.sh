@@ -45,6 +45,8 @@ runs() { $kubectl get pods -o 'jsonpath={range .items[*]}{.metadata.name} {.meta
 main_pid() { systemctl show windlass -p MainPID --value; }
 services() { curl -fsS -m 5 -o /dev/null "http://$($kubectl get service web -o 'jsonpath={.spec.clusterIP}')/" && page http://127.0.0.1:30080/; }
 
+status_is_ready() { [[ "$(systemctl show windlass -p StatusText --value)" == Ready* ]]; }
+
 booted() {
     [ "$(ps -o comm= 1)" = systemd ] || fail "process 1 is $(ps -o comm= 1)"
     [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ] || fail "no cgroup v2: $(stat -fc %T /sys/fs/cgroup)"
@@ -52,15 +54,17 @@ booted() {
     until_true 120 "Docker $(docker version -f '{{.Server.Version}}' 2>/dev/null || true) answers" docker info
 }
 
-# The package starts the daemon itself.
+load_images() { for image in images/*.tar; do docker load -qi "$image"; done; }
+
+# The package starts the daemon itself. It is that of an earlier version, which `upgraded` replaces.
 installed() {
-    for image in images/*.tar; do docker load -qi "$image"; done
+    load_images
     local began=$SECONDS
-    DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i windlass.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i"; }
+    DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i older.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i"; }
     ok "$(tail -n 1 /tmp/dpkg.log | cut -c1-80)"
     until_true 120 "the unit is active, which says that its parts run" systemctl is-active windlass
     until_true 300 "the node is Ready" node_is_ready
-    ok "Ready $((SECONDS - began)) s after the installation began; status: $(systemctl show windlass -p StatusText --value)"
+    ok "Ready $((SECONDS - began)) s after the installation began"
     systemctl is-enabled -q windlass || fail "the unit is not enabled"
     [ "$(systemctl show windlass -p Type --value)" = notify ] || fail "not the unit of the package"
     id -g root >/dev/null; getent group windlass >/dev/null || fail "no group windlass"
@@ -202,12 +206,18 @@ hangs() {
     ok "the journal says that the watchdog ended it"
 }
 
+version() { dpkg-query -W -f '${Version}' windlass; }
+
 # An interactive command loses its client in an upgrade, not its life.
 upgraded() {
     $kubectl exec full -- rm -f /disk/through
     $kubectl exec full -- sh -c 'sleep 15 && echo ended >/disk/through' >/tmp/through 2>&1 &
     sleep 2
+    local older
+    older=$(version)
     survives "an upgrade" dpkg --force-confold -i windlass.deb
+    [ "$(version)" != "$older" ] || fail "version $older is there as before"
+    ok "version $older is $(version) now"
     until_true 60 "a command in a pod lives through an upgrade" $kubectl exec full -- grep -qx ended /disk/through
 }
 
@@ -261,7 +271,7 @@ remains() {
     ! ip -o link | has 'windlass\|veth[0-9a-f]*@if.*link-netns' || echo "interfaces $(ip -o link | grep -c 'windlass\|veth')"
     [ -z "$(ip route show | grep '10\.244\.')" ] || echo "routes $(ip route show | grep '10\.244\.' | xargs)"
     [ -z "$(compgen -G '/run/netns/*')" ] || echo "network namespaces $(echo /run/netns/*)"
-    ! grep -q ' /var/lib/windlass/\| /run/windlass/' /proc/self/mountinfo || echo "mounts $(grep -c ' /var/lib/windlass/' /proc/self/mountinfo)"
+    ! has_mounts || echo "mounts $(mounts | cut -d' ' -f5 | xargs)"
     for group in $(find /sys/fs/cgroup -type d -name '*kubepods*' -o -type d -name 'pod????????-????-????-????-????????????'); do
         [ -z "$(find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null)" ] || echo "processes in $group"
     done
@@ -270,6 +280,10 @@ remains() {
 }
 # All of Docker's that are pods', those that have ended, too.
 all_containers() { docker ps -aq --no-trunc --filter label=io.kubernetes.pod.namespace; }
+
+# What is mounted of a node: volumes, Secrets in memory among them, and parts of them.
+mounts() { grep ' /var/lib/windlass/\| /run/windlass/' /proc/self/mountinfo; }
+has_mounts() { mounts >/dev/null; }
 
 # What a verb has ended stays ended, ten seconds later, too: the unit starts what was only signalled again after two.
 stays_down() {
@@ -285,13 +299,16 @@ purged_node() {
     [ ! -e /var/lib/windlass/windlass-data ] || fail "there is a new cluster in the directory that was removed"
     ! systemctl is-enabled -q windlass || fail "the unit begins a new cluster at the next boot"
 }
-# Masked, since the unit wants it: a start of the node starts Docker, too.
+# As an administrator stops it, and without the socket, as before its first start.
 stop_docker() {
-    systemctl mask -q --runtime docker.socket docker
     systemctl stop docker.socket docker
+    rm -f /run/docker.sock
+}
+docker_stays_stopped() {
+    ! systemctl is-active -q docker && ! systemctl is-active -q docker.socket || fail "$1 has started Docker, which was stopped"
+    ok "$1 leaves Docker stopped"
 }
 start_docker() {
-    systemctl unmask -q --runtime docker.socket docker
     systemctl reset-failed docker.service docker.socket 2>/dev/null || true
     systemctl start docker
 }
@@ -323,14 +340,23 @@ begins_anew() {
     until_true 60 "the service answers" services
 }
 
+# Secrets are in memory as long as their pods are.
+secrets_are_mounted() { mounts | grep 'kubernetes.io~secret.* tmpfs ' >/dev/null; }
+secret_is_in_the_pod() { $kubectl exec full -- grep -q . /word/word; }
+
 verbs() {
+    until_true 60 "a Secret is in memory" secrets_are_mounted
     succeeds windlass down
-    stays_down "windlass down" ^mounts
+    stays_down "windlass down"
     succeeds windlass down
-    stays_down "windlass down of what does not run" ^mounts
+    stays_down "windlass down of what does not run"
     systemctl start windlass
     until_true 300 "after a start the node is Ready" node_is_ready
+    # At once, but for the time that a datagram takes.
+    until_true 2 "and the unit says so" status_is_ready
     until_true 300 "after a start the pods are back" two_of_web_are_ready
+    until_true 300 "after a start all six pods are ready" pods_are_ready
+    secret_is_in_the_pod || fail "the Secret is not in the pod that was started again"
 
     # Another one with the same directories is not started over and over.
     ! NOTIFY_SOCKET=/run/nobody windlass up || fail "a second instance has begun"
@@ -350,7 +376,7 @@ verbs_without_docker() {
     nothing_starts "windlass down without Docker"
     start_docker
     succeeds windlass down
-    stays_down "windlass down with Docker back" ^mounts
+    stays_down "windlass down with Docker back"
     systemctl start windlass
     until_true 300 "the node is Ready" node_is_ready
     until_true 300 "the pods are back" two_of_web_are_ready
@@ -359,7 +385,8 @@ verbs_without_docker() {
     systemctl restart windlass
     until_true 60 "without Docker the unit is active" systemctl is-active windlass
     sleep 5
-    [[ "$(systemctl show windlass -p StatusText --value)" != Ready* ]] || fail "without Docker the unit says $(systemctl show windlass -p StatusText --value)"
+    [[ "$(systemctl show windlass -p StatusText --value)" == *docker.sock* ]] || fail "without Docker the unit says $(systemctl show windlass -p StatusText --value)"
+    docker_stays_stopped "a restart of the unit"
     ok "status: $(systemctl show windlass -p StatusText --value)"
     names docker windlass down --purge
     nothing_starts "windlass down --purge without Docker"
@@ -376,6 +403,7 @@ packages_without_docker() {
     stop_docker
     upgrade
     until_true 60 "without Docker the unit is active" systemctl is-active windlass
+    docker_stays_stopped "an upgrade"
     ok "status: $(systemctl show windlass -p StatusText --value)"
     dpkg -r windlass >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -r"; }
     sleep 10
@@ -407,7 +435,7 @@ joined() {
     systemctl restart windlass
     until_true 120 "after a restart the node is Ready" node_is_ready
     succeeds windlass down
-    stays_down "windlass down of a node of a cluster" ^mounts
+    stays_down "windlass down of a node of a cluster"
     systemctl start windlass
     until_true 120 "after a start the pods are back" two_of_web_are_ready
     succeeds windlass leave --yes --kubeconfig /root/cluster.kubeconfig
@@ -430,7 +458,7 @@ verbs_without_api() {
     until_true 60 "without the API the unit is active" systemctl is-active windlass
     ok "status: $(systemctl show windlass -p StatusText --value)"
     succeeds windlass down
-    stays_down "windlass down without the API" ^mounts
+    stays_down "windlass down without the API"
     succeeds systemctl start windlass
     succeeds windlass leave --yes
     stays_down "windlass leave without the API"
@@ -521,6 +549,42 @@ purged() {
     ! compgen -G '/run/systemd/system.control/kubepods*' >/dev/null || left+=("limits of slices")
     ((${#left[@]} == 0)) || { cat /tmp/dpkg.log; fail "a purge leaves: ${left[*]}"; }
     ok "a purge leaves nothing"
+}
+
+# The RPM package, by rpm itself, which Debian has for such tests alone: it starts nothing, an upgrade leaves pods and traffic
+# alone, a removal ends the daemon, and after a purge nothing is left.
+rpm_of() {
+    rpm --force-debian --nodeps "$@" >/tmp/rpm.log 2>&1 || { cat /tmp/rpm.log; fail "rpm $*"; }
+    ok "rpm $*"
+}
+by_rpm() {
+    local before
+    load_images
+    rpm_of -i windlass.rpm
+    sleep 3
+    ! pgrep -x windlass >/dev/null || fail "an installation starts the daemon"
+    getent group windlass >/dev/null || fail "no group windlass"
+    begins_anew
+    survives "an upgrade by rpm" rpm_of -U next.rpm
+    [ "$(rpm -q --qf '%{VERSION}' windlass)" = 99.0 ] || fail "rpm has $(rpm -q windlass)"
+    stop_docker
+    rpm_of -U --oldpackage windlass.rpm
+    until_true 60 "without Docker the unit is active" systemctl is-active windlass
+    docker_stays_stopped "a downgrade by rpm"
+    start_docker
+    until_true 300 "with Docker back the node is Ready" node_is_ready
+    # All of them: what is still being started is another container afterwards.
+    until_true 300 "and all six pods are back" pods_are_ready
+    before=$(containers)
+    rpm_of -e windlass
+    sleep 10
+    ! pgrep -x windlass >/dev/null || fail "ten seconds after a removal: processes $(pgrep -x windlass | xargs)"
+    [ "$(containers)" = "$before" ] || fail "a removal touched pods"
+    rpm_of -i windlass.rpm
+    succeeds windlass down --purge
+    rpm_of -e windlass
+    stays_down "windlass down --purge and a removal by rpm"
+    [ ! -e /var/lib/windlass ] || fail "data is left: $(find /var/lib/windlass | head -n 5 | xargs)"
 }
 
 "$@"

@@ -5,7 +5,7 @@ set -euo pipefail
 root=${1:?a directory}
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 packages=(systemd-sysv dbus udev linux-image-cloud-amd64 initramfs-tools kmod zstd
-    docker.io apparmor iptables conntrack iproute2 procps curl ca-certificates openssh-server)
+    docker.io apparmor iptables conntrack iproute2 procps curl ca-certificates openssh-server rpm)
 stamp=$(printf '%s\n' "${packages[@]}" | cat - "${BASH_SOURCE[0]}" | sha256sum | cut -c1-16)
 [ "$(cat "$root.stamp" 2>/dev/null || true)" = "$stamp" ] && exit 0
 

@@ -4,8 +4,12 @@
 use std::{
     collections::BTreeSet,
     fmt,
+    net::Ipv4Addr,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -197,16 +201,25 @@ async fn settle(client: &Client, pod: &Pod) {
             pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(ready(pod))).await.map(drop)
         };
         match done {
-            // The API is away.
-            Err(kube::Error::HyperError(_) | kube::Error::Service(_)) => tokio::time::sleep(RETRY).await,
-            _ => return,
+            Ok(()) => return,
+            // It is gone, or another one has its name.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => return,
+            // The API is away, or has too much to do.
+            Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
 }
 
+/// An address that no other pod of this process has, of the range for benchmarks: 198.18.0.0/15.
+fn address() -> Ipv4Addr {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) % ((1 << 17) - 2);
+    Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 1).to_bits() + number)
+}
+
 /// The status of a pod all of whose containers run, as a patch of this very pod.
 fn ready(pod: &Pod) -> serde_json::Value {
-    let time = now();
+    let (time, address) = (now(), address());
     let conditions = ["Initialized", "Ready", "ContainersReady", "PodScheduled"]
         .map(|kind| json!({"type": kind, "status": "True", "lastTransitionTime": format!("{}Z", &time[..19])}));
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| {
@@ -214,7 +227,7 @@ fn ready(pod: &Pod) -> serde_json::Value {
                "restartCount": 0, "state": {"running": {"startedAt": format!("{}Z", &time[..19])}}})
     });
     json!({"metadata": {"uid": pod.metadata.uid}, "status": {
-        "phase": "Running", "startTime": format!("{}Z", &time[..19]), "podIP": "198.18.255.1",
+        "phase": "Running", "startTime": format!("{}Z", &time[..19]), "podIP": address, "podIPs": [{"ip": address}],
         "conditions": conditions, "containerStatuses": containers.collect::<Vec<_>>(),
     }})
 }

@@ -5,20 +5,27 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it saw")]
 
+pub mod api_faults;
 mod browser;
 mod client;
 pub mod cluster;
 mod dice;
 mod docker;
+mod docker_proxy;
+mod engine_data;
+mod faulty_iptables;
 mod guard;
 mod hanging_mount;
 mod hollow_nodes;
 mod kubectl;
+mod left_over;
+mod lent_node;
 pub mod metrics_table;
 mod process;
 pub mod recording;
 mod registry;
 pub mod shared_dir;
+mod skip;
 pub mod sources;
 mod storm;
 mod testbed;
@@ -26,13 +33,17 @@ mod windlass;
 
 pub use browser::Browser;
 pub use client::client;
-pub use dice::Dice;
+pub use dice::{Dice, seed};
 pub use docker::RawDocker;
+pub use docker_proxy::{DockerProxy, Fault, StreamFault};
+pub use faulty_iptables::{FaultyIptables, RestoreFault};
 pub use hanging_mount::HangingMount;
 pub use hollow_nodes::HollowNodes;
 pub use kubectl::{Kubectl, Output};
+pub use lent_node::LentNode;
 pub use process::{Daemon, Usage, own_megabytes, page, resident_megabytes, run, try_run};
 pub use registry::FailingRegistry;
+pub use skip::{MAY_LACK, skip};
 pub use storm::{Storm, Weather};
 pub use testbed::{NODE_IP, Testbed};
 pub use windlass::Windlass;

@@ -6,18 +6,20 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use anyhow::Context as _;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use crate::{
-    Daemon, Windlass,
+    Daemon, DockerProxy, Windlass,
     cluster::{Api, ControlPlane},
-    eventually,
+    engine_data, eventually,
     guard::Guard,
     run, try_run,
 };
@@ -26,6 +28,12 @@ use crate::{
 pub const NODE_IP: &str = "198.18.0.1";
 /// The address of the client outside.
 const OUTSIDE_IP: &str = "198.18.0.2";
+
+/// Puts the programs of another root directory in place of the machine's, for the engine alone.
+const WITH_PROGRAMS_OF: &str = r#"mount --rbind "$0/usr" /usr && exec "$@""#;
+/// The same for users whose containers have ids of their own, in a file.
+const WITH_SUBORDINATE_IDS: &str =
+    r#"for file in /etc/subuid /etc/subgid; do touch $file; mount --bind "$0" $file || exit; done; exec "$@""#;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
@@ -36,9 +44,14 @@ pub struct Testbed {
     dir: tempfile::TempDir,
     api: Api,
     cluster: OnceLock<ControlPlane>,
-    dockerd: Option<Daemon>,
+    dockerd: Mutex<Option<Daemon>>,
+    proxy: OnceLock<DockerProxy>,
     /// Docker's storage driver; its own choice by default.
     storage_driver: Option<&'static str>,
+    /// Docker's other settings.
+    engine_settings: Value,
+    /// Docker's containers outlive it.
+    live_restore: AtomicBool,
     registry: Option<Daemon>,
     guard: Guard,
 }
@@ -50,7 +63,7 @@ impl Testbed {
     /// When any of it fails, for example without root or the packages that `make test` installs.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_docker(Api::from_env(), None)
+        Self::with_docker(Api::from_env(), None, json!({}))
     }
 
     /// Like [`new`](Self::new), for a node of a real control plane, whatever `TEST_API` says.
@@ -59,7 +72,7 @@ impl Testbed {
     /// When any of it fails.
     #[must_use]
     pub fn on_cluster() -> Self {
-        Self::with_docker(Api::Cluster, None)
+        Self::with_docker(Api::Cluster, None, json!({}))
     }
 
     /// Like [`new`](Self::new), with a storage driver of Docker's that it would not choose.
@@ -68,15 +81,28 @@ impl Testbed {
     /// When any of it fails.
     #[must_use]
     pub fn with_storage_driver(driver: &'static str) -> Self {
-        Self::with_docker(Api::from_env(), Some(driver))
+        Self::with_docker(Api::from_env(), Some(driver), json!({}))
     }
 
-    fn with_docker(api: Api, storage_driver: Option<&'static str>) -> Self {
+    /// Like [`new`](Self::new), with these settings of Docker's in its `daemon.json`.
+    ///
+    /// # Panics
+    /// When any of it fails.
+    #[must_use]
+    pub fn with_engine_settings(settings: Value) -> Self {
+        Self::with_docker(Api::from_env(), None, settings)
+    }
+
+    fn with_docker(api: Api, storage_driver: Option<&'static str>, engine_settings: Value) -> Self {
         let mut testbed = Self::without_docker();
-        (testbed.api, testbed.storage_driver) = (api, storage_driver);
+        (testbed.api, testbed.storage_driver, testbed.engine_settings) = (api, storage_driver, engine_settings);
+        // Of the driver that the engine chooses.
+        if storage_driver.is_none() {
+            engine_data::copy_to(&testbed.docker_data());
+        }
         testbed.start_docker();
-        for image in ["busybox", "nginx", "redis"] {
-            testbed.load(image);
+        if storage_driver.is_some() {
+            engine_data::IMAGES.into_iter().for_each(|image| testbed.load(image));
         }
         testbed
     }
@@ -102,7 +128,19 @@ impl Testbed {
         let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary directory");
         let guard = Guard::new(&name, dir.path());
         let (api, cluster) = (Api::from_env(), OnceLock::new());
-        let testbed = Self { name, dir, api, cluster, dockerd: None, storage_driver: None, registry: None, guard };
+        let testbed = Self {
+            name,
+            dir,
+            api,
+            cluster,
+            dockerd: Mutex::default(),
+            proxy: OnceLock::new(),
+            storage_driver: None,
+            engine_settings: json!({}),
+            live_restore: AtomicBool::new(false),
+            registry: None,
+            guard,
+        };
         testbed.connect();
         testbed
     }
@@ -223,6 +261,11 @@ impl Testbed {
         run("docker", &all)
     }
 
+    /// Where the engine keeps images and containers.
+    pub(crate) fn docker_data(&self) -> PathBuf {
+        self.dir().join("docker")
+    }
+
     /// The engine's socket.
     #[must_use]
     pub fn docker_socket(&self) -> PathBuf {
@@ -253,16 +296,59 @@ impl Testbed {
         run("ip", &["-n", node, "route", "add", "default", "via", OUTSIDE_IP]);
     }
 
+    /// The socket that `windlass` uses: the engine's, or that of a proxy before it.
+    pub(crate) fn socket_of_agent(&self) -> PathBuf {
+        self.proxy.get().map_or_else(|| self.docker_socket(), |proxy| proxy.socket().to_owned())
+    }
+
+    /// A proxy between `windlass` and the engine; to be called first before `windlass` is started.
+    pub fn docker_proxy(&self) -> &DockerProxy {
+        self.proxy.get_or_init(|| DockerProxy::start(&self.dir().join("proxy.sock"), &self.docker_socket()))
+    }
+
+    fn dockerd(&self) -> MutexGuard<'_, Option<Daemon>> {
+        self.dockerd.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether Docker's containers outlive it, from its next start on.
+    pub fn set_live_restore(&self, live_restore: bool) {
+        self.live_restore.store(live_restore, Ordering::Relaxed);
+    }
+
     /// Starts Docker Engine (again).
-    pub fn start_docker(&mut self) {
+    ///
+    /// # Panics
+    /// When it cannot be started, or does not answer.
+    pub fn start_docker(&self) {
         let dir = self.dir();
         let config = dir.join("daemon.json");
-        std::fs::write(&config, "{}").expect("the engine's configuration");
+        let live_restore = self.live_restore.load(Ordering::Relaxed);
+        let mut settings: Value = std::env::var("TEST_ENGINE_CONFIG")
+            .map_or_else(|_| json!({}), |text| serde_json::from_str(&text).expect("TEST_ENGINE_CONFIG is JSON"));
+        for (name, value) in self.engine_settings.as_object().into_iter().flatten() {
+            settings[name] = value.clone();
+        }
+        settings["live-restore"] = live_restore.into();
+        std::fs::write(&config, settings.to_string()).expect("the engine's configuration");
         let _ = std::fs::remove_file(dir.join("docker.pid"));
-        let mut command = self.command("dockerd");
+        let mut command = match std::env::var("TEST_ENGINE") {
+            Ok(root) => {
+                let mut command = self.command("unshare");
+                command.args(["--mount", "--propagation", "slave", "sh", "-c", WITH_PROGRAMS_OF, &root, "dockerd"]);
+                command
+            }
+            Err(_) if !settings["userns-remap"].is_null() => {
+                let (ids, mut command) = (dir.join("subids"), self.command("unshare"));
+                std::fs::write(&ids, "daemon:100000:65536\n").expect("subordinate ids");
+                command.args(["--mount", "--propagation", "slave", "sh", "-c", WITH_SUBORDINATE_IDS]).arg(&ids);
+                command.arg("dockerd");
+                command
+            }
+            Err(_) => self.command("dockerd"),
+        };
         command
             .arg(format!("--config-file={}", config.display()))
-            .arg(format!("--data-root={}", dir.join("docker").display()))
+            .arg(format!("--data-root={}", self.docker_data().display()))
             .arg(format!("--exec-root={}", dir.join("exec").display()))
             .arg(format!("--pidfile={}", dir.join("docker.pid").display()))
             .arg(format!("--host={}", self.docker_host()))
@@ -270,10 +356,15 @@ impl Testbed {
             // Clients of the mirror retry by themselves.
             .arg("--max-download-attempts=1")
             .args(self.storage_driver.map(|driver| format!("--storage-driver={driver}")));
-        let daemon = Daemon::start("dockerd", &mut command, &dir.join("dockerd.log")).expect("dockerd");
-        self.dockerd = Some(daemon);
+        let log = dir.join("dockerd.log");
+        let mut start = || Daemon::start("dockerd", &mut command, &log).expect("dockerd");
+        *self.dockerd() = Some(start());
         let host = self.docker_host();
-        eventually(Duration::from_secs(60), "Docker Engine answers", || {
+        eventually(Duration::from_secs(120), "Docker Engine answers", || {
+            // On a busy machine it gives up its containerd, and whoever supervises it starts it again.
+            if !self.dockerd().as_mut().is_some_and(Daemon::runs) {
+                *self.dockerd() = Some(start());
+            }
             try_run("docker", &["-H", &host, "version"]).map(drop)
         });
     }
@@ -284,13 +375,18 @@ impl Testbed {
     /// When it was not started.
     #[must_use]
     pub fn docker_pid(&self) -> u32 {
-        self.dockerd.as_ref().expect("Docker Engine was started").pid()
+        self.dockerd().as_ref().expect("Docker Engine was started").pid()
     }
 
-    /// Stops Docker Engine; its containers end with it.
-    pub fn stop_docker(&mut self) {
-        if let Some(mut daemon) = self.dockerd.take() {
-            daemon.end(nix::sys::signal::Signal::SIGTERM);
+    /// Stops Docker Engine; its containers end with it, but for live-restore.
+    pub fn stop_docker(&self) {
+        self.end_docker(Signal::SIGTERM);
+    }
+
+    /// Ends Docker Engine by a signal.
+    pub fn end_docker(&self, signal: Signal) {
+        if let Some(mut daemon) = self.dockerd().take() {
+            daemon.end(signal);
         }
     }
 
@@ -329,7 +425,7 @@ fn in_namespace(namespace: &str, program: &str) -> Command {
 
 /// A sample image as a file, saved once for all tests of a run by `scripts/test.sh`.
 fn sample_image(name: &str) -> PathBuf {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("out/images/{name}.tar"));
+    let file = sample_images().join(format!("{name}.tar"));
     assert!(
         file.exists(),
         "{} is missing: run the tests with `make test`, or scripts/test-images.sh once",
@@ -338,39 +434,9 @@ fn sample_image(name: &str) -> PathBuf {
     file
 }
 
-impl Testbed {
-    /// Unmounts the volumes of pods that are left because their node was killed, not taken down.
-    fn unmount(&self) {
-        let below = format!("{}/", self.dir().display());
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut mounts: Vec<&str> =
-            table.lines().filter_map(|l| l.split(' ').nth(4)).filter(|m| m.starts_with(&below)).collect();
-        mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.len()));
-        for mounted in mounts {
-            let _ = nix::mount::umount2(mounted, nix::mount::MntFlags::MNT_DETACH);
-        }
-    }
-}
-
-impl Testbed {
-    /// Kills the shims, recognised by this testbed's directory, and their children that an engine could not end because
-    /// it hung or was gone.
-    fn end_shims(&self) {
-        let place = self.dir().join("exec").display().to_string();
-        let numbers =
-            fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-        for pid in numbers.collect::<Vec<i32>>() {
-            let output = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let output = String::from_utf8_lossy(&output);
-            if !output.contains("containerd-shim") || !output.contains(&place) {
-                continue;
-            }
-            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-            for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([pid]) {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
-            }
-        }
-    }
+/// The directory of the sample images.
+pub(crate) fn sample_images() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("out/images")
 }
 
 /// The agent's log message for a write that changed nothing.
@@ -392,9 +458,18 @@ impl Testbed {
     }
 }
 
+impl Testbed {
+    /// Fails if an agent has written in vain so far.
+    #[track_caller]
+    pub(crate) fn assert_no_empty_writes(&self) {
+        let in_vain = self.empty_writes();
+        assert!(in_vain.is_empty(), "an agent wrote in vain:\n{}", in_vain.join("\n"));
+    }
+}
+
 impl Drop for Testbed {
     fn drop(&mut self) {
-        if self.dockerd.is_some() {
+        if self.dockerd().is_some() {
             let host = self.docker_host();
             if let Ok(ids) = try_run("docker", &["-H", &host, "ps", "-aq"]) {
                 // Docker Engine 20.10 can deadlock when it removes hundreds of containers at once; the rest ends with
@@ -408,14 +483,15 @@ impl Drop for Testbed {
         }
         self.cluster = OnceLock::new();
         self.registry = None;
-        self.dockerd = None;
+        *self.dockerd() = None;
         self.end_shims();
         for namespace in [self.name.clone(), format!("{}-out", self.name)] {
             let _ = try_run("ip", &["netns", "delete", &namespace]);
         }
         self.unmount();
         self.guard.disarm();
-        let in_vain = self.empty_writes();
-        assert!(in_vain.is_empty() || std::thread::panicking(), "an agent wrote in vain:\n{}", in_vain.join("\n"));
+        if !std::thread::panicking() {
+            self.assert_no_empty_writes();
+        }
     }
 }

@@ -7,12 +7,17 @@ use crate::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, cluster::Api, eventually,
 /// The name of a testbed's node.
 const NODE: &str = "node";
 
+/// The variable that says which periodic repairs a program of the tests' build makes: `kit/src/repairs.rs`.
+const REPAIRS: &str = "WINDLASS_TEST_REPAIRS";
+
 /// `windlass` with its directories inside a [`Testbed`].
 #[derive(Debug)]
 pub struct Windlass<'w> {
     testbed: &'w Testbed,
     daemon: Option<Daemon>,
     settings: Vec<String>,
+    /// None is made by default: what a main path loses shows as a failure then, and not as a delay.
+    repairs: &'static str,
 }
 
 /// The binary that `scripts/test.sh` built.
@@ -34,13 +39,21 @@ pub(crate) fn program() -> Command {
 
 impl<'w> Windlass<'w> {
     pub(crate) fn new(testbed: &'w Testbed) -> Self {
-        Self { testbed, daemon: None, settings: Vec::new() }
+        Self { testbed, daemon: None, settings: Vec::new(), repairs: "off" }
     }
 
     /// Adds flags to every command of this value.
     #[must_use]
     pub fn with(mut self, flags: &[&str]) -> Self {
         self.settings.extend(flags.iter().map(|f| (*f).to_owned()));
+        self
+    }
+
+    /// Makes these periodic repairs, with main paths that are off: words of `kit/src/repairs.rs`; all of them as in the field where
+    /// the text is empty.
+    #[must_use]
+    pub fn with_repairs(mut self, repairs: &'static str) -> Self {
+        self.repairs = repairs;
         self
     }
 
@@ -57,7 +70,7 @@ impl<'w> Windlass<'w> {
             ("--manifests-dir", self.manifests_dir()),
             ("--pod-logs-dir", dir.join("log/pods")),
             ("--container-logs-dir", dir.join("log/containers")),
-            ("--docker-socket", self.testbed.docker_socket()),
+            ("--docker-socket", self.testbed.socket_of_agent()),
         ] {
             command.arg(flag).arg(path);
         }
@@ -67,7 +80,7 @@ impl<'w> Windlass<'w> {
             command.args(["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"]);
         }
         // With a line for each API request, for the diagnosis of failed tests.
-        command.env("WINDLASS_LOG", "info,windlass_control::apiserver=debug");
+        command.env(REPAIRS, self.repairs).env("WINDLASS_LOG", "info,windlass_control::apiserver=debug");
         command
     }
 

@@ -10,10 +10,13 @@ use serde_json::Value;
 use windlass_tests::sources::rust_sources;
 
 /// Which crate may import which, as in ARCHITECTURE.md.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("windlass-apimachinery", &[]),
     // Quantities.
     ("windlass-kit", &["windlass-apimachinery"]),
+    // Both for tests alone, see `FOR_TESTS`.
+    ("windlass-fixtures", &[]),
+    ("windlass-model-disk", &["windlass-kit"]),
     // Tests compare pages of metrics with the table that the tests' library has.
     ("windlass-cadvisor", &["windlass-kit", "windlass-tests"]),
     ("windlass-proxy", &["windlass-kit", "windlass-tests"]),
@@ -26,11 +29,33 @@ const ALLOWED: [(&str, &[&str]); 10] = [
     ("windlass-tests", &[]),
     // Benchmarks start nodes like the tests.
     ("windlass-bench", &["windlass-tests"]),
+    // What reads foreign input is everywhere.
+    (
+        "windlass-fuzz-targets",
+        &[
+            "windlass-apimachinery",
+            "windlass-kit",
+            "windlass-proxy",
+            "windlass-store",
+            "windlass-control",
+            "windlass-agent",
+            "windlass-tests",
+        ],
+    ),
+];
+
+/// What the tests of all crates may stand on beside that: facts and files of others, and a model of a disk.
+const FOR_TESTS: [&str; 2] = ["windlass-fixtures", "windlass-model-disk"];
+/// And those of one: what calls the model's disk, where the crate itself imports nothing of ours; the real API server, in place of
+/// one that is kinder, for who is a client of it.
+const FOR_TESTS_OF: [(&str, &str); 3] = [
+    ("windlass-store", "windlass-kit"),
+    ("windlass-proxy", "windlass-control"),
+    ("windlass-agent", "windlass-control"),
 ];
 
 /// External crates that only one of ours may use, because it owns that part of the system.
-const OWNED: [(&str, &[&str]); 3] =
-    [("bollard", &["windlass-agent"]), ("redb", &["windlass-store"]), ("iptables", &["windlass-agent"])];
+const OWNED: [(&str, &[&str]); 2] = [("bollard", &["windlass-agent"]), ("redb", &["windlass-store"])];
 
 #[test]
 fn imports_point_one_way() {
@@ -56,7 +81,8 @@ fn imports_point_one_way() {
         for dependency in package["dependencies"].as_array().expect("dependencies") {
             let on = dependency["name"].as_str().expect("a name");
             if on.starts_with("windlass") {
-                assert!(allowed.contains(on), "{name} must not import {on}");
+                let of_tests = FOR_TESTS.contains(&on) || FOR_TESTS_OF.contains(&(name, on));
+                assert!(allowed.contains(on) || of_tests && dependency["kind"] == "dev", "{name} must not import {on}");
             }
             if let Some((_, owners)) = OWNED.iter().find(|(owned, _)| *owned == on) {
                 assert!(owners.contains(&name), "{name} must not use {on}; only {owners:?} may");
@@ -71,7 +97,8 @@ fn the_api_machinery_knows_no_kind() {
     let manifest = windlass_tests::sources::repository().join("apimachinery/Cargo.toml");
     let text = std::fs::read_to_string(&manifest).unwrap_or_else(|e| panic!("{}: {e}", manifest.display()));
     for name in ["axum", "hyper", "k8s-openapi", "kube", "schemars", "tokio", "tower", "tracing", "windlass-"] {
-        let depends = text.lines().any(|line| line.starts_with(name));
+        // What its tests read of others knows nothing either.
+        let depends = text.lines().any(|line| line.starts_with(name) && !line.starts_with("windlass-fixtures"));
         assert!(!depends, "apimachinery must not depend on {name}");
     }
 }
@@ -178,7 +205,8 @@ fn only_the_engine_module_calls_docker() {
 /// Ids of processes are reused: whoever opens a container's namespace looks whose it is, and there is one place for that.
 #[test]
 fn one_place_opens_network_namespaces() {
-    only_in(&["agent/src/network/netns.rs"], &["/ns/net\"", "setns("]);
+    only_in(&["agent/src/network/netns.rs"], &["/ns/net\"", "process.join(\"ns/net\")", "setns("]);
+    only_in(&["agent/src/engine/"], &["is_in_container(", "ContainerProcess::new("]);
     only_in(&["agent/src/network/links.rs"], &["setns_by_fd("]);
     for (path, code) in shipped() {
         assert!(!code.contains("setns_by_pid("), "{path} moves an interface to a process's namespace by its id alone");
@@ -188,11 +216,18 @@ fn one_place_opens_network_namespaces() {
 /// Service rules go through `apply`; the pod network has chains of its own.
 #[test]
 fn only_apply_and_the_pod_network_run_iptables() {
-    only_in(&["agent/src/network/"], &["iptables::new(", "\"iptables-restore\"", "\"ip6tables-restore\""]);
+    only_in(&["agent/src/network/iptables.rs", "proxy/src/apply/backend.rs"], &["\"-restore\"", "{}-restore"]);
     for (path, code) in shipped().iter().filter(|(path, _)| path.starts_with("proxy/src/")) {
         let runs = code.contains("Command::new(") || code.contains("process::Command");
         assert!(!runs || path.starts_with("proxy/src/apply/"), "{path} runs programs; only proxy/src/apply may");
     }
+}
+
+/// State records what was applied, never what was asked: whoever proves that something was written has written it.
+#[test]
+fn only_writers_prove_that_something_is_applied() {
+    let writers = ["agent/src/network/ipam.rs", "agent/src/network/iptables.rs"];
+    only_in(&[&writers[..], &["kit/src/applied.rs"]].concat(), &["fn into_written("]);
 }
 
 /// Blocking work has a lane, by its kind: what hangs in one must not take the threads of the others. The samplers of usage
@@ -253,6 +288,60 @@ fn files_beside_secrets_are_made_with_a_mode() {
             assert!(call.contains(".mode("), "{path} makes a file without a mode; use kit::atomic_file");
         }
     }
+}
+
+/// What writes, renames or removes files in another way than through `kit::disk`, and why it may: a cut of the power, a full
+/// disk or a failing one costs nothing there that must last.
+const OTHER_WAYS_TO_THE_DISK: [(&str, &str); 26] = [
+    ("kit/src/disk/real.rs", "the machine's disk itself"),
+    ("store/src/engine/log/directory.rs", "the log has a seam of its own, which tests map to the same model"),
+    ("agent/src/cgroup/", "cgroups are the kernel's"),
+    ("agent/src/engine/docker_api_tests.rs", "a test"),
+    ("agent/src/network/cni/namespace.rs", "a mount in /run, which goes with the machine's run"),
+    ("agent/src/network/ipam.rs", "removes files that were written by kit::atomic_file"),
+    ("agent/src/network/links.rs", "a setting of the kernel in /proc"),
+    ("agent/src/network/veth.rs", "a setting of the kernel in /proc"),
+    ("agent/src/pods/dispatcher/orphan_logs.rs", "removes logs and links to them"),
+    (
+        "agent/src/pods/steps/container_files.rs",
+        "files that containers have mounted: in place, and written again at each start",
+    ),
+    ("agent/src/pods/steps/host_files.rs", "links to logs, and directories of pods that are gone"),
+    ("agent/src/pods/steps/upstream_tests.rs", "a test"),
+    ("agent/src/volumes/mount.rs", "a file of hostPath, which is the pod's"),
+    ("agent/src/volumes/mounter/mod.rs", "says that a volume is set up: without it that is done again"),
+    ("agent/src/volumes/subpath.rs", "a place to mount at"),
+    ("cadvisor/src/source/kernel_log.rs", "reads /dev/kmsg"),
+    ("cli/src/commands/bundle/mod.rs", "a report, which is made again"),
+    ("cli/src/commands/proxy.rs", "a file that is asked for on the command line, maybe a pipe"),
+    (
+        "cli/src/commands/purge.rs",
+        "removes the directory; the mark by which that is continued is written by kit::atomic_file",
+    ),
+    ("cli/src/commands/reload.rs", "the answer of a reload, in /run"),
+    ("cli/src/commands/up.rs", "the log of a process"),
+    ("cli/src/instance.rs", "locks and marks in /run"),
+    ("cli/src/logging/file.rs", "the log of a process"),
+    ("control/src/plugin/audit/log_file.rs", "appends, and is replaced by a name"),
+    ("proxy/src/cleanup/mod.rs", "removes a cache"),
+    ("proxy/src/sysctls.rs", "settings of the kernel in /proc"),
+];
+
+/// Everything that must last goes to the disk by one way, beneath which tests have a disk that fails.
+#[test]
+fn what_must_last_has_one_way_to_the_disk() {
+    let words = [
+        "fs::write(",
+        "fs::rename(",
+        "File::create",
+        "OpenOptions",
+        "fs::copy(",
+        "fs::hard_link(",
+        "fs::remove_file",
+        "fs::remove_dir_all",
+        "unix::fs::symlink",
+    ];
+    only_in(&OTHER_WAYS_TO_THE_DISK.map(|(path, _)| path), &words);
 }
 
 /// `HeaderValue::to_str` refuses what is not ASCII, and a value that is then dropped is as good as not sent: a user who is
@@ -402,40 +491,4 @@ fn pure_modules_do_no_io() {
         assert!(!tokio.contains("tokio::"), "{path} is pure and uses tokio");
     }
     assert!(pure > 80, "only {pure} pure modules were found");
-}
-
-/// A module with children is `name/mod.rs`, never `name.rs` beside `name/`.
-#[test]
-fn a_module_with_children_is_a_directory() {
-    let sources = rust_sources();
-    let paths: BTreeSet<&str> = sources.iter().map(|(path, _)| path.as_str()).filter(|p| p.contains("/src/")).collect();
-    for path in &paths {
-        let (dir, _) = path.rsplit_once('/').expect("a path below src");
-        assert!(
-            !paths.contains(format!("{dir}.rs").as_str()),
-            "{dir}.rs stands beside {dir}/: move it to {dir}/mod.rs"
-        );
-        let roots = ["mod.rs", "lib.rs", "main.rs"];
-        let is_module = roots.iter().any(|root| paths.contains(format!("{dir}/{root}").as_str()));
-        assert!(is_module || dir.ends_with("/tests"), "{dir} has no mod.rs");
-    }
-}
-
-/// Files that may be longer than [`MAX_LINES`], each with the reason.
-const LONG_FILES: [(&str, &str); 0] = [];
-
-const MAX_LINES: usize = 500;
-
-#[test]
-fn files_are_short() {
-    let sources = rust_sources();
-    let is_long = |text: &str| text.lines().count() > MAX_LINES;
-    for (path, text) in &sources {
-        let excepted = LONG_FILES.iter().any(|(file, _)| file == path);
-        assert!(!is_long(text) || excepted, "{path} has {} lines; split it by subject", text.lines().count());
-        assert!(is_long(text) || !excepted, "{path} is short again; remove it from this test's list");
-    }
-    for (file, _) in LONG_FILES {
-        assert!(sources.iter().any(|(path, _)| path == file), "{file} does not exist");
-    }
 }

@@ -1,7 +1,9 @@
 //! What recordings of workloads leave out, and what they keep.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
-use windlass_tests::recording::{Names, lines_of_events, lines_of_table, without_times};
+use windlass_tests::recording::{Names, Settling, lines_of_events, lines_of_table, without_times};
 
 fn names() -> Names {
     let mut names = Names::new("here");
@@ -66,4 +68,32 @@ fn times_are_left_out_at_any_depth() {
     let status =
         json!({"startTime": "x", "conditions": [{"type": "Complete", "lastTransitionTime": "y"}], "active": 1});
     assert_eq!(without_times(&status), json!({"active": 1, "conditions": [{"type": "Complete"}]}));
+}
+
+/// What is seen each second, by its letters; which look is the last, and what it sees.
+fn settled(wanted: Option<&str>, seen: &str) -> (usize, String) {
+    let start = Instant::now();
+    let mut settling = Settling::new(wanted.map(str::to_owned), start);
+    let mut looks =
+        seen.chars().chain(std::iter::repeat(seen.chars().next_back().expect("something is seen"))).enumerate();
+    let over = |(at, letter): &(usize, char), settling: &mut Settling| {
+        settling.is_over(letter.to_string(), start + Duration::from_secs(*at as u64))
+    };
+    let (at, _) = looks.find(|look| over(look, &mut settling)).expect("no wait is for ever");
+    (at, settling.last().to_owned())
+}
+
+#[test]
+fn what_is_as_wanted_for_a_moment_only_is_not() {
+    // It comes, and stays.
+    assert_eq!(settled(Some("a"), "xxa"), (6, "a".to_owned()));
+    // It is there once, and what comes then stays: that is what is compared.
+    assert_eq!(settled(Some("a"), "xaab"), (31, "b".to_owned()));
+    // It goes to and fro for as long as one may wait.
+    assert_eq!(settled(Some("a"), &"aabb".repeat(8)).1, "b");
+    // It comes late, and must stay all the same.
+    assert_eq!(settled(Some("a"), &format!("{}aaab", "x".repeat(28))), (31, "b".to_owned()));
+    // A new recording takes what stays.
+    assert_eq!(settled(None, "xxyy"), (6, "y".to_owned()));
+    assert_eq!(settled(None, &"xy".repeat(20)).0, 31);
 }

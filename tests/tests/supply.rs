@@ -76,7 +76,19 @@ fn unsafe_is_counted_and_each_is_justified() {
 fn every_crate_takes_the_workspaces_lints() {
     let manifest = read(&repository().join("Cargo.toml"));
     assert!(manifest.contains("unsafe_code = \"forbid\""), "the workspace allows unsafe code");
-    for member in ["apimachinery", "kit", "cadvisor", "proxy", "store", "control", "agent", "cli", "tests", "bench"] {
+    for member in [
+        "apimachinery",
+        "kit",
+        "cadvisor",
+        "proxy",
+        "store",
+        "control",
+        "agent",
+        "cli",
+        "tests",
+        "bench",
+        "fuzz-targets",
+    ] {
         assert!(manifest.contains(&format!("\"{member}\"")), "{member} is no member any more");
         let own = read(&repository().join(member).join("Cargo.toml"));
         assert!(own.contains("[lints]\nworkspace = true"), "{member} has lints of its own");
@@ -87,4 +99,31 @@ fn every_crate_takes_the_workspaces_lints() {
 fn unsafe_in_text_and_comments_does_not_count() {
     let text = "unsafe {\n// unsafe\nlet a = \"unsafe\";\nnot_unsafe();\n#[unsafe(no_mangle)]\n";
     assert_eq!(unsafe_lines(text), [0, 4]);
+}
+
+/// Both lock files: what is fuzzed is built of dependencies, too, and CI runs it.
+#[test]
+fn both_locks_are_looked_at() {
+    let makefile = read(&repository().join("Makefile"));
+    let recipe = |target: &str| -> Vec<&str> {
+        let lines = makefile.lines().skip_while(|line| !line.starts_with(&format!("{target}:"))).skip(1);
+        lines.take_while(|line| line.starts_with('\t')).map(str::trim).collect()
+    };
+    // For each tool that reads a lock: once for the workspace, once for the fuzz targets, otherwise alike.
+    let of_fuzz = [" --manifest-path fuzz/Cargo.toml", " --config deny.toml", " --file fuzz/Cargo.lock"];
+    let mut tools = 0;
+    for target in ["lint-dependencies", "audit"] {
+        let lines = recipe(target);
+        let reads_lock =
+            |line: &&&str| ["cargo-deny", "cargo-audit", "cargo fetch"].iter().any(|tool| line.contains(tool));
+        let (fuzz, own): (Vec<&&str>, Vec<&&str>) =
+            lines.iter().filter(reads_lock).partition(|line| line.contains("fuzz/"));
+        let fuzz: Vec<String> = fuzz
+            .into_iter()
+            .map(|line| of_fuzz.iter().fold((*line).to_owned(), |line, part| line.replace(part, "")))
+            .collect();
+        assert_eq!(fuzz, own.iter().map(|line| (**line).to_owned()).collect::<Vec<_>>(), "make {target}");
+        tools += own.len();
+    }
+    assert_eq!(tools, 4, "fetch and licences in lint, cargo-deny and cargo-audit in audit");
 }

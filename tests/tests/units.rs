@@ -50,3 +50,18 @@ fn the_shipped_configuration_is_the_programs_own() {
     let judged = output_of(&program, &["config", "check", &file("config.yaml").display().to_string()]);
     assert!(judged.contains("can be used"), "{judged}");
 }
+
+/// A node runs beside Docker and does not decide about it: whoever has stopped Docker finds it stopped after a restart of the
+/// unit, and whoever stops it does not stop the unit.
+#[test]
+fn the_node_comes_after_docker_and_does_not_start_it() {
+    let unit = std::fs::read_to_string(file("windlass.service")).expect("windlass.service");
+    let of = |names: &[&str]| -> Vec<&str> {
+        let lines = unit.lines().filter_map(|line| line.split_once('='));
+        let values = lines.filter(|(name, _)| names.contains(name)).map(|(_, value)| value);
+        values.flat_map(str::split_whitespace).filter(|other| other.starts_with("docker.")).collect()
+    };
+    assert_eq!(of(&["After"]), ["docker.service"]);
+    let ties = ["Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Also", "WantedBy", "RequiredBy"];
+    assert_eq!(of(&ties), Vec::<&str>::new());
+}

@@ -2,12 +2,14 @@
 //! one. A crash at any point leaves either the old or the new one in place.
 
 use std::{
-    fs, io,
-    os::unix::fs::symlink,
+    io,
     path::{Path, PathBuf},
 };
 
-use windlass_kit::atomic_file;
+use windlass_kit::{
+    atomic_file,
+    disk::{self, Kind},
+};
 
 use super::{
     certified_key::{CertificateTemplate, CertifiedKey, Purpose},
@@ -35,7 +37,7 @@ pub fn remove_all(dir: &Path) -> io::Result<()> {
         for file in [store.updated_path(), store.current_path(), store.pending_path()] {
             atomic_file::remove(&file)?;
         }
-        for file in store.dated() {
+        for file in store.dated()? {
             atomic_file::remove(&file)?;
         }
     }
@@ -66,21 +68,24 @@ impl Store {
     /// When files cannot be read, or the link is a file.
     pub(super) fn current(&self) -> io::Result<Option<CertifiedKey>> {
         let (current, updated) = (self.current_path(), self.updated_path());
+        let unreadable = |error: io::Error| {
+            io::Error::new(error.kind(), format!("the certificate {} could not be read: {error}", current.display()))
+        };
+        let mut found = disk::kind(&current).map_err(unreadable)?;
         // Finishes an update that a crash interrupted before the rename.
-        if fs::symlink_metadata(&updated).is_ok() && fs::symlink_metadata(&current).is_err() {
-            fs::rename(&updated, &current)?;
-            atomic_file::sync_parent(&current)?;
+        if found.is_none() && disk::kind(&updated).map_err(unreadable)?.is_some() {
+            disk::rename(&updated, &current).map_err(unreadable)?;
+            found = Some(Kind::Link);
         }
-        match fs::symlink_metadata(&current) {
-            Ok(found) if !found.file_type().is_symlink() => {
+        match found {
+            None => return Ok(None),
+            Some(Kind::Link) => {}
+            Some(Kind::File | Kind::Directory) => {
                 let reason = format!("{} is a file and should be a link to one; move it away", current.display());
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
             }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
         }
-        let Some(text) = atomic_file::read(&current)? else { return Ok(None) };
+        let Some(text) = atomic_file::read(&current).map_err(unreadable)? else { return Ok(None) };
         CertifiedKey::from_pem(&text)
             .map(Some)
             .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", current.display())))
@@ -94,28 +99,26 @@ impl Store {
         atomic_file::make_dir(&self.dir, 0o755)?;
         let file = self.dir.join(format!("{}-{}.pem", self.prefix, stamp.strftime("%Y-%m-%d-%H-%M-%S")));
         atomic_file::write_durable(&file, pair.text().as_bytes(), 0o600)?;
-        let (current, updated) = (self.current_path(), self.updated_path());
-        atomic_file::remove(&updated)?;
-        symlink(&file, &updated)?;
-        fs::rename(&updated, &current)?;
-        atomic_file::sync_parent(&current)?;
+        disk::replace_link(&file, &self.current_path(), &self.updated_path())?;
         self.prune(&file);
         Ok(())
     }
 
     /// Removes all but the newest; failures are retried the next time.
     fn prune(&self, current: &Path) {
-        let mut dated = self.dated();
-        dated.sort_unstable();
+        let Ok(dated) = self.dated() else { return };
         let keep = dated.len().saturating_sub(KEPT_FILES);
         for old in dated.into_iter().take(keep).filter(|path| path != current) {
-            let _ = fs::remove_file(old);
+            let _ = disk::of(&old).remove(&old);
         }
     }
 
-    fn dated(&self) -> Vec<PathBuf> {
-        let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        names.map(|entry| entry.path()).filter(|path| self.is_dated(path)).collect()
+    /// Files of certificates, the oldest first.
+    fn dated(&self) -> io::Result<Vec<PathBuf>> {
+        match disk::entries(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            all => Ok(all?.into_iter().filter(|path| self.is_dated(path)).collect()),
+        }
     }
 
     fn is_dated(&self, path: &Path) -> bool {

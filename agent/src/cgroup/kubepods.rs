@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{quantity::Quantity, repairs::Repair};
 
 use super::{
     ROOT, differs, has, huge_pages, is_v2,
@@ -158,7 +158,7 @@ impl Cgroups {
 
     /// Writes what the kernel has otherwise, until `shutdown`.
     pub(crate) async fn keep(&self, shutdown: CancellationToken) {
-        let mut every = tokio::time::interval(UPDATE_INTERVAL);
+        let mut every = tokio::time::interval(Repair::CgroupUpdate.period(UPDATE_INTERVAL));
         loop {
             let all = tokio::select! {
                 () = shutdown.cancelled() => return,

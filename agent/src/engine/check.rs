@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use bollard::models::SystemInfo;
 use tokio::net::TcpStream;
 use windlass_kit::preflight::Finding;
 
@@ -22,7 +23,8 @@ struct DockerInfo {
     storage: String,
     logging: String,
     live_restore: bool,
-    rootless: bool,
+    /// Why it cannot run pods, and what to do.
+    unfit: Option<(&'static str, &'static str)>,
     limits_memory: bool,
     warnings: Vec<String>,
     /// Why none of the servers that images come from answers; `None` when one does.
@@ -74,29 +76,54 @@ pub async fn check(engine: &Engine) -> Vec<Finding> {
         }
     };
     match engine.patient(INFO.limit).info().await {
-        Ok(info) => evaluate(&DockerInfo {
-            no_registry: no_registry(&registry_servers(
+        Ok(info) => {
+            let servers = registry_servers(
                 info.registry_config.as_ref().and_then(|config| config.mirrors.as_deref()).unwrap_or_default(),
                 info.https_proxy.as_deref().unwrap_or_default(),
-            ))
-            .await,
-            version: info.server_version.unwrap_or_default(),
-            api,
-            cgroup_driver: info.cgroup_driver.map(|d| d.to_string()).unwrap_or_default(),
-            cgroup_version: info.cgroup_version.map(|v| v.to_string()).unwrap_or_default(),
-            storage: info.driver.unwrap_or_default(),
-            logging: info.logging_driver.unwrap_or_default(),
-            live_restore: info.live_restore_enabled == Some(true),
-            rootless: info.security_options.iter().flatten().any(|o| o.contains("rootless")),
-            limits_memory: info.memory_limit != Some(false),
-            warnings: info.warnings.unwrap_or_default(),
-        }),
+            );
+            findings(info, api, no_registry(&servers).await)
+        }
         Err(error) => vec![Finding::fail(
             "docker",
             format!("{socket} was asked and did not answer: {error}"),
             "start Docker Engine (systemctl start docker), or name its socket with --docker-socket",
         )],
     }
+}
+
+/// Why an engine cannot run pods as they are meant, and what to do. Pure.
+pub(super) fn unfit(info: &SystemInfo) -> Option<(&'static str, &'static str)> {
+    let has = |option: &str| {
+        let mut words = info.security_options.iter().flatten().flat_map(|line| line.split(','));
+        words.any(|word| word.strip_prefix("name=").unwrap_or(word) == option)
+    };
+    if has("rootless") {
+        return Some((
+            "the engine runs without root",
+            "use the engine that runs as root: pods need its network and its cgroups",
+        ));
+    }
+    has("userns").then_some((
+        "the engine runs containers as other users (userns-remap)",
+        "remove userns-remap from /etc/docker/daemon.json: the users of pods are those of the node, to whom the files of images would belong to others, and pods with the node's network or with privileges would be refused",
+    ))
+}
+
+/// What Docker's `GET /info` tells; `no_registry` says why none of the servers that images come from answers.
+pub(super) fn findings(info: SystemInfo, api: String, no_registry: Option<String>) -> Vec<Finding> {
+    evaluate(&DockerInfo {
+        unfit: unfit(&info),
+        no_registry,
+        version: info.server_version.unwrap_or_default(),
+        api,
+        cgroup_driver: info.cgroup_driver.map(|d| d.to_string()).unwrap_or_default(),
+        cgroup_version: info.cgroup_version.map(|v| v.to_string()).unwrap_or_default(),
+        storage: info.driver.unwrap_or_default(),
+        logging: info.logging_driver.unwrap_or_default(),
+        live_restore: info.live_restore_enabled == Some(true),
+        limits_memory: info.memory_limit != Some(false),
+        warnings: info.warnings.unwrap_or_default(),
+    })
 }
 
 fn evaluate(info: &DockerInfo) -> Vec<Finding> {
@@ -111,9 +138,8 @@ fn evaluate(info: &DockerInfo) -> Vec<Finding> {
         Finding::pass("docker", format!("Docker Engine {version}, API {}, storage {}", info.api, info.storage))
     });
     all.push(Finding::pass("cgroups", format!("version {}, driver {}", info.cgroup_version, info.cgroup_driver)));
-    if info.rootless {
-        let advice = "use the engine that runs as root: pods need its network and its cgroups";
-        all.push(Finding::fail("docker's rights", "the engine runs without root", advice));
+    if let Some((why, advice)) = info.unfit {
+        all.push(Finding::fail("docker's users", why, advice));
     }
     if !info.limits_memory {
         let advice = "start the kernel with cgroup_enable=memory; without it memory limits have no effect";
@@ -155,7 +181,7 @@ mod tests {
             storage: "overlay2".into(),
             logging: "json-file".into(),
             live_restore: true,
-            rootless: false,
+            unfit: None,
             limits_memory: true,
             warnings: Vec::new(),
             no_registry: None,
@@ -183,12 +209,35 @@ mod tests {
         assert!(why.starts_with(&away) && why.contains("refused"), "{why}");
     }
 
+    /// The options as engines tell them.
+    #[test]
+    fn an_engine_without_root_or_with_other_users_is_unfit() {
+        for (options, expected) in [
+            (&["name=seccomp,profile=default"][..], None),
+            (&["name=apparmor", "name=seccomp,profile=builtin", "name=cgroupns"], None),
+            (&["name=seccomp,profile=default", "name=userns"], Some("userns-remap")),
+            (&["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"], Some("without root")),
+        ] {
+            let info = SystemInfo {
+                security_options: Some(options.iter().map(|&option| option.to_owned()).collect()),
+                ..SystemInfo::default()
+            };
+            let found = unfit(&info).map(|(why, _)| why);
+            let is_expected = expected.map_or(found.is_none(), |word| found.is_some_and(|why| why.contains(word)));
+            assert!(is_expected, "{options:?}: {found:?}");
+        }
+    }
+
     #[test]
     fn harmful_settings_are_reported_with_advice() {
         assert!(evaluate(&good()).iter().all(|f| f.status == Status::Pass));
         for (info, what, status) in [
             (DockerInfo { version: "19.03.15".into(), ..good() }, "docker", Status::Fail),
-            (DockerInfo { rootless: true, ..good() }, "docker's rights", Status::Fail),
+            (
+                DockerInfo { unfit: Some(("it runs without root", "run it as root")), ..good() },
+                "docker's users",
+                Status::Fail,
+            ),
             (DockerInfo { limits_memory: false, ..good() }, "limits of memory", Status::Fail),
             (DockerInfo { live_restore: false, ..good() }, "docker's live-restore", Status::Warn),
             (DockerInfo { logging: "syslog".into(), ..good() }, "docker's logging", Status::Warn),

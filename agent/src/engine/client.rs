@@ -1,6 +1,7 @@
 //! The connection to Docker Engine, and whether it answers.
 
 use std::{
+    io,
     path::Path,
     sync::{
         Arc,
@@ -10,7 +11,10 @@ use std::{
 };
 
 use bollard::{BollardRequest, Docker};
-use http::{Uri, uri::PathAndQuery};
+use http::{HeaderValue, Response, Uri, header::HOST, uri::PathAndQuery};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
 
 use super::{
     Cause, EngineError,
@@ -35,9 +39,9 @@ pub enum Health {
     },
 }
 
-/// Docker could not be reached.
+/// No client could be made.
 #[derive(Debug, thiserror::Error)]
-#[error("could not open Docker's socket {socket}: {source}; is the Docker service running?")]
+#[error("no client of Docker's socket {socket} could be made: {source}")]
 pub struct ConnectError {
     socket: String,
     source: bollard::errors::Error,
@@ -90,20 +94,45 @@ fn pinned(mut request: BollardRequest, version: Option<ApiVersion>) -> BollardRe
     request
 }
 
+/// Connects to Docker, which may have been started, or its socket made, since the last time.
+pub(super) async fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
+    UnixStream::connect(socket).await.map_err(told)
+}
+
+/// Sends a request over a connection of its own.
+async fn send(socket: Arc<Path>, request: BollardRequest) -> Result<Response<Incoming>, bollard::errors::Error> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(connect(&socket).await?)).await?;
+    // It ends with the answer, or with whoever waits for that; why it broke, the answer tells.
+    drop(tokio::spawn(connection.with_upgrades()));
+    let (mut head, body) = request.into_parts();
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    head.uri = Uri::from(path);
+    head.headers.insert(HOST, HeaderValue::from_static("docker"));
+    Ok(sender.send_request(BollardRequest::from_parts(head, body)).await?)
+}
+
 impl Engine {
-    /// Makes a client of the Unix socket `socket`, such as `/var/run/docker.sock`. Nothing is sent yet. Calls are
-    /// counted in `metrics`.
+    /// Makes a client of the Unix socket `socket`, such as `/var/run/docker.sock`, which need not be there yet: a node may
+    /// start before Docker, or before it is installed. Nothing is sent yet. Calls are counted in `metrics`.
     ///
     /// # Errors
-    /// When the socket's path cannot be used.
+    /// When the client's library refuses it.
     pub fn new(socket: &str, metrics: Arc<Metrics>) -> Result<Self, ConnectError> {
-        let docker = Docker::connect_with_unix(socket, REQUEST_TIMEOUT, bollard::API_DEFAULT_VERSION)
-            .map_err(|source| ConnectError { socket: socket.to_owned(), source })?;
-        let path = Path::new(socket.strip_prefix("unix://").unwrap_or(socket));
+        let path: Arc<Path> = Path::new(socket.strip_prefix("unix://").unwrap_or(socket)).into();
+        // Not the library's own connection, which must find the socket when the client is made.
+        let at = Arc::clone(&path);
+        let docker = Docker::connect_with_custom_transport(
+            move |request| send(Arc::clone(&at), request),
+            Some("http://docker"),
+            REQUEST_TIMEOUT,
+            bollard::API_DEFAULT_VERSION,
+        )
+        .map_err(|source| ConnectError { socket: socket.to_owned(), source })?;
         let api = Spoken::default();
         let spoken = api.clone();
         let docker = docker.with_request_modifier(move |request| pinned(request, spoken.get()));
-        Ok(Self { docker, socket: path.into(), metrics, api })
+        Ok(Self { docker, socket: path, metrics, api })
     }
 
     /// Agrees with the engine on the version of its API for all further calls, of all clones. To be called whenever a

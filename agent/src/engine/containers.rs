@@ -5,7 +5,9 @@ use std::{collections::HashMap, time::Duration};
 
 use bollard::{
     Docker,
-    models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary, ContainerUpdateBody},
+    models::{
+        ContainerCreateBody, ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum, ContainerUpdateBody,
+    },
     query_parameters::{
         CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
         RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
@@ -13,7 +15,7 @@ use bollard::{
 };
 
 use super::{
-    Engine, EngineError,
+    Cause, Engine, EngineError, check,
     docker_api::{CREATE, Contract, INFO, INSPECT, KILL, LIST, PING, REMOVE, START, STOP, UPDATE},
     inspect::{Instance, Limits},
     names,
@@ -37,7 +39,8 @@ pub(crate) struct Listed {
 }
 
 impl Engine {
-    /// Creates a container. A name that a crash has left taken is freed first, and the call retried.
+    /// Creates a container. A name that a crash has left taken is freed first, and the call retried. Where Docker does not
+    /// say how it ended, or fails after all, what there may be of the container is removed: nobody knows it.
     pub(crate) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
         let attempt = || format!("container {name} could not be created");
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
@@ -46,12 +49,20 @@ impl Engine {
             let create = async |docker: Docker| docker.create_container(Some(options), body).await;
             self.get(&CREATE, attempt, create).await.map(|made| made.id)
         };
-        match make().await {
-            Err(error) if error.status() == Some(409) => {}
-            made => return made,
+        let made = match make().await {
+            Err(error) if error.status() == Some(409) => {
+                self.remove(name).await?;
+                make().await
+            }
+            made => made,
+        };
+        if let Err(error) = made.as_ref()
+            && !error.is_refusal()
+            && let Err(left) = self.remove(name).await
+        {
+            tracing::debug!(error = %left, container = name, "failed to remove what a failed call may have created; the next list finds it");
         }
-        self.remove(name).await?;
-        make().await
+        made
     }
 
     pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
@@ -144,7 +155,7 @@ impl Engine {
                 let labels = c.labels?;
                 // A container has the labels of its image, too, so that these alone do not make it one of ours: those
                 // of pods have names of their own, and a helper is never started.
-                let never_started = c.state == Some(bollard::models::ContainerSummaryStateEnum::CREATED);
+                let never_started = c.state == Some(ContainerSummaryStateEnum::CREATED);
                 let helper = never_started && labels.get(names::TYPE).is_some_and(|kind| kind == names::TYPE_HELPER);
                 if !helper && !c.names.iter().flatten().any(|name| names::is_pods_name(name)) {
                     return None;
@@ -154,7 +165,11 @@ impl Engine {
                     pod_uid: labels.get(names::POD_UID).cloned().or_else(|| helper.then(String::new))?,
                     helper,
                     created: c.created.unwrap_or(i64::MAX),
-                    running: c.state == Some(bollard::models::ContainerSummaryStateEnum::RUNNING),
+                    // A paused one runs, as an inspection says, too.
+                    running: matches!(
+                        c.state,
+                        Some(ContainerSummaryStateEnum::RUNNING | ContainerSummaryStateEnum::PAUSED)
+                    ),
                 })
             })
             .collect())
@@ -166,12 +181,16 @@ impl Engine {
         self.done(&PING, || "Docker could not be pinged".to_owned(), ping).await
     }
 
-    /// Docker's version, cgroup driver and runtimes; also how the agent learns whether Docker answers, and in which
+    /// Docker's version, cgroup driver and runtimes, of one that can run pods; also how the agent learns whether Docker answers, and in which
     /// version of its API.
     pub(crate) async fn info(&self) -> Result<Info, EngineError> {
         let api = self.negotiate().await?.to_string();
         let attempt = || "Docker could not be asked for its state".to_owned();
         let info = self.get(&INFO, attempt, async |docker: Docker| docker.info().await).await?;
+        if let Some((why, advice)) = check::unfit(&info) {
+            let (attempt, reason) = ("Docker cannot run pods".to_owned(), format!("{why}; {advice}"));
+            return Err(EngineError { attempt, reason, cause: Cause::Failed });
+        }
         Ok(Info {
             api,
             version: info.server_version.unwrap_or_default(),
@@ -228,6 +247,30 @@ mod tests {
             });
             assert_eq!(engine.remove("c").await.is_ok(), removed, "{answers:?}");
             assert_eq!(count.load(Ordering::Relaxed), asked, "{answers:?}");
+        }
+    }
+
+    /// What Docker answers to a creation, and whether what there may be of it is removed then.
+    #[tokio::test]
+    async fn what_nobody_knows_to_be_created_is_removed() {
+        for (answer, removes) in [
+            ("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}", true),
+            ("", true),
+            ("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}", false),
+            ("HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}", false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let (lines, mut asked) = tokio::sync::mpsc::unbounded_channel();
+            let engine = fake::scripted(dir.path(), move |line| {
+                lines.send(line.to_owned()).unwrap();
+                if line.starts_with("DELETE") { fake::json(204, "") } else { answer.to_owned() }
+            });
+            engine.create("c", super::ContainerCreateBody::default()).await.unwrap_err();
+            let mut removed = false;
+            while let Ok(line) = asked.try_recv() {
+                removed |= line.starts_with("DELETE /containers/c?");
+            }
+            assert_eq!(removed, removes, "{answer:?}");
         }
     }
 }

@@ -22,6 +22,9 @@ pub(crate) enum EventAction {
     Started,
     Died,
     Destroyed,
+    /// The kernel has killed a process of it for want of memory. Under load this is told after `Died`, of which Docker then says
+    /// in every later answer that it was no such end.
+    OutOfMemory,
 }
 
 /// Events of images that change which there are, or their names. containerd's store of engines before 28 tells of no `tag` when
@@ -42,7 +45,7 @@ impl Engine {
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
             ("label".to_owned(), vec![names::TYPE.to_owned()]),
-            ("event".to_owned(), ["start", "die", "destroy"].map(str::to_owned).to_vec()),
+            ("event".to_owned(), ["start", "die", "destroy", "oom"].map(str::to_owned).to_vec()),
         ]);
         let options = EventsOptions { filters: Some(filters), since: Some(now()), ..EventsOptions::default() };
         // The stream lives as long as the agent: the time limit is that of its beginning.
@@ -54,6 +57,7 @@ impl Engine {
                         "start" => EventAction::Started,
                         "die" => EventAction::Died,
                         "destroy" => EventAction::Destroyed,
+                        "oom" => EventAction::OutOfMemory,
                         _ => return None,
                     };
                     let pod_uid = actor.attributes?.get(names::POD_UID)?.clone();

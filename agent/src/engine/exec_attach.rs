@@ -17,7 +17,6 @@ use super::{
     containers::short,
     docker_api::{EXEC, EXEC_INSPECT, RESIZE},
     hijack::Attached,
-    inspect::User,
     names,
 };
 
@@ -191,26 +190,9 @@ fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// The user and groups of a container's process, from /proc; `None` when it has exited or belongs to another container.
-pub(crate) fn process_user(pid: i32, container: &str) -> Option<User> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    // Checked after reading: the process id may have been reused by a process outside the container.
-    user(&status).filter(|_| is_in_container(pid, container))
-}
-
-fn user(status: &str) -> Option<User> {
-    let numbers = |key: &str| -> Option<Vec<u32>> {
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        line.split_ascii_whitespace().map(|n| n.parse().ok()).collect()
-    };
-    let mut groups = numbers("Groups:")?;
-    groups.sort_unstable();
-    Some(User { uid: *numbers("Uid:")?.first()?, gid: *numbers("Gid:")?.first()?, groups })
-}
-
 /// Whether a process id that Docker reports belongs to a container, by its cgroup. Docker may count in another PID
 /// namespace, and ids are reused: no process is touched unless this says so.
-pub(crate) fn is_in_container(pid: i32, container: &str) -> bool {
+pub(super) fn is_in_container(pid: i32, container: &str) -> bool {
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
     // An id that is not known is nobody's.
     !container.is_empty() && cgroup.is_ok_and(|cgroup| cgroup.contains(container))
@@ -221,14 +203,6 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-
-    #[test]
-    fn user_and_groups_are_read_from_status() {
-        let status = "Name:\tsh\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\nGroups:\t50 7 \n";
-        assert_eq!(user(status), Some(User { uid: 1000, gid: 7, groups: vec![7, 50] }));
-        assert_eq!(user("Name:\tsh\n"), None);
-        assert!(process_user(i32::try_from(std::process::id()).unwrap(), "0123456789abcdef").is_none());
-    }
 
     fn is_there(pid: i32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -14,7 +14,7 @@ use tokio::{
     },
 };
 
-use super::{Cause, Engine, EngineError, docker_api::ATTACH};
+use super::{Cause, Engine, EngineError, client::connect, docker_api::ATTACH};
 
 /// Bytes that are reserved for one read.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -81,7 +81,7 @@ impl Engine {
             reason: format!("Docker did not answer: {why}"),
             cause: Cause::Unreachable,
         };
-        let socket = UnixStream::connect(self.socket()).await.map_err(|e| unreachable(&e))?;
+        let socket = connect(self.socket()).await.map_err(|e| unreachable(&e))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.map_err(|e| unreachable(&e))?;
         tokio::spawn(connection.with_upgrades());
         let request = Request::post(self.path(path))

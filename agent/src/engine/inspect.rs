@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
 use jiff::Timestamp;
 
-use super::names::{self, Identity};
+use super::{
+    names::{self, Identity},
+    process::ContainerProcess,
+};
 
 /// Where a container is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +107,11 @@ impl Instance {
         self.identity.container == names::SANDBOX_NAME
     }
 
+    /// Whether it was started: it runs, or has run to its end. A container whose start has failed has no such time.
+    pub(crate) fn has_run(&self) -> bool {
+        self.is_running() || self.exit().is_some_and(|exit| exit.started_at.is_some())
+    }
+
     /// How it exited, if it has.
     pub(crate) fn exit(&self) -> Option<&Exit> {
         match &self.state {
@@ -112,9 +120,10 @@ impl Instance {
         }
     }
 
-    pub(crate) fn pid(&self) -> Option<i32> {
+    /// Its first process, if it runs.
+    pub(crate) fn process(&self) -> Option<ContainerProcess> {
         match self.state {
-            State::Running { pid, .. } => Some(pid),
+            State::Running { pid, .. } => Some(ContainerProcess::new(pid, &self.id)),
             _ => None,
         }
     }
@@ -208,7 +217,7 @@ mod tests {
         let created = read(&format!(r#"{{"Status":"created","Running":false,{never}}}"#));
         assert_eq!(created.state, State::Created);
         let running = read(r#"{"Status":"running","Running":true,"Pid":7,"StartedAt":"2026-01-01T00:00:01Z"}"#);
-        assert_eq!(running.pid(), Some(7));
+        assert_eq!(running.process(), Some(ContainerProcess::of(7, &running.id)));
         let refused =
             read(&format!(r#"{{"Status":"created","Running":false,"ExitCode":127,"Error":"no such file",{never}}}"#));
         let State::Exited(exit) = refused.state else { panic!("it ended") };

@@ -21,6 +21,9 @@ pub(crate) mod inspect;
 pub mod logs;
 pub(crate) mod names;
 pub mod pause;
+pub(crate) mod process;
+#[cfg(test)]
+mod recorded_tests;
 pub mod unmanaged;
 
 pub use client::{ConnectError, Engine, Health};
@@ -58,11 +61,7 @@ impl EngineError {
             Error::DockerStreamError { error } | Error::DockerContainerWaitError { error, .. } => {
                 (Cause::Failed, error.clone())
             }
-            Error::IOError { .. }
-            | Error::HyperResponseError { .. }
-            | Error::HyperLegacyError { .. }
-            | Error::RequestTimeoutError
-            | Error::SocketNotFoundError(_) => {
+            Error::IOError { .. } | Error::HyperResponseError { .. } | Error::RequestTimeoutError => {
                 (Cause::Unreachable, format!("Docker did not answer: {}", innermost(error)))
             }
             other => (Cause::Failed, format!("Docker's answer could not be used: {other}")),
@@ -85,6 +84,12 @@ impl EngineError {
         self.cause == Cause::Refused(404)
     }
 
+    /// Docker has refused before it did anything: the object is as it was.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.status().is_some_and(|status| (400..500).contains(&status))
+    }
+
     /// Docker could not be reached: nothing is known about the object.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
@@ -103,16 +108,28 @@ mod tests {
 
     use super::*;
 
-    /// Who stopped Docker is told so, and not that a client had an error.
+    /// Who stopped Docker, or has not started it yet, is told so, and not that a client had an error; and the same client
+    /// is answered when it is there.
     #[tokio::test]
-    async fn why_docker_does_not_answer_is_told() {
+    async fn docker_may_come_later_and_why_it_does_not_answer_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("docker.sock");
-        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let engine = Engine::new(&socket.to_string_lossy(), Arc::default()).unwrap();
-        let error = engine.negotiate().await.unwrap_err();
-        assert!(error.is_unreachable());
-        let text = "the version of Docker's API could not be agreed on: Docker did not answer: Connection refused (os error 111)";
-        assert_eq!(error.to_string(), text);
+        for why in ["No such file or directory (os error 2)", "Connection refused (os error 111)"] {
+            let error = engine.negotiate().await.unwrap_err();
+            assert!(error.is_unreachable());
+            let text = format!(
+                "the version of Docker's API could not be agreed on: Docker did not answer: {}: {why}",
+                socket.display()
+            );
+            assert_eq!(error.to_string(), text);
+            if !socket.exists() {
+                drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+            }
+        }
+        std::fs::remove_file(&socket).unwrap();
+        let body = r#"{"Version":"28.5.2","ApiVersion":"1.51","MinAPIVersion":"1.24"}"#;
+        let _docker = fake::scripted(dir.path(), move |_| fake::json(200, body));
+        assert_eq!(engine.negotiate().await.unwrap().to_string(), "1.51");
     }
 }

@@ -7,13 +7,16 @@ use std::{
 };
 
 use bollard::{
-    models::{ContainerInspectResponse, HealthStatusEnum, HostConfig},
+    models::{ContainerInspectResponse, EventMessage, HealthStatusEnum, HostConfig},
     query_parameters::EventsOptions,
 };
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::published_map::{Published, Publisher};
+use windlass_kit::{
+    published_map::{Published, Publisher},
+    repairs::{MainPath, Repair},
+};
 
 use super::{Engine, EngineError, docker_api::EVENTS, events, names};
 
@@ -124,14 +127,9 @@ impl Engine {
         known: &mut BTreeMap<String, UnmanagedContainer>,
         publish: &UnmanagedPublisher,
     ) -> Result<(), EngineError> {
-        let filters = HashMap::from([
-            ("type".to_owned(), vec!["container".to_owned()]),
-            ("event".to_owned(), WATCHED_EVENTS.map(str::to_owned).to_vec()),
-        ]);
         // Since before the list, so that no event falls between.
-        let options = EventsOptions { filters: Some(filters), since: Some(events::now()), ..EventsOptions::default() };
-        let mut events = self.patient(EVENTS.limit).events(Some(options));
-        let mut relist = tokio::time::interval(RELIST_INTERVAL);
+        let mut events = Box::pin(self.events_of_others());
+        let mut relist = tokio::time::interval(Repair::UnmanagedRelist.period(RELIST_INTERVAL));
         loop {
             tokio::select! {
                 _ = relist.tick() => {
@@ -144,6 +142,9 @@ impl Engine {
                 event = events.next() => {
                     let Some(event) = event else { return Ok(()) };
                     let event = event.map_err(|e| EngineError::new("Docker's events could not be followed", &e))?;
+                    if MainPath::EngineEvents.is_off() {
+                        continue;
+                    }
                     let Some(actor) = event.actor else { continue };
                     let of_pod = actor.attributes.is_some_and(|labels| labels.contains_key(names::TYPE));
                     let (Some(id), false) = (actor.id, of_pod) else { continue };
@@ -161,6 +162,18 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Events that add, remove or change a container, whoever's it is.
+    pub(super) fn events_of_others(
+        &self,
+    ) -> impl Stream<Item = Result<EventMessage, bollard::errors::Error>> + Send + use<> {
+        let filters = HashMap::from([
+            ("type".to_owned(), vec!["container".to_owned()]),
+            ("event".to_owned(), WATCHED_EVENTS.map(str::to_owned).to_vec()),
+        ]);
+        let options = EventsOptions { filters: Some(filters), since: Some(events::now()), ..EventsOptions::default() };
+        self.patient(EVENTS.limit).events(Some(options))
     }
 
     /// Compares what is known with what runs, by id: what changes of a container is told by events. Says whether anything
@@ -202,6 +215,16 @@ impl Engine {
 
     async fn inspect_unmanaged(&self, id: &str) -> Result<Option<UnmanagedContainer>, EngineError> {
         Ok(self.inspected(id).await?.and_then(UnmanagedContainer::read))
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// Those that run now.
+    pub(super) async fn unmanaged_now(&self) -> Result<Vec<UnmanagedContainer>, EngineError> {
+        let mut known = BTreeMap::new();
+        self.list_unmanaged(&mut known).await?;
+        Ok(known.into_values().collect())
     }
 }
 

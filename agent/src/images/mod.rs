@@ -5,6 +5,8 @@
 //! use them. Talks to Docker through `engine` only and imports nothing of `pods`.
 
 pub(crate) mod credentials;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod gc;
 mod plugins;
 mod pulls;
@@ -12,7 +14,6 @@ mod records;
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -25,8 +26,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
-    atomic_file,
+    atomic_file, disk,
     events::{Recorder, Severity},
+    repairs::Repair,
 };
 
 use crate::{
@@ -54,7 +56,8 @@ const GC_INTERVAL: Duration = Duration::from_secs(300);
 pub struct ImagesConfig {
     /// The file that records when each image was first seen and last used.
     pub file: PathBuf,
-    /// Percent of the file system in use at which garbage collection starts; 100 is never.
+    /// Percent of the file system in use at which garbage collection starts; 100 is never, also of old images, unless these have a
+    /// maximum age.
     pub high: u8,
     /// Percent of the file system in use at which garbage collection stops.
     pub low: u8,
@@ -74,6 +77,13 @@ pub struct ImagesConfig {
     pub verification: PullVerificationPolicy,
     /// Credential provider plugins.
     pub plugins: Plugins,
+}
+
+impl ImagesConfig {
+    /// Whether images are collected only where somebody asks for it.
+    fn is_never(&self) -> bool {
+        self.high >= 100 && self.maximum_age.is_zero()
+    }
 }
 
 /// An image in Docker's store, for the node's status.
@@ -152,7 +162,8 @@ impl Images {
         self.pulls.progress()
     }
 
-    /// Removes every image that may be collected and that no container and no pod uses, and waits for it.
+    /// Removes every image that may be collected and that no container and no pod uses, beside those that are younger than the
+    /// minimum age: who has pulled them is about to use them. Waits for it.
     pub async fn remove_unused(&self) {
         let (answer, answered) = oneshot::channel();
         if self.gc_sender.send(answer).await.is_ok() {
@@ -192,7 +203,8 @@ impl ImageManager {
         shutdown: CancellationToken,
     ) {
         let mut list = tokio::time::interval(LIST_INTERVAL);
-        let mut collect = tokio::time::interval_at(tokio::time::Instant::now() + LIST_INTERVAL, GC_INTERVAL);
+        let [first, period] = [LIST_INTERVAL, GC_INTERVAL].map(|usual| Repair::ImageCollection.period(usual));
+        let mut collect = tokio::time::interval_at(tokio::time::Instant::now() + first, period);
         for timer in [&mut list, &mut collect] {
             timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         }
@@ -200,13 +212,14 @@ impl ImageManager {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 _ = list.tick() => drop(self.refresh(&pods).await),
-                _ = collect.tick() => {
+                _ = collect.tick(), if !self.config.is_never() => {
                     let image_root = usage.storage().image_root.clone();
                     self.collect_garbage(&node, &recorder, &pods, image_root.as_deref()).await;
                 }
                 Some(answer) = self.gc_requests.recv() => {
                     if let Some(store) = self.refresh(&pods).await {
-                        let all = gc::unused_images(&self.image_records, &store.stored, &store.kept, Duration::ZERO, Timestamp::now());
+                        let (age, now) = (self.config.minimum_age, Timestamp::now());
+                        let all = gc::unused_images(&self.image_records, &store.stored, &store.kept, age, now);
                         self.remove(&all, "space", |_| true).await;
                     }
                     let _ = answer.send(());
@@ -299,7 +312,7 @@ impl ImageManager {
         let left =
             |_: &ImageSummary| space(root).is_some_and(|(all, free)| gc::bytes_to_free(all, free, low, low).is_some());
         self.remove(&unused, "space", left).await;
-        if space(root).and_then(|(all, free)| gc::bytes_to_free(all, free, high, low)).is_none() {
+        if space(root).and_then(|(all, free)| gc::bytes_to_free(all, free, low, low)).is_none() {
             self.failures = 0;
             return;
         }
@@ -358,7 +371,7 @@ fn space(dir: &Path) -> Option<(u64, u64)> {
 
 /// Reads the image state file; empty when there is none, or it cannot be read.
 fn read_records(file: &Path) -> ImageRecords {
-    let text = match fs::read(file) {
+    let text = match disk::read(file) {
         Ok(text) => text,
         Err(error) => {
             if error.kind() != std::io::ErrorKind::NotFound {
@@ -375,7 +388,7 @@ fn read_records(file: &Path) -> ImageRecords {
 
 fn write_records(file: &Path, records: &ImageRecords) -> std::io::Result<()> {
     if let Some(parent) = file.parent() {
-        fs::create_dir_all(parent)?;
+        atomic_file::make_dir(parent, 0o755)?;
     }
     atomic_file::write_durable(file, &serde_json::to_vec(records)?, 0o644)
 }
@@ -385,15 +398,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_call_of_a_write_of_image_ages_may_fail() {
+        let records = |second| {
+            let at = Timestamp::from_second(second).unwrap();
+            ImageRecords::from([("sha256:1".to_owned(), gc::ImageRecord { first_seen: at, last_used: Some(at) })])
+        };
+        let write = |dir: &Path, second| write_records(&dir.join("new/images.json"), &records(second));
+        let pairs = windlass_model_disk::Case {
+            what: "ages of images",
+            prepare: &|dir| write(dir, 1).unwrap(),
+            act: &|dir| write(dir, 2).map_err(|e| e.to_string()),
+            judge: &|dir, done, what| {
+                let found = read_records(&dir.join("new/images.json"));
+                assert!(found == records(2) || (!done && found == records(1)), "{what}: {found:?}");
+            },
+            lasts: windlass_model_disk::Lasts::Power,
+            says: &[],
+        }
+        .run();
+        println!("ages of images: {pairs} pairs");
+        assert!(pairs > 20, "{pairs}");
+    }
+
+    #[test]
     fn image_records_survive_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("new/images.json");
         assert!(read_records(&file).is_empty());
         let at = Timestamp::from_second(1_700_000_000).unwrap();
-        let records = ImageRecords::from([("sha256:1".to_owned(), gc::ImageRecord { first_seen: at, last_used: at })]);
+        let records =
+            ImageRecords::from([("sha256:1".to_owned(), gc::ImageRecord { first_seen: at, last_used: Some(at) })]);
         write_records(&file, &records).unwrap();
         assert_eq!(read_records(&file), records);
-        fs::write(&file, "{half").unwrap();
+        std::fs::write(&file, "{half").unwrap();
         assert!(read_records(&file).is_empty(), "half a file is none");
     }
 

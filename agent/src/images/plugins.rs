@@ -268,10 +268,7 @@ impl Plugin {
         if !output.status.success() {
             return Err(format!("{} ended with {}: {}", self.program.display(), output.status, output.last_words()));
         }
-        // The output is a secret even if it cannot be parsed.
-        let response: Response = serde_json::from_slice(&output.stdout).map_err(|e| {
-            format!("its answer is no CredentialProviderResponse (line {}, column {})", e.line(), e.column())
-        })?;
+        let response = read_response(&output.stdout)?;
         if response.kind != "CredentialProviderResponse" || response.api_version != *api_version {
             return Err(format!(
                 "its answer is {} {} and not CredentialProviderResponse {api_version}",
@@ -280,6 +277,19 @@ impl Plugin {
         }
         Ok(response)
     }
+}
+
+/// A provider's answer, which is a secret even where it cannot be parsed.
+fn read_response(output: &[u8]) -> Result<Response, String> {
+    serde_json::from_slice(output)
+        .map_err(|e| format!("its answer is no CredentialProviderResponse (line {}, column {})", e.line(), e.column()))
+}
+
+/// See [`super::fuzzing::provider`].
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn read_anything(bytes: &[u8]) {
+    let _ = std::str::from_utf8(bytes).map(read);
+    let _ = read_response(bytes);
 }
 
 fn cache_key(kind: CacheKeyType, image: &Reference) -> (CacheKeyType, String) {

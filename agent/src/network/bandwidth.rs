@@ -1,10 +1,13 @@
-//! Bandwidth limits of pods: a token bucket filter (`tc ... tbf`) on each end of the veth pair.
+//! Bandwidth limits of pods: token bucket filters (`tc ... tbf`) for what they receive and for what they send.
 
-use std::process::Command;
+use std::time::Duration;
 
-use windlass_kit::{blocking::NETWORK, quantity::Quantity};
+use windlass_kit::{external_program::Program, quantity::Quantity};
 
-use super::{NetworkError, netns::NetworkNamespace};
+use super::{
+    NetworkError,
+    links::{self, Links},
+};
 
 /// Bits per second; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,6 +22,12 @@ pub struct Bandwidth {
 const MIN_RATE: u64 = 1_000;
 const MAX_RATE: u64 = 1_000_000_000_000_000;
 
+/// The queueing discipline of what comes in has this handle.
+const INGRESS: &str = "ffff:";
+/// And the one filter of it, which matches all; with a handle it is replaced, not made again.
+const FILTER: &str = "800::800";
+/// A `tc` that takes longer hangs, and is killed.
+const LIMIT: Duration = Duration::from_secs(30);
 /// Packets that would be queued longer are dropped.
 const LATENCY: &str = "50ms";
 /// The smallest bucket: a large packet must fit whatever the rate.
@@ -39,36 +48,40 @@ impl Bandwidth {
     }
 }
 
-/// Applies a pod's bandwidth limits to its veth pair.
-pub(super) async fn apply(
-    interface: String,
-    pod_interface: &'static str,
-    namespace: &NetworkNamespace,
-    bandwidth: Bandwidth,
-) -> Result<(), NetworkError> {
+/// Applies a pod's bandwidth limits, both on the host, where a pod that may change its own interfaces cannot take them
+/// away: what it sends is led through an interface of its own for that (ifb), as by the CNI plugin bandwidth.
+pub(super) async fn apply(links: &Links, pod_uid: &str, bandwidth: Bandwidth) -> Result<(), NetworkError> {
+    let interface = links::host_interface(pod_uid);
     let limited = async {
         if let Some(bits) = bandwidth.ingress {
-            NETWORK.run(move || limit(&interface, bits), |error| error.to_string()).await?;
+            limit(&interface, bits).await?;
         }
         let Some(bits) = bandwidth.egress else { return Ok(()) };
-        namespace.run(move || limit(pod_interface, bits)).await.map_err(|e| e.to_string())?
+        links.make_limiter(pod_uid).await?;
+        let limiter = links::limiter_interface(pod_uid);
+        limit(&limiter, bits).await?;
+        tc(&["qdisc", "replace", "dev", &interface, "handle", INGRESS, "ingress"]).await?;
+        let to_limiter = ["mirred", "egress", "redirect", "dev", &limiter];
+        let filter = ["filter", "replace", "dev", &interface, "parent", INGRESS, "pref", "1", "handle", FILTER];
+        tc(&[&filter[..], &["protocol", "all", "u32", "match", "u32", "0", "0", "action"], &to_limiter].concat()).await
     };
     limited.await.map_err(|why: String| NetworkError::new("the pod's bandwidth could not be limited", why))
 }
 
-/// Sets a token bucket filter on an interface of this thread's namespace.
-fn limit(interface: &str, bits: u64) -> Result<(), String> {
+/// Sets a token bucket filter on an interface.
+async fn limit(interface: &str, bits: u64) -> Result<(), String> {
     // A tenth of a second at the full rate, so that short bursts are not delayed.
     let burst = (bits / 80).clamp(MIN_BURST_BYTES, u64::from(u32::MAX) / 2);
-    let output = Command::new("tc")
-        .args(["qdisc", "replace", "dev", interface, "root", "tbf"])
-        .args(["rate", &format!("{bits}bit"), "burst", &format!("{burst}b"), "latency", LATENCY])
-        .output()
-        .map_err(|e| format!("tc could not be run: {e} (package iproute2)"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("tc on {interface}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    let (rate, burst) = (format!("{bits}bit"), format!("{burst}b"));
+    let filter = ["root", "tbf", "rate", &rate, "burst", &burst, "latency", LATENCY];
+    tc(&[&["qdisc", "replace", "dev", interface][..], &filter].concat()).await
+}
+
+async fn tc(args: &[&str]) -> Result<(), String> {
+    let failed = |why: String| format!("tc {}: {why}", args.join(" "));
+    let call = Program::new("tc", LIMIT).args(args).run().await;
+    let output = call.map_err(|e| failed(format!("{e}; is the package iproute2 installed?")))?;
+    if output.status.success() { Ok(()) } else { Err(failed(output.stderr())) }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
 
 use windlass_kit::{conntrack::Flow, local_addresses::LocalAddresses};
 
-use super::{HostPort, Protocol, ipam::Allocation};
+use super::{HostPort, Protocol};
 
 /// A UDP port of the host, at one of its addresses or, with `None`, at all.
 pub(super) type UdpPort = (u16, Option<IpAddr>);
@@ -23,11 +23,11 @@ fn key(port: &HostPort) -> UdpPort {
 }
 
 impl UdpHostPorts {
-    /// Those of all pods that have addresses.
-    pub(super) fn of(allocations: &BTreeMap<IpAddr, Allocation>) -> Self {
+    /// Those among all host ports, which are by the address that they lead to.
+    pub(super) fn of(host_ports: &BTreeMap<IpAddr, Vec<HostPort>>) -> Self {
         let mut all = BTreeMap::<UdpPort, BTreeSet<SocketAddr>>::new();
-        for (address, allocation) in allocations {
-            for port in allocation.host_ports.iter().filter(|port| port.protocol == Protocol::Udp) {
+        for (address, ports) in host_ports {
+            for port in ports.iter().filter(|port| port.protocol == Protocol::Udp) {
                 all.entry(key(port)).or_default().insert(SocketAddr::new(*address, port.container_port));
             }
         }
@@ -67,10 +67,7 @@ mod tests {
     }
 
     fn of(pods: &[(&str, Vec<HostPort>)]) -> UdpHostPorts {
-        let all = pods.iter().map(|(address, ports)| {
-            (address.parse().unwrap(), Allocation { pod_uid: (*address).to_owned(), host_ports: ports.clone() })
-        });
-        UdpHostPorts::of(&all.collect())
+        UdpHostPorts::of(&pods.iter().map(|(address, ports)| (address.parse().unwrap(), ports.clone())).collect())
     }
 
     #[test]

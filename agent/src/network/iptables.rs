@@ -1,46 +1,75 @@
-//! The pod network's own iptables chains: forwarding of pod traffic, masquerading of what leaves the cluster, and host
-//! ports. Service rules are the proxy's.
+//! The pod network's own iptables chains: forwarding of pod traffic, masquerading of what leaves the cluster, host ports,
+//! and what keeps others off the host's loopback addresses. Service rules are the proxy's.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    io::Write as _,
-    net::IpAddr,
-    process::{Command, Stdio},
-};
+use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
 
 use windlass_kit::{
+    applied::Proof,
+    external_program::{Program, ProgramError},
     iptables_save::canonical,
     net::{Cidr, Family},
 };
 
-use super::{NetworkError, ipam::Allocation};
+use super::{HostPort, NetworkError};
 
 const FORWARD: &str = "WINDLASS-FORWARD";
+const INPUT: &str = "WINDLASS-INPUT";
 const POSTROUTING: &str = "WINDLASS-POSTROUTING";
 const HOSTPORTS: &str = "WINDLASS-HOSTPORTS";
 
 /// Table, built-in chain, the jump.
-const JUMPS: [(&str, &str, &str); 4] = [
+const JUMPS: [(&str, &str, &str); 5] = [
     ("filter", "FORWARD", "-m comment --comment windlass-pods -j WINDLASS-FORWARD"),
+    ("filter", "INPUT", "-m comment --comment windlass-loopback -j WINDLASS-INPUT"),
     ("nat", "POSTROUTING", "-m comment --comment windlass-pods -j WINDLASS-POSTROUTING"),
     ("nat", "PREROUTING", "-m addrtype --dst-type LOCAL -m comment --comment windlass-hostports -j WINDLASS-HOSTPORTS"),
     ("nat", "OUTPUT", "-m addrtype --dst-type LOCAL -m comment --comment windlass-hostports -j WINDLASS-HOSTPORTS"),
 ];
 
+/// How long each command waits for the xtables lock, in seconds.
+const LOCK_WAIT_SECONDS: &str = "5";
+/// A program that takes longer hangs, and is killed.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The exit status of a program that found no such chain, among others.
+const NO_SUCH_CHAIN: i32 = 1;
+/// And of one whose table the kernel does not have.
+const NO_SUCH_TABLE: i32 = 3;
+
+/// What the rules of one family follow from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// The range of this node's pods.
+    pub(super) pods: Cidr,
+    /// That of all pods.
+    pub(super) cluster: Cidr,
+    /// Host ports by the address that they lead to.
+    pub(super) host_ports: BTreeMap<IpAddr, Vec<HostPort>>,
+}
+
+/// Rules of a family that are in the kernel; `None` when the node has none there. Only [`write`] makes one.
+#[derive(Debug)]
+pub(super) struct Written(Option<Rules>);
+
+impl Proof<Option<Rules>> for Written {
+    fn into_written(self) -> Option<Rules> {
+        self.0
+    }
+}
+
 /// The chains that the pod network wants in one family: table, chain, and its rules in order. Pure.
-pub(super) type Chains = Vec<(&'static str, &'static str, Vec<String>)>;
+type Chains = Vec<(&'static str, &'static str, Vec<String>)>;
 
 /// The wanted chains. Pure.
-pub(super) fn chains(pods: Cidr, cluster: Cidr, allocations: &BTreeMap<IpAddr, Allocation>) -> Chains {
+fn chains(rules: &Rules) -> Chains {
+    let Rules { pods, cluster, .. } = rules;
     let family = pods.family();
     let (multicast, whole) = match family {
         Family::V4 => ("224.0.0.0/4", 32),
         Family::V6 => ("ff00::/8", 128),
     };
     let (mut host_ports, mut post_routing) = (Vec::new(), Vec::new());
-    for (address, allocation) in allocations {
-        for port in &allocation.host_ports {
+    for (address, ports) in &rules.host_ports {
+        for port in ports {
             let protocol = port.protocol.name();
             let wanted = port.host_ip.filter(|ip| !ip.is_unspecified());
             if wanted.is_some_and(|ip| Family::of(&ip) != family) {
@@ -74,15 +103,22 @@ pub(super) fn chains(pods: Cidr, cluster: Cidr, allocations: &BTreeMap<IpAddr, A
         format!("-s {pods} -d {multicast} -j RETURN"),
         format!("-s {pods} -j MASQUERADE"),
     ]);
+    // Interfaces of pods with host ports route loopback addresses: a pod that may send what it likes would reach what
+    // listens at 127.0.0.1 of the host. Upstream: block incoming localnet connections, of kubelet_network_linux.go.
+    let foreign = "! -i lo -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
     vec![
         ("filter", FORWARD, vec![format!("-s {pods} -j ACCEPT"), format!("-d {pods} -j ACCEPT")]),
+        ("filter", INPUT, (family == Family::V4).then(|| foreign.to_owned()).into_iter().collect()),
         ("nat", POSTROUTING, post_routing),
         ("nat", HOSTPORTS, host_ports),
     ]
 }
 
-/// The input of iptables-restore that renders the chains. Pure.
-fn restore_text(chains: &Chains) -> String {
+/// Rules of base chains: how often each of [`JUMPS`] is there.
+type JumpCounts = [usize; JUMPS.len()];
+
+/// The input of iptables-restore that renders the chains, and makes each jump to them one that is there once. Pure.
+fn restore_text(chains: &Chains, jumps: JumpCounts) -> String {
     let mut out = String::new();
     for table in ["filter", "nat"] {
         let of_table = || chains.iter().filter(|(of, ..)| *of == table);
@@ -91,119 +127,174 @@ fn restore_text(chains: &Chains) -> String {
         for (_, chain, rules) in of_table() {
             rules.iter().for_each(|rule| _ = writeln!(out, "-A {chain} {rule}"));
         }
+        for ((_, base, jump), count) in JUMPS.iter().zip(jumps).filter(|((of, ..), _)| *of == table) {
+            if count == 0 {
+                let _ = writeln!(out, "-I {base} {jump}");
+            }
+            (1..count).for_each(|_| _ = writeln!(out, "-D {base} {jump}"));
+        }
         out.push_str("COMMIT\n");
     }
     out
 }
 
-/// Whether a chain of the kernel, as `iptables -S` lists it, has exactly these rules in this order. Pure.
-fn is_as_wanted(chain: &str, listed: &[String], wanted: &[String]) -> bool {
-    let rules = listed.iter().filter_map(|line| line.strip_prefix("-A ")?.strip_prefix(chain)?.strip_prefix(' '));
-    rules.map(canonical).eq(wanted.iter().map(|rule| canonical(rule)))
+/// The input of iptables-restore that removes these chains and jumps. Pure.
+fn removal_text(chains: &[(&str, &str)], jumps: JumpCounts) -> String {
+    let mut out = String::new();
+    for table in ["filter", "nat"] {
+        let of_table = || chains.iter().filter(|(of, _)| *of == table);
+        let jumps = JUMPS.iter().zip(jumps).filter(|((of, ..), count)| *of == table && *count > 0);
+        let mut body = String::new();
+        for ((_, base, jump), count) in jumps {
+            (0..count).for_each(|_| _ = writeln!(body, "-D {base} {jump}"));
+        }
+        of_table().for_each(|(_, chain)| _ = writeln!(body, "-F {chain}"));
+        of_table().for_each(|(_, chain)| _ = writeln!(body, "-X {chain}"));
+        if !body.is_empty() {
+            let _ = write!(out, "*{table}\n{body}COMMIT\n");
+        }
+    }
+    out
 }
 
-/// What of the chains and jumps is not as wanted in the kernel, because another program removed or changed it.
-pub(super) async fn differences(family: Family, chains: Chains) -> Result<Vec<String>, NetworkError> {
-    blocking(move || {
-        let tables = tables(family)?;
+/// The rules that `iptables -S CHAIN` lists of a chain. Pure.
+fn rules_of<'a>(chain: &'a str, listed: &'a str) -> impl Iterator<Item = &'a str> {
+    listed.lines().filter_map(move |line| line.strip_prefix("-A ")?.strip_prefix(chain)?.strip_prefix(' '))
+}
+
+/// Whether a chain of the kernel has exactly these rules in this order. Pure.
+fn is_as_wanted(chain: &str, listed: &str, wanted: &[String]) -> bool {
+    rules_of(chain, listed).map(canonical).eq(wanted.iter().map(|rule| canonical(rule)))
+}
+
+/// How often a chain of the kernel has a rule. Pure.
+fn count(chain: &str, listed: &str, wanted: &str) -> usize {
+    let wanted = canonical(wanted);
+    rules_of(chain, listed).filter(|rule| canonical(rule) == wanted).count()
+}
+
+/// What of the rules is not as wanted in the kernel, because another program removed or changed it.
+///
+/// # Errors
+/// When the kernel's rules cannot be listed: then it is not known.
+pub(super) async fn differences(family: Family, rules: &Rules) -> Result<Vec<String>, NetworkError> {
+    let compared = async {
         let mut found = Vec::new();
-        for (table, chain, wanted) in &chains {
-            let listed = tables.list(table, chain);
-            if !listed.is_ok_and(|listed| is_as_wanted(chain, &listed, wanted)) {
+        for (table, chain, wanted) in &chains(rules) {
+            let listed = list(family, table, chain).await?;
+            if !listed.is_some_and(|listed| is_as_wanted(chain, &listed, wanted)) {
                 found.push(format!("chain {chain} of {table}"));
             }
         }
-        let there = |table: &str, chain: &str, rule: &str| tables.exists(table, chain, rule).unwrap_or(false);
-        let missing = JUMPS.iter().filter(|(table, chain, rule)| !there(table, chain, rule));
-        found.extend(missing.map(|(table, chain, _)| format!("jump from {chain} of {table}")));
+        let jumps = jumps(family).await?;
+        let wrong = JUMPS.iter().zip(jumps).filter(|(_, count)| *count != 1);
+        found.extend(wrong.map(|((table, chain, _), _)| format!("jump from {chain} of {table}")));
         Ok(found)
-    })
-    .await
+    };
+    compared.await.map_err(|e: Failure| NetworkError::new("the rules of the pod network could not be compared", e))
 }
 
-/// Restores the chains and ensures the jumps to them.
-pub(super) async fn apply(family: Family, chains: Chains) -> Result<(), NetworkError> {
-    blocking(move || {
-        restore(family, &restore_text(&chains))?;
-        let tables = tables(family)?;
-        for (table, chain, rule) in JUMPS {
-            if !tables.exists(table, chain, rule).unwrap_or(false) {
-                tables
-                    .insert(table, chain, rule, 1)
-                    .map_err(|e| NetworkError::new(format!("the jump from {chain} of {table} could not be made"), e))?;
-            }
+/// Writes chains and jumps of a family, or removes them. After an error it is not known which of both tables has been
+/// written.
+pub(super) async fn write(family: Family, rules: Option<Rules>) -> Result<Written, NetworkError> {
+    let written = async {
+        match &rules {
+            Some(rules) => restore(family, &restore_text(&chains(rules), jumps(family).await?)).await,
+            None => take_away(family).await,
         }
-        Ok(())
-    })
-    .await
+    };
+    let attempt = || format!("the chains of the pod network could not be written with {}", program(family, "-restore"));
+    written.await.map_err(|e: Failure| NetworkError::new(attempt(), e))?;
+    Ok(Written(rules))
 }
 
 /// Removes chains and jumps; returns what could not be removed.
-pub(super) async fn remove(family: Family) -> Vec<String> {
-    let removed = blocking(move || {
-        // A machine without IPv6 has nothing to remove.
-        let Ok(tables) = tables(family) else { return Ok(Vec::new()) };
-        let mut problems = Vec::new();
-        for (table, chain, rule) in JUMPS {
-            while tables.exists(table, chain, rule).unwrap_or(false) {
-                if let Err(error) = tables.delete(table, chain, rule) {
-                    problems.push(format!("the jump from {chain} of {table}: {error}"));
-                    break;
-                }
-            }
-        }
-        for (table, chain) in [("filter", FORWARD), ("nat", POSTROUTING), ("nat", HOSTPORTS)] {
-            let there = tables.list_chains(table).is_ok_and(|all| all.iter().any(|c| c == chain));
-            if there {
-                let removed = tables.flush_chain(table, chain).and_then(|()| tables.delete_chain(table, chain));
-                if let Err(error) = removed {
-                    problems.push(format!("the chain {chain} of {table}: {error}"));
-                }
-            }
-        }
-        Ok(problems)
-    });
-    removed.await.unwrap_or_else(|e| vec![e.to_string()])
+pub(super) async fn remove(family: Family) -> Option<String> {
+    let removed = take_away(family).await.err();
+    removed.map(|e| format!("the chains of the pod network, with {}: {e}", program(family, "-restore")))
 }
 
-fn tables(family: Family) -> Result<iptables::IPTables, NetworkError> {
-    iptables::new(family == Family::V6).map_err(|e| NetworkError::new("iptables could not be run; is it installed?", e))
-}
-
-fn restore(family: Family, text: &str) -> Result<(), NetworkError> {
-    let program = match family {
-        Family::V4 => "iptables-restore",
-        Family::V6 => "ip6tables-restore",
+async fn take_away(family: Family) -> Result<(), Failure> {
+    let jumps = match jumps(family).await {
+        Ok(jumps) => jumps,
+        // A machine without the programs, or without IPv6, has nothing to remove.
+        Err(Failure::Run(_, ProgramError::Start(_)) | Failure::Status(_, Some(NO_SUCH_TABLE), _)) => return Ok(()),
+        Err(error) => return Err(error),
     };
-    let failed = |why: &dyn std::fmt::Display| {
-        NetworkError::new(format!("the chains of the pod network could not be written with {program}"), why)
-    };
-    let mut child = Command::new(program)
-        .args(["-w", "5", "--noflush"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|e| failed(&e))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(text.as_bytes()).map_err(|e| failed(&e))?;
+    let mut there = Vec::new();
+    for (table, chain) in [("filter", FORWARD), ("filter", INPUT), ("nat", POSTROUTING), ("nat", HOSTPORTS)] {
+        if list(family, table, chain).await?.is_some() {
+            there.push((table, chain));
+        }
     }
-    let output = child.wait_with_output().map_err(|e| failed(&e))?;
-    if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr).trim())) }
+    match removal_text(&there, jumps) {
+        nothing if nothing.is_empty() => Ok(()),
+        text => restore(family, &text).await,
+    }
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
-) -> Result<T, NetworkError> {
-    windlass_kit::blocking::NETWORK.run(work, |error| NetworkError::new("iptables could not be run", error)).await
+/// Whether rules of a family go to nf_tables, which counts its changes.
+pub(super) async fn is_nf_tables(family: Family) -> Result<bool, NetworkError> {
+    let version = run(&program(family, ""), &["--version"], String::new()).await;
+    let failed = |e| NetworkError::new("iptables could not be run; is it installed?", e);
+    version.map(|text| text.contains("nf_tables")).map_err(failed)
+}
+
+/// Why a program did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}: {1}; is the package iptables installed?")]
+    Run(String, ProgramError),
+    #[error("{0}: {2}")]
+    Status(String, Option<i32>, String),
+}
+
+fn program(family: Family, suffix: &str) -> String {
+    let stem = match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    };
+    format!("{stem}{suffix}")
+}
+
+async fn run(program: &str, args: &[&str], input: String) -> Result<String, Failure> {
+    let call = Program::new(program, LIMIT).args(args).envs([("LC_ALL", "C")]).input(input.into_bytes());
+    let output = call.run().await.map_err(|e| Failure::Run(program.to_owned(), e))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let why = match output.stderr() {
+        silent if silent.is_empty() => output.status.to_string(),
+        stderr => stderr,
+    };
+    Err(Failure::Status(format!("{program} {}", args.join(" ")), output.status.code(), why))
+}
+
+async fn restore(family: Family, text: &str) -> Result<(), Failure> {
+    let args = ["-w", LOCK_WAIT_SECONDS, "--noflush"];
+    run(&program(family, "-restore"), &args, text.to_owned()).await.map(drop)
+}
+
+/// The rules of a chain, as `iptables -S` lists them; `None` when there is no such chain.
+async fn list(family: Family, table: &str, chain: &str) -> Result<Option<String>, Failure> {
+    match run(&program(family, ""), &["-w", LOCK_WAIT_SECONDS, "-t", table, "-S", chain], String::new()).await {
+        Ok(listed) => Ok(Some(listed)),
+        Err(Failure::Status(_, Some(NO_SUCH_CHAIN), _)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn jumps(family: Family) -> Result<JumpCounts, Failure> {
+    let mut counts = [0; JUMPS.len()];
+    for (known, (table, chain, jump)) in counts.iter_mut().zip(JUMPS) {
+        *known = list(family, table, chain).await?.map_or(0, |listed| count(chain, &listed, jump));
+    }
+    Ok(counts)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{HostPort, Protocol},
-        *,
-    };
+    use super::{super::Protocol, *};
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -211,6 +302,11 @@ mod tests {
 
     fn cidr(text: &str) -> Cidr {
         Cidr::parse(text).unwrap()
+    }
+
+    fn text(pods: &str, cluster: &str, host_ports: &[(&str, Vec<HostPort>)]) -> String {
+        let host_ports = host_ports.iter().map(|(address, ports)| (ip(address), ports.clone())).collect();
+        restore_text(&chains(&Rules { pods: cidr(pods), cluster: cidr(cluster), host_ports }), [0; JUMPS.len()])
     }
 
     #[test]
@@ -222,8 +318,7 @@ mod tests {
             protocol: Protocol::Tcp,
         };
         let ports = vec![port(None), port(Some("192.0.2.1")), port(Some("2001:db8::1"))];
-        let allocations = BTreeMap::from([(ip("fd00::2"), Allocation { pod_uid: "a".into(), host_ports: ports })]);
-        let text = restore_text(&chains(cidr("fd00::/64"), cidr("fd00::/56"), &allocations));
+        let text = text("fd00::/64", "fd00::/56", &[("fd00::2", ports)]);
         assert!(text.contains("-p tcp -m tcp --dport 80 -j DNAT --to-destination [fd00::2]:8080"), "{text}");
         assert!(text.contains("-d 2001:db8::1/128 -p tcp"), "{text}");
         assert!(!text.contains("192.0.2.1") && !text.contains("127.0.0.0"), "{text}");
@@ -233,20 +328,35 @@ mod tests {
     #[test]
     fn chains_of_a_node() {
         let port = HostPort { host_ip: None, host_port: 6380, container_port: 6379, protocol: Protocol::Tcp };
-        let allocations = BTreeMap::from([
-            (ip("10.244.0.2"), Allocation { pod_uid: "a".into(), host_ports: vec![] }),
-            (ip("10.244.0.3"), Allocation { pod_uid: "b".into(), host_ports: vec![port] }),
-        ]);
-        let text = restore_text(&chains(cidr("10.244.0.0/24"), cidr("10.244.0.0/16"), &allocations));
+        let text = text("10.244.0.0/24", "10.244.0.0/16", &[("10.244.0.3", vec![port])]);
         for line in [
             "-A WINDLASS-FORWARD -s 10.244.0.0/24 -j ACCEPT",
+            "-A WINDLASS-INPUT ! -i lo -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
             "-A WINDLASS-POSTROUTING -s 10.244.0.0/24 -d 10.244.0.0/16 -j RETURN",
             "-A WINDLASS-HOSTPORTS -p tcp -m tcp --dport 6380 -j DNAT --to-destination 10.244.0.3:6379",
             "-A WINDLASS-POSTROUTING -s 127.0.0.0/8 -d 10.244.0.3/32 -p tcp -m tcp --dport 6379 -j MASQUERADE",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }
-        assert_eq!(text.matches("DNAT").count(), 1);
+        assert_eq!(text.matches("DNAT --to").count(), 1);
+    }
+
+    #[test]
+    fn each_jump_is_made_one() {
+        let rules = Rules { pods: cidr("10.244.0.0/24"), cluster: cidr("10.244.0.0/16"), host_ports: BTreeMap::new() };
+        let text = restore_text(&chains(&rules), [0, 1, 3, 1, 1]);
+        let jumps: Vec<&str> = text.lines().filter(|l| l.starts_with("-I ") || l.starts_with("-D ")).collect();
+        let (made, removed) = (format!("-I FORWARD {}", JUMPS[0].2), format!("-D POSTROUTING {}", JUMPS[2].2));
+        assert_eq!(jumps, [made.as_str(), &removed, &removed]);
+        assert_eq!(removal_text(&[], [0; JUMPS.len()]), "", "nothing is done where nothing is");
+        let text = removal_text(&[("nat", HOSTPORTS)], [0, 0, 0, 2, 0]);
+        let jump = JUMPS[3].2;
+        assert_eq!(
+            text,
+            format!(
+                "*nat\n-D PREROUTING {jump}\n-D PREROUTING {jump}\n-F WINDLASS-HOSTPORTS\n-X WINDLASS-HOSTPORTS\nCOMMIT\n"
+            )
+        );
     }
 
     #[test]
@@ -255,16 +365,16 @@ mod tests {
             ["-p udp -m udp --dport 53 -j DNAT --to-destination 10.244.0.3:5353", "-s 10.244.0.0/24 -j MASQUERADE"]
                 .map(str::to_owned);
         // As iptables 1.8.9 lists them.
-        let listed = |rules: [&str; 3]| rules.map(str::to_owned).to_vec();
-        let all = listed([
+        let all = [
             "-N WINDLASS-HOSTPORTS",
             "-A WINDLASS-HOSTPORTS -p udp -m udp --dport 53 -j DNAT --to-destination 10.244.0.3:5353",
             "-A WINDLASS-HOSTPORTS -s 10.244.0.0/24 -j MASQUERADE",
-        ]);
-        assert!(is_as_wanted(HOSTPORTS, &all, &wanted));
-        assert!(!is_as_wanted(HOSTPORTS, &all, &wanted[..1]), "one too many");
-        assert!(!is_as_wanted(HOSTPORTS, &all[..2], &wanted), "one is gone");
-        let turned = listed([&all[0], &all[2], &all[1]]);
-        assert!(!is_as_wanted(HOSTPORTS, &turned, &wanted));
+        ];
+        assert!(is_as_wanted(HOSTPORTS, &all.join("\n"), &wanted));
+        assert!(!is_as_wanted(HOSTPORTS, &all.join("\n"), &wanted[..1]), "one too many");
+        assert!(!is_as_wanted(HOSTPORTS, &all[..2].join("\n"), &wanted), "one is gone");
+        assert!(!is_as_wanted(HOSTPORTS, &[all[0], all[2], all[1]].join("\n"), &wanted));
+        let base = "-P OUTPUT ACCEPT\n-A OUTPUT -m comment --comment windlass-hostports -m addrtype --dst-type LOCAL -j WINDLASS-HOSTPORTS";
+        assert_eq!(count("OUTPUT", base, JUMPS[4].2), 1, "in whatever order");
     }
 }

@@ -8,11 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use futures::TryStreamExt as _;
 use netlink_packet_route::{
     address::{AddressAttribute, AddressFlags, AddressScope},
-    link::{InfoData, InfoVeth, LinkAttribute},
+    link::{InfoData, InfoVeth, LinkAttribute, LinkMessage},
     neighbour::NeighbourState,
-    route::{RouteMessage, RouteScope},
+    route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope},
 };
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
+use rtnetlink::{Handle, LinkIfb, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
 use windlass_kit::net::Family;
 
 use super::{NetworkError, netns::NetworkNamespace};
@@ -27,7 +27,9 @@ const fn gateway(family: Family) -> IpAddr {
 
 /// Prefix of the host ends of veth pairs.
 const PREFIX: &str = "wl";
-pub(super) const POD_INTERFACE: &str = "eth0";
+/// Prefix of the interfaces that packets of pods pass whose bandwidth is limited.
+const LIMITER_PREFIX: &str = "wi";
+const POD_INTERFACE: &str = "eth0";
 
 #[derive(Debug)]
 pub(super) struct Links {
@@ -41,11 +43,21 @@ impl Drop for Links {
     }
 }
 
-/// The name of the host's end of a pod's veth pair: `wl` and eleven hex digits of a hash of its uid.
-pub(super) fn host_interface(pod_uid: &str) -> String {
+/// Eleven hex digits of a hash of a pod's uid.
+fn hash(pod_uid: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, pod_uid.as_bytes());
     let hex: String = digest.as_ref().iter().take(6).map(|b| format!("{b:02x}")).collect();
-    format!("{PREFIX}{}", &hex[..11])
+    hex[..11].to_owned()
+}
+
+/// The name of the host's end of a pod's veth pair: `wl` and a hash of its uid.
+pub(super) fn host_interface(pod_uid: &str) -> String {
+    format!("{PREFIX}{}", hash(pod_uid))
+}
+
+/// The name of the interface that limits what a pod sends: `wi` and the same hash.
+pub(super) fn limiter_interface(pod_uid: &str) -> String {
+    format!("{LIMITER_PREFIX}{}", hash(pod_uid))
 }
 
 /// A locally administered MAC address for one end of a pod's veth pair.
@@ -65,14 +77,37 @@ fn ignore_exists(result: Result<(), rtnetlink::Error>) -> Result<(), rtnetlink::
     }
 }
 
-async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, rtnetlink::Error> {
+async fn link_of(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, rtnetlink::Error> {
     const NO_DEVICE: i32 = 19;
     let mut found = handle.link().get().match_name(name.to_owned()).execute();
     match found.try_next().await {
-        Ok(link) => Ok(link.map(|l| l.header.index)),
         Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code().abs() == NO_DEVICE => Ok(None),
-        Err(error) => Err(error),
+        found => found,
     }
+}
+
+async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, rtnetlink::Error> {
+    Ok(link_of(handle, name).await?.map(|link| link.header.index))
+}
+
+fn name_of(link: &LinkMessage) -> Option<String> {
+    link.attributes.iter().find_map(|a| if let LinkAttribute::IfName(name) = a { Some(name.clone()) } else { None })
+}
+
+/// The index of the other end of a veth pair, in its own namespace.
+fn peer_of(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|a| if let LinkAttribute::Link(peer) = a { Some(*peer) } else { None })
+}
+
+/// The interfaces that a default route leads out of. Pure.
+fn ways_out(route: &RouteMessage) -> Vec<u32> {
+    let is_default = route.header.destination_prefix_length == 0 && route.header.table == RouteHeader::RT_TABLE_MAIN;
+    let of = |attribute: &RouteAttribute| match attribute {
+        RouteAttribute::Oif(index) => vec![*index],
+        RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
+        _ => Vec::new(),
+    };
+    if is_default { route.attributes.iter().flat_map(of).collect() } else { Vec::new() }
 }
 
 impl Links {
@@ -95,97 +130,180 @@ impl Links {
         })
     }
 
-    /// Connects a pod; `ends` are its addresses, each with the gateway of its range. Steps that are already done are
-    /// skipped.
+    /// Has the interfaces that the host's IPv6 default routes are advertised on go on with it when it forwards: routers
+    /// are not listened to then, and the routes would end some time later. No other interface, for pods and containers
+    /// must not advertise routes to the host.
+    pub(super) async fn keep_advertised_routes(&self) -> Result<(), NetworkError> {
+        let failed = |why: String| NetworkError::new("the host's IPv6 default route could not be kept", why);
+        let looked = async {
+            let mut names = Vec::new();
+            let mut routes = self.handle.route().get(RouteMessageBuilder::<Ipv6Addr>::new().build()).execute();
+            while let Some(route) = routes.try_next().await? {
+                if route.header.protocol == RouteProtocol::Ra {
+                    for index in ways_out(&route) {
+                        let link = self.handle.link().get().match_index(index).execute().try_next().await?;
+                        names.extend(link.and_then(|link| name_of(&link)));
+                    }
+                }
+            }
+            Ok::<_, rtnetlink::Error>(names)
+        };
+        for name in looked.await.map_err(|e| failed(e.to_string()))? {
+            let file = format!("/proc/sys/net/ipv6/conf/{name}/accept_ra");
+            if std::fs::read_to_string(&file).is_ok_and(|value| value.trim() == "1") {
+                std::fs::write(&file, "2").map_err(|e| failed(format!("{file}: {e}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest packet that all of the host's default routes take, which is what pods may send: of a smaller one of
+    /// their own nobody would tell them. `None` without such a route.
+    async fn mtu(&self) -> Result<Option<u32>, rtnetlink::Error> {
+        let mut interfaces = Vec::new();
+        let of_either =
+            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()];
+        for family in of_either {
+            let mut routes = self.handle.route().get(family).execute();
+            while let Some(route) = routes.try_next().await? {
+                interfaces.extend(ways_out(&route));
+            }
+        }
+        let mut smallest = None;
+        let mut links = self.handle.link().get().execute();
+        while let Some(link) = links.try_next().await? {
+            let mtu =
+                link.attributes.iter().find_map(|a| if let LinkAttribute::Mtu(mtu) = a { Some(*mtu) } else { None });
+            if let Some(mtu) = mtu.filter(|_| interfaces.contains(&link.header.index)) {
+                smallest = Some(smallest.map_or(mtu, |other: u32| other.min(mtu)));
+            }
+        }
+        Ok(smallest)
+    }
+
+    /// Connects a pod; `ends` are its addresses, each with the gateway of its range, and `loopback` whether the host's
+    /// own loopback addresses may reach it. Steps that are already done are skipped.
     pub(super) async fn connect(
         &self,
         pod_uid: &str,
         namespace: &NetworkNamespace,
         ends: &[(IpAddr, IpAddr)],
+        loopback: bool,
     ) -> Result<(), NetworkError> {
-        let name = host_interface(pod_uid);
         let addresses: Vec<IpAddr> = ends.iter().map(|(address, _)| *address).collect();
-        let attempt = |what: &str| {
+        let failed = |(what, why): (&str, String)| {
             let at: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
-            format!("the pod at {} could not be connected: {what}", at.join(" and "))
+            NetworkError::new(format!("the pod at {} could not be connected: {what}", at.join(" and ")), why)
         };
-        let failed = |what: &str, why: &dyn std::fmt::Display| NetworkError::new(attempt(what), why);
-        let netlink = |what: &'static str| move |e: rtnetlink::Error| (what, e);
-        let into_error = |(what, e): (&'static str, rtnetlink::Error)| NetworkError::new(attempt(what), e);
-        let (host_mac, pod_mac) = (hardware_address(pod_uid, 1), hardware_address(pod_uid, 2));
-
-        let existing =
-            index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(into_error)?;
-        if existing.is_none() {
-            let peer = LinkMessageBuilder::<LinkUnspec>::new()
-                .name(POD_INTERFACE.to_owned())
-                .address(pod_mac.clone())
-                .setns_by_fd(namespace.descriptor())
-                .build();
-            let pair = LinkMessageBuilder::<LinkVeth>::new(&name, POD_INTERFACE)
-                .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
-                .address(host_mac.clone())
-                .up()
-                .build();
-            ignore_exists(self.handle.link().add(pair).execute().await)
-                .map_err(netlink("making its interfaces"))
-                .map_err(into_error)?;
-        }
+        let host_mac = hardware_address(pod_uid, 1);
+        let index = self.pair(pod_uid, namespace).await.map_err(failed)?;
         let inside = {
-            let addresses = addresses.clone();
+            let (addresses, host_mac) = (addresses.clone(), host_mac.clone());
             namespace.run(move || with_netlink(async |handle| configure_pod(&handle, &addresses, &host_mac).await))
         };
-        let index =
-            index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(into_error)?;
-        let index = index.ok_or_else(|| failed("its interface", &"it vanished"))?;
-        if existing.is_some() {
-            let up = LinkUnspec::new_with_index(index).up().build();
-            self.handle
-                .link()
-                .set(up)
-                .execute()
-                .await
-                .map_err(netlink("turning its interface on"))
-                .map_err(into_error)?;
+        for end in ends {
+            self.lead_to(index, *end, pod_uid).await.map_err(|(what, e)| failed((what, e.to_string())))?;
         }
-        for (address, own) in ends {
-            let family = Family::of(address);
-            let gateway = add_address(&self.handle, index, gateway(family), true).await;
-            gateway.map_err(netlink("its gateway")).map_err(into_error)?;
-            let neighbour = self
-                .handle
-                .neighbours()
-                .add(index, *address)
-                .link_layer_address(&pod_mac)
-                .state(NeighbourState::Permanent)
-                .replace();
-            neighbour.execute().await.map_err(netlink("its hardware address")).map_err(into_error)?;
-            let route = host_route(*address, index, Some(*own));
-            self.handle
-                .route()
-                .add(route)
-                .replace()
-                .execute()
-                .await
-                .map_err(netlink("its route"))
-                .map_err(into_error)?;
+        if loopback {
+            let file = format!("/proc/sys/net/ipv4/conf/{}/route_localnet", host_interface(pod_uid));
+            std::fs::write(file, "1")
+                .map_err(|e| failed(("host ports at 127.0.0.1 (route_localnet)", e.to_string())))?;
         }
-        let configured = inside.await.map_err(|e| failed("entering its namespace", &e))?;
-        configured.map_err(|e| failed("inside its namespace", &e))
+        let configured = inside.await.map_err(|e| failed(("entering its namespace", e.to_string())))?;
+        configured.map_err(|e| failed(("inside its namespace", e)))
     }
 
-    /// Removes the host's end, and with it the pod's end and the route.
-    pub(super) async fn disconnect(&self, pod_uid: &str) -> Result<(), NetworkError> {
+    /// Makes a pod's veth pair, unless it is there; returns the index of the host's end, which is up.
+    async fn pair(&self, pod_uid: &str, namespace: &NetworkNamespace) -> Result<u32, (&'static str, String)> {
         let name = host_interface(pod_uid);
-        let removed = async {
-            match index_of(&self.handle, &name).await? {
-                Some(index) => self.delete(index).await,
-                None => Ok(()),
+        let netlink = |what: &'static str| move |e: rtnetlink::Error| (what, e.to_string());
+        let looking = "looking for its interface";
+        if let Some(index) = index_of(&self.handle, &name).await.map_err(netlink(looking))? {
+            let inside = namespace.run(|| with_netlink(async |handle| link_of(&handle, POD_INTERFACE).await)).await;
+            let inside = inside.map_err(|e| ("entering its namespace", e.to_string()))?.map_err(|e| (looking, e))?;
+            if inside.as_ref().and_then(peer_of) == Some(index) {
+                let up = LinkUnspec::new_with_index(index).up().build();
+                self.handle.link().set(up).execute().await.map_err(netlink("turning its interface on"))?;
+                return Ok(index);
             }
+            // Its other end is in the namespace of an earlier sandbox, which somebody still holds.
+            self.delete(index).await.map_err(netlink("removing the interface of its earlier sandbox"))?;
+        }
+        let mtu = self.mtu().await.map_err(netlink("looking for the host's default route"))?;
+        let pod_mac = hardware_address(pod_uid, 2);
+        let mut peer = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(POD_INTERFACE.to_owned())
+            .address(pod_mac)
+            .setns_by_fd(namespace.descriptor());
+        let mut host = LinkMessageBuilder::<LinkVeth>::new(&name, POD_INTERFACE);
+        if let Some(mtu) = mtu {
+            (peer, host) = (peer.mtu(mtu), host.mtu(mtu));
+        }
+        let pair = host
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())))
+            .address(hardware_address(pod_uid, 1))
+            .up()
+            .build();
+        self.handle.link().add(pair).execute().await.map_err(netlink("making its interfaces"))?;
+        let made = index_of(&self.handle, &name).await.map_err(netlink(looking))?;
+        made.ok_or_else(|| ("its interface", "it vanished".to_owned()))
+    }
+
+    /// Leads one of a pod's addresses to its interface.
+    async fn lead_to(
+        &self,
+        index: u32,
+        (address, own): (IpAddr, IpAddr),
+        pod_uid: &str,
+    ) -> Result<(), (&'static str, rtnetlink::Error)> {
+        let gateway = add_address(&self.handle, index, gateway(Family::of(&address)), true).await;
+        gateway.map_err(|e| ("its gateway", e))?;
+        let neighbour = self
+            .handle
+            .neighbours()
+            .add(index, address)
+            .link_layer_address(&hardware_address(pod_uid, 2))
+            .state(NeighbourState::Permanent)
+            .replace();
+        neighbour.execute().await.map_err(|e| ("its hardware address", e))?;
+        let route = self.handle.route().add(host_route(address, index, Some(own))).replace();
+        route.execute().await.map_err(|e| ("its route", e))
+    }
+
+    /// Makes the interface that what a pod sends is led through to be limited, unless it is there.
+    pub(super) async fn make_limiter(&self, pod_uid: &str) -> Result<(), String> {
+        let name = limiter_interface(pod_uid);
+        let made = async {
+            if index_of(&self.handle, &name).await?.is_none() {
+                self.handle.link().add(LinkIfb::new(&name).up().build()).execute().await?;
+            }
+            set_link_up(&self.handle, &name).await
         };
-        removed
-            .await
-            .map_err(|e: rtnetlink::Error| NetworkError::new(format!("the interface {name} could not be removed"), e))
+        made.await.map_err(|e: rtnetlink::Error| format!("the interface {name} (kernel module ifb): {e}"))
+    }
+
+    /// Whether a pod has an interface on the host.
+    pub(super) async fn leads_to(&self, pod_uid: &str) -> Result<bool, NetworkError> {
+        let name = host_interface(pod_uid);
+        let found = index_of(&self.handle, &name).await;
+        found
+            .map(|index| index.is_some())
+            .map_err(|e| NetworkError::new(format!("the interface {name} could not be looked for"), e))
+    }
+
+    /// Removes the host's end, and with it the pod's end and the route, and what limited it.
+    pub(super) async fn disconnect(&self, pod_uid: &str) -> Result<(), NetworkError> {
+        for name in [host_interface(pod_uid), limiter_interface(pod_uid)] {
+            let removed = async {
+                match index_of(&self.handle, &name).await? {
+                    Some(index) => self.delete(index).await,
+                    None => Ok(()),
+                }
+            };
+            let attempt = || format!("the interface {name} could not be removed");
+            removed.await.map_err(|e: rtnetlink::Error| NetworkError::new(attempt(), e))?;
+        }
+        Ok(())
     }
 
     async fn delete(&self, index: u32) -> Result<(), rtnetlink::Error> {
@@ -204,15 +322,9 @@ impl Links {
         loop {
             match links.try_next().await {
                 Ok(Some(link)) => {
-                    let name = link.attributes.iter().find_map(|a| match a {
-                        LinkAttribute::IfName(name) => Some(name.clone()),
-                        _ => None,
-                    });
-                    let name = name.unwrap_or_default();
-                    let ends_in_hex = name
-                        .strip_prefix(PREFIX)
-                        .is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit()));
-                    if ends_in_hex {
+                    let name = name_of(&link).unwrap_or_default();
+                    let of_pod = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(LIMITER_PREFIX));
+                    if of_pod.is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit())) {
                         ours.push((link.header.index, name));
                     }
                 }
@@ -292,9 +404,9 @@ fn default_route(family: Family, index: u32) -> RouteMessage {
 }
 
 /// Runs netlink requests in the network namespace of this thread, which has no runtime.
-fn with_netlink<W>(work: impl FnOnce(Handle) -> W) -> Result<(), String>
+fn with_netlink<W, T>(work: impl FnOnce(Handle) -> W) -> Result<T, String>
 where
-    W: Future<Output = Result<(), rtnetlink::Error>>,
+    W: Future<Output = Result<T, rtnetlink::Error>>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string())?;
     runtime.block_on(async {

@@ -3,15 +3,17 @@
 //! Built-in: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter. A pod has one address
 //! of each of the node's pod CIDRs and routes everything to a link-local gateway on the host's end; the host has a
 //! route per address. `ipam` allocates addresses on disk, `veth` is the backend, `links` speaks netlink, `iptables`
-//! writes the network's own chains, `host_ports` decides whose UDP connections are stale, `bandwidth` limits pods, `netns` opens their network namespaces, `pod_dialer` connects into a pod. Either backend may have
-//! to wait, for pod CIDRs or for plugins: [`Readiness`] reports that to the node's status and to pods. Imports nothing
-//! of `pods`.
+//! writes the network's own chains, `kernel_rules` knows which were written and whether they are still there, `host_ports`
+//! decides whose UDP connections are stale, `bandwidth` limits pods, `netns` opens their network namespaces, `pod_dialer`
+//! connects into a pod. Either backend may have to wait, for pod CIDRs or for plugins: [`Readiness`] reports that to the
+//! node's status and to pods. Imports nothing of `pods`.
 
 mod bandwidth;
 mod cni;
 mod host_ports;
 mod ipam;
 mod iptables;
+mod kernel_rules;
 mod links;
 mod netns;
 mod pod_dialer;
@@ -22,16 +24,19 @@ use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::net::Cidr;
+use windlass_kit::{known::Known, net::Cidr};
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use cni::fuzzing as cni_fuzzing;
 pub use netns::NetworkNamespace;
 pub use pod_dialer::PodDialer;
 pub use readiness::Readiness;
 
 use cni::Cni;
 use veth::VethNetwork;
+pub(crate) use veth::foreign_ranges;
 
 /// Configuration of the built-in network.
 #[derive(Debug, Clone)]
@@ -179,12 +184,31 @@ impl Network {
         }
     }
 
-    /// Whether pods hold addresses of the built-in network.
+    /// The ranges of the addresses that pods hold of the built-in network; an address whose range is not known is one of
+    /// its own.
     #[must_use]
-    pub fn addresses_in_use(&self) -> watch::Receiver<bool> {
+    pub fn ranges_in_use(&self) -> watch::Receiver<Known<BTreeSet<Cidr>>> {
         match &*self.backend {
-            Backend::Routed(routed) => routed.in_use(),
-            Backend::Cni(_) => watch::Sender::new(false).subscribe(),
+            Backend::Routed(routed) => routed.ranges_in_use(),
+            Backend::Cni(_) => watch::Sender::new(Known::Is(BTreeSet::new())).subscribe(),
+        }
+    }
+
+    /// Reads which addresses pods hold, where that is not known.
+    pub(crate) async fn read_addresses(&self) {
+        if let Backend::Routed(routed) = &*self.backend {
+            routed.read_addresses().await;
+        }
+    }
+
+    /// Frees addresses outside of these ranges that no interface leads to any more.
+    ///
+    /// # Errors
+    /// When the kernel or the disk refuses; what was not freed stays in use.
+    pub(crate) async fn free_unused(&self, ranges: &[Cidr]) -> Result<(), NetworkError> {
+        match &*self.backend {
+            Backend::Routed(routed) => routed.free_unused(ranges).await,
+            Backend::Cni(_) => Ok(()),
         }
     }
 
@@ -243,7 +267,7 @@ impl Network {
     /// The first failure; the rest is tried all the same.
     pub async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
         let stale = match &*self.backend {
-            Backend::Routed(routed) => routed.pods_except(live).await,
+            Backend::Routed(routed) => routed.pods_except(live).await?,
             Backend::Cni(cni) => cni.pods().into_iter().filter(|uid| !live.contains(uid)).collect(),
         };
         let mut first = Ok(());

@@ -1,17 +1,21 @@
-//! Network namespaces of containers. This is the only place that finds one by a process id, which Docker reports: ids are
-//! reused, and Docker may count in another PID namespace, so nothing is opened, entered or connected on an id alone.
+//! Network namespaces of containers. This is the only place that opens one, of a process that is known to be the
+//! container's; nothing is entered or connected on an id alone.
 
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd as _, RawFd},
+    os::{
+        fd::{AsRawFd as _, RawFd},
+        unix::fs::MetadataExt as _,
+    },
+    path::Path,
     sync::Arc,
 };
 
 use nix::sched::{CloneFlags, setns};
 
 use super::NetworkError;
-use crate::engine::exec_attach;
+use crate::engine::process::ContainerProcess;
 
 /// A container's network namespace by an open descriptor: it stays the same whatever becomes of the process it was found
 /// by. Clones share the descriptor.
@@ -19,25 +23,31 @@ use crate::engine::exec_attach;
 pub struct NetworkNamespace(Arc<File>);
 
 impl NetworkNamespace {
-    /// The namespace of a process of a container.
+    /// The namespace of a container's process.
     ///
     /// # Errors
-    /// When there is no such process, or it does not belong to the container.
-    pub fn of_container(pid: i32, container: &str) -> Result<Self, NetworkError> {
-        let attempt = || format!("the network namespace of process {pid} of container {container} could not be opened");
-        let opened = open(pid).map_err(|e| NetworkError::new(attempt(), e))?;
-        // Asked once it is open: the process was the container's when its namespace was opened if it still is.
-        if exec_attach::is_in_container(pid, container) {
-            Ok(opened)
-        } else {
-            Err(NetworkError::new(attempt(), "the process has exited, and its id is another one's"))
+    /// When there is no such process, or it does not belong to the container, or the namespace is the host's.
+    pub(crate) fn of_container(process: &ContainerProcess) -> Result<Self, NetworkError> {
+        let attempt = || format!("the network namespace of container {} could not be opened", process.container());
+        let opened = process.read(open).map_err(|e| NetworkError::new(attempt(), e))?;
+        match opened.is_the_hosts() {
+            Ok(false) => Ok(opened),
+            // It would be configured as a pod's.
+            Ok(true) => Err(NetworkError::new(attempt(), "it is that of the host")),
+            Err(error) => Err(NetworkError::new(attempt(), error)),
         }
+    }
+
+    /// Whether it is the one that this process is in.
+    fn is_the_hosts(&self) -> io::Result<bool> {
+        let (this, own) = (self.0.metadata()?, std::fs::metadata("/proc/thread-self/ns/net")?);
+        Ok((this.dev(), this.ino()) == (own.dev(), own.ino()))
     }
 
     /// That of a process that is no container's.
     #[cfg(test)]
     pub(super) fn of_process(pid: u32) -> Self {
-        open(i32::try_from(pid).unwrap()).unwrap()
+        open(Path::new(&format!("/proc/{pid}"))).unwrap()
     }
 
     /// The open descriptor, for calls to the kernel that name a namespace by it.
@@ -64,8 +74,8 @@ impl NetworkNamespace {
     }
 }
 
-fn open(pid: i32) -> io::Result<NetworkNamespace> {
-    File::open(format!("/proc/{pid}/ns/net")).map(|file| NetworkNamespace(Arc::new(file)))
+fn open(process: &Path) -> io::Result<NetworkNamespace> {
+    File::open(process.join("ns/net")).map(|file| NetworkNamespace(Arc::new(file)))
 }
 
 #[cfg(test)]
@@ -76,9 +86,20 @@ mod tests {
     fn a_number_that_is_another_process_s_is_refused() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let foreign = "4f2c6a0d9be7c1583f2e6a0d9be7c1583f2e6a0d9be7c1583f2e6a0d9be7c158";
-        let refused = NetworkNamespace::of_container(pid, foreign).unwrap_err().to_string();
+        let refused = NetworkNamespace::of_container(&ContainerProcess::of(pid, foreign)).unwrap_err().to_string();
         assert!(refused.contains("another one's") && refused.contains(foreign), "{refused}");
-        let none = NetworkNamespace::of_container(i32::MAX, foreign).unwrap_err().to_string();
+        let none = NetworkNamespace::of_container(&ContainerProcess::of(i32::MAX, foreign)).unwrap_err().to_string();
         assert!(none.contains("could not be opened"), "{none}");
+    }
+
+    #[test]
+    fn the_namespace_of_the_host_is_known() {
+        assert!(NetworkNamespace::of_process(std::process::id()).is_the_hosts().unwrap());
+        let mut sleeper = std::process::Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap();
+        while NetworkNamespace::of_process(sleeper.id()).is_the_hosts().unwrap() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
     }
 }

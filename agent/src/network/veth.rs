@@ -4,325 +4,336 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
-    time::Duration,
 };
 
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::{
+    sync::{Mutex, Notify, watch},
+    time::MissedTickBehavior,
+};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     blocking::NETWORK,
     conntrack,
+    known::Known,
     local_addresses::LocalAddresses,
     net::{Cidr, Family},
+    repairs::Repair,
 };
 
 use super::{
-    Attach, Bandwidth, NetworkConfig, NetworkError, bandwidth,
-    host_ports::{UdpHostPorts, UdpPort},
-    ipam::{self, AddressPool, Allocation},
-    iptables,
-    links::{self, Links},
+    Attach, HostPort, NetworkConfig, NetworkError, bandwidth,
+    ipam::{self, AddressPool, Allocation, Allocations},
+    iptables::{self, Rules},
+    kernel_rules::{CHECK_INTERVAL, KernelRules},
+    links::Links,
 };
-
-/// How often the kernel's rules are compared with the wanted ones: another program may have flushed them.
-const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct VethNetwork {
     config: NetworkConfig,
     state: Mutex<State>,
-    in_use: watch::Sender<bool>,
+    /// Locked by whoever writes or compares, before the state: what does not need rules does not wait for a program.
+    rules: Mutex<KernelRules>,
+    in_use: watch::Sender<Known<BTreeSet<Cidr>>>,
     /// Wakes [`VethNetwork::keep`]: conntrack entries may be stale.
     stale_udp: Notify,
 }
 
-#[derive(Debug)]
-enum State {
-    /// No pod CIDRs are known yet.
-    Unconfigured(PendingReleases),
-    Configured(Configured),
-}
-
-/// Pods that were detached before the allocations were read; their addresses are released once they are.
 #[derive(Debug, Default)]
-struct PendingReleases {
-    released: BTreeSet<String>,
-    /// All pods but these are to be released too.
-    live: Option<BTreeSet<String>>,
-}
-
-impl PendingReleases {
-    fn has(&self, pod_uid: &str) -> bool {
-        self.released.contains(pod_uid) || self.live.as_ref().is_some_and(|live| !live.contains(pod_uid))
-    }
-}
-
-#[derive(Debug)]
-struct Configured {
-    links: Arc<Links>,
-    /// One pool of each family.
+struct State {
+    links: Option<Arc<Links>>,
+    /// Which pods have which addresses, of whatever range; `None` until that could be read.
+    allocations: Option<Allocations>,
+    /// One of each family at most; none before pod CIDRs are known.
     pools: Vec<AddressPool>,
-    changes: Changes,
+    /// The ranges whose gateways may be on the host.
+    on_host: BTreeSet<Cidr>,
+    /// Pods that this process has given their addresses, whether they are connected yet or not.
+    given: BTreeSet<String>,
 }
 
-/// What the kernel does not know yet.
-#[derive(Debug, Default)]
-struct Changes {
-    /// UDP host ports that lead elsewhere than before, whose conntrack entries were not looked at since.
-    moved: BTreeMap<Family, BTreeSet<UdpPort>>,
-    /// Families whose rules could not be written when they last changed.
-    unwritten: BTreeSet<Family>,
-}
+impl State {
+    fn links(&mut self) -> Result<Arc<Links>, NetworkError> {
+        if let Some(links) = &self.links {
+            return Ok(Arc::clone(links));
+        }
+        let links = Arc::new(Links::open()?);
+        self.links = Some(Arc::clone(&links));
+        Ok(links)
+    }
 
-impl Configured {
+    fn allocations(&mut self, config: &NetworkConfig) -> Result<&mut Allocations, NetworkError> {
+        match &mut self.allocations {
+            Some(known) => Ok(known),
+            unknown => Ok(unknown.insert(Allocations::open(&config.dir)?)),
+        }
+    }
+
     fn ranges(&self) -> Vec<Cidr> {
         self.pools.iter().map(AddressPool::cidr).collect()
     }
 
-    fn pods(&self) -> BTreeSet<String> {
-        self.pools.iter().flat_map(AddressPool::pods).map(str::to_owned).collect()
+    /// The pool of an address, or at least of its family.
+    fn pool_of(&self, address: &IpAddr) -> Option<&AddressPool> {
+        self.pools.iter().find(|pool| pool.family() == Family::of(address))
     }
 }
+
+/// An address that is claimed for a pod, with the host ports that led to it before.
+type Claim = (IpAddr, Allocation, Vec<HostPort>);
 
 impl VethNetwork {
     pub(super) fn new(config: NetworkConfig) -> Self {
         Self {
             config,
-            state: Mutex::new(State::Unconfigured(PendingReleases::default())),
-            in_use: watch::Sender::new(false),
+            state: Mutex::default(),
+            rules: Mutex::default(),
+            in_use: watch::Sender::new(Known::Unknown("the addresses of pods were not read yet".to_owned())),
             stale_udp: Notify::new(),
         }
     }
 
-    pub(super) fn in_use(&self) -> watch::Receiver<bool> {
+    pub(super) fn ranges_in_use(&self) -> watch::Receiver<Known<BTreeSet<Cidr>>> {
         self.in_use.subscribe()
     }
 
-    pub(super) async fn use_ranges(&self, ranges: &[Cidr]) -> Result<(), NetworkError> {
+    /// Reads which pods have addresses, unless that is known.
+    pub(super) async fn read_addresses(&self) {
         let mut state = self.state.lock().await;
-        let released = match &*state {
-            State::Configured(open) if open.ranges() == ranges => return Ok(()),
-            State::Configured(open) => {
-                let pods = open.pods();
-                if !pods.is_empty() {
-                    return Err(NetworkError::new(
-                        "the range of pods could not be changed",
-                        format!("{} pods have addresses of another", pods.len()),
-                    ));
-                }
-                for old in open.pools.iter().filter(|old| !ranges.contains(&old.cidr())) {
-                    open.links.remove_gateway(old.gateway()).await?;
-                    if let Some(problem) = iptables::remove(old.family()).await.into_iter().next() {
-                        return Err(NetworkError::new("the rules of the former range could not be removed", problem));
-                    }
-                }
-                PendingReleases::default()
+        let read = state.allocations(&self.config).map(|known| known.ranges());
+        self.publish(read.into());
+    }
+
+    pub(super) async fn use_ranges(&self, ranges: &[Cidr]) -> Result<(), NetworkError> {
+        {
+            let mut state = self.state.lock().await;
+            if state.ranges() != ranges {
+                self.change_ranges(&mut state, ranges).await?;
             }
-            State::Unconfigured(pending) => {
-                PendingReleases { released: pending.released.clone(), live: pending.live.clone() }
-            }
-        };
-        let open = self.open(ranges).await?;
-        let stale: Vec<String> = open.pods().into_iter().filter(|uid| released.has(uid)).collect();
-        *state = State::Configured(open);
-        for uid in stale {
-            self.release(&mut state, &uid).await?;
+            self.publish_in_use(&state);
         }
-        self.publish_in_use(&state);
+        self.write_rules().await?;
+        self.remove_former_gateways().await
+    }
+
+    async fn change_ranges(&self, state: &mut State, ranges: &[Cidr]) -> Result<(), NetworkError> {
+        let used = state.allocations(&self.config)?.ranges();
+        let foreign: Vec<String> = foreign_ranges(&used, ranges).map(|range| range.to_string()).collect();
+        if !foreign.is_empty() {
+            return Err(NetworkError::new(
+                "the range of pods could not be changed",
+                format!("pods have addresses of {}", foreign.join(", ")),
+            ));
+        }
+        let links = state.links()?;
+        for cidr in ranges {
+            if cidr.family() == Family::V6 {
+                links.keep_advertised_routes().await?;
+            }
+            enable_forwarding(cidr.family())?;
+            state.on_host.insert(*cidr);
+            links.add_gateway(ipam::gateway_of(cidr)).await?;
+        }
+        let allocations = state.allocations(&self.config)?;
+        let pools = ranges.iter().map(|cidr| AddressPool::new(*cidr, allocations)).collect();
+        state.pools = pools;
         Ok(())
     }
 
-    async fn open(&self, ranges: &[Cidr]) -> Result<Configured, NetworkError> {
-        let links = Arc::new(Links::open()?);
-        let mut pools = Vec::new();
-        for cidr in ranges {
-            enable_forwarding(cidr.family())?;
-            let dir = match cidr.family() {
-                Family::V4 => self.config.dir.clone(),
-                Family::V6 => self.config.dir.join("v6"),
-            };
-            let pool = AddressPool::open(&dir, *cidr)?;
-            links.add_gateway(pool.gateway()).await?;
-            pools.push(pool);
+    /// Takes the gateways of former ranges off the host.
+    async fn remove_former_gateways(&self) -> Result<(), NetworkError> {
+        let mut state = self.state.lock().await;
+        let ranges = state.ranges();
+        let former: Vec<Cidr> = state.on_host.iter().filter(|range| !ranges.contains(range)).copied().collect();
+        for range in former {
+            let gateway = ipam::gateway_of(&range);
+            if !ranges.iter().any(|own| ipam::gateway_of(own) == gateway) {
+                state.links()?.remove_gateway(gateway).await?;
+            }
+            state.on_host.remove(&range);
         }
-        let mut changes = Changes::default();
-        for pool in &pools {
-            iptables::apply(pool.family(), self.chains(pool)).await?;
-            // What happened before the start is not known.
-            changes.moved.insert(pool.family(), UdpHostPorts::of(pool.allocations()).ports());
-        }
-        self.stale_udp.notify_one();
-        Ok(Configured { links, pools, changes })
+        Ok(())
     }
 
     pub(super) async fn allocate(&self, pod_uid: &str) -> Result<Vec<IpAddr>, NetworkError> {
         let mut state = self.state.lock().await;
-        let State::Configured(open) = &mut *state else { return Err(no_ranges()) };
-        let given = open.pools.iter_mut().map(|pool| pool.allocate(pod_uid)).collect();
+        let State { pools, allocations: Some(allocations), .. } = &mut *state else { return Err(no_ranges()) };
+        if pools.is_empty() {
+            return Err(no_ranges());
+        }
+        let addresses = pools.iter_mut().map(|pool| pool.allocate(allocations, pod_uid)).collect();
+        state.given.insert(pod_uid.to_owned());
         self.publish_in_use(&state);
-        given
+        addresses
     }
 
     pub(super) async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
-        let mut ends = Vec::new();
-        let links = {
+        let (links, ends) = {
             let mut state = self.state.lock().await;
-            let State::Configured(open) = &mut *state else { return Err(no_ranges()) };
-            for address in &request.addresses {
-                let Some(pool) = open.pools.iter_mut().find(|p| p.family() == Family::of(address)) else { continue };
-                let allocation =
-                    Allocation { pod_uid: request.pod_uid.clone(), host_ports: request.host_ports.clone() };
-                let before = UdpHostPorts::of(pool.allocations());
-                if pool.assign(*address, allocation)? || open.changes.unwritten.contains(&pool.family()) {
-                    self.write_rules(pool, &before, &mut open.changes).await?;
-                }
-                ends.push((*address, pool.gateway()));
+            if state.pools.is_empty() {
+                return Err(no_ranges());
             }
-            let links = Arc::clone(&open.links);
-            self.publish_in_use(&state);
-            links
+            let with_gateway = |address: &IpAddr| Some((*address, state.pool_of(address)?.gateway()));
+            let ends: Vec<(IpAddr, IpAddr)> = request.addresses.iter().filter_map(with_gateway).collect();
+            (state.links()?, ends)
         };
-        links.connect(&request.pod_uid, &request.namespace, &ends).await?;
-        if request.bandwidth != Bandwidth::default() {
-            let interface = links::host_interface(&request.pod_uid);
-            bandwidth::apply(interface, links::POD_INTERFACE, &request.namespace, request.bandwidth).await?;
-        }
+        self.open_host_ports(&request).await?;
+        links.connect(&request.pod_uid, &request.namespace, &ends, !request.host_ports.is_empty()).await?;
+        bandwidth::apply(&links, &request.pod_uid, request.bandwidth).await?;
         Ok(request.addresses)
     }
 
-    pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        let mut state = self.state.lock().await;
-        let links = match &mut *state {
-            State::Configured(open) => Arc::clone(&open.links),
-            State::Unconfigured(pending) => {
-                pending.released.insert(pod_uid.to_owned());
-                return Ok(());
-            }
+    /// Has the pod's addresses as its own, and its host ports lead to them. A record of host ports is written when the
+    /// rules are: what cannot be written is not wanted by others.
+    async fn open_host_ports(&self, request: &Attach) -> Result<(), NetworkError> {
+        let mut claims = Vec::new();
+        let claimed = self.claim(request, &mut claims).await;
+        let written = match claimed {
+            Ok(()) => self.write_rules().await,
+            Err(error) => Err(error),
         };
-        drop(state);
-        links.disconnect(pod_uid).await?;
-        state = self.state.lock().await;
-        self.release(&mut state, pod_uid).await?;
+        let mut state = self.state.lock().await;
+        let Some(allocations) = &mut state.allocations else { return Err(no_ranges()) };
+        let mut saved = Ok(());
+        for (address, allocation, before) in claims {
+            if written.is_err() {
+                allocations.claim(address, Allocation { host_ports: before, ..allocation })?;
+            }
+            saved = saved.and(allocations.save(address));
+        }
         self.publish_in_use(&state);
+        written.and(saved)
+    }
+
+    async fn claim(&self, request: &Attach, claims: &mut Vec<Claim>) -> Result<(), NetworkError> {
+        let mut state = self.state.lock().await;
+        let (uid, host_ports) = (&request.pod_uid, &request.host_ports);
+        state.given.insert(uid.clone());
+        for address in &request.addresses {
+            let Some(pool) = state.pool_of(address) else { continue };
+            let of_range = pool.cidr().contains(address);
+            let mut allocation = pool.allocation(uid, host_ports.clone());
+            if !of_range {
+                allocation.range = None;
+            }
+            let before = state.allocations(&self.config)?.claim(*address, allocation.clone())?;
+            claims.push((*address, allocation, before.map(|before| before.host_ports).unwrap_or_default()));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
+        let links = self.state.lock().await.links()?;
+        links.disconnect(pod_uid).await?;
+        self.state.lock().await.allocations(&self.config)?.close_host_ports(pod_uid);
+        // Its addresses are given to nobody before no rule leads to them.
+        self.write_rules().await?;
+        let mut state = self.state.lock().await;
+        let released = state.allocations(&self.config)?.release(pod_uid);
+        state.given.remove(pod_uid);
+        self.publish_in_use(&state);
+        released
+    }
+
+    /// Frees addresses outside of these ranges that no interface leads to: those of pods whose sandboxes ended with an
+    /// earlier process, such as when this machine left its cluster. Their pods may be there still, and wait for other ones.
+    pub(super) async fn free_unused(&self, ranges: &[Cidr]) -> Result<(), NetworkError> {
+        let (links, pods) = {
+            let mut state = self.state.lock().await;
+            let pods = state.allocations(&self.config)?.pods_outside(ranges);
+            (state.links()?, pods.difference(&state.given).cloned().collect::<Vec<_>>())
+        };
+        for uid in pods {
+            if !links.leads_to(&uid).await? {
+                self.detach(&uid).await?;
+                tracing::info!(pod = uid, "freed the addresses of a sandbox that has ended");
+            }
+        }
         Ok(())
     }
 
     /// The pods other than `live` that hold addresses.
-    pub(super) async fn pods_except(&self, live: &BTreeSet<String>) -> Vec<String> {
-        match &mut *self.state.lock().await {
-            State::Configured(open) => open.pods().into_iter().filter(|uid| !live.contains(uid)).collect(),
-            State::Unconfigured(pending) => {
-                pending.live = Some(live.clone());
-                Vec::new()
-            }
-        }
-    }
-
-    async fn release(&self, state: &mut State, pod_uid: &str) -> Result<(), NetworkError> {
-        let State::Configured(open) = state else { return Ok(()) };
-        for pool in &mut open.pools {
-            let before = UdpHostPorts::of(pool.allocations());
-            if pool.release(pod_uid)? {
-                self.write_rules(pool, &before, &mut open.changes).await?;
-            }
-        }
-        Ok(())
+    pub(super) async fn pods_except(&self, live: &BTreeSet<String>) -> Result<Vec<String>, NetworkError> {
+        let mut state = self.state.lock().await;
+        let pods = state.allocations(&self.config)?.pods();
+        Ok(pods.into_iter().filter(|uid| !live.contains(uid)).collect())
     }
 
     fn publish_in_use(&self, state: &State) {
-        let in_use =
-            matches!(state, State::Configured(open) if open.pools.iter().any(|pool| pool.pods().next().is_some()));
-        self.in_use.send_if_modified(|known| std::mem::replace(known, in_use) != in_use);
+        if let Some(allocations) = &state.allocations {
+            self.publish(Known::Is(allocations.ranges()));
+        }
     }
 
-    fn chains(&self, pool: &AddressPool) -> iptables::Chains {
-        let family = pool.family();
-        let cluster = self.config.cluster_cidrs.iter().find(|c| c.family() == family).copied().unwrap_or(pool.cidr());
-        iptables::chains(pool.cidr(), cluster, pool.allocations())
+    fn publish(&self, in_use: Known<BTreeSet<Cidr>>) {
+        self.in_use.send_if_modified(|known| std::mem::replace(known, in_use.clone()) != in_use);
     }
 
-    /// Writes the rules of a pool whose host ports were `before`, and has the conntrack entries of those that lead
-    /// elsewhere now looked at.
-    async fn write_rules(
-        &self,
-        pool: &AddressPool,
-        before: &UdpHostPorts,
-        changes: &mut Changes,
-    ) -> Result<(), NetworkError> {
-        let (family, now) = (pool.family(), UdpHostPorts::of(pool.allocations()));
-        changes.moved.entry(family).or_default().extend(now.changed_since(before));
-        changes.unwritten.insert(family);
-        iptables::apply(family, self.chains(pool)).await?;
-        changes.unwritten.remove(&family);
-        self.stale_udp.notify_one();
-        Ok(())
+    async fn wanted_rules(&self) -> BTreeMap<Family, Rules> {
+        let state = self.state.lock().await;
+        let rules = |pool: &AddressPool| {
+            let (family, pods) = (pool.family(), pool.cidr());
+            let cluster = self.config.cluster_cidrs.iter().find(|c| c.family() == family).copied().unwrap_or(pods);
+            let host_ports = state.allocations.as_ref().map(|all| all.host_ports(family)).unwrap_or_default();
+            (family, Rules { pods, cluster, host_ports })
+        };
+        state.pools.iter().map(rules).collect()
+    }
+
+    /// Writes what is wanted at the time and is not in the kernel.
+    async fn write_rules(&self) -> Result<(), NetworkError> {
+        let mut rules = self.rules.lock().await;
+        rules.want(self.wanted_rules().await);
+        let pending = rules.is_pending();
+        let written = rules.write().await;
+        if pending {
+            self.stale_udp.notify_one();
+        }
+        written
     }
 
     /// Keeps the kernel as it should be until `shutdown`: deletes stale conntrack entries of UDP host ports, and
     /// restores rules that another program removed.
     pub(super) async fn keep(&self, shutdown: CancellationToken) {
-        let mut failing = false;
+        let mut checks = tokio::time::interval(Repair::PodNetworkCheck.period(CHECK_INTERVAL));
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut rules, mut connections) = (Problem::default(), Problem::default());
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.stale_udp.notified() => {}
-                () = tokio::time::sleep(REPAIR_INTERVAL) => self.repair().await,
-            }
-            match self.delete_stale_udp().await {
-                Ok(()) => failing = false,
-                Err(error) if !std::mem::replace(&mut failing, true) => {
-                    tracing::warn!(%error, "failed to delete stale UDP conntrack entries of host ports, clients may still send to removed pods; load the kernel module nf_conntrack_netlink; retrying");
+                _ = checks.tick() => {
+                    if let Some(error) = rules.news(self.repair().await) {
+                        tracing::warn!(%error, "failed to keep the pod network as it should be; retrying");
+                    }
                 }
-                Err(_) => {}
+            }
+            if let Some(error) = connections.news(self.delete_stale_udp().await) {
+                tracing::warn!(%error, "failed to delete stale UDP conntrack entries of host ports, clients may still send to removed pods; load the kernel module nf_conntrack_netlink; retrying");
             }
         }
     }
 
-    /// Writes the rules of each family anew where the kernel's differ.
-    pub(super) async fn repair(&self) {
-        let wanted: Vec<_> = match &*self.state.lock().await {
-            State::Configured(open) => open.pools.iter().map(|pool| (pool.family(), self.chains(pool))).collect(),
-            State::Unconfigured(_) => return,
-        };
-        for (family, chains) in wanted {
-            match iptables::differences(family, chains).await {
-                Ok(found) if found.is_empty() => continue,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "failed to compare the pod network's rules with the kernel's; retrying");
-                    continue;
-                }
-            }
-            // A pod may have come or gone since: only what differs while none can is another program's doing.
-            let state = self.state.lock().await;
-            let State::Configured(open) = &*state else { return };
-            let Some(pool) = open.pools.iter().find(|pool| pool.family() == family) else { continue };
-            let differing = iptables::differences(family, self.chains(pool)).await.unwrap_or_default();
-            if differing.is_empty() {
-                continue;
-            }
-            let what = differing.join(", ");
-            match iptables::apply(family, self.chains(pool)).await {
-                Ok(()) => tracing::warn!(what, "another program changed the pod network's rules; restored"),
-                Err(error) => tracing::warn!(what, %error, "failed to restore the pod network's rules; retrying"),
+    /// Writes the rules anew where the kernel's differ, and what could not be done before.
+    pub(super) async fn repair(&self) -> Result<(), NetworkError> {
+        let ranges = self.state.lock().await.ranges();
+        ranges.iter().try_for_each(|range| enable_forwarding(range.family()))?;
+        let compared = self.rules.lock().await.compare().await;
+        let written = self.write_rules().await;
+        let found = compared?.join(", ");
+        if !found.is_empty() {
+            match &written {
+                Ok(()) => tracing::warn!(what = found, "another program changed the pod network's rules; restored"),
+                Err(_) => tracing::warn!(what = found, "another program changed the pod network's rules"),
             }
         }
+        written?;
+        self.remove_former_gateways().await
     }
 
     /// Deletes the conntrack entries of UDP host ports that lead elsewhere than before.
     async fn delete_stale_udp(&self) -> Result<(), NetworkError> {
-        let searches: Vec<(Family, BTreeSet<UdpPort>, UdpHostPorts)> = {
-            let mut state = self.state.lock().await;
-            let State::Configured(Configured { pools, changes, .. }) = &mut *state else { return Ok(()) };
-            let moved = std::mem::take(&mut changes.moved).into_iter().filter(|(_, ports)| !ports.is_empty());
-            let now = |family| pools.iter().find(|p| p.family() == family).map(AddressPool::allocations);
-            moved
-                .map(|(family, ports)| {
-                    let wanted = now(family).map(UdpHostPorts::of).unwrap_or_default().only(&ports);
-                    (family, ports, wanted)
-                })
-                .collect()
-        };
+        let searches = self.rules.lock().await.take_moved();
         let mut all = Ok(());
         for (family, ports, wanted) in searches {
             let what = "the conntrack entries of UDP host ports could not be deleted";
@@ -332,9 +343,7 @@ impl VethNetwork {
                     .map_err(|e| NetworkError::new(what, e))
             };
             if let Err(error) = NETWORK.run(search, |error| NetworkError::new(what, error)).await {
-                if let State::Configured(open) = &mut *self.state.lock().await {
-                    open.changes.moved.entry(family).or_default().extend(ports);
-                }
+                self.rules.lock().await.put_back(family, ports);
                 all = Err(error);
             }
         }
@@ -342,10 +351,29 @@ impl VethNetwork {
     }
 }
 
+/// Tells of a problem when it is new.
+#[derive(Debug, Default)]
+struct Problem(String);
+
+impl Problem {
+    fn news(&mut self, result: Result<(), NetworkError>) -> Option<String> {
+        let now = result.err().map(|error| error.to_string()).unwrap_or_default();
+        let is_new = now != self.0;
+        self.0.clone_from(&now);
+        (is_new && !now.is_empty()).then_some(now)
+    }
+}
+
+/// The ranges in use that are none of these, nor addresses of them.
+pub(crate) fn foreign_ranges<'a>(used: &'a BTreeSet<Cidr>, ranges: &'a [Cidr]) -> impl Iterator<Item = &'a Cidr> {
+    used.iter().filter(move |used| ipam::is_foreign(used, ranges))
+}
+
 /// No pod is connected before there are ranges, unless a change of them comes in between.
 fn no_ranges() -> NetworkError {
     NetworkError::new("the pod could not be given an address", "the node has no range of addresses yet")
 }
+
 /// Enables IP forwarding of the host.
 fn enable_forwarding(family: Family) -> Result<(), NetworkError> {
     let file = match family {

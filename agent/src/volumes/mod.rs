@@ -367,10 +367,23 @@ impl Volumes {
         mountinfo::mounts_below(dir)
     }
 
-    /// The same for a pod directory when no agent runs; returns what could not be removed.
+    /// Ends the volumes of all pods when no agent runs, in `pods`, the directory with one directory for each: unmounts them,
+    /// so that no Secret stays in memory, and with `remove` removes what is on this machine's disk, too. Returns what could
+    /// not be done.
     #[must_use]
-    pub fn teardown_all(pod: &Path) -> Vec<String> {
-        mounter::tear_down(pod, &Call::default()).err().into_iter().collect()
+    pub fn end_all(pods: &Path, remove: bool) -> Vec<String> {
+        let end = if remove { mounter::tear_down } else { mounter::unmount };
+        let entries = match std::fs::read_dir(pods) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => return vec![format!("the volumes in {} could not be looked for: {error}", pods.display())],
+            Ok(entries) => entries,
+        };
+        entries
+            .filter_map(|entry| match entry {
+                Ok(entry) => end(&entry.path(), &Call::default()).err(),
+                Err(error) => Some(format!("the volumes in {} could not be looked for: {error}", pods.display())),
+            })
+            .collect()
     }
 }
 

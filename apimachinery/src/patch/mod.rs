@@ -120,3 +120,5 @@ fn depth(value: &Value) -> usize {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upstream_tests;

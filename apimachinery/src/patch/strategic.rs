@@ -131,7 +131,9 @@ fn merge_objects(
             let before = current.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             if let Some(items) = out.get_mut(list).and_then(Value::as_array_mut) {
                 let key = field_of(schema, list).and_then(|schema| schema.merge_key.as_deref());
-                set_element_order(items, order, before, key);
+                let set = patch.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let before = known_order(before, set, items, key);
+                set_element_order(items, order, &before, key);
             }
         }
     }
@@ -242,6 +244,15 @@ fn field_of<'a>(schema: Option<&'a Schema>, field: &str) -> Option<&'a Schema> {
         Kind::Union(_) => schema.alternative(&Value::Object(Map::new()))?.field(field),
         _ => schema.field(field),
     }
+}
+
+/// The order that items had, by which those that an order does not name are put among the others. Upstream removes items from
+/// the list itself and adds new ones behind it, so that as many new ones as were removed count as if they had been there.
+fn known_order(before: &[Value], set: &[Value], items: &[Value], key: Option<&str>) -> Vec<Value> {
+    let is_in = |list: &[Value], item: &Value| list.iter().any(|other| is_same(other, item, key));
+    let kept = before.iter().filter(|item| key.is_none() || is_in(items, item));
+    let added = set.iter().filter(|item| key.is_some() && item.get(DIRECTIVE).is_none() && !is_in(before, item));
+    kept.chain(added).take(before.len()).cloned().collect()
 }
 
 /// Sorts items by `order`; items that it does not name stay before those that they preceded.

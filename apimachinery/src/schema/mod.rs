@@ -9,6 +9,7 @@ mod canonical;
 mod check;
 mod default;
 mod node;
+mod properties;
 mod prune;
 mod scalars;
 pub mod structural;
@@ -23,6 +24,7 @@ pub use node::{
     Inline, Junctors, Kind, ListType, MapType, NamedType, Object, PatchStrategy, Presence, Property, Schema,
     ValidationRule, Validations,
 };
+pub use properties::Properties;
 pub use prune::prune;
 pub use scalars::{rfc3339, time};
 pub use table::{TableError, TypeIndex};

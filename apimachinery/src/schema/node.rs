@@ -11,9 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::Pattern;
-
-use super::WireOrder;
+use super::{Pattern, Properties, WireOrder};
 
 /// What is known of one value: an object, a field, an item of a list or a value of a map.
 ///
@@ -106,7 +104,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Default)]
 pub struct Object {
     /// All fields in JSON, also those of inlined types.
-    pub properties: BTreeMap<Arc<str>, Property>,
+    pub properties: Properties,
     /// What fields of other names hold: `additionalProperties: true` beside properties in a CustomResourceDefinition.
     pub additional: Option<Arc<Schema>>,
     /// The structs that Go inlines: their fields are among the properties, in protobuf they are messages of their own.

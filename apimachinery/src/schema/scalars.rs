@@ -29,7 +29,7 @@ pub(super) fn matches_kind(schema: &Schema, value: &Value) -> bool {
         }
         (Kind::Integer(_), Value::Number(n)) => n.is_i64(),
         (Kind::Quantity, Value::Number(n)) => n.to_string().parse::<Quantity>().is_ok(),
-        (Kind::Quantity, Value::String(text)) => text.parse::<Quantity>().is_ok(),
+        (Kind::Quantity, Value::String(text)) => text.trim().parse::<Quantity>().is_ok(),
         (Kind::Bytes, Value::String(text)) => bytes(text).is_ok(),
         (Kind::Time | Kind::MicroTime, Value::String(text)) => time(text).is_some(),
         (Kind::Duration, Value::String(text)) => duration::parse(text).is_some(),
@@ -140,7 +140,8 @@ pub(super) fn canonicalize_integer(value: &mut Value) {
 
 fn quantity(value: &mut Value, compared: bool) {
     let text = match &*value {
-        Value::String(text) => text.clone(),
+        // As upstream's decoder of JSON does.
+        Value::String(text) => text.trim().to_owned(),
         Value::Number(number) => number.to_string(),
         _ => return,
     };
@@ -159,7 +160,8 @@ pub(super) fn zero(schema: &Schema) -> Value {
         Kind::Bool => false.into(),
         Kind::Quantity => "0".into(),
         Kind::Duration => "0s".into(),
-        Kind::Time | Kind::MicroTime => ZERO_TIME.into(),
+        // Which Go writes so.
+        Kind::Time | Kind::MicroTime => Value::Null,
         Kind::List(_) => Value::Array(Vec::new()),
         Kind::Map(_) | Kind::Object(_) | Kind::FieldsV1 | Kind::Named(_) => Value::Object(serde_json::Map::new()),
     }

@@ -65,14 +65,7 @@ impl FieldSelector {
     /// For fields that are not selectable, and for malformed text.
     pub fn parse(text: &str, selectable: Option<&[SelectableField]>) -> Result<Self, SelectorError> {
         let mut requirements = Vec::new();
-        for part in text.split(',').filter(|p| !p.is_empty()) {
-            let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
-                (path, value, false)
-            } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-                (path, value, true)
-            } else {
-                return Err(SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")));
-            };
+        for (path, value, equal) in terms(text)? {
             let field = METADATA.iter().chain(selectable.into_iter().flatten()).find(|field| field.label == path);
             let Some(field) = field else {
                 return Err(SelectorError(match selectable {
@@ -82,7 +75,7 @@ impl FieldSelector {
                     ),
                 }));
             };
-            requirements.push((field.clone(), value.to_owned(), equal));
+            requirements.push((field.clone(), value, equal));
         }
         Ok(Self { requirements })
     }
@@ -121,6 +114,63 @@ impl FieldSelector {
     pub fn matches_values<'a>(&self, value: impl Fn(&str) -> &'a str) -> bool {
         self.requirements.iter().all(|(field, wanted, equal)| (value(&field.label) == wanted) == *equal)
     }
+}
+
+/// Field, value and whether it must be equal, of each term in upstream's order, which is that of the alphabet.
+fn terms(text: &str) -> Result<Vec<(&str, String, bool)>, SelectorError> {
+    let mut parts = split(text);
+    parts.sort_unstable();
+    let of = |part| {
+        let wrong = || SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'"));
+        let (path, equal, value) = operator(part).ok_or_else(wrong)?;
+        Ok((path, unescaped(value)?, equal))
+    };
+    parts.into_iter().filter(|part| !part.is_empty()).map(of).collect()
+}
+
+/// The terms between commas; one behind a backslash is part of a value.
+pub(super) fn split(text: &str) -> Vec<&str> {
+    let mut escaped = false;
+    let is_end = |c: char| {
+        let end = c == ',' && !escaped;
+        escaped = c == '\\' && !escaped;
+        end
+    };
+    text.split(is_end).collect()
+}
+
+/// What is before and behind the first operator, and whether that asks for equality.
+pub(super) fn operator(term: &str) -> Option<(&str, bool, &str)> {
+    let (at, _) = term.char_indices().find(|(at, _)| term[*at..].starts_with('=') || term[*at..].starts_with("!="))?;
+    let (path, behind) = term.split_at(at);
+    match behind.strip_prefix("!=") {
+        Some(value) => Some((path, false, value)),
+        None => Some((path, true, behind.strip_prefix("==").unwrap_or(&behind[1..]))),
+    }
+}
+
+/// A value as it is meant: `\\`, `\,` and `\=` are what they escape, and nothing else can be.
+pub(super) fn unescaped(value: &str) -> Result<String, SelectorError> {
+    let mut found = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(meant @ ('\\' | ',' | '=')) => found.push(meant),
+                other => {
+                    let other = other.map(String::from).unwrap_or_default();
+                    return Err(SelectorError(format!("invalid field selector: invalid escape sequence: \\{other}")));
+                }
+            },
+            // Upstream tells the number of the character.
+            ',' | '=' => {
+                let number = u32::from(c);
+                return Err(SelectorError(format!("invalid field selector: unescaped character in value: {number}")));
+            }
+            other => found.push(other),
+        }
+    }
+    Ok(found)
 }
 
 /// The text, number or boolean at a path, unless it is absent or empty.

@@ -3,6 +3,8 @@
 mod fields;
 mod labels;
 mod parser;
+#[cfg(test)]
+mod upstream_tests;
 
 pub use fields::{FieldSelector, SelectableField};
 pub use labels::{LabelSelector, label_selector_text};

@@ -1,58 +1,29 @@
 //! The rows of a snapshot.
 
-use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
+use std::{cmp::Ordering, sync::Arc};
 
-use super::{Row, SharedMap};
+use super::{Row, SharedMap, Spot};
 use crate::config::Target;
 
-/// The place of a container among the rows.
+/// A container's place among the rows: by namespace, pod, container and id, whatever else is known of it.
 #[derive(Debug, Clone)]
 struct Place(Arc<Target>);
 
-/// Orders containers.
-trait Placed {
-    fn place(&self) -> (&str, &str, &str, &str);
-}
+impl Place {
+    fn of(target: &Arc<Target>) -> Self {
+        Self(Arc::clone(target))
+    }
 
-impl Placed for Target {
-    fn place(&self) -> (&str, &str, &str, &str) {
-        (&self.pod_namespace, &self.pod_name, &self.container_name, &self.container_id)
+    fn names(&self) -> [&str; 4] {
+        [&self.0.pod_namespace, &self.0.pod_name, &self.0.container_name, &self.0.container_id]
     }
 }
 
-impl Placed for Place {
-    fn place(&self) -> (&str, &str, &str, &str) {
-        self.0.place()
-    }
-}
-
-impl PartialEq for dyn Placed + '_ {
-    fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
-    }
-}
-
-impl Eq for dyn Placed + '_ {}
-
-impl PartialOrd for dyn Placed + '_ {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for dyn Placed + '_ {
+impl Ord for Place {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+        self.names().cmp(&other.names())
     }
 }
-
-impl PartialEq for Place {
-    fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
-    }
-}
-
-impl Eq for Place {}
 
 impl PartialOrd for Place {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
@@ -60,17 +31,13 @@ impl PartialOrd for Place {
     }
 }
 
-impl Ord for Place {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
     }
 }
 
-impl<'a> Borrow<dyn Placed + 'a> for Place {
-    fn borrow(&self) -> &(dyn Placed + 'a) {
-        self
-    }
-}
+impl Eq for Place {}
 
 /// Containers in the order of namespace, pod, container and id. Copies share what has not changed.
 #[derive(Debug, Clone, Default)]
@@ -96,18 +63,24 @@ impl Rows {
 
     /// The row of a container.
     #[must_use]
-    pub fn get(&self, target: &Target) -> Option<&Arc<Row>> {
-        self.0.get(target as &dyn Placed)
+    pub fn get(&self, target: &Arc<Target>) -> Option<&Arc<Row>> {
+        self.0.get(&Place::of(target))
     }
 
     /// Adds the row of a container, or replaces it.
     pub fn insert(&mut self, row: Arc<Row>) {
-        self.0.insert(Place(Arc::clone(&row.target)), row);
+        self.0.insert(Place::of(&row.target), row);
+    }
+
+    /// The same, looking first where its place was.
+    pub(crate) fn insert_at(&mut self, spot: &mut Spot, row: Arc<Row>) {
+        let target = Arc::clone(&row.target);
+        self.0.insert_at(spot, |place| Arc::ptr_eq(&place.0, &target), || Place::of(&target), row);
     }
 
     /// Removes the row of a container.
-    pub fn remove(&mut self, target: &Target) {
-        self.0.remove(target as &dyn Placed);
+    pub fn remove(&mut self, target: &Arc<Target>) {
+        self.0.remove(&Place::of(target));
     }
 
     /// What is new or other than in earlier rows, and what of those is gone. Costs what has changed since.

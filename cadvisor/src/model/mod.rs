@@ -15,6 +15,7 @@ pub use container_rows::Rows;
 pub use machine::{Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode};
 pub use process::Process;
 pub use shared_map::SharedMap;
+pub(crate) use shared_map::Spot;
 pub use storage::{ContainerSize, Filesystem, Size, Storage, VolumeSize, sum_of_sizes};
 
 /// CPU time used so far.

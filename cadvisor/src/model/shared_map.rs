@@ -1,6 +1,7 @@
 //! Sorted maps whose copies cost little: a copy shares all chunks, and a change copies the chunk that it is in. So a new
 //! snapshot of a thousand containers of which one is new costs as much as that one, while pages still read the snapshot
-//! before.
+//! before. The store has another one, whose keys are in its objects: it imports nothing of ours, and nothing here may
+//! import it.
 
 use std::{borrow::Borrow, collections::HashSet, sync::Arc};
 
@@ -8,6 +9,13 @@ use std::{borrow::Borrow, collections::HashSet, sync::Arc};
 const MAX_CHUNK: usize = 64;
 
 type Chunk<K, V> = Vec<(K, V)>;
+
+/// Where an entry was found, which saves looking for it for as long as none before it comes or goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spot {
+    chunk: usize,
+    at: usize,
+}
 
 /// Some entries of a map, in order.
 pub(super) type Entries<'a, K, V> = Vec<(&'a K, &'a V)>;
@@ -87,7 +95,24 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         Arc::make_mut(chunk).get_mut(at).map(|(_, value)| value)
     }
 
-    /// Sets the value of a key; returns the one before.
+    /// Sets the value of the entry at `spot` if that is the one whose key `is` says; otherwise sets that of `key` and
+    /// remembers where it is. A search in a map of many costs more than all else that a new value does.
+    pub(crate) fn insert_at(&mut self, spot: &mut Spot, is: impl Fn(&K) -> bool, key: impl FnOnce() -> K, value: V) {
+        if let Some(chunk) = self.chunks.get_mut(spot.chunk)
+            && chunk.get(spot.at).is_some_and(|(key, _)| is(key))
+            && let Some((_, known)) = Arc::make_mut(chunk).get_mut(spot.at)
+        {
+            *known = value;
+            return;
+        }
+        let key = key();
+        self.insert(key.clone(), value);
+        let chunk = self.chunk_of(&key);
+        let at = self.chunks.get(chunk).map(|chunk| chunk.partition_point(|(other, _)| *other < key));
+        *spot = Spot { chunk, at: at.unwrap_or_default() };
+    }
+
+    /// Sets the value of a key, which takes the place of the equal one; returns the value before.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let index = self.chunk_of(&key);
         let Some(chunk) = self.chunks.get_mut(index) else {
@@ -97,7 +122,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         };
         let chunk = Arc::make_mut(chunk);
         match chunk.binary_search_by(|(other, _)| other.cmp(&key)) {
-            Ok(at) => chunk.get_mut(at).map(|(_, known)| std::mem::replace(known, value)),
+            Ok(at) => chunk.get_mut(at).map(|known| std::mem::replace(known, (key, value)).1),
             Err(at) => {
                 chunk.insert(at, (key, value));
                 self.len += 1;
@@ -212,6 +237,25 @@ mod tests {
         assert_eq!(map, again);
         *map.get_mut(again.keys().next().unwrap()).unwrap() += 1;
         assert_ne!(map, again);
+    }
+
+    /// Whatever came and went since, the value gets to its key.
+    #[test]
+    fn a_value_finds_its_key_where_that_was_and_anywhere_else() {
+        let mut map: SharedMap<u32, u32> = (0..500).map(|key| (key, 0)).collect();
+        let mut spots = vec![Spot::default(); 500];
+        for round in 1..=6 {
+            for key in (0..500).filter(|key| round < 3 || key % round != 0) {
+                map.insert_at(&mut spots[key as usize], |known| *known == key, || key, round);
+            }
+            let set = map.iter().filter(|(_, value)| **value == round).map(|(key, _)| *key);
+            assert!(set.eq((0..500).filter(|key| round < 3 || key % round != 0)), "{round}");
+            let before = map.clone();
+            (0..500).filter(|key| key % (round + 2) == 0).for_each(|key| {
+                let _ = map.remove(&key);
+            });
+            assert!(before.iter().all(|(key, value)| map.get(key).is_none_or(|now| now == value)));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::Target,
     history::{History, Point},
-    model::{Limits, Row, Sample, SlowStats},
+    model::{Limits, Row, Sample, SlowStats, Spot},
     source::{ContainerFiles, SourceError, Totals},
 };
 
@@ -49,6 +49,8 @@ pub(super) struct CgroupState {
     pub(super) slow_due: u64,
     pub(super) limits_due: u64,
     pub(super) row: Option<Arc<Row>>,
+    /// Where its row is in the snapshot.
+    pub(super) spot: Spot,
     pub(super) failure_logged: bool,
 }
 
@@ -69,6 +71,7 @@ impl CgroupState {
             slow_due: 0,
             limits_due: 0,
             row: None,
+            spot: Spot::default(),
             failure_logged: false,
         }
     }

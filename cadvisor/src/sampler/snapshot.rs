@@ -41,9 +41,12 @@ impl Sampler {
             name_devices(&mut self.devices, row, &self.config.root);
         }
         match (slot.of_pod, row) {
-            (false, Some(row)) => self.rows.insert(row),
+            (false, Some(row)) => self.rows.insert_at(&mut state.spot, row),
             (false, None) => self.rows.remove(&state.target),
-            (true, Some(row)) => drop(self.pods.insert(Arc::clone(state.key.id()), row)),
+            (true, Some(row)) => {
+                let id = Arc::clone(state.key.id());
+                self.pods.insert_at(&mut state.spot, |known| Arc::ptr_eq(known, &id), || Arc::clone(&id), row);
+            }
             (true, None) => {
                 self.pods.remove(&**state.key.id());
             }

@@ -177,15 +177,16 @@ async fn sync_once(
 
 #[cfg(test)]
 mod tests {
+    use windlass_fixtures::files::key_path;
+
     use super::*;
 
     /// A node that is moved here from kubelet brings kubelet's kubeconfig, whose key is in the form of Go.
     #[tokio::test]
     async fn a_kubelets_own_certificate_is_maintained() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../kit/fixtures/keys");
         for algorithm in ["RSA-2048", "ECDSA-P256"] {
-            let source =
-                Source { kubeconfig: format!("{dir}/kubeadm-{algorithm}-kubelet.conf").into(), bootstrap: None };
+            let kubeconfig = key_path(&format!("kubeadm-{algorithm}-kubelet.conf"));
+            let source = Source { kubeconfig, bootstrap: None };
             let config = source.cluster().await.unwrap();
             assert!(source.is_managed(&config, "n1").unwrap(), "{algorithm}");
             let pair = client_certificate(&config).unwrap().unwrap();

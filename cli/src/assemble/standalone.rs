@@ -59,6 +59,10 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
     let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
     let own = controllers_config(settings, plane.root_ca());
+    let stalled = {
+        let plane = plane.clone();
+        move || plane.stalled()
+    };
     let config = controllers::Config {
         // Volumes of this machine are for pods of this machine.
         local_path: own.local_path.clone().filter(|_| node),
@@ -66,6 +70,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         metrics: plane.metrics(),
         signer: plane.signer(),
         tokens: Some(Arc::new(plane.token_issuer()?)),
+        write_stalls: controllers::WriteStalls::new(stalled),
         ..own
     };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));

@@ -15,10 +15,10 @@ pub(crate) fn remove_rules(settings: &Settings) -> Vec<String> {
     proxy::cleanup(&proxy_config(settings)).err().into_iter().flatten().map(|e| e.to_string()).collect()
 }
 
-/// Removes pods, network and rules of the node, with `purge` also volumes and the pause image, so that the data
-/// directory can be removed. Returns what could not be removed.
+/// Removes pods, network and rules of the node and unmounts its volumes, with `purge` also removes those and the pause image,
+/// so that the data directory can be removed. Returns what could not be removed.
 pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
-    let mut problems = Vec::new();
+    let (mut problems, mut pods_are_gone) = (Vec::new(), false);
     let config = agent::Config {
         data_dir: settings.data_dir.clone(),
         pod_logs_dir: settings.pod_logs_dir.clone(),
@@ -28,8 +28,9 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
     match Engine::new(&settings.docker_socket.to_string_lossy(), Arc::default()) {
         Ok(engine) => {
             problems.extend(agent::pods::teardown(&engine, &config).await);
+            pods_are_gone = problems.is_empty();
             // While containers are left, so is their image.
-            if purge && problems.is_empty() {
+            if purge && pods_are_gone {
                 problems.extend(agent::engine::pause::remove(&engine).await.err().map(|e| e.to_string()));
             }
         }
@@ -40,10 +41,9 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
         .and_then(|text| agent::node::parse_pod_cidrs(text.trim()));
     problems.extend(Network::teardown(&pod_cidrs.unwrap_or_default(), cni_config(settings)).await);
     problems.extend(remove_rules(settings));
-    if purge {
-        for entry in std::fs::read_dir(settings.data_dir.join("pods")).into_iter().flatten().flatten() {
-            problems.extend(Volumes::teardown_all(&entry.path()));
-        }
+    // Containers that are left may be running, with their volumes.
+    if purge || pods_are_gone {
+        problems.extend(Volumes::end_all(&settings.data_dir.join("pods"), purge));
     }
     problems
 }

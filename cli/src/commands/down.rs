@@ -68,9 +68,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
 
 /// Removes what is outside of the data directory, and that last.
 fn remove_data(settings: &Settings, problems: &mut Vec<String>) {
-    if let Err(error) = std::fs::remove_file(&settings.admin_kubeconfig)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
+    if let Err(error) = windlass_kit::atomic_file::remove(&settings.admin_kubeconfig) {
         problems.push(format!("{}: {error}", settings.admin_kubeconfig.display()));
     }
     // Empty directories are removed; those with the user's files stay.

@@ -215,4 +215,24 @@ mod tests {
     fn commands_and_flags_do_not_contradict_each_other() {
         super::Cli::command().debug_assert();
     }
+
+    /// Whatever starts a command, such as a shell with 1,024 for programs that use `select`.
+    #[test]
+    fn a_command_raises_its_own_limit_of_open_files() {
+        const LIMITED: &str = "WINDLASS_TEST_OF_LIMITED_FILES";
+        let limits = || nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+        if std::env::var_os(LIMITED).is_some() {
+            assert_eq!(limits().0, 256);
+            drop(super::runtime().unwrap());
+            assert_eq!(limits(), (65_536.min(limits().1), limits().1));
+            return;
+        }
+        // In a process of its own, whose limit is nobody else's.
+        let mut inner = std::process::Command::new("sh");
+        inner.args(["-c", r#"ulimit -Sn 256 && exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
+        inner.args(["--exact", "commands::tests::a_command_raises_its_own_limit_of_open_files"]).env(LIMITED, "1");
+        let output = inner.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
 }

@@ -8,6 +8,7 @@ mod cluster_access;
 pub(crate) mod configz;
 pub(crate) mod connect;
 pub(crate) mod control;
+mod defaults;
 pub(crate) mod detect_local;
 mod drop_in;
 pub(crate) mod field_names;
@@ -21,6 +22,8 @@ mod problems;
 pub(crate) mod proxy;
 mod ranges;
 pub(crate) mod registration;
+mod validation;
+mod values;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -39,73 +42,10 @@ pub(crate) use kubelet::KubeletSettings;
 pub(crate) use problem::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
-use windlass_kit::{duration, net::NodeIps};
+pub(crate) use values::{LogFormat, OptionalAddress, PodNetwork, RulesLayout};
+use windlass_kit::net::NodeIps;
 
 use crate::join::join_dir::JoinDir;
-
-/// The format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// Whether long chains of service rules are split into trees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum RulesLayout {
-    /// Above 64 services and 16 endpoints.
-    Auto,
-    /// Never: as kube-proxy writes them.
-    Flat,
-    /// Always.
-    Tree,
-}
-
-/// The pod network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PodNetwork {
-    /// By Windlass: a routed pair of interfaces for each pod.
-    Routed,
-    /// By CNI plugins.
-    Cni,
-}
-
-/// A listen address; empty for none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) struct OptionalAddress(pub(crate) Option<SocketAddr>);
-
-impl std::str::FromStr for OptionalAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.is_empty() {
-            return Ok(Self(None));
-        }
-        let address =
-            text.parse().map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:10255, nor empty"))?;
-        Ok(Self(Some(address)))
-    }
-}
-
-impl TryFrom<String> for OptionalAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl std::fmt::Display for OptionalAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.map_or(Ok(()), |address| write!(f, "{address}"))
-    }
-}
 
 /// All settings, with all defaults filled in.
 #[derive(Debug, Clone)]
@@ -197,73 +137,6 @@ pub(crate) const DEFAULT_DIR: &str = "/etc/windlass/config.d";
 pub(crate) const DEFAULT_FILE: &str = "/etc/windlass/config.yaml";
 
 impl Settings {
-    fn built_in() -> anyhow::Result<Self> {
-        Ok(Self::with_defaults(host_name()?, detect_node_ip()))
-    }
-
-    fn with_defaults(node_name: String, default_route_ip: IpAddr) -> Self {
-        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        Self {
-            node_name,
-            node_ip: None,
-            default_route_ip,
-            data_dir: "/var/lib/windlass".into(),
-            run_dir: "/run/windlass".into(),
-            admin_kubeconfig: "/etc/windlass/admin.kubeconfig".into(),
-            manifests_dir: "/etc/windlass/manifests".into(),
-            static_pods_dir: None,
-            pod_logs_dir: "/var/log/pods".into(),
-            container_logs_dir: "/var/log/containers".into(),
-            log_limits: windlass_agent::LogLimits::default(),
-            docker_socket: "/var/run/docker.sock".into(),
-            api_bind: None,
-            max_token_expiration: "0s".to_owned(),
-            token_auth_file: None,
-            admission_control_config_file: None,
-            audit: AuditSettings::default(),
-            node_api_bind: all(10250),
-            stats_bind: Some(local(10255)),
-            get_needs_create: true,
-            handlers: Handlers { debugging: true, system_log: true, system_log_query: false },
-            agent_health_bind: local(10248),
-            proxy_health_bind: all(10256),
-            proxy_metrics_bind: local(10249),
-            cluster_cidr: None,
-            detect_local: DetectLocalSettings::default(),
-            cluster_ips_check: None,
-            service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
-            node_ports: 30000..=32767,
-            service_load_balancer: true,
-            local_path_provisioner: true,
-            local_path_dir: None,
-            max_pods: 110,
-            kubelet: KubeletSettings::default(),
-            registration: Registration::default(),
-            cluster_access: ClusterAccess::default(),
-            network: PodNetwork::Routed,
-            cni_conf_dir: "/etc/cni/net.d".into(),
-            // Upstream's directory, and Debian's.
-            cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
-            rules_layout: RulesLayout::Auto,
-            cluster_domain: "cluster.local".to_owned(),
-            cluster_dns: Vec::new(),
-            cluster_dns_bind: None,
-            resolv_conf: None,
-            single_process_oom_kill: false,
-            allowed_unsafe_sysctls: Vec::new(),
-            log: "info".to_owned(),
-            log_format: LogFormat::Text,
-        }
-    }
-
-    /// The defaults of an example machine.
-    pub(crate) fn example() -> Self {
-        let mut settings = Self::with_defaults("my-node".to_owned(), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)));
-        settings.node_ip = Some(settings.default_route_ip.into());
-        settings
-    }
-
     /// All problems of a file with this text.
     ///
     /// # Errors
@@ -392,104 +265,6 @@ impl Settings {
         let most = kubelet::duration(&self.max_token_expiration).as_secs();
         i64::try_from(most).ok().filter(|most| *most > 0)
     }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = self.kubelet.problems();
-        problems.extend(self.registration.problems(&self.node_name));
-        problems.extend(self.cluster_access.problems());
-        if !is_dns_label(&self.node_name) {
-            problems.push(format!(
-                "nodeName {:?} is not a DNS name (lower case letters, digits, '-' and '.')",
-                self.node_name
-            ));
-        }
-        for (name, path) in [
-            ("dataDir", &self.data_dir),
-            ("runDir", &self.run_dir),
-            ("adminKubeconfig", &self.admin_kubeconfig),
-            ("manifestsDir", &self.manifests_dir),
-            ("dockerSocket", &self.docker_socket),
-        ]
-        .into_iter()
-        .chain(self.static_pods_dir.as_ref().map(|dir| ("staticPodPath", dir)))
-        .chain(self.local_path_dir.as_ref().map(|dir| ("localPathDir", dir)))
-        .chain(self.token_auth_file.as_ref().map(|file| ("tokenAuthFile", file)))
-        .chain(self.admission_control_config_file.as_ref().map(|file| ("admissionControlConfigFile", file)))
-        .chain(self.audit.log_path.as_ref().map(|file| ("auditLogPath", file)))
-        .chain(self.audit.policy_file.as_ref().map(|file| ("auditPolicyFile", file)))
-        {
-            if !path.is_absolute() || path.parent().is_none() {
-                problems.push(format!("{name} {} must be an absolute path below /", path.display()));
-            }
-        }
-        let cluster_cidr = self.cluster_cidr();
-        if cluster_cidr.overlap(&self.service_cidr) {
-            problems.push(format!("clusterCIDR {cluster_cidr} and serviceCIDR {} overlap", self.service_cidr));
-        }
-        match cluster_cidr.ipv4() {
-            None if self.network == PodNetwork::Routed && !cluster_cidr.is_none() => {
-                problems.push(format!("clusterCIDR {cluster_cidr} has no range of IPv4"));
-            }
-            Some((_, 25..)) => {
-                problems.push(format!("clusterCIDR {cluster_cidr} is too small: each node gets a /24 of it"));
-            }
-            _ => {}
-        }
-        problems.extend(proxy::proxy_config(self).validated().err().into_iter().flatten());
-        if !self.service_cidr.ipv4().is_some_and(|(_, length)| (12..=28).contains(&length)) {
-            problems.push(format!("serviceCIDR {} must have a range of IPv4 between /12 and /28", self.service_cidr));
-        }
-        if let Some(OptionalAddress(Some(address))) =
-            self.cluster_dns_bind.filter(|OptionalAddress(at)| at.is_some_and(|at| at.is_ipv6()))
-        {
-            problems.push(format!("clusterDNSBindAddress {address} must be an address of IPv4, as cluster IPs are"));
-        }
-        if self.log_limits.file_bytes == 0 {
-            problems.push("containerLogMaxSize must be more than nothing".to_owned());
-        }
-        problems.extend(windlass_agent::pods::unsafe_sysctl_problems(&self.allowed_unsafe_sysctls));
-        if self.log_limits.files < 2 {
-            problems.push(format!("containerLogMaxFiles {} must be greater than 1", self.log_limits.files));
-        }
-        // Upstream's limits.
-        match duration::parse(self.max_token_expiration.trim()).map(|most| most.as_secs()) {
-            Some(0 | 3600..=0x1_0000_0000) => {}
-            _ => problems.push(format!(
-                "serviceAccountMaxTokenExpiration {:?} must be between 1h and 2^32 seconds, or 0s for no limit",
-                self.max_token_expiration
-            )),
-        }
-        problems.extend(self.audit.problems());
-        if self.node_ports.is_empty() || *self.node_ports.start() == 0 {
-            problems.push(format!("nodePortRange {}-{} is empty", self.node_ports.start(), self.node_ports.end()));
-        }
-        problems
-    }
-}
-
-fn is_dns_label(name: &str) -> bool {
-    !name.is_empty()
-        && name.len() <= 253
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
-        && !name.starts_with(['-', '.'])
-        && !name.ends_with(['-', '.'])
-}
-
-fn host_name() -> anyhow::Result<String> {
-    let name = nix::unistd::gethostname()
-        .map_err(|e| anyhow::anyhow!("the host's name could not be read ({e}); set nodeName"))?;
-    Ok(name.to_string_lossy().trim().to_lowercase())
-}
-
-/// The source address of the default route; connecting a UDP socket sends no packet.
-fn detect_node_ip() -> IpAddr {
-    let probe = || -> std::io::Result<IpAddr> {
-        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // An address of a documentation range (TEST-NET-2).
-        socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    probe().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 #[cfg(test)]

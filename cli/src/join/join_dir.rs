@@ -1,7 +1,7 @@
 //! The files that make a machine a node of a cluster: one directory in the data directory, created atomically.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::config::{AuthInfo, Kubeconfig};
 use windlass_agent::certificates::{self, CertifiedKey};
-use windlass_kit::atomic_file;
+use windlass_kit::{atomic_file, disk};
 
 /// The directory, and its name while it is written.
 const JOIN_DIR: &str = "join";
@@ -53,9 +53,9 @@ impl JoinDir {
         self.dir().join(SETTINGS)
     }
 
-    /// Whether this machine has joined.
+    /// Whether this machine has joined, or may have: it is not known.
     pub(crate) fn exists(&self) -> bool {
-        self.dir().exists()
+        disk::kind(&self.dir()).map_or(true, |found| found.is_some())
     }
 
     /// The node's existing credentials: those of a join, else those of `windlass agent`.
@@ -75,16 +75,21 @@ impl JoinDir {
     /// When a file cannot be written; the directory does not exist then.
     pub(crate) fn commit(&self, settings: &str, kubeconfig: &str) -> anyhow::Result<()> {
         let temp_dir = self.data_dir.join(TEMP_DIR);
+        anyhow::ensure!(!self.exists(), "{} is there already, or cannot be read", self.dir().display());
         let write = || -> io::Result<()> {
-            remove_tree(&temp_dir)?;
+            atomic_file::make_dir(&self.data_dir, 0o755)?;
+            // What an earlier attempt has taken back is not the directory of a node on the disk either.
+            atomic_file::sync_parent(&temp_dir)?;
+            disk::remove_tree(&temp_dir)?;
             atomic_file::make_dir(&temp_dir, 0o755)?;
             atomic_file::write_durable(&temp_dir.join(SETTINGS), settings.as_bytes(), 0o644)?;
             atomic_file::write_durable(&temp_dir.join(KUBECONFIG), kubeconfig.as_bytes(), 0o600)?;
-            fs::rename(&temp_dir, self.dir())?;
-            atomic_file::sync_parent(&self.dir())
+            disk::rename(&temp_dir, &self.dir())
         };
         write().or_else(|error| {
-            let _ = remove_tree(&temp_dir);
+            // What says that it failed leaves no node, and no part of one.
+            let _ = disk::of(&temp_dir).rename(&self.dir(), &temp_dir);
+            let _ = atomic_file::sync_parent(&temp_dir).and_then(|()| disk::remove_tree(&temp_dir));
             Err(error)
                 .with_context(|| format!("the files of the node could not be written below {}", self.dir().display()))
         })
@@ -99,7 +104,7 @@ impl JoinDir {
         };
         note(&self.pki(), certificates::remove_all(&self.pki()));
         // Only if empty: the directory may contain other files.
-        let _ = fs::remove_dir(self.pki());
+        let _ = disk::of(&self.pki()).remove_dir(&self.pki());
         for name in CLUSTER_FILES {
             let file = self.data_dir.join(name);
             note(&file, atomic_file::remove(&file));
@@ -107,16 +112,9 @@ impl JoinDir {
         // Pods' directories, whose mounts are removed; the join directory last.
         for name in [TEMP_DIR, PODS, JOIN_DIR] {
             let dir = self.data_dir.join(name);
-            note(&dir, remove_tree(&dir));
+            note(&dir, disk::remove_tree(&dir));
         }
         problems
-    }
-}
-
-fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

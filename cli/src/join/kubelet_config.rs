@@ -292,6 +292,65 @@ mod tests {
         }
     }
 
+    /// The ConfigMap is whatever somebody has written: each field with each of these, and each pair of values of neighbours. Nothing
+    /// of it ends the command, and what is taken is a file that a node starts with.
+    #[test]
+    fn whatever_a_field_holds_is_taken_as_a_setting_or_not_at_all() {
+        let odd = [
+            "null",
+            "true",
+            "-1",
+            "0",
+            "1",
+            "65536",
+            "9223372036854775808",
+            "-0.5",
+            "1e999",
+            "\"\"",
+            "\"0s\"",
+            "\"-1h\"",
+            "\"1h5\"",
+            "\"99999999h\"",
+            "\"50%\"",
+            "\"101%\"",
+            "\"1Ki\"",
+            "\"a b\\n c: d\"",
+            "\"/there\"",
+            "\"../..\"",
+            "\"10.0.0.0/33\"",
+            "\"::1\"",
+            "\"\\u0000\"",
+            "[]",
+            "[1]",
+            "[\"\"]",
+            "[\"10.96.0.10\", \"x\"]",
+            "{}",
+            "{\"a\": 1}",
+            "{\"memory.available\": \"100Mi\"}",
+            "{\"memory.available\": \"-5%\", \"nonsense\": \"1\"}",
+            "{\"cpu\": \"1e99\"}",
+            "[[{}]]",
+            "[{\"priority\": -1, \"shutdownGracePeriodSeconds\": 99999999999}]",
+            "{\"enabled\": true, \"mode\": \"x\", \"clientCAFile\": 5, \"cacheTTL\": \"1\"}",
+        ];
+        let all: Vec<(&str, Fate)> = fields().map(|field| (field.name, field.fate)).collect();
+        let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+        let mut taken = 0;
+        for (at, (name, fate)) in all.iter().enumerate() {
+            // Of what is ignored a few of them say enough.
+            let each = if *fate == Fate::Ignored { 9 } else { 1 };
+            for (number, value) in odd.iter().enumerate().skip(at % each).step_by(each) {
+                let (next, other) = (names[(at + 1) % names.len()], odd[(number * 7 + at) % odd.len()]);
+                let text = format!("kind: KubeletConfiguration\n{name}: {value}\n{next}: {other}\n");
+                let Ok(all) = import(&text, |path: &Path| path.starts_with("/there")) else { continue };
+                taken += all.settings.len();
+                let file = config_file(&all.settings, "from a cluster");
+                file::parse(&file).unwrap_or_else(|why| panic!("{text}\n{file}\n{why}"));
+            }
+        }
+        assert!(taken > 100, "only {taken} were taken");
+    }
+
     /// What is taken is a setting that the file knows.
     #[test]
     fn what_is_taken_is_a_setting() {

@@ -15,3 +15,5 @@ pub(crate) mod kubelet_config;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upstream_tests;

@@ -3,7 +3,11 @@ use std::{collections::BTreeMap, path::Path};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use windlass_agent::certificates::CertificateState;
-use windlass_kit::bootstrap::{self, BadSignature, Pin, Token};
+use windlass_fixtures::files;
+use windlass_kit::{
+    bootstrap::{self, BadSignature, Pin, Token},
+    serve::certificates,
+};
 
 use super::{
     certificate,
@@ -18,12 +22,11 @@ fn token() -> Token {
     "abcdef.0123456789abcdef".parse().unwrap()
 }
 
-fn authority(name: &str) -> (String, Pin) {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name.push(rcgen::DnType::CommonName, name);
-    let made = params.self_signed(&key).unwrap();
-    (made.pem(), Pin::of(made.der()).unwrap())
+/// An authority that kubeadm made.
+fn authority(algorithm: &str) -> (String, Pin) {
+    let pem = files::key(&format!("kubeadm-{algorithm}-ca.crt"));
+    let pin = Pin::of(&certificates(&pem).unwrap()[0]).unwrap();
+    (pem, pin)
 }
 
 /// What bootstrapsigner keeps: one cluster whose name is empty.
@@ -44,7 +47,7 @@ fn signed(text: &str, token: &Token) -> BTreeMap<String, String> {
 
 #[test]
 fn a_cluster_is_believed_by_signature_and_pin() {
-    let ((pem, pin), (other_pem, other)) = (authority("kubernetes"), authority("other"));
+    let ((pem, pin), (other_pem, other)) = (authority("RSA-2048"), authority("ECDSA-P256"));
     let text = kubeconfig(&described(&pem));
     let data = signed(&text, &token());
     for pins in [&[][..], &[pin], &[other, pin]] {
@@ -84,7 +87,7 @@ fn a_cluster_is_believed_by_signature_and_pin() {
 
 #[test]
 fn a_file_of_discovery_may_hold_credentials() {
-    let (pem, _) = authority("kubernetes");
+    let (pem, _) = authority("RSA-2048");
     let file = |current: &str| {
         json!({"apiVersion": "v1", "kind": "Config", "current-context": current,
             "clusters": [{"name": "a", "cluster": described("x")}, {"name": "b", "cluster": described(&pem)}],
@@ -99,6 +102,13 @@ fn a_file_of_discovery_may_hold_credentials() {
         assert!(cluster_info::read(&file(current)).unwrap_err().contains(words), "{current:?}");
     }
     assert!(cluster_info::read("[").is_err());
+    // As kubeadm writes them.
+    for algorithm in ["RSA-2048", "ECDSA-P256"] {
+        let found = cluster_info::read(&files::key(&format!("kubeadm-{algorithm}-kubelet.conf"))).unwrap();
+        assert_eq!(found.server.to_string(), "https://192.0.2.1:6443/", "{algorithm}");
+        assert_eq!(found.authority, Some(authority(algorithm).0), "{algorithm}");
+        assert!(found.credentials.unwrap().client_certificate_data.is_some(), "{algorithm}");
+    }
 }
 
 #[test]
@@ -337,6 +347,74 @@ fn a_machine_is_a_node_as_a_whole_or_not_at_all() {
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["kept"]);
     }
+}
+
+/// Whatever a disk does, there is no half of a node, and what was said to have failed can be tried again.
+#[test]
+fn each_call_of_a_join_may_fail() {
+    let text = kubeconfig(&described("x"));
+    let pairs = windlass_model_disk::Case {
+        what: "the files of a join",
+        prepare: &|_| (),
+        act: &|dir| {
+            let place = JoinDir::in_data_dir(dir);
+            // A second `windlass join` says that the machine is a node; what it takes for one is on disk by then.
+            match windlass_kit::disk::kind(&dir.join("join")) {
+                Ok(Some(_)) => windlass_kit::disk::sync_parent(&dir.join("join")).map_err(|e| format!("join: {e}")),
+                Ok(None) => place.commit("maxPods: 1\n", &text).map_err(|e| format!("{e:#}")),
+                Err(error) => Err(format!("join: {error}")),
+            }
+        },
+        judge: &|dir, done, what| {
+            let place = JoinDir::in_data_dir(dir);
+            assert!(place.exists() || !done, "{what}: it is no node");
+            if place.exists() {
+                let read = |path: &Path| windlass_kit::disk::read(path).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(read(&place.settings()), b"maxPods: 1\n", "{what}");
+                assert_eq!(read(&place.kubeconfig()), text.as_bytes(), "{what}");
+            }
+        },
+        lasts: windlass_model_disk::Lasts::Power,
+        says: &["join"],
+    }
+    .run();
+    println!("files of a join: {pairs} pairs");
+    assert!(pairs > 60, "{pairs}");
+}
+
+/// The unit is told of a node after the machine is one: wherever a join ends, the next one sees what is missing.
+#[test]
+fn each_call_of_a_join_with_its_unit_may_fail() {
+    let text = kubeconfig(&described("x"));
+    let args = ["agent".to_owned(), "--node-name=n".to_owned()];
+    let pairs = windlass_model_disk::Case {
+        what: "a join and its unit",
+        prepare: &|_| (),
+        act: &|dir| {
+            let (place, unit) = (JoinDir::in_data_dir(&dir.join("lib")), dir.join("etc/windlass.env"));
+            let files = match windlass_kit::disk::kind(&dir.join("lib/join")) {
+                Ok(Some(_)) => windlass_kit::disk::sync_parent(&dir.join("lib/join")).map_err(|e| format!("join: {e}")),
+                Ok(None) => place.commit("maxPods: 1\n", &text).map_err(|e| format!("{e:#}")),
+                Err(error) => Err(format!("join: {error}")),
+            };
+            files.and_then(|()| service::write_environment(&unit, &args).map_err(|e| format!("join: {e:#}")))
+        },
+        judge: &|dir, done, what| {
+            let (place, unit) = (JoinDir::in_data_dir(&dir.join("lib")), dir.join("etc/windlass.env"));
+            let told = windlass_kit::disk::kind(&unit).unwrap().is_some();
+            assert!(told || !done, "{what}: the unit is not told");
+            if told {
+                assert!(place.exists(), "{what}: the unit is told of what is no node");
+                let read = windlass_kit::disk::read(&unit).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(read, service::environment(&args).unwrap().into_bytes(), "{what}");
+            }
+        },
+        lasts: windlass_model_disk::Lasts::Power,
+        says: &["join"],
+    }
+    .run();
+    println!("a join and its unit: {pairs} pairs");
+    assert!(pairs > 100, "{pairs}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ use notify::{Message, SentState};
 pub(crate) use state::ServiceKind;
 use state::{Phase, StateInputs, evaluate};
 
-/// How often the state is evaluated.
+/// How often the state is evaluated at least.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The start timeout is extended by this much at a time, as long as startup makes progress.
 const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(60);
@@ -54,6 +54,18 @@ pub(crate) struct NodeParts {
     pub(crate) pods: Pods,
     /// The Node in the API, from the first report of this process on.
     pub(crate) object: WatchedNode,
+}
+
+impl NodeParts {
+    /// Waits until what is told first has changed: whether Docker answers, and the Node.
+    async fn changed(&mut self) {
+        // An error is the end of the task, after which nothing changes.
+        tokio::select! {
+            Ok(()) = self.docker.changed() => {}
+            Ok(()) = self.object.changed() => {}
+            else => std::future::pending().await,
+        }
+    }
 }
 
 impl Liveness {
@@ -156,6 +168,8 @@ impl NotifyTask {
                     None => return,
                 },
                 _ = ticks.tick() => {}
+                // Who waits for a node looks at the status as soon as the API calls it Ready.
+                () = node_changed(self.liveness.as_mut()) => {}
             }
             let state = evaluate(&self.inputs());
             let messages = self.sent.next(self.phase, &state, self.started_at.elapsed());
@@ -222,6 +236,13 @@ impl NotifyTask {
     }
 }
 
+async fn node_changed(liveness: Option<&mut Liveness>) {
+    match liveness.and_then(|liveness| liveness.node.as_mut()) {
+        Some(node) => node.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Probes the API of this process and records when it answers.
 async fn probe_api(api: LoopbackProbe, api_answered_at: watch::Sender<Instant>) {
     loop {
@@ -231,5 +252,35 @@ async fn probe_api(api: LoopbackProbe, api_answered_at: watch::Sender<Instant>) 
             Err(_) => tracing::debug!("probe of the own API timed out"),
         }
         tokio::time::sleep(API_PROBE_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use k8s_openapi::api::core::v1::Node;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_status_follows_docker_and_the_node() {
+        let (docker, object) = (watch::Sender::new(Health::Unknown), watch::Sender::new(None));
+        let pods = watch::Sender::new(Arc::default());
+        let node = NodeParts { docker: docker.subscribe(), pods: pods.subscribe(), object: object.subscribe() };
+        let mut liveness = Liveness { node: Some(node), ..Liveness::new(Duration::MAX) };
+        assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), None);
+        docker.send_replace(Health::Down { reason: "no socket".to_owned() });
+        assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), Some(()));
+        assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), None);
+        object.send_replace(Some(Arc::new(Node::default())));
+        assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), Some(()));
+        // What has ended wakes nobody over and over.
+        drop(docker);
+        assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), None);
+        object.send_replace(None);
+        assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), Some(()));
+        drop(object);
+        assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), None);
+        assert_eq!(node_changed(None).now_or_never(), None);
     }
 }

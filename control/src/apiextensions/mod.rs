@@ -7,6 +7,8 @@ mod api_services;
 mod cleanup;
 mod columns;
 mod definition;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod naming;
 mod scale;
 mod watch;

@@ -11,6 +11,7 @@ use super::{
     pipeline::{Draft, Mutated, Mutation, Scope},
     read::Selectors,
     request_info::{RequestOptions, go_int},
+    strategy::FirstDeletion,
     target::Target,
     types::{GcPolicy, TypeSchema, Version},
     validation::{Cause, FieldError},
@@ -176,14 +177,20 @@ fn set_deletion_timestamp(version: &Version, object: &mut Value, options: &Delet
                 _ => return,
             }
         }
-        (None, ..) if version.strategy.deletion_only_marks() => {
-            object["metadata"]["deletionTimestamp"] = json!(in_seconds(now).to_string());
-        }
-        (None, _, graceful) => {
-            let grace = graceful.unwrap_or(0);
-            set_deletion(object, saturating_add(now, grace), grace);
-            bump_generation(object);
-        }
+        (None, _, graceful) => match version.strategy.first_deletion() {
+            FirstDeletion::Graceful => {
+                let grace = graceful.unwrap_or(0);
+                set_deletion(object, saturating_add(now, grace), grace);
+                bump_generation(object);
+            }
+            first => {
+                object["metadata"]["deletionTimestamp"] = json!(in_seconds(now).to_string());
+                if first == FirstDeletion::MarksAlone {
+                    version.strategy.begin_deletion(object);
+                    return;
+                }
+            }
+        },
         (Some(_), ..) => {}
     }
     let mut finalizers: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
@@ -349,6 +356,23 @@ mod tests {
             let metadata = &object["metadata"];
             assert_eq!(metadata["deletionTimestamp"], at(end), "{grace} after {second}");
             assert_eq!(metadata["deletionGracePeriodSeconds"], left, "{grace} after {second}");
+        }
+    }
+
+    /// Upstream: `Delete` of the registries of both.
+    #[test]
+    fn the_end_of_a_definition_does_not_wait_for_dependents() {
+        let now = Timestamp::UNIX_EPOCH;
+        let options = DeleteOptions { policy: Some(PropagationPolicy::Foreground), ..DeleteOptions::default() };
+        for (kind, finalizers) in [
+            ("CustomResourceDefinition", json!(["customresourcecleanup.apiextensions.k8s.io"])),
+            ("Namespace", json!([FOREGROUND])),
+        ] {
+            let mut object = json!({"metadata": {"name": "x", "generation": 1}});
+            set_deletion_timestamp(&crate::apiserver::tests::version(kind), &mut object, &options, now);
+            let metadata = json!({"name": "x", "generation": 1, "deletionTimestamp": "1970-01-01T00:00:00Z",
+                "finalizers": finalizers});
+            assert_eq!(object["metadata"], metadata, "{kind}");
         }
     }
 }

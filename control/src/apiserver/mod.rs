@@ -91,7 +91,7 @@ pub(crate) use pipeline::default;
 pub(crate) use pipeline::{Draft, Mutated, Mutation, Scope};
 pub(crate) use read::Selectors;
 pub use request_info::RequestOptions;
-pub use strategy::{Strategy, Tolerance};
+pub use strategy::{FirstDeletion, Strategy, Tolerance};
 pub use target::Target;
 pub use user::User;
 pub use validation::{Cause, Errors, FieldError};

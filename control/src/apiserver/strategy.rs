@@ -20,6 +20,18 @@ pub enum Tolerance {
     Value,
 }
 
+/// What the first request to delete an object changes. Upstream's types that end by a controller of their own have a `Delete` of
+/// their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstDeletion {
+    /// Sets the time, the grace period and the garbage collector's finalizer, and counts as a change of the spec.
+    Graceful,
+    /// Sets the time and the garbage collector's finalizer: of a namespace.
+    Marks,
+    /// Sets the time, whatever the client says of dependents: of a CustomResourceDefinition.
+    MarksAlone,
+}
+
 /// The behaviour of one resource. Pure: objects in, objects and errors out; only timestamps are taken from the clock.
 pub trait Strategy: Send + Sync + fmt::Debug {
     /// Fills in defaults that the schema does not state.
@@ -121,10 +133,9 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether the first deletion only marks an object, with the time: nothing is said of a grace period, and it is no
-    /// change of the spec. So do upstream's types that end by a controller of their own.
-    fn deletion_only_marks(&self) -> bool {
-        false
+    /// What the first request to delete an object changes.
+    fn first_deletion(&self) -> FirstDeletion {
+        FirstDeletion::Graceful
     }
 
     /// Changes an object whose deletion begins.

@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -52,12 +52,16 @@ impl ControlPlane {
             (pki.ca_pem.clone(), pairs.map(|pair| pair.cert_pem.clone()))
         };
         if certificates(&before) == certificates(&now) {
+            if self.kubeconfigs_are_stale.load(Ordering::Relaxed) {
+                self.write_kubeconfigs()?;
+            }
             return Ok(false);
         }
         self.server_tls.replace(pems(&now.server, &now))?;
         self.node_tls.replace(pems(&now.kubelet, &now))?;
         self.kubelet.replace(client_tls(&now)?);
         *self.pki.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
+        self.kubeconfigs_are_stale.store(true, Ordering::Relaxed);
         let ca_pem = self.ca_pem();
         self.root_ca.send_if_modified(|known| std::mem::replace(known, ca_pem.clone()) != ca_pem);
         self.write_kubeconfigs()?;
@@ -81,6 +85,7 @@ impl ControlPlane {
             pki::write_private(path, &self.kubeconfig(user, pair))?;
         }
         pki::share_with_group(&self.config.admin_kubeconfig)?;
+        self.kubeconfigs_are_stale.store(false, Ordering::Relaxed);
         Ok(())
     }
 

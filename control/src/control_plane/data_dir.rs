@@ -1,9 +1,8 @@
 //! The data directory: which directories belong to windlass, and how one is opened.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+
+use windlass_kit::{atomic_file, disk};
 
 use super::Error;
 use crate::{
@@ -19,6 +18,9 @@ const STORE_DIR: &str = "store";
 /// The store of earlier versions, which is imported, and its name after that.
 const EARLIER_STORE_FILE: &str = "store.redb";
 const IMPORTED_STORE_FILE: &str = "store.redb.imported";
+
+/// Where an archive is unpacked in a data directory, before anything of it takes its place: secrets, which go at the end.
+pub const RESTORE_DIR: &str = ".restore";
 
 /// Whether [`ControlPlane::open`] has created the directory.
 #[must_use]
@@ -57,6 +59,10 @@ fn classify(marked: bool, names: &[String]) -> Result<DataDirState, String> {
         (true, false, _) => Err(format!(
             "it holds a cluster whose {STORE_DIR} is missing; nothing was touched; restore a backup, or, to give up the cluster and all that is in it, run windlass down --purge"
         )),
+        (false, ..) if names.iter().any(|name| name == RESTORE_DIR) => {
+            Err("a restore into it was cut off; nothing was touched; run windlass restore again, which begins anew"
+                .to_owned())
+        }
         (false, _, Some(other)) => Err(format!(
             "it holds {other:?} and is not a data directory of windlass; nothing was touched; choose another one with --data-dir"
         )),
@@ -67,29 +73,22 @@ fn classify(marked: bool, names: &[String]) -> Result<DataDirState, String> {
 
 /// Opens the store of an empty or marked directory. Any other directory is left untouched.
 pub(super) fn adopt_data_dir(dir: &Path) -> Result<Log, Error> {
-    use std::os::unix::fs::DirBuilderExt as _;
     let refuse = |reason: String| Error::DataDir { path: dir.to_owned(), reason };
     let failed = |error: std::io::Error| refuse(error.to_string());
     let (mark, store) = (dir.join(MARKER_FILE), dir.join(STORE_DIR));
-    let mut names: Vec<String> = match fs::read_dir(dir) {
-        Ok(entries) => {
-            let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-            names.collect::<std::io::Result<_>>().map_err(failed)?
-        }
+    let mut names: Vec<String> = match disk::of(dir).names(dir) {
+        Ok(names) => names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-            if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-                fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
-            }
+            disk::make_dir(dir, 0o700).map_err(failed)?;
             Vec::new()
         }
         Err(error) => return Err(failed(error)),
     };
     // A start may have been interrupted before the store was whole.
     names.retain(|name| name != STORE_DIR || Log::exists(&store));
-    let marked = is_data_dir(dir);
+    let marked = disk::kind(&mark).map_err(failed)? == Some(disk::Kind::File);
     if marked {
-        let layout = fs::read_to_string(&mark).map_err(failed)?;
+        let layout = atomic_file::read(&mark).map_err(failed)?.unwrap_or_default();
         if layout != LAYOUT_VERSION {
             return Err(refuse(format!(
                 "its layout is {:?} and this program knows {:?}; use the program that wrote it, or a newer one",
@@ -98,6 +97,7 @@ pub(super) fn adopt_data_dir(dir: &Path) -> Result<Log, Error> {
             )));
         }
     }
+    let was_restored = names.iter().any(|name| name == RESTORE_DIR);
     let log = match classify(marked, &names).map_err(refuse)? {
         DataDirState::Empty => create_store(&store, &[], &Counters { revision: 1, ceiling: 1, ..Counters::default() })?,
         DataDirState::Interrupted | DataDirState::Initialized => open_store(dir)?,
@@ -105,14 +105,27 @@ pub(super) fn adopt_data_dir(dir: &Path) -> Result<Log, Error> {
     if !marked {
         // Written last, so that a marked directory always has its store.
         pki::write_private(&mark, LAYOUT_VERSION)?;
+    } else if was_restored && let Err(error) = finish_restore(dir) {
+        tracing::warn!(%error, "failed to remove what a restore has left; it has secrets of the cluster, and the next start tries again");
     }
     Ok(log)
 }
 
+/// Removes the copies that a restore has left in a directory which it has made a cluster of, when it was cut off after that.
+///
+/// # Errors
+/// When the disk fails.
+pub fn finish_restore(dir: &Path) -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::DataDir { path: dir.to_owned(), reason: error.to_string() };
+    // A mark that a power cut takes back would leave a store that nobody knows to be of a restore.
+    disk::of(dir).sync_dir(dir).map_err(failed)?;
+    disk::remove_tree(&dir.join(RESTORE_DIR)).map_err(failed)
+}
+
 fn create_store(store: &Path, records: &[store::Record], counters: &Counters) -> Result<Log, Error> {
-    use std::os::unix::fs::DirBuilderExt as _;
     let failed = |error: std::io::Error| Error::DataDir { path: store.to_owned(), reason: error.to_string() };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(store).map_err(failed)?;
+    // Its name is on disk before the mark is, or the file of an earlier version has another name.
+    disk::make_dir(store, 0o700).map_err(failed)?;
     Ok(Log::create(store, records, counters)?)
 }
 
@@ -130,8 +143,7 @@ fn open_store(dir: &Path) -> Result<Log, Error> {
     // Also after a start that was interrupted just here: the log has all of the file.
     if earlier.exists() {
         let failed = |error: std::io::Error| Error::DataDir { path: dir.to_owned(), reason: error.to_string() };
-        fs::rename(&earlier, dir.join(IMPORTED_STORE_FILE)).map_err(failed)?;
-        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        disk::rename(&earlier, &dir.join(IMPORTED_STORE_FILE)).map_err(failed)?;
     }
     Ok(log)
 }
@@ -154,26 +166,51 @@ pub fn copy_store(dir: &Path, to: &Path) -> Result<u64, Error> {
 /// # Errors
 /// When the directory has a store or is in use, or the copy is damaged; nothing is changed then.
 pub fn restore_store(dir: &Path, copy: &Path) -> Result<(), Error> {
-    use std::os::unix::fs::DirBuilderExt as _;
     let failed = |error: std::io::Error| Error::DataDir { path: dir.to_owned(), reason: error.to_string() };
     if dir.join(EARLIER_STORE_FILE).exists() {
         let reason = format!("it has a store already, {EARLIER_STORE_FILE}; move it away first");
         return Err(Error::DataDir { path: dir.to_owned(), reason });
     }
     let store = dir.join(STORE_DIR);
-    let is_new = !store.exists();
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&store).map_err(failed)?;
+    let is_new = disk::kind(&store).map_err(failed)?.is_none();
+    disk::make_dir(&store, 0o700).map_err(failed)?;
     drop(Log::create_from_copy(&store, copy).inspect_err(|_| {
         if is_new {
-            let _ = fs::remove_dir_all(&store);
+            let _ = disk::remove_tree(&store);
         }
     })?);
     // Written last, so that a marked directory always has its store.
     Ok(pki::write_private(&dir.join(MARKER_FILE), LAYOUT_VERSION)?)
 }
 
+/// Whether a directory has a store, or may have: it is not known.
+#[must_use]
+pub fn has_store(dir: &Path) -> bool {
+    let store = dir.join(STORE_DIR);
+    let has_log = match disk::entries(&store) {
+        Ok(_) => Log::exists(&store),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    };
+    has_log || dir.join(EARLIER_STORE_FILE).exists()
+}
+
+/// Removes what a restore that was cut off before the mark has put into a directory.
+///
+/// # Errors
+/// When there is a mark, or it cannot be removed.
+pub fn remove_unmarked_store(dir: &Path) -> Result<(), Error> {
+    let refuse = |reason: String| Error::DataDir { path: dir.to_owned(), reason };
+    match disk::kind(&dir.join(MARKER_FILE)) {
+        Ok(None) => disk::remove_tree(&dir.join(STORE_DIR)).map_err(|error| refuse(error.to_string())),
+        Ok(Some(_)) => Err(refuse("it holds a cluster".to_owned())),
+        Err(error) => Err(refuse(error.to_string())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -239,6 +276,22 @@ mod tests {
         assert!(is_data_dir(&interrupted));
     }
 
+    #[test]
+    fn what_a_restore_has_left_goes_with_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        drop(adopt_data_dir(&data).unwrap());
+        fs::create_dir(data.join(RESTORE_DIR)).unwrap();
+        fs::write(data.join(RESTORE_DIR).join("store.log"), "secrets").unwrap();
+        drop(adopt_data_dir(&data).unwrap());
+        assert!(!data.join(RESTORE_DIR).exists() && is_data_dir(&data));
+        // Before the mark, nothing is known to be whole.
+        fs::remove_file(data.join(MARKER_FILE)).unwrap();
+        fs::create_dir(data.join(RESTORE_DIR)).unwrap();
+        let message = adopt_data_dir(&data).unwrap_err().to_string();
+        assert!(message.contains("run windlass restore again") && data.join(RESTORE_DIR).exists(), "{message}");
+    }
+
     #[tokio::test]
     async fn restores_a_copy_into_a_directory_without_a_store() {
         let dir = tempfile::tempdir().unwrap();
@@ -256,5 +309,25 @@ mod tests {
         restore_store(&other, &copy).unwrap();
         let store = store::Store::open(Box::new(adopt_data_dir(&other).unwrap()), &[]).unwrap();
         assert!(store.revision() > revision);
+    }
+
+    /// Between any two steps of a first start the process may end, or the disk refuse: the next one goes on.
+    #[test]
+    fn each_step_of_a_first_start_may_fail() {
+        let started = windlass_model_disk::Case {
+            what: "a first start",
+            prepare: &|_| (),
+            act: &|dir| adopt_data_dir(&dir.join("data")).map(drop).map_err(|e| e.to_string()),
+            judge: &|dir, done, what| {
+                let data = dir.join("data");
+                assert!(is_data_dir(&data) || !done, "{what}");
+                assert!(!is_data_dir(&data) || Log::exists(&data.join(STORE_DIR)), "{what}: a mark without a store");
+            },
+            lasts: windlass_model_disk::Lasts::Power,
+            says: &["data"],
+        }
+        .run_on_real();
+        println!("first start: {started} pairs");
+        assert!(started > 30, "{started}");
     }
 }

@@ -14,8 +14,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
-    sync::{Arc, RwLock},
-    time::Instant,
+    sync::{Arc, RwLock, atomic::AtomicBool},
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -48,8 +48,10 @@ use crate::{
     store::{self, Store},
 };
 use certificates::{client_tls, pems, pki_dir};
+pub use data_dir::{
+    RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir, remove_unmarked_store, restore_store,
+};
 use data_dir::{adopt_data_dir, store_dir};
-pub use data_dir::{copy_store, is_data_dir, restore_store};
 use instance::{ApiConfig, Instance};
 
 /// Configuration of the control plane.
@@ -138,6 +140,8 @@ pub struct ControlPlane {
     custom_resources: Arc<CustomResources>,
     store: Store,
     pki: Arc<RwLock<Arc<Pki>>>,
+    /// Certificates were renewed that no kubeconfig has yet.
+    kubeconfigs_are_stale: Arc<AtomicBool>,
     /// The CA bundle; updated when the CA certificate is renewed.
     root_ca: watch::Sender<String>,
     names: Arc<Names>,
@@ -212,6 +216,7 @@ impl ControlPlane {
             custom_resources: Arc::new(custom_resources),
             store,
             pki,
+            kubeconfigs_are_stale: Arc::default(),
             root_ca,
             names,
             kubelet,
@@ -288,6 +293,12 @@ impl ControlPlane {
     pub async fn scrape_nodes(self, shutdown: CancellationToken) -> Result<(), Error> {
         Scraper::new(self.store.clone(), self.kubelet.clone(), self.usage.clone()).run(shutdown).await;
         Ok(())
+    }
+
+    /// For how long in all nothing could be written.
+    #[must_use]
+    pub fn stalled(&self) -> Duration {
+        self.store.stalled()
     }
 
     /// Ends only when the store's writer has: only a restart helps then.

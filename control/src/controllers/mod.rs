@@ -18,8 +18,6 @@ mod daemon_set;
 mod deployment;
 mod disruption;
 mod endpoints;
-#[cfg(test)]
-pub(crate) mod fake_api;
 mod finalizers;
 mod finished_jobs;
 mod gauges;
@@ -54,6 +52,7 @@ mod volume_expansion;
 
 use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
 pub use local_path::Place as LocalPath;
+pub use nodes::WriteStalls;
 pub use runtime::Error;
 pub(crate) use runtime::kinds;
 use windlass_kit::objects::label_selector;
@@ -107,6 +106,8 @@ pub struct Config {
     pub node_grace: Duration,
     /// The same for a node that has never reported (upstream: 60 s).
     pub node_startup_grace: Duration,
+    /// The time in which the API could write nothing, which is not counted as a node's silence.
+    pub write_stalls: WriteStalls,
     /// Where volumes of the storage class `local-path` are made; `None` for nowhere.
     pub local_path: Option<LocalPath>,
     /// The ports of the node's own servers, which no load balancer gets; `None` for no load balancers.
@@ -128,6 +129,7 @@ impl Default for Config {
             tokens: None,
             node_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
+            write_stalls: WriteStalls::default(),
             local_path: None,
             service_load_balancer: None,
             served_types: None,
@@ -144,7 +146,8 @@ impl Default for Config {
 /// When the cluster CIDR is invalid.
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Error> {
     let ranges = Ranges::parse_all(&config.cluster_cidr, config.node_mask_v4, config.node_mask_v6)?;
-    let timing = Timing { grace: config.node_grace, startup_grace: config.node_startup_grace };
+    let timing =
+        Timing { grace: config.node_grace, startup_grace: config.node_startup_grace, stalls: config.write_stalls };
     let mut controllers = Controllers::new(client, config.served_types, &config.metrics, shutdown);
     controllers.add::<GarbageCollector>(());
     controllers.add::<Namespaces>(());

@@ -14,6 +14,7 @@ use kube::{
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::repairs::Repair;
 
 use super::runtime::{
     Cache, CachedPod, Context, Controller, Discovery, During as _, Error, Key, Live, Outcome, WorkQueue, error,
@@ -97,7 +98,7 @@ impl Controller for ResourceQuotas {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(RESYNC_INTERVAL) => {}
+                () = tokio::time::sleep(Repair::QuotaResync.period(RESYNC_INTERVAL)) => {}
             }
             self.quotas.all().iter().for_each(|quota| self.queue.add(Key::of(quota.meta())));
         }

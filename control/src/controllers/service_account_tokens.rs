@@ -1,7 +1,7 @@
 //! Secrets of type `kubernetes.io/service-account-token` get a token of their account, which has no end, with the CA's
 //! certificates and the namespace; they are deleted with the account. Upstream's `TokensController`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     ByteString,
@@ -29,6 +29,9 @@ const SECRETS_BY_ACCOUNT: Index<Secret> = Index::new("service account", |secret|
     let account = secret.annotations().get(NAME).filter(|_| is_token(secret));
     account.map(|name| Key::new(secret.namespace().unwrap_or_default(), name).to_string()).into_iter().collect()
 });
+
+/// When a secret is looked at again whose account the API has and the cache does not.
+const UNCACHED_ACCOUNT_RETRY: Duration = Duration::from_secs(10);
 
 /// What the controller is made of beside the API.
 #[derive(Clone)]
@@ -77,7 +80,10 @@ impl Controller for ServiceAccountTokens {
         let Some(name) = secret.annotations().get(NAME) else { return Ok(Outcome::Done) };
         let account = Key::new(&key.namespace, name);
         let mut uid = self.accounts.get(&account).and_then(|account| account.metadata.uid.clone());
-        if !fits(&secret, uid.as_deref()) {
+        let is_cached = fits(&secret, uid.as_deref());
+        // An account that goes before the cache knows it is told of by no change.
+        let done = || Ok(if is_cached { Outcome::Done } else { Outcome::After(UNCACHED_ACCOUNT_RETRY) });
+        if !is_cached {
             // The cache may be behind.
             let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &key.namespace);
             let found = api.get_metadata_opt(name).await.during("read the service account", &account)?;
@@ -90,7 +96,7 @@ impl Controller for ServiceAccountTokens {
             return Ok(Outcome::Done);
         };
         let root_ca = self.config.root_ca.borrow().clone();
-        let Some(mut change) = missing(&secret, &uid, &root_ca) else { return Ok(Outcome::Done) };
+        let Some(mut change) = missing(&secret, &uid, &root_ca) else { return done() };
         if !has_token(&secret) {
             let claims = claims(&key, name, &uid);
             match self.config.issuer.sign(&claims) {
@@ -104,7 +110,7 @@ impl Controller for ServiceAccountTokens {
         change["metadata"]["resourceVersion"] = json!(secret.metadata.resource_version);
         let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(change)).await;
         error::ignore_deleted(patched).during("give a token to the secret", &key)?;
-        Ok(Outcome::Done)
+        done()
     }
 }
 

@@ -7,7 +7,10 @@ use std::{
 
 pub(crate) mod client_types;
 
-pub use crate::dns::fuzzing::packet as dns_packet;
+pub use crate::{
+    apiextensions::fuzzing::printer_columns, dns::fuzzing::packet as dns_packet,
+    plugin::audit::fuzzing::policy as audit_policy,
+};
 
 use serde_json::{Value, json};
 use windlass_apimachinery::{

@@ -61,41 +61,10 @@ pub(crate) struct Environment {
 }
 
 /// Each node watches its own pods, so that a written pod must not be decoded for each node.
-fn pods_by_node() -> Index {
-    #[derive(serde::Deserialize)]
-    struct Pod {
-        spec: Option<Spec>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Spec {
-        #[serde(rename = "nodeName")]
-        node_name: Option<String>,
-    }
-    let extract = |object: &[u8]| {
-        let pod = serde_json::from_slice::<Pod>(object).ok();
-        pod.and_then(|pod| pod.spec?.node_name).unwrap_or_default()
-    };
-    Index { field: "spec.nodeName".into(), extract: Arc::new(extract) }
-}
+const POD_NODE: &str = "spec.nodeName";
 
 /// The indexed field of namespaces: every new object in one asks for it.
 pub(crate) const NAMESPACE_PHASE: &str = "status.phase";
-
-fn namespaces_by_phase() -> Index {
-    #[derive(serde::Deserialize)]
-    struct Namespace {
-        status: Option<Status>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Status {
-        phase: Option<String>,
-    }
-    let extract = |object: &[u8]| {
-        let namespace = serde_json::from_slice::<Namespace>(object).ok();
-        namespace.and_then(|namespace| namespace.status?.phase).unwrap_or_default()
-    };
-    Index { field: NAMESPACE_PHASE.into(), extract: Arc::new(extract) }
-}
 
 /// Opens a store with the resources whose writes may reach the disk later, and with indexes; others are registered when
 /// they are served.
@@ -104,8 +73,8 @@ fn namespaces_by_phase() -> Index {
 /// When the engine cannot be read.
 pub(crate) fn open_store(engine: Box<dyn Engine>) -> Result<Store, store::Error> {
     let of = |name, relaxed_durability| (name, ResourceOptions { relaxed_durability, ..ResourceOptions::default() });
-    let pods = ResourceOptions { indexes: vec![pods_by_node()], ..ResourceOptions::default() };
-    let namespaces = ResourceOptions { indexes: vec![namespaces_by_phase()], ..ResourceOptions::default() };
+    let pods = ResourceOptions { indexes: vec![Index::new(POD_NODE)], ..ResourceOptions::default() };
+    let namespaces = ResourceOptions { indexes: vec![Index::new(NAMESPACE_PHASE)], ..ResourceOptions::default() };
     let resources = [
         of("events", core::event::DURABILITY),
         of("leases.coordination.k8s.io", coordination::lease::DURABILITY),

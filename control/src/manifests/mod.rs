@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     backoff::Backoff,
     manifests::{self, Document, ManifestDir, Scanned, format_of},
+    repairs::Repair,
 };
 
 use crate::controllers::kinds::{Kind, Kinds};
@@ -123,7 +124,8 @@ impl Applier {
         // Discovery is repeated in the next pass that needs it.
         self.kinds.clear();
         let next = self.files.values().filter_map(|f| f.retry).min();
-        next.into_iter().chain([Instant::now() + RESCAN_INTERVAL]).min().unwrap_or_else(Instant::now)
+        let rescan = Instant::now() + Repair::ManifestRescan.period(RESCAN_INTERVAL);
+        next.into_iter().chain([rescan]).min().unwrap_or_else(Instant::now)
     }
 
     async fn sync_file(&mut self, path: &Path, text: Result<String, String>) {

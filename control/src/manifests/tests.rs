@@ -56,8 +56,8 @@ proptest! {
 
 #[tokio::test]
 async fn a_folder_is_applied_and_followed() {
-    let fake = crate::controllers::fake_api::FakeApi::new();
-    let (client, stop) = (fake.client(), tokio_util::sync::CancellationToken::new());
+    let server = crate::tests::TestApi::new().await;
+    let (client, stop) = (server.client(), tokio_util::sync::CancellationToken::new());
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     let map =
@@ -68,19 +68,19 @@ async fn a_folder_is_applied_and_followed() {
     write("c.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");
     write("d.yaml", "apiVersion: example.com/v1\nkind: Unheard\nmetadata: {name: u}\n");
     let running = tokio::spawn(super::run(client, dir.path().to_owned(), stop.clone()));
-    fake.until("configmaps", "the map", |c| c.len() == 1).await;
+    server.until("configmaps", "the map", |c| c.len() == 1).await;
     write("a.yaml", &map("{x: new}"));
-    fake.until("configmaps", "the change", |c| c[0]["data"] == json!({"x": "new"})).await;
+    server.until("configmaps", "the change", |c| c[0]["data"] == json!({"x": "new"})).await;
     write("b.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: shop}\n");
-    fake.until("secrets", "the corrected file", |s| s.len() == 1).await;
+    server.until("secrets", "the corrected file", |s| s.len() == 1).await;
 
     // The same again, and a file that goes: nothing is written.
-    let before = fake.requests(http::Method::PATCH, "configmaps");
+    let before = server.requests(http::Method::PATCH, "configmaps");
     write("a.yaml", &(map("{x: new}") + "# a comment\n"));
     std::fs::remove_file(dir.path().join("b.yaml")).unwrap();
     write("e.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: last, namespace: shop}\n");
-    fake.until("secrets", "both", |s| s.len() == 2).await;
-    assert_eq!(fake.requests(http::Method::PATCH, "configmaps"), before);
+    server.until("secrets", "both", |s| s.len() == 2).await;
+    assert_eq!(server.requests(http::Method::PATCH, "configmaps"), before);
     stop.cancel();
     running.await.unwrap().unwrap();
 }

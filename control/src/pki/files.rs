@@ -64,6 +64,11 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
+/// Has the name of a file survive a crash.
+pub(super) fn sync_name(path: &Path) -> Result<(), Error> {
+    atomic_file::sync_parent(path).map_err(|source| Error::File { path: path.to_owned(), attempt: "written", source })
+}
+
 pub(super) fn share_with_group(path: &Path) -> Result<(), Error> {
     const GIVES_ITS_GROUP: u32 = 0o2000;
     let share = || -> io::Result<()> {

@@ -22,6 +22,7 @@ use std::{
 use base64::Engine as _;
 use jiff::SignedDuration;
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
+use windlass_kit::atomic_file;
 
 use authority::{Authority, CA_CERT, Leaf, is_in_use};
 pub(crate) use request::CertificateRequest;
@@ -279,7 +280,7 @@ pub fn kubeconfig(server: &str, ca_pem: &str, user: &str, pair: &Pair) -> String
 /// Says which file and why.
 pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(|source| Error::File {
+        atomic_file::make_dir(parent, 0o755).map_err(|source| Error::File {
             path: parent.to_owned(),
             attempt: "made",
             source,
@@ -288,7 +289,8 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     if files::read(path)?.as_deref() == Some(text) {
         // The file may be shared with a group.
         files::restrict_permissions(path, 0o640);
-        return Ok(());
+        // An earlier attempt may have ended before its name was on disk.
+        return files::sync_name(path);
     }
     files::write(path, text)
 }

@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
+use windlass_fixtures::files::{key_path, requests};
+
 use super::*;
 
 fn names(address: &str) -> Names {
@@ -304,11 +306,10 @@ fn a_certificate_with_two_common_names_lets_nobody_in() {
 /// A cluster that is moved here brings the authority and the key of service accounts that kubeadm made.
 #[test]
 fn the_keys_of_kubeadm_are_taken() {
-    let keys = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../kit/fixtures/keys"));
     for algorithm in ["RSA-2048", "ECDSA-P256"] {
         let dir = tempfile::tempdir().unwrap();
         for file in ["ca.crt", "ca.key", "sa.key"] {
-            std::fs::copy(keys.join(format!("kubeadm-{algorithm}-{file}")), dir.path().join(file)).unwrap();
+            std::fs::copy(key_path(&format!("kubeadm-{algorithm}-{file}")), dir.path().join(file)).unwrap();
         }
         let before = files_in(dir.path());
         let pki = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
@@ -329,4 +330,102 @@ fn the_keys_of_kubeadm_are_taken() {
             signed.parse_x509().unwrap().verify_signature(Some(authority.public_key())).unwrap();
         }
     }
+}
+
+/// People ask with openssl, and programs with Go's own package; what is not read says why.
+#[test]
+fn requests_of_other_programs_are_read() {
+    let refused = |name: &str| match name {
+        // Of P-521, and of SHA-512 beside the other curves, ring knows nothing.
+        "go-p521.csr" | "openssl-p521.csr" | "openssl-p256-sha512.csr" | "openssl-p384-sha512.csr" => {
+            Some("unable to verify certificate request signature")
+        }
+        // As upstream's reader.
+        "openssl-new.csr" => Some("PEM block type must be CERTIFICATE REQUEST"),
+        _ => None,
+    };
+    let all = requests();
+    for (name, text) in &all {
+        let read = match (CertificateRequest::from_pem(text.as_bytes()), refused(name)) {
+            (Ok(read), None) => read,
+            (Err(why), Some(part)) if why.contains(part) => continue,
+            (found, _) => panic!("{name}: {found:?}"),
+        };
+        assert_eq!(read.subject.common_name(), "system:node:n1", "{name}");
+        assert_eq!((read.dns_names, read.ip_addresses, read.email_addresses, read.uris), (2, 2, 0, 0), "{name}");
+        // A certificate for it has its names and its key.
+        let dir = tempfile::tempdir().unwrap();
+        Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+        let signed = ClusterSigner::new(dir.path().to_owned()).sign(&read, &[], None).unwrap();
+        let signed = authority::first(&signed).unwrap();
+        let signed = signed.parse_x509().unwrap();
+        assert_eq!(signed.public_key().raw, read.public_key, "{name}");
+        let names = signed.subject_alternative_name().unwrap().unwrap();
+        assert_eq!(names.value.general_names.len(), 4, "{name}");
+    }
+    assert!(all.len() > 20, "{}", all.len());
+}
+
+/// Whatever a disk does at the first start, the next one finds a CA and a key of tokens or makes them; and once they are said to
+/// be there they are the same for ever: everything that was issued hangs on them.
+#[test]
+fn each_call_of_the_first_start_may_fail() {
+    let first = std::cell::RefCell::new(None);
+    let open = |dir: &Path| -> Result<[String; 2], String> {
+        let dir = dir.join("pki");
+        files::make_dir(&dir).map_err(|e| e.to_string())?;
+        let key = ServiceAccountKey::open(&dir).map_err(|e| e.to_string())?;
+        let authority = Authority::open(&dir, Lifetimes::default()).map_err(|e| e.to_string())?;
+        Ok([key.0, authority.pem])
+    };
+    let pairs = windlass_model_disk::Case {
+        what: "the keys of a cluster",
+        prepare: &|_| drop(first.take()),
+        act: &|dir| {
+            let opened = open(dir)?;
+            // A second time it is what was made at the first.
+            first.borrow_mut().get_or_insert(opened);
+            Ok(())
+        },
+        judge: &|dir, done, what| {
+            let found = open(dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+            match &*first.borrow() {
+                Some(made) if done => assert!(found == *made, "{what}: they are others"),
+                // What was never said to be there may be made anew.
+                _ => {}
+            }
+            first.replace(Some(found));
+        },
+        lasts: windlass_model_disk::Lasts::Power,
+        says: &["pki"],
+    }
+    .run();
+    println!("keys of a cluster: {pairs} pairs");
+    assert!(pairs > 60, "{pairs}");
+}
+
+/// A renewal that fails leaves the CA as it was, with the key that all certificates verify with.
+#[test]
+fn each_call_of_a_renewal_of_the_ca_may_fail() {
+    let due = Lifetimes { authority_renew_before: days(AUTHORITY_DAYS + 1), ..Lifetimes::default() };
+    let open = |dir: &Path, lifetimes| Authority::open(&dir.join("pki"), lifetimes).map_err(|e| e.to_string());
+    let before = std::cell::RefCell::new(String::new());
+    let pairs = windlass_model_disk::Case {
+        what: "a CA that is renewed",
+        prepare: &|dir| {
+            files::make_dir(&dir.join("pki")).unwrap();
+            before.replace(open(dir, Lifetimes::default()).unwrap().pem);
+        },
+        act: &|dir| open(dir, due).map(drop),
+        judge: &|dir, _, what| {
+            let found = open(dir, Lifetimes::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(found.pem.contains(before.borrow().trim()), "{what}: clients have the old one");
+            assert!(found.issuer.is_some(), "{what}");
+        },
+        lasts: windlass_model_disk::Lasts::Power,
+        says: &["pki"],
+    }
+    .run();
+    println!("a CA that is renewed: {pairs} pairs");
+    assert!(pairs > 30, "{pairs}");
 }

@@ -7,7 +7,10 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::metrics::Registry;
+use windlass_kit::{
+    metrics::Registry,
+    repairs::{MainPath, Repair},
+};
 
 mod cache;
 mod cycle;
@@ -26,6 +29,7 @@ mod watches;
 mod writer;
 
 use metrics::SchedulerMetrics;
+use queue::{Retries, UNSCHEDULABLE_FLUSH_INTERVAL};
 use state::State;
 use watches::Update;
 use writer::{Outcome, Writer};
@@ -53,7 +57,10 @@ pub async fn run(client: Client, registry: Registry, shutdown: CancellationToken
     // Nothing is scheduled before all first lists are complete.
     let (mut updates, mut unlisted) = watches::all(&client);
     let writer = Writer::new(client);
-    let mut state = State::default();
+    let mut state = State::new(Retries {
+        flush: Repair::UnschedulableFlush.period(UNSCHEDULABLE_FLUSH_INTERVAL),
+        on_changes: !MainPath::QueueingHints.is_off(),
+    });
     let mut writes = FuturesUnordered::new();
     loop {
         let due = if unlisted.is_empty() {

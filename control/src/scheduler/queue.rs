@@ -24,7 +24,22 @@ use super::{
 /// Back-off of an unschedulable pod (upstream's constants).
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// An unschedulable pod is retried after this time even without an event (upstream's constant).
-const UNSCHEDULABLE_FLUSH_INTERVAL: Duration = Duration::from_secs(300);
+pub(crate) const UNSCHEDULABLE_FLUSH_INTERVAL: Duration = Duration::from_secs(300);
+
+/// When a pod that fits nowhere is tried again.
+#[derive(Debug)]
+pub(crate) struct Retries {
+    /// After this time, whatever happens.
+    pub(crate) flush: Duration,
+    /// Whenever a change may have helped.
+    pub(crate) on_changes: bool,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { flush: UNSCHEDULABLE_FLUSH_INTERVAL, on_changes: true }
+    }
+}
 
 /// What decides whether a pod fits a node; all pods with the same text are interchangeable.
 type Signature = Arc<str>;
@@ -116,6 +131,7 @@ pub(crate) struct SchedulingQueue {
     dependent: HashSet<Signature>,
     /// Tried pods by their claims, and by the classes of unbound ones, without a namespace.
     by_claim: HashMap<Key, BTreeSet<Key>>,
+    retries: Retries,
     serial: u64,
     /// Groups and pods that events were tried on.
     #[cfg(test)]
@@ -123,6 +139,11 @@ pub(crate) struct SchedulingQueue {
 }
 
 impl SchedulingQueue {
+    /// A queue that tries again as told.
+    pub(crate) fn new(retries: Retries) -> Self {
+        Self { retries, ..Self::default() }
+    }
+
     /// Adds a pod to be scheduled now.
     pub(crate) fn activate(&mut self, key: Key, priority: i32) {
         if !self.places.contains_key(&key) {
@@ -205,7 +226,7 @@ impl SchedulingQueue {
         // As a member of its group it is one among others again.
         self.forget(&key);
         let back = now + delay_after(BACKOFF.0, BACKOFF.1, failures);
-        let due = if retry { back } else { now + UNSCHEDULABLE_FLUSH_INTERVAL };
+        let due = if retry { back } else { now + self.retries.flush };
         let signature = demands.map(|demands| self.join_group(&key, demands, back));
         for claim in &claims {
             self.by_claim.entry(claim.clone()).or_default().insert(key.clone());
@@ -283,6 +304,9 @@ impl SchedulingQueue {
     }
 
     fn retry_groups(&mut self, groups: Vec<Signature>, helps: &dyn Fn(&Demands) -> bool, now: Instant) {
+        if !self.retries.on_changes {
+            return;
+        }
         for signature in groups {
             #[cfg(test)]
             {
@@ -303,6 +327,9 @@ impl SchedulingQueue {
 
     /// A claim, or its volume, has changed: the pods that use it are retried after their back-off.
     pub(crate) fn claim_changed(&mut self, claim: &Key, now: Instant) {
+        if !self.retries.on_changes {
+            return;
+        }
         let pods: Vec<Key> = self.by_claim.get(claim).into_iter().flatten().cloned().collect();
         for key in pods {
             #[cfg(test)]

@@ -6,7 +6,10 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use k8s_openapi::{
     api::{
         apps::v1::{ReplicaSet, StatefulSet},
-        core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
+        core::v1::{
+            Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus, ReplicationController,
+            Service,
+        },
         policy::v1::PodDisruptionBudget,
         storage::v1::StorageClass,
     },
@@ -18,7 +21,10 @@ use kube::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::Instant;
-use windlass_kit::reflector::{Extent, reflect};
+use windlass_kit::{
+    objects::kept_metadata::{NoAnnotations, metadata},
+    reflector::{Extent, reflect},
+};
 
 use super::{
     SCHEDULER_NAME,
@@ -43,7 +49,7 @@ pub(super) enum Update {
 /// The updates of all types that are watched, and the names of these types; nothing is scheduled before all were listed.
 pub(super) fn all(client: &Client) -> (stream::SelectAll<BoxStream<'static, Update>>, HashSet<&'static str>) {
     let watches = [
-        watch::<Pod>(client),
+        watch::<WatchedPod>(client),
         watch::<Node>(client),
         watch::<PersistentVolumeClaim>(client),
         watch::<PersistentVolume>(client),
@@ -126,12 +132,25 @@ trait Watched {
     fn known(state: &State) -> Vec<Key>;
 }
 
-impl Watched for Pod {
+/// A pod without the metadata that nothing here reads.
+#[derive(Debug, Clone, Deserialize)]
+struct WatchedPod {
+    #[serde(default, deserialize_with = "metadata::<NoAnnotations, _>")]
+    metadata: ObjectMeta,
+    spec: Option<PodSpec>,
+    status: Option<PodStatus>,
+}
+
+windlass_kit::decoded_form!(WatchedPod, Pod);
+
+impl Watched for WatchedPod {
     const NAME: &'static str = "pods";
 
     fn apply(self, _: &Key, state: &mut State, now: Instant) {
-        let name = self.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or(SCHEDULER_NAME);
-        state.pod_applied(PodInfo::of(&self), name == SCHEDULER_NAME, now);
+        let Self { metadata, spec, status } = self;
+        let pod = Pod { metadata, spec, status };
+        let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or(SCHEDULER_NAME);
+        state.pod_applied(PodInfo::of(&pod), name == SCHEDULER_NAME, now);
     }
 
     fn remove(key: &Key, state: &mut State, now: Instant) {
@@ -228,7 +247,7 @@ impl Watched for Namespace {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(bound = "S: DeserializeOwned")]
 struct Selecting<K, S> {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "metadata::<NoAnnotations, _>")]
     metadata: ObjectMeta,
     #[serde(default = "none")]
     spec: Option<Selected<S>>,

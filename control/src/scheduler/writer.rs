@@ -31,6 +31,13 @@ use super::{
 /// Timeout of the writes of one decision.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The pause between looks at a pod whose binding failed.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pauses before a status is written again (client-go's `DefaultBackoff`).
+const STATUS_RETRIES: [Duration; 3] =
+    [Duration::from_millis(10), Duration::from_millis(50), Duration::from_millis(250)];
+
 /// How the writes of a decision ended.
 pub(super) enum Outcome {
     Done,
@@ -65,11 +72,7 @@ impl Writer {
                 }
                 // Deleted concurrently; the watch removes it.
                 Ok(false) => Outcome::Done,
-                Err(why) => {
-                    let (name, namespace) = (&pod.name, &pod.namespace);
-                    tracing::warn!(pod = name, namespace, node, why, "failed to bind pod; retrying");
-                    Outcome::NotBound(pod, constraints, why)
-                }
+                Err(why) => self.not_bound(pod, constraints, &node, why).await,
             },
             Decision::BindVolumes { node, volumes, claims } => {
                 self.nominate_before_binding(&pod, &node).await;
@@ -122,6 +125,47 @@ impl Writer {
         }
     }
 
+    /// A binding has failed, or its answer alone: the pod keeps its place until the API says that it has no node. Another one
+    /// would get it else, and the pod would be said not to be scheduled while it runs.
+    async fn not_bound(&self, pod: Arc<PodInfo>, constraints: Arc<Constraints>, node: &str, why: String) -> Outcome {
+        let (name, namespace) = (&pod.name, &pod.namespace);
+        match in_time(self.node_of(&pod)).await {
+            Ok(None) => Outcome::Done,
+            Ok(Some(Some(bound))) => {
+                tracing::debug!(
+                    pod = name,
+                    namespace,
+                    node = bound,
+                    why,
+                    "the pod is bound, although its binding failed"
+                );
+                let text = messages::scheduled(namespace, name, &bound);
+                self.recorder.record(&reference(&pod), Severity::Normal, "Scheduled", text);
+                Outcome::Bound
+            }
+            Ok(Some(None)) | Err(_) => {
+                tracing::warn!(pod = name, namespace, node, why, "failed to bind pod; retrying");
+                Outcome::NotBound(pod, constraints, why)
+            }
+        }
+    }
+
+    /// The node of a pod as the API has it, asked for until there is an answer; `None` if the pod is gone.
+    async fn node_of(&self, pod: &PodInfo) -> Result<Option<Option<String>>, String> {
+        loop {
+            match self.pods(&pod.namespace).get_opt(&pod.name).await {
+                Ok(found) => {
+                    let found = found.filter(|found| found.metadata.uid.as_deref() == Some(pod.uid.as_str()));
+                    return Ok(found.map(|found| found.spec.and_then(|spec| spec.node_name)));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, pod = pod.name, "failed to read the pod whose binding failed; retrying");
+                    tokio::time::sleep(LOOK_INTERVAL).await;
+                }
+            }
+        }
+    }
+
     /// Sets PodScheduled=False and the nominated node, as far as that is news.
     async fn report(&self, pod: &PodInfo, constraints: &Constraints, refusal: &Refusal) {
         let (reason, message) = (refusal.reason.name(), &refusal.message);
@@ -153,7 +197,7 @@ impl Writer {
         if status.is_empty() {
             return;
         }
-        if let Err(error) = self.patch_status(&pod.reference(), &Value::Object(status)).await {
+        if let Err(error) = self.write_refusal(pod, &Value::Object(status)).await {
             tracing::debug!(%error, pod = pod.name, "failed to write status of an unschedulable pod; the event has the reason");
         }
     }
@@ -161,6 +205,25 @@ impl Writer {
     async fn patch_status(&self, pod: &PodReference, status: &Value) -> kube::Result<()> {
         let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
         self.pods(&pod.namespace).patch_status(&pod.name, &PatchParams::default(), &patch).await.map(drop)
+    }
+
+    /// Upstream's `PatchPodStatus`, which tries again, too: a pod would not be shown as unschedulable before it is looked at again.
+    /// Each try is for the version that was read, so that a late one says nothing of a pod that was bound meanwhile.
+    async fn write_refusal(&self, pod: &PodInfo, status: &Value) -> kube::Result<()> {
+        let (pods, params) = (self.pods(&pod.namespace), PatchParams::default());
+        let (mut version, mut pauses) = (pod.version.clone(), STATUS_RETRIES.into_iter());
+        loop {
+            let metadata = json!({"uid": pod.uid, "resourceVersion": version});
+            let patch = Patch::Strategic(json!({"metadata": metadata, "status": status}));
+            let Err(error) = pods.patch_status(&pod.name, &params, &patch).await else { return Ok(()) };
+            let Some(pause) = pauses.next().filter(|_| is_retriable(&error)) else { return Err(error) };
+            tokio::time::sleep(pause).await;
+            if let Ok(now) = pods.get_opt(&pod.name).await {
+                let unbound = now.filter(|now| now.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()));
+                let Some(read) = unbound.and_then(|now| now.metadata.resource_version) else { return Ok(()) };
+                version = read;
+            }
+        }
     }
 
     /// Where the pod will be is told before its volumes are waited for (`NominatedNodeNameForExpectation`).
@@ -243,6 +306,14 @@ impl Writer {
 async fn in_time<T>(writes: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let answered = tokio::time::timeout(WRITE_TIMEOUT, writes).await;
     answered.unwrap_or_else(|_| Err("the API did not answer in time".to_owned()))
+}
+
+/// Whether the same write may succeed in a moment: the server failed, somebody else was faster, or there was no answer.
+fn is_retriable(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 409 | 429 | 500..),
+        _ => true,
+    }
 }
 
 /// The generation of the pod that a condition is about, where the API counts it.

@@ -33,11 +33,13 @@ use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use windlass_control::{ControlPlane, apiserver::User};
-use windlass_tests::{Testbed, client, cluster::assets};
+use windlass_tests::{Testbed, client, cluster::assets, skip};
 
 use api_server::{ApiServer, JSON, Step};
 use definitions::Settles;
-use known_differences::{KNOWN_DIFFERENCES, KnownDifference, is_of_scenario, is_random};
+use known_differences::{
+    InAll, KNOWN_DIFFERENCES, KnownDifference, PAIRS, is_of_scenario, is_random, is_recording, pair,
+};
 use normalize::{Difference, differences, is_zero, matches_pattern, normalize};
 use random::Rng;
 use scenario::{NODE, fixtures, pod, step, steps, within};
@@ -51,6 +53,9 @@ const RANDOM_STEPS: usize = 250;
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let skipped = assets().is_none();
+    if skipped && !arguments.list {
+        skip("control-plane", "KUBEBUILDER_ASSETS is not set");
+    }
     let trial = |name: &str, test: fn()| {
         Trial::test(name, move || {
             test();
@@ -130,6 +135,8 @@ struct Report {
     /// Zero values that only the real server writes.
     empty: usize,
     seen: BTreeMap<usize, usize>,
+    /// Differences that are known as they were recorded.
+    pairs: BTreeSet<String>,
     /// Differences of responses, by the object's name and the pointer in it: watch events repeat them.
     answered: BTreeSet<(String, String, String)>,
     /// Number of repeated differences.
@@ -167,10 +174,15 @@ impl Report {
 
     fn add(&mut self, name: &str, difference: &Difference) {
         let fitting = |row: &KnownDifference| {
-            matches_pattern(row.step, name) && matches_pattern(row.at, &difference.at) && row.in_all.fits(difference)
+            matches_pattern(row.step, name)
+                && matches_pattern(row.at, &difference.at)
+                && row.in_all.fits(name, difference)
         };
         if let Some(row) = KNOWN_DIFFERENCES.iter().position(fitting) {
             *self.seen.entry(row).or_default() += 1;
+            if matches!(KNOWN_DIFFERENCES[row].in_all, InAll::AsRecorded) {
+                self.pairs.insert(pair(name, difference));
+            }
             if std::env::var_os("DIFFERENTIAL_ALL").is_none() {
                 return;
             }
@@ -192,6 +204,18 @@ impl Report {
             (0..KNOWN_DIFFERENCES.len()).filter(|row| which(&KNOWN_DIFFERENCES[*row]) && !self.seen.contains_key(row));
         let fixed: Vec<&str> = unseen.map(|row| KNOWN_DIFFERENCES[row].step).collect();
         assert!(fixed.is_empty(), "these no longer differ; remove them from the table: {fixed:?}");
+    }
+
+    /// Compares with, or writes, what is recorded of the fixed scenario.
+    #[track_caller]
+    fn keep_pairs(&self) {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential/known_pairs.tsv");
+        if is_recording() {
+            let lines: String = self.pairs.iter().map(|line| format!("{line}\n")).collect();
+            return std::fs::write(file, lines).expect("a file of the sources can be written");
+        }
+        let gone: Vec<&str> = PAIRS.lines().filter(|line| !self.pairs.contains(*line)).collect();
+        assert!(gone.is_empty(), "these no longer differ so; record {file} anew: {gone:#?}");
     }
 
     /// Prints the known differences with their reasons, and fails for unknown ones.
@@ -287,6 +311,7 @@ fn fixed_scenario() {
     with_both_servers(async |real, ours| {
         let mut report = Report::default();
         run_steps(real, ours, &steps(), &mut report).await?;
+        report.keep_pairs();
         report.print();
         report.assert_all_seen(is_of_scenario);
         Ok(())

@@ -1,7 +1,7 @@
 //! Random requests to the API and to a small model of it, with kills and restarts in between: both agree on each answer, on
 //! every list and on every event of a watch.
 //!
-//! `MODEL_CASES` sets the number of sequences; each has two hundred requests.
+//! `MODEL_CASES` sets the number of sequences; each has two hundred requests. `TEST_SEED` repeats those of an earlier run.
 
 #![allow(clippy::print_stderr, reason = "a test says what it saw")]
 
@@ -16,7 +16,10 @@ mod server;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use proptest::{prelude::*, test_runner::TestRunner};
+use proptest::{
+    prelude::*,
+    test_runner::{RngSeed, TestRunner},
+};
 
 use api_process::Life;
 use kinds::{KINDS, Kind};
@@ -217,8 +220,14 @@ fn the_api_answers_as_the_model_over_kills() {
     let cases =
         std::env::var("MODEL_CASES").ok().map_or(CASES, |cases| cases.parse().expect("a number in MODEL_CASES"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let config =
-        ProptestConfig { cases, max_shrink_iters: 150, failure_persistence: None, ..ProptestConfig::default() };
+    let rng_seed = RngSeed::Fixed(windlass_tests::seed());
+    let config = ProptestConfig {
+        cases,
+        max_shrink_iters: 150,
+        failure_persistence: None,
+        rng_seed,
+        ..ProptestConfig::default()
+    };
     let steps = prop::collection::vec(request::step(), STEPS);
     let result = TestRunner::new(config).run(&steps, |steps| {
         runtime.block_on(run(&steps));

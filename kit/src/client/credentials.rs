@@ -286,7 +286,7 @@ mod tests {
     /// Also when the plugin does not say so.
     #[test]
     fn a_certificate_of_a_plugin_ends_when_it_says() {
-        let text = include_str!("../../fixtures/keys/go-p256-sec1.pem").to_owned();
+        let text = windlass_fixtures::files::key("go-p256-sec1.pem");
         let own: Timestamp = "2100-01-01T00:00:00Z".parse().unwrap();
         let earlier: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         for (told, expected) in [(None, own), (Some(earlier), earlier)] {

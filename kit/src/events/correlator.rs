@@ -136,6 +136,8 @@ fn budget_of(pending: &PendingEvent) -> String {
 
 #[cfg(test)]
 mod tests {
+    use windlass_fixtures::facts::{json_of, rows};
+
     use super::{super::Severity, *};
 
     fn event(reason: &str, message: &str) -> PendingEvent {
@@ -229,6 +231,44 @@ mod tests {
         ] {
             assert_eq!(last(interval, events), expected, "{what}");
         }
+    }
+
+    static UPSTREAM: &str = include_str!("../../../facts/event_correlator.tsv");
+
+    fn upstreams(event: &serde_json::Value) -> PendingEvent {
+        let text = |at: usize| event[at].as_str().unwrap().to_owned();
+        let object = ObjectReference {
+            kind: Some("Pod".into()),
+            namespace: Some(text(2)),
+            name: Some(text(3)),
+            field_path: Some(text(4)),
+            ..ObjectReference::default()
+        };
+        PendingEvent { object, ..self::event(&text(0), &text(1)) }
+    }
+
+    #[test]
+    fn events_are_correlated_as_upstreams_tests_say() {
+        let mut seen = 0;
+        for row in rows(UPSTREAM) {
+            let mut events: Vec<PendingEvent> = json_of(row[3]).as_array().unwrap().iter().map(upstreams).collect();
+            let (interval, expected) = match *row {
+                ["TestEventCorrelator", _, seconds, _, "skipped"] => (seconds.parse().unwrap(), None),
+                ["TestEventCorrelator", _, seconds, _, count, message] => {
+                    (seconds.parse().unwrap(), Some((count.parse().unwrap(), message.to_owned())))
+                }
+                ["TestEventSpamFilter", _, burst, _, verdict] => {
+                    // Upstream's burst is a setting of the test, ours is not one.
+                    let before = times(BURST as usize + 1 - burst.parse::<usize>().unwrap(), |_| events[0].clone());
+                    events.splice(0..0, before);
+                    (0, (verdict == "sent").then(|| (1, String::new())))
+                }
+                _ => panic!("{row:?}"),
+            };
+            assert_eq!(last(interval, events), expected, "{}", row[1]);
+            seen += 1;
+        }
+        assert!(seen > 9, "{seen}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::documents::format_of;
-use crate::{blocking, inotify::Watch};
+use crate::{blocking, inotify::Watch, repairs::MainPath};
 
 /// Editors write in several steps: wait for the last.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -101,8 +101,8 @@ impl ManifestDir {
     pub async fn changed(&mut self, latest: Instant) {
         let changed = async {
             match &self.watch {
-                Some(watch) => watch.changed().await,
-                None => std::future::pending().await,
+                Some(watch) if !MainPath::DirectoryChanges.is_off() => watch.changed().await,
+                _ => std::future::pending().await,
             }
         };
         tokio::select! {

@@ -6,6 +6,7 @@ pub mod claims;
 pub mod disruption_budget;
 pub mod image;
 pub mod int_or_percent;
+pub mod kept_metadata;
 pub mod label_selector;
 pub mod node_labels;
 pub mod node_selector;
@@ -17,6 +18,8 @@ pub mod resources;
 pub mod schedule;
 pub mod sums;
 pub mod tolerations;
+#[cfg(test)]
+mod upstream_tests;
 
 /// Group, version and kind of what may own nothing: Events go after an hour, and would take with them what they own.
 /// Upstream's `BannedOwners`.

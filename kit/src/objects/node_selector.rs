@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
+use windlass_apimachinery::names;
 
 /// Terms are alternatives; none at all matches nothing.
 #[must_use]
@@ -10,14 +11,29 @@ pub fn matches(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, St
     selector.node_selector_terms.iter().any(|term| term_matches(term, name, labels))
 }
 
-/// All of a term's requirements hold; a term without any matches nothing.
+/// All of a term's requirements hold; a term without any matches nothing, nor does one that asks for what no label can be.
 #[must_use]
 pub fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     !(expressions.is_empty() && fields.is_empty())
-        && expressions.iter().all(|r| holds(r, labels.get(&r.key).map(String::as_str)))
+        && expressions.iter().all(|r| can_be_of_a_label(r) && holds(r, labels.get(&r.key).map(String::as_str)))
         && fields.iter().all(|r| holds(r, (r.key == "metadata.name").then_some(name)))
+}
+
+/// Whether a node has the labels that a pod selects, and fits its required affinity; upstream's
+/// `GetRequiredNodeAffinity`.
+#[must_use]
+pub fn pod_matches(pod: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let affinity = pod.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    pod.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+        && required.is_none_or(|selector| matches(selector, name, labels))
+}
+
+fn can_be_of_a_label(requirement: &NodeSelectorRequirement) -> bool {
+    let mut values = requirement.values.iter().flatten();
+    names::qualified(&requirement.key).is_none() && values.all(|value| names::label_value(value).is_none())
 }
 
 fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {

@@ -5,21 +5,23 @@ use serde_json::{Map, Value, json};
 use super::{image::Reference, sums::of_containers};
 use crate::quantity::Quantity;
 
-/// Sets a field that is missing, null or an empty string.
-pub fn set(object: &mut Map<String, Value>, key: &str, value: Value) {
-    match object.get(key) {
-        None | Some(Value::Null) => drop(object.insert(key.to_owned(), value)),
-        Some(Value::String(text)) if text.is_empty() && value.as_str().is_some_and(|v| !v.is_empty()) => {
-            object.insert(key.to_owned(), value);
-        }
-        _ => {}
+/// Sets a field that is missing, null or an empty string. The value is made only then: nearly every object has all its defaults.
+pub fn set(object: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
+    let is_empty = match object.get(key) {
+        None | Some(Value::Null) => false,
+        Some(Value::String(text)) if text.is_empty() => true,
+        Some(_) => return,
+    };
+    let value = value.into();
+    if !is_empty || value.as_str().is_some_and(|text| !text.is_empty()) {
+        object.insert(key.to_owned(), value);
     }
 }
 
 /// Sets a field that is missing or null, where an empty string is a value: upstream's pointers.
-pub fn set_pointer(object: &mut Map<String, Value>, key: &str, value: Value) {
+pub fn set_pointer(object: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
     if object.get(key).is_none_or(Value::is_null) {
-        object.insert(key.to_owned(), value);
+        object.insert(key.to_owned(), value.into());
     }
 }
 
@@ -43,7 +45,7 @@ pub fn items<'a>(
 /// Sets the defaults of a pod.
 pub fn pod(object: &mut Map<String, Value>) {
     let spec = child(object, "spec");
-    set(spec, "enableServiceLinks", json!(true));
+    set(spec, "enableServiceLinks", true);
     pod_spec(spec);
     pod_only(spec);
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
@@ -67,15 +69,11 @@ fn one_address(status: &mut Map<String, Value>) {
 
 /// Sets the defaults of a pod spec, also of a template.
 pub fn pod_spec(spec: &mut Map<String, Value>) {
-    for (key, value) in [
-        ("dnsPolicy", json!("ClusterFirst")),
-        ("restartPolicy", json!("Always")),
-        ("securityContext", json!({})),
-        ("terminationGracePeriodSeconds", json!(30)),
-        ("schedulerName", json!("default-scheduler")),
-    ] {
-        set(spec, key, value);
-    }
+    set(spec, "dnsPolicy", "ClusterFirst");
+    set(spec, "restartPolicy", "Always");
+    set(spec, "securityContext", Map::new());
+    set(spec, "terminationGracePeriodSeconds", 30);
+    set(spec, "schedulerName", "default-scheduler");
     if let Some(account) = spec.get("serviceAccountName").cloned().filter(|a| a.as_str().is_some_and(|a| !a.is_empty()))
     {
         // The older field follows, whatever it was.
@@ -203,14 +201,15 @@ fn pull_policy(image: &str) -> &'static str {
 }
 
 fn container(container: &mut Map<String, Value>) {
-    let image = container.get("image").and_then(Value::as_str).unwrap_or("");
-    let policy = pull_policy(image);
-    set(container, "imagePullPolicy", json!(policy));
-    set(container, "terminationMessagePath", json!("/dev/termination-log"));
-    set(container, "terminationMessagePolicy", json!("File"));
-    set(container, "resources", json!({}));
+    if container.get("imagePullPolicy").and_then(Value::as_str).is_none_or(str::is_empty) {
+        let policy = pull_policy(container.get("image").and_then(Value::as_str).unwrap_or(""));
+        set(container, "imagePullPolicy", policy);
+    }
+    set(container, "terminationMessagePath", "/dev/termination-log");
+    set(container, "terminationMessagePolicy", "File");
+    set(container, "resources", Map::new());
     for port in items(container, "ports") {
-        set(port, "protocol", json!("TCP"));
+        set(port, "protocol", "TCP");
     }
     amounts(child(container, "resources"));
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
@@ -222,7 +221,7 @@ fn container(container: &mut Map<String, Value>) {
             }
             http_get(probe);
             if let Some(grpc) = probe.get_mut("grpc").and_then(Value::as_object_mut) {
-                set(grpc, "service", json!(""));
+                set(grpc, "service", "");
             }
         }
     }
@@ -242,36 +241,38 @@ fn container(container: &mut Map<String, Value>) {
 
 fn field_ref(holder: &mut Map<String, Value>) {
     if let Some(field) = holder.get_mut("fieldRef").and_then(Value::as_object_mut) {
-        set(field, "apiVersion", json!("v1"));
+        set(field, "apiVersion", "v1");
     }
 }
 
 fn http_get(handler: &mut Map<String, Value>) {
     if let Some(get) = handler.get_mut("httpGet").and_then(Value::as_object_mut) {
-        set(get, "path", json!("/"));
-        set(get, "scheme", json!("HTTP"));
+        set(get, "path", "/");
+        set(get, "scheme", "HTTP");
     }
 }
 
 /// Sets the fields of some kinds of volumes that are not set: of pods, and of persistent volumes.
 pub fn volume_sources(holder: &mut Map<String, Value>) {
     let defaults = [
-        ("azureDisk", "cachingMode", json!("ReadWrite")),
-        ("azureDisk", "fsType", json!("ext4")),
-        ("azureDisk", "kind", json!("Shared")),
-        ("azureDisk", "readOnly", json!(false)),
-        ("hostPath", "type", json!("")),
-        ("iscsi", "iscsiInterface", json!("default")),
-        ("rbd", "keyring", json!("/etc/ceph/keyring")),
-        ("rbd", "pool", json!("rbd")),
-        ("rbd", "user", json!("admin")),
-        ("scaleIO", "fsType", json!("xfs")),
-        ("scaleIO", "storageMode", json!("ThinProvisioned")),
+        ("hostPath", "type", ""),
+        ("iscsi", "iscsiInterface", "default"),
+        ("rbd", "keyring", "/etc/ceph/keyring"),
+        ("rbd", "pool", "rbd"),
+        ("rbd", "user", "admin"),
+        ("scaleIO", "fsType", "xfs"),
+        ("scaleIO", "storageMode", "ThinProvisioned"),
     ];
     for (kind, field, value) in defaults {
-        let Some(source) = holder.get_mut(kind).and_then(Value::as_object_mut) else { continue };
-        // The fields of this type are pointers.
-        if kind == "azureDisk" { set_pointer(source, field, value) } else { set(source, field, value) }
+        if let Some(source) = holder.get_mut(kind).and_then(Value::as_object_mut) {
+            set(source, field, value);
+        }
+    }
+    if let Some(disk) = holder.get_mut("azureDisk").and_then(Value::as_object_mut) {
+        for (field, value) in [("cachingMode", "ReadWrite"), ("fsType", "ext4"), ("kind", "Shared")] {
+            set_pointer(disk, field, value);
+        }
+        set_pointer(disk, "readOnly", false);
     }
 }
 
@@ -281,18 +282,18 @@ fn volume(volume: &mut Map<String, Value>) {
     }
     for source in ["secret", "configMap", "downwardAPI", "projected"] {
         if let Some(source) = volume.get_mut(source).and_then(Value::as_object_mut) {
-            set(source, "defaultMode", json!(0o644));
+            set(source, "defaultMode", 0o644);
         }
     }
     volume_sources(volume);
     if let Some(image) = volume.get_mut("image").and_then(Value::as_object_mut) {
         let policy = pull_policy(image.get("reference").and_then(Value::as_str).unwrap_or(""));
-        set(image, "pullPolicy", json!(policy));
+        set(image, "pullPolicy", policy);
     }
     let template = volume.get_mut("ephemeral").and_then(|source| source.get_mut("volumeClaimTemplate"));
     if let Some(template) = template.and_then(Value::as_object_mut) {
-        set(template, "metadata", json!({}));
-        set_pointer(child(template, "spec"), "volumeMode", json!("Filesystem"));
+        set(template, "metadata", Map::new());
+        set_pointer(child(template, "spec"), "volumeMode", "Filesystem");
     }
     if let Some(downward) = volume.get_mut("downwardAPI").and_then(Value::as_object_mut) {
         items(downward, "items").for_each(field_ref);

@@ -107,7 +107,8 @@ pub fn requests_with(pod: &Pod, whole: Option<Amounts>, of: impl Fn(&Container) 
         let set = |name: &str| own.contains_key(name);
         requests.milli_cpu = if set("cpu") { whole.milli_cpu } else { requests.milli_cpu };
         requests.memory = if set("memory") { whole.memory } else { requests.memory };
-        requests.other.extend(whole.other);
+        // There are no others of a whole pod.
+        requests.other.extend(whole.other.into_iter().filter(|(name, _)| name.starts_with("hugepages-")));
     }
     requests.add(&Amounts::of(spec.overhead.as_ref()));
     requests

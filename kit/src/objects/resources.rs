@@ -65,14 +65,15 @@ pub fn class_of(pod: &Pod) -> Class {
 pub fn class(spec: &PodSpec) -> Class {
     let (mut any, mut all) = (false, true);
     let mut take = |limit: Option<Quantity>, request: Option<Quantity>| {
-        let limit = limit.filter(|q| !q.is_zero());
-        let request = request.filter(|q| !q.is_zero()).or(limit);
-        any |= request.is_some();
+        // A request of nothing is none, and not that of the limit.
+        let (limit, request) = (limit.filter(|q| !q.is_zero()), request.filter(|q| !q.is_zero()));
+        any |= request.is_some() || limit.is_some();
         all &= limit.is_some() && limit == request;
     };
     if let Some(whole) = &spec.resources {
         for resource in ["cpu", "memory"] {
-            take(amount(whole.limits.as_ref(), resource), amount(whole.requests.as_ref(), resource));
+            let limit = amount(whole.limits.as_ref(), resource);
+            take(limit, amount(whole.requests.as_ref(), resource).or(limit));
         }
     } else {
         for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
@@ -90,16 +91,9 @@ pub fn class(spec: &PodSpec) -> Class {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use windlass_fixtures::pods::with_resources;
 
-    fn spec(resources: &[&str]) -> PodSpec {
-        let containers: Vec<String> = resources
-            .iter()
-            .enumerate()
-            .map(|(i, r)| format!(r#"{{"name":"c{i}","image":"i","resources":{r}}}"#))
-            .collect();
-        serde_json::from_str(&format!(r#"{{"containers":[{}]}}"#, containers.join(","))).unwrap()
-    }
+    use super::*;
 
     #[test]
     fn classes() {
@@ -114,7 +108,7 @@ mod tests {
             (&[partial], Class::Burstable),
             (&[r#"{"limits":{"memory":"1Gi"}}"#], Class::Burstable),
         ] {
-            assert_eq!(class(&spec(resources)), wanted, "{resources:?}");
+            assert_eq!(class(&with_resources(resources)), wanted, "{resources:?}");
         }
     }
 
@@ -130,7 +124,7 @@ mod tests {
             (r#"{"requests":{"cpu":"0"}}"#, Class::BestEffort),
         ] {
             for containers in [&["{}"][..], &[full]] {
-                let mut spec = spec(containers);
+                let mut spec: PodSpec = with_resources(containers);
                 spec.resources = serde_json::from_str(whole).ok();
                 assert_eq!(class(&spec), wanted, "{whole} {containers:?}");
             }

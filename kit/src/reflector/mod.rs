@@ -44,6 +44,9 @@ pub enum Extent {
 const WATCH_TIMEOUT: Duration = Duration::from_secs(290);
 /// The annotation of the bookmark that ends a streaming list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+/// The reason of the error with which a server ends a watch when an object that it cannot read was deleted
+/// (`StatusReasonStoreReadError`).
+const STORE_READ_ERROR: &str = "StorageReadError";
 /// How much faster a server's clock may be.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5);
 
@@ -56,7 +59,7 @@ pub fn reflect<K>(api: Api<K>, config: Config, extent: Extent) -> impl Stream<It
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let reflector = Reflector { api, config, extent };
+    let reflector = Reflector { api, config, extent, in_one_page: false, age: Age::Any };
     stream::unfold((reflector, State::Unknown), async |(mut reflector, mut state)| {
         loop {
             let (event, next) = reflector.step(state).await;
@@ -72,6 +75,20 @@ struct Reflector<K> {
     api: Api<K>,
     config: Config,
     extent: Extent,
+    /// The next list has no pages: those of the last one took longer than the server keeps its history.
+    in_one_page: bool,
+    /// How old the next list may be, where the configuration leaves that to the server.
+    age: Age,
+}
+
+/// How old a list may be that comes from a server's cache. client-go's `relistResourceVersion`.
+enum Age {
+    /// Nothing is known yet.
+    Any,
+    /// Of what is known already nothing is taken back, whatever server answers.
+    NotOlderThan(String),
+    /// The server's cache has not come so far, or its history is another one.
+    Latest,
 }
 
 enum State<K> {
@@ -129,7 +146,10 @@ where
             },
             State::Known { version, broken: true } => match self.has_revision(&version).await {
                 Ok(true) => self.watch(version).await,
-                Ok(false) => (None, State::Unknown),
+                Ok(false) => {
+                    self.age = Age::Latest;
+                    (None, State::Unknown)
+                }
                 Err(error) => (Some(Err(Error::WatchStartFailed(error))), State::Known { version, broken: true }),
             },
             State::Known { version, broken: false } => self.watch(version).await,
@@ -157,12 +177,22 @@ where
     }
 
     /// A page of the list.
-    async fn list(&self, more: Option<String>) -> (Result<(), Error>, State<K>) {
-        let list = match self.api.list(&ListParams { continue_token: more, ..self.list_params() }).await {
+    async fn list(&mut self, more: Option<String>) -> (Result<(), Error>, State<K>) {
+        let goes_on = more.is_some();
+        let list = match self.api.list(&self.page_params(more)).await {
             Ok(list) => list,
-            Err(error) => return (Err(Error::InitialListFailed(error)), State::Unknown),
+            Err(error) => {
+                if goes_on {
+                    // As client-go's pager: the pages of another list would take as long.
+                    self.in_one_page |= is_gone(&error);
+                } else if is_gone(&error) || is_timeout(&error) {
+                    self.age = Age::Latest;
+                }
+                return (Err(Error::InitialListFailed(error)), State::Unknown);
+            }
         };
         let more = list.metadata.continue_.filter(|token| !token.is_empty());
+        self.in_one_page &= more.is_some();
         let version = list.metadata.resource_version.unwrap_or_default();
         if version.is_empty() {
             return (Err(Error::NoResourceVersion), State::Unknown);
@@ -171,14 +201,32 @@ where
     }
 
     fn list_params(&self) -> ListParams {
-        let any = matches!(self.config.list_semantic, ListSemantic::Any);
         ListParams {
             label_selector: self.config.label_selector.clone(),
             field_selector: self.config.field_selector.clone(),
-            resource_version: any.then(|| "0".to_owned()),
-            version_match: any.then_some(VersionMatch::NotOlderThan),
             limit: self.config.page_size,
             ..ListParams::default()
+        }
+    }
+
+    /// Of a page of a list.
+    fn page_params(&self, more: Option<String>) -> ListParams {
+        let params = self.list_params();
+        if more.is_some() {
+            return ListParams { continue_token: more, ..params };
+        }
+        let limit = params.limit.filter(|_| !self.in_one_page);
+        // With a limit, clients and servers go past the cache.
+        let (version, limit) = match (&self.config.list_semantic, &self.age) {
+            (ListSemantic::Any, Age::Any) => (Some("0".to_owned()), None),
+            (ListSemantic::Any, Age::NotOlderThan(version)) => (Some(version.clone()), None),
+            _ => (None, limit),
+        };
+        ListParams {
+            version_match: version.as_ref().map(|_| VersionMatch::NotOlderThan),
+            resource_version: version,
+            limit,
+            ..params
         }
     }
 
@@ -186,7 +234,7 @@ where
     /// without a write since is exactly there, after a bookmark at the end of the watch.
     async fn has_revision(&self, version: &str) -> kube::Result<bool> {
         // From the store, not from a watch cache that may be behind.
-        let last = ListParams { resource_version: None, version_match: None, limit: Some(1), ..self.list_params() };
+        let last = ListParams { limit: Some(1), ..self.list_params() };
         let theirs = self.api.list_metadata(&last).await?.metadata.resource_version.unwrap_or_default();
         let has = reaches(&theirs, version);
         if !has {
@@ -208,11 +256,16 @@ where
         }
     }
 
-    async fn watch(&self, version: String) -> Step<K> {
+    async fn watch(&mut self, version: String) -> Step<K> {
         match self.events(&self.watch_params(), &version).await {
             Ok(events) => (None, State::Watching { version, since: Instant::now(), events }),
             Err(error) => {
-                let next = if is_gone(&error) { State::Unknown } else { self.after_failure(version) };
+                let next = match &error {
+                    error if is_gone(error) => self.list_anew(version),
+                    // A server that has too much to do says nothing of its history, and a list would be more to do.
+                    kube::Error::Api(status) if status.code == 429 => State::Known { version, broken: false },
+                    _ => self.after_failure(version),
+                };
                 (Some(Err(Error::WatchStartFailed(error))), next)
             }
         }
@@ -235,7 +288,7 @@ where
 
     /// The step after an event of a watch; `None` is its end.
     fn on_event(
-        &self,
+        &mut self,
         result: Option<kube::Result<WatchEvent<K>>>,
         version: String,
         since: Instant,
@@ -254,12 +307,15 @@ where
                 (None, State::Watching { version: mark.metadata.resource_version, since, events })
             }
             Some(Ok(WatchEvent::Error(status))) => {
-                let next = if status.code == 410 { State::Unknown } else { self.after_failure(version) };
+                // Deleted by force, since the server could not read it: no event tells of it, only a list.
+                let is_unreadable = status.reason == STORE_READ_ERROR;
+                let is_lost = status.code == 410 || is_unreadable;
+                let next = if is_lost { self.list_anew(version) } else { self.after_failure(version) };
                 (Some(Err(Error::WatchError(status.boxed()))), next)
             }
             Some(Err(error)) => {
                 let next = match &error {
-                    error if is_gone(error) => State::Unknown,
+                    error if is_gone(error) => self.list_anew(version),
                     // An object that cannot be decoded; those after it can.
                     kube::Error::SerdeError(_) => State::Watching { version, since, events },
                     _ => self.after_failure(version),
@@ -272,11 +328,17 @@ where
     }
 
     /// The server may have another history than ours.
-    fn after_failure(&self, version: String) -> State<K> {
+    fn after_failure(&mut self, version: String) -> State<K> {
         match self.extent {
-            Extent::Few => State::Unknown,
+            Extent::Few => self.list_anew(version),
             Extent::Many => State::Known { version, broken: true },
         }
+    }
+
+    /// Everything up to a revision is known, and the next list is not older.
+    fn list_anew(&mut self, version: String) -> State<K> {
+        self.age = Age::NotOlderThan(version);
+        State::Unknown
     }
 
     fn watch_timeout(&self) -> Duration {
@@ -339,8 +401,23 @@ fn parse_line<K: DeserializeOwned>(line: io::Result<String>) -> Option<kube::Res
 }
 
 fn event_of<K: DeserializeOwned>(line: &str) -> serde_json::Result<WatchEvent<K>> {
+    if let Some((what, object)) = as_servers_write(line)
+        && let Ok(event) = decode(what, object)
+    {
+        return Ok(event);
+    }
     let Line { what, object } = serde_json::from_str(line)?;
-    let text = object.get();
+    decode(what, object.get())
+}
+
+/// The type and the object of a line in the one form that servers write: then the object is not skipped before it is decoded.
+/// If it was another form after all, what is taken for the object is no JSON.
+fn as_servers_write(line: &str) -> Option<(&str, &str)> {
+    let (what, rest) = line.strip_prefix(r#"{"type":""#)?.split_once('"')?;
+    Some((what, rest.strip_prefix(r#","object":"#)?.strip_suffix('}')?))
+}
+
+fn decode<K: DeserializeOwned>(what: &str, text: &str) -> serde_json::Result<WatchEvent<K>> {
     Ok(match what {
         "ADDED" => WatchEvent::Added(serde_json::from_str(text)?),
         "MODIFIED" => WatchEvent::Modified(serde_json::from_str(text)?),
@@ -353,6 +430,11 @@ fn event_of<K: DeserializeOwned>(line: &str) -> serde_json::Result<WatchEvent<K>
 
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
+}
+
+/// As a server says that its cache has not come so far as is asked for.
+fn is_timeout(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 504)
 }
 
 /// Whether a revision equals or follows another. Both are numbers of etcd; anything else is not comparable.

@@ -25,6 +25,12 @@ enum Answer {
     /// The watch ends after this time.
     Ends(Duration),
     Code(u16),
+    /// The server is behind the version that is asked for.
+    TooLargeVersion,
+    /// Lines of a watch, or the beginning of a list, and then the connection breaks within a line.
+    BreaksOff(Vec<String>, &'static str),
+    /// The same, and it ends there as if it were complete.
+    EndsWithin(Vec<String>, &'static str),
 }
 
 type Requests = Arc<Mutex<Vec<String>>>;
@@ -49,7 +55,7 @@ fn scripted(script: Vec<Answer>) -> (Api<ConfigMap>, Requests) {
     (Api::namespaced(kube::Client::new(service, "n"), "n"), requests)
 }
 
-type Pieces = BoxStream<'static, Result<Frame<Bytes>, Infallible>>;
+type Pieces = BoxStream<'static, io::Result<Frame<Bytes>>>;
 
 fn answer(next: Answer) -> Result<Response<StreamBody<Pieces>>, Infallible> {
     let of =
@@ -77,6 +83,18 @@ fn answer(next: Answer) -> Result<Response<StreamBody<Pieces>>, Infallible> {
             let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no"});
             of(code, pieces(vec![status.to_string()]).boxed())
         }
+        Answer::TooLargeVersion => {
+            let details = serde_json::json!({"retryAfterSeconds": 1,
+                "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]});
+            let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 504,
+                "reason": "Timeout", "message": "Timeout: Too large resource version: 10, current: 9", "details": details});
+            of(504, pieces(vec![status.to_string()]).boxed())
+        }
+        Answer::BreaksOff(lines, part) => {
+            let end = stream::iter([Err(io::Error::from(io::ErrorKind::ConnectionReset))]);
+            of(200, streamed(lines, pieces(vec![part.to_owned()]).chain(end).boxed()))
+        }
+        Answer::EndsWithin(lines, part) => of(200, streamed(lines, pieces(vec![part.to_owned()]).boxed())),
     }
 }
 
@@ -199,7 +217,7 @@ async fn what_could_not_be_asked_is_asked_again() {
     let (api, requests) = scripted(vec![
         Answer::Code(503),
         Answer::List("10", &[], None),
-        Answer::Code(429),
+        Answer::Code(500),
         Answer::Code(503),
         Answer::List("11", &[], None),
         Answer::Silence(vec![line("ADDED", "b", "12")]),
@@ -226,6 +244,28 @@ async fn an_object_that_cannot_be_read_hides_no_other() {
         scripted(vec![Answer::List("10", &[], None), Answer::Silence(vec![odd.to_owned(), line("ADDED", "b", "12")])]);
     assert_eq!(outcomes(api, Extent::Few, 4).await, ["init", "all", "error", "is b"]);
     assert_eq!(lines(&requests).len(), 2);
+}
+
+/// Servers write one form; any other is read too, and a line that ends too early is none.
+#[test]
+fn a_line_is_read_in_whatever_form() {
+    let object = r#"{"metadata":{"name":"a"},"data":{"x":"}"}}"#;
+    let as_written = format!(r#"{{"type":"ADDED","object":{object}}}"#);
+    for line in [
+        as_written.clone(),
+        format!(r#" {{ "type": "ADDED", "object": {object} }} "#),
+        format!(r#"{{"object":{object},"type":"ADDED"}}"#),
+        format!(r#"{{"type":"ADDED","object":{object},"more":{{}}}}"#),
+    ] {
+        let Ok(WatchEvent::Added(map)) = event_of::<ConfigMap>(&line) else { panic!("{line}") };
+        assert_eq!(map.metadata.name.as_deref(), Some("a"), "{line}");
+    }
+    for end in 0..as_written.len() {
+        let cut = event_of::<ConfigMap>(&as_written[..end]);
+        assert!(cut.is_err_and(|error| error.is_eof()), "{}", &as_written[..end]);
+    }
+    let twice = format!(r#"{{"type":"ADDED","object":{object},"object":{object}}}"#);
+    assert!(event_of::<ConfigMap>(&twice).is_err());
 }
 
 fn streamed(api: Api<ConfigMap>) -> impl Stream<Item = Result<Event<ConfigMap>, Error>> {
@@ -276,5 +316,164 @@ async fn a_server_without_streaming_lists_is_asked_for_a_list() {
         let expected = ["init", "listed a", "all", "init", "all", "is b"];
         assert_eq!(outcomes_of(streamed(api), expected.len()).await, expected);
         assert_eq!(lines(&requests)[1..4], ["list limit=500", "watch resourceVersion=10", "list limit=500"], "{code}");
+    }
+}
+
+// As client-go's reflector_test.go has them: what becomes of each answer.
+
+/// client-go's `TestNoRelistOnTooManyRequests` and `TestBackoffOnTooManyRequests`.
+#[tokio::test(start_paused = true)]
+async fn a_server_with_too_much_to_do_is_asked_for_no_list() {
+    for extent in [Extent::Few, Extent::Many] {
+        let (api, requests) = scripted(vec![
+            Answer::List("10", ONE, None),
+            Answer::Code(429),
+            Answer::Code(429),
+            Answer::Silence(vec![line("ADDED", "b", "11")]),
+        ]);
+        assert_eq!(outcomes(api, extent, 6).await, ["init", "listed a", "all", "error", "error", "is b"]);
+        assert_eq!(lines(&requests)[1..], ["watch resourceVersion=10"; 3]);
+    }
+}
+
+/// client-go's `TestRetryInternalError`.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_fails_goes_on_where_it_was() {
+    let failed = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,"reason":"InternalError"}}"#;
+    for failure in [Answer::Code(500), Answer::Watch(vec![failed.to_owned()])] {
+        let (api, requests) = scripted(vec![
+            Answer::List("10", ONE, None),
+            failure,
+            Answer::List("11", ONE, None),
+            Answer::Silence(vec![line("ADDED", "b", "11")]),
+        ]);
+        assert_eq!(outcomes(api, Extent::Many, 5).await, ["init", "listed a", "all", "error", "is b"]);
+        assert_eq!(lines(&requests)[1..], ["watch resourceVersion=10", "list limit=1", "watch resourceVersion=10"]);
+    }
+}
+
+/// client-go's `TestReflectorFullListIfExpired`: the second page comes too late.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_takes_too_long_is_begun_again_without_pages() {
+    let (api, requests) = scripted(vec![
+        Answer::List("10", ONE, Some("next")),
+        Answer::Code(410),
+        // That is tried until it succeeds; the next list has pages again.
+        Answer::Code(503),
+        Answer::List("12", &[("a", "5"), ("b", "11")], None),
+        Answer::Code(410),
+        Answer::List("13", ONE, None),
+    ]);
+    let expected =
+        ["init", "listed a", "error", "error", "init", "listed a", "listed b", "all", "error", "init", "listed a"];
+    assert_eq!(outcomes(api, Extent::Many, expected.len()).await, expected);
+    let asked = [
+        "list limit=500",
+        "list limit=500 continue=next",
+        "list",
+        "list",
+        "watch resourceVersion=12",
+        "list limit=500",
+    ];
+    assert_eq!(lines(&requests), asked);
+}
+
+/// client-go's `TestReflectorFullListIfTooLarge`: a second server lags behind the first.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lags_behind_is_asked_until_it_has_come_so_far() {
+    let (api, requests) = scripted(vec![
+        Answer::List("10", ONE, None),
+        Answer::TooLargeVersion,
+        Answer::List("12", ONE, None),
+        Answer::TooLargeVersion,
+        Answer::List("12", ONE, None),
+        Answer::Silence(vec![line("ADDED", "b", "11")]),
+    ]);
+    assert_eq!(outcomes(api, Extent::Many, 6).await, ["init", "listed a", "all", "error", "error", "is b"]);
+    let again = ["watch resourceVersion=10", "list limit=1"];
+    assert_eq!(lines(&requests)[1..], [again, again, again].concat()[..5]);
+}
+
+/// client-go's `TestReflectorExpiredExactResourceVersion` and `TestReflectorFullListIfTooLarge`: what is known is not taken
+/// back by a server that lags behind.
+#[tokio::test(start_paused = true)]
+async fn a_list_is_not_older_than_what_is_known() {
+    for refusal in [Answer::TooLargeVersion, Answer::Code(410)] {
+        let (api, requests) = scripted(vec![
+            Answer::List("10", ONE, None),
+            Answer::Watch(vec![line("ADDED", "b", "11")]),
+            refusal,
+            Answer::List("12", ONE, None),
+            Answer::Code(410),
+            Answer::List("13", ONE, None),
+            Answer::Silence(vec![]),
+        ]);
+        let events = reflect(api, Config::default().any_semantic(), Extent::Few);
+        let again = ["error", "init", "listed a", "all"];
+        let expected = [&["init", "listed a", "all", "is b"][..], &again, &again].concat();
+        assert_eq!(outcomes_of(events, expected.len()).await, expected);
+        let asked = [
+            "list resourceVersion=0",
+            "watch resourceVersion=10",
+            "list resourceVersion=11",
+            "list limit=500",
+            "watch resourceVersion=12",
+            "list resourceVersion=12",
+        ];
+        assert_eq!(lines(&requests), asked);
+    }
+}
+
+/// client-go's `TestReflectorReplacesStoreOnUnsafeDelete`.
+#[tokio::test(start_paused = true)]
+async fn what_the_server_cannot_read_and_has_deleted_is_missing_in_the_next_list() {
+    let unreadable = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,"reason":"StorageReadError","message":"corrupt object has been deleted"}}"#;
+    let (api, requests) = scripted(vec![
+        Answer::List("3", ONE, None),
+        Answer::Watch(vec![line("ADDED", "b", "4"), unreadable.to_owned()]),
+        Answer::List("5", ONE, None),
+        Answer::Silence(vec![]),
+    ]);
+    let expected = ["init", "listed a", "all", "is b", "error", "init", "listed a", "all"];
+    assert_eq!(outcomes(api, Extent::Many, expected.len()).await, expected);
+    assert_eq!(lines(&requests), ["list limit=500", "watch resourceVersion=3", "list limit=500"]);
+}
+
+const PART: &str = r#"{"type":"MODIFIED","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"na"#;
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_cut_is_none_and_comes_again() {
+    for breaks in [true, false] {
+        let cut = |lines| if breaks { Answer::BreaksOff(lines, PART) } else { Answer::EndsWithin(lines, PART) };
+        let (api, requests) = scripted(vec![
+            Answer::List("10", ONE, None),
+            cut(vec![line("ADDED", "b", "11")]),
+            Answer::List("12", ONE, None),
+            Answer::Silence(vec![line("MODIFIED", "b", "12")]),
+        ]);
+        let mut all = outcomes(api, Extent::Many, if breaks { 6 } else { 5 }).await;
+        all.retain(|word| word != "error");
+        assert_eq!(all, ["init", "listed a", "all", "is b", "is b"]);
+        assert_eq!(lines(&requests)[1..], ["watch resourceVersion=10", "list limit=1", "watch resourceVersion=11"]);
+
+        // Within a list that is streamed: it is none either, since what is not in it counts as deleted.
+        let (api, requests) = scripted(vec![
+            cut(vec![line("ADDED", "a", "3")]),
+            Answer::Silence(vec![line("ADDED", "a", "3"), end_of_list("10")]),
+        ]);
+        let expected = ["init", "listed a", "error", "init", "listed a", "all"];
+        assert_eq!(outcomes_of(streamed(api), expected.len()).await, expected);
+        assert_eq!(lines(&requests).len(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_cut_is_none() {
+    const PART: &str =
+        r#"{"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"10"},"items":[{"metadata""#;
+    for cut in [Answer::BreaksOff(vec![], PART), Answer::EndsWithin(vec![], PART)] {
+        let (api, requests) = scripted(vec![cut, Answer::List("10", ONE, None), Answer::Silence(vec![])]);
+        assert_eq!(outcomes(api, Extent::Many, 4).await, ["error", "init", "listed a", "all"]);
+        assert_eq!(lines(&requests), ["list limit=500"; 2]);
     }
 }

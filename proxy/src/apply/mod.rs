@@ -138,6 +138,11 @@ impl Error {
         }
     }
 
+    /// It says nothing about the input, which may be accepted the next time.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.is_locked() || self.is_shortage() || matches!(self, Self::Interrupted { .. })
+    }
+
     /// The kernel lacked resources; the same input may be accepted later.
     pub(crate) fn is_shortage(&self) -> bool {
         match self {

@@ -4,6 +4,8 @@
 
 use std::io;
 
+use windlass_kit::nf_tables::{self, NFNL_SUBSYS_NFTABLES, NFTA_GEN_ID};
+
 use crate::{
     model::Family,
     netlink::{Attributes, NLM_F_ACK, Netlink, Request, address_family},
@@ -11,7 +13,6 @@ use crate::{
 };
 
 // include/uapi/linux/netfilter/nfnetlink.h
-const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NFNL_BATCH_GENID: u16 = 1;
@@ -25,8 +26,6 @@ const NFT_MSG_DELCHAIN: u16 = 5;
 const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_DELRULE: u16 = 8;
 const NFT_MSG_NEWGEN: u16 = 15;
-const NFT_MSG_GETGEN: u16 = 16;
-const NFTA_GEN_ID: u16 = 1;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_TABLE_USE: u16 = 3;
 const NFTA_CHAIN_TABLE: u16 = 1;
@@ -69,7 +68,7 @@ impl NftMonitor {
         let affects_us = &mut self.affects_us;
         let complete = self.socket.read_notifications(|kind, family, attributes| {
             if kind == NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN {
-                if let Some(generation) = be32(attributes, NFTA_GEN_ID) {
+                if let Some(generation) = Attributes(attributes).be32(NFTA_GEN_ID) {
                     commits.push(Commit { generation, affects_us: std::mem::take(affects_us) });
                 }
             } else if kind >> 8 == NFNL_SUBSYS_NFTABLES {
@@ -125,9 +124,7 @@ impl NfTables {
 
     /// The generation id, which grows with every transaction in the network namespace, and wraps.
     pub(crate) fn generation(&mut self) -> io::Result<u32> {
-        let answer = self.0.query(vec![Request::new(NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN, 0, [0; 4])])?;
-        be32(&answer, NFTA_GEN_ID)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the reply of nf_tables has no generation id"))
+        nf_tables::generation(&mut self.0)
     }
 
     /// The use count of a table, which is its number of chains and sets; `None` when there is no such table.
@@ -135,7 +132,7 @@ impl NfTables {
         let head = [address_family(family), 0, 0, 0];
         let request = Request::new(NFNL_SUBSYS_NFTABLES, NFT_MSG_GETTABLE, 0, head).text(NFTA_TABLE_NAME, table);
         match self.0.query(vec![request]) {
-            Ok(attributes) => Ok(Some(be32(&attributes, NFTA_TABLE_USE).unwrap_or(0))),
+            Ok(attributes) => Ok(Some(Attributes(&attributes).be32(NFTA_TABLE_USE).unwrap_or(0))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
@@ -179,9 +176,4 @@ impl NfTables {
         }
         Ok(())
     }
-}
-
-/// A 32-bit attribute in network byte order.
-fn be32(attributes: &[u8], wanted: u16) -> Option<u32> {
-    Attributes(attributes).find(wanted)?.get(..4)?.try_into().ok().map(u32::from_be_bytes)
 }

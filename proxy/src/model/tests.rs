@@ -14,7 +14,9 @@ fn old_spellings_of_addresses_are_read() {
     for bad in ["", "1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.4 ", "-1.2.3.4", "fd00::g"] {
         assert_eq!(parse_ip(bad), None, "{bad}");
     }
-    for bad in ["1.2.3.4", "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/+8", "fd00::/129"] {
+    assert_eq!(Cidr::parse("::ffff:192.0.2.7/120").unwrap().to_string(), "192.0.2.0/24");
+    assert_eq!(Cidr::parse("::ffff:192.0.2.0/24").unwrap().to_string(), "::/24");
+    for bad in ["::ffff:192.0.2.0/129", "1.2.3.4", "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/+8", "fd00::/129"] {
         assert_eq!(Cidr::parse(bad), None, "{bad}");
     }
 }

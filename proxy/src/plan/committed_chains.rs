@@ -15,6 +15,7 @@ impl RulesetState {
 
     /// Records that a batch was applied.
     pub fn commit(&mut self, batch: &TableBatch) {
+        self.handed_out = self.handed_out.saturating_sub(1);
         self.base_chains[batch.table as usize].committed(&batch.changes.jumps, &batch.changes.single_jumps);
         self.record(&batch.changes);
     }

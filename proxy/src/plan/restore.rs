@@ -15,18 +15,21 @@ use crate::{
 };
 
 impl RulesetState {
-    /// The next batch to restore; `None` when all changes were handed out. Rules are rendered as they are handed out,
+    /// The next batch to restore; `None` when all changes were handed out, until all of those are committed. Rules are rendered as they are handed out,
     /// so that a large write is never in memory as a whole. Call [`commit`](Self::commit) for each batch that was
     /// applied, before the next but one is requested; hand one that failed back to [`abandon`](Self::abandon): each
     /// rule is handed out once.
     pub fn next_batch(&mut self, model: &Model, limit: BatchLimit) -> Option<TableBatch> {
         let mut pass = match self.pass.take() {
             Some(pass) => pass,
+            // What is handed out and not committed would be handed out again.
+            None if self.handed_out > 0 => return None,
             None => SyncPass::new(self.take_dirty(model)),
         };
         let batch = self.next_of(&mut pass, model, limit);
         if batch.is_some() {
             self.pass = Some(pass);
+            self.handed_out += 1;
         }
         batch
     }

@@ -53,6 +53,9 @@ pub struct RulesetState {
     other_comments: HashSet<ServiceId>,
     /// The write in progress.
     pub(super) pass: Option<SyncPass>,
+    /// Batches that were handed out and neither committed nor taken back. One that waits for the xtables lock may wait for
+    /// long.
+    pub(super) handed_out: usize,
     /// Chains of service ports in the kernel; `None` where the content is unknown.
     pub(super) committed: HashMap<ChainId, Option<Committed>>,
     /// Chains in the kernel that no service port has any more.
@@ -94,6 +97,7 @@ impl RulesetState {
             dirty: BTreeSet::new(),
             other_comments: HashSet::new(),
             pass: None,
+            handed_out: 0,
             committed: HashMap::new(),
             stale_chains: BTreeSet::new(),
             unknown_chains: BTreeSet::new(),
@@ -146,6 +150,7 @@ impl RulesetState {
         if outcome == Outcome::Unknown {
             self.base_chains[failed.table as usize] = BaseChains::Unknown;
         }
+        self.handed_out = 0;
         let mut batches: Vec<TableBatch> = std::iter::once(failed).chain(untried).collect();
         if let Some(pass) = self.pass.take() {
             let (queue, rest) = pass.into_remaining();

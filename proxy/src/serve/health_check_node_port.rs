@@ -68,6 +68,21 @@ impl HealthServer {
     }
 }
 
+/// What is told of, and when it was the last time.
+#[derive(Debug, Default)]
+struct Told(BTreeMap<(ServiceId, SocketAddr), Instant>);
+
+impl Told {
+    /// Whether to tell of it now: at first, and again where it lasts.
+    fn is_due(&mut self, key: &(ServiceId, SocketAddr), now: Instant) -> bool {
+        let due = self.0.get(key).is_none_or(|told| now.saturating_duration_since(*told) >= TELL_AGAIN);
+        if due {
+            self.0.insert(key.clone(), now);
+        }
+        due
+    }
+}
+
 /// The open servers.
 #[derive(Debug)]
 pub(crate) struct HealthCheckServers {
@@ -76,20 +91,20 @@ pub(crate) struct HealthCheckServers {
     events: Option<(Recorder, String)>,
     /// By Service and address.
     servers: BTreeMap<(ServiceId, SocketAddr), HealthServer>,
-    /// Servers that failed to open, and when that was told.
-    unavailable: BTreeMap<(ServiceId, SocketAddr), Instant>,
+    /// Servers that failed to open.
+    unavailable: Told,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl HealthCheckServers {
     pub(crate) fn new(status: Arc<Status>, events: Option<(Recorder, String)>, stop: CancellationToken) -> Self {
-        Self { status, events, servers: BTreeMap::new(), unavailable: BTreeMap::new(), tasks: TaskTracker::new(), stop }
+        Self { status, events, servers: BTreeMap::new(), unavailable: Told::default(), tasks: TaskTracker::new(), stop }
     }
 
     /// Opens, closes and moves the servers of a family; returns whether all of them are open. Those that failed to open
     /// are retried with the next call.
-    pub(crate) async fn set(&mut self, family: Family, wanted: LocalEndpoints, addresses: &[IpAddr]) -> bool {
+    pub(crate) fn set(&mut self, family: Family, wanted: LocalEndpoints, addresses: &[IpAddr], now: Instant) -> bool {
         self.servers.retain(|(id, at), server| {
             let stays = Family::of(&at.ip()) != family
                 || (wanted.services.get(id).is_some_and(|(port, _)| *port == at.port())
@@ -99,20 +114,20 @@ impl HealthCheckServers {
             }
             stays
         });
-        self.unavailable.retain(|(id, at), _| {
+        self.unavailable.0.retain(|(id, at), _| {
             Family::of(&at.ip()) != family
                 || (wanted.services.get(id).is_some_and(|(port, _)| *port == at.port()) && addresses.contains(&at.ip()))
         });
         let mut all = true;
         for (id, (port, count)) in wanted.services {
             for ip in addresses {
-                all &= self.open(&id, SocketAddr::new(*ip, port), count).await;
+                all &= self.open(&id, SocketAddr::new(*ip, port), count, now);
             }
         }
         all
     }
 
-    async fn open(&mut self, id: &ServiceId, address: SocketAddr, count: usize) -> bool {
+    fn open(&mut self, id: &ServiceId, address: SocketAddr, count: usize, now: Instant) -> bool {
         let key = (id.clone(), address);
         if let Some(server) = self.servers.get(&key) {
             server.count.store(count, Ordering::Relaxed);
@@ -127,14 +142,12 @@ impl HealthCheckServers {
                 let router = router(id.clone(), server.count.clone(), self.status.clone());
                 let stop = server.stop.clone();
                 self.tasks.spawn(serve_plain("kubeproxy_service_healthz", listener, router, stop));
-                self.unavailable.remove(&key);
+                self.unavailable.0.remove(&key);
                 self.servers.insert(key, server);
                 true
             }
             Err(error) => {
-                let told = self.unavailable.get(&key).is_some_and(|told| told.elapsed() < TELL_AGAIN);
-                if !told {
-                    self.unavailable.insert(key, Instant::now());
+                if self.unavailable.is_due(&key, now) {
                     tracing::warn!(%error, service = %id, %address, "failed to listen at the health check node port; retrying");
                     self.record_failure_event(id, address.port(), &error);
                 }
@@ -178,4 +191,38 @@ fn answer(id: &str, count: usize, healthy: bool) -> Response {
     let mut response = json(code, body);
     response.headers_mut().insert("x-load-balancing-endpoint-weight", HeaderValue::from(count));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A conflict that lasts is retried each time and told of now and then; one that is over is told of when it comes back.
+    #[tokio::test]
+    async fn a_port_that_stays_taken_is_told_of_again() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let status = Arc::new(Status::new(Duration::from_secs(30)));
+        let mut servers = HealthCheckServers::new(status, None, CancellationToken::new());
+        let set = |servers: &mut HealthCheckServers, port: u16, now: Instant| {
+            let wanted = LocalEndpoints { services: [("ns/web".into(), (port, 1))].into() };
+            servers.set(Family::V4, wanted, &[address.ip()], now)
+        };
+        let key = (ServiceId::from("ns/web"), address);
+        let begun = Instant::now();
+        let after = |minutes| begun + Duration::from_mins(minutes);
+        for (minutes, told) in [(0, 0), (1, 0), (9, 0), (10, 10), (11, 10), (20, 20), (300, 300)] {
+            assert!(!set(&mut servers, address.port(), after(minutes)));
+            assert_eq!(servers.unavailable.0[&key], after(told), "after {minutes} minutes");
+        }
+        // The Service has no such port any more.
+        servers.set(Family::V4, LocalEndpoints::default(), &[address.ip()], after(301));
+        assert!(servers.unavailable.0.is_empty());
+        assert!(!set(&mut servers, address.port(), after(302)));
+        assert_eq!(servers.unavailable.0[&key], after(302));
+        drop(taken);
+        assert!(set(&mut servers, address.port(), after(303)));
+        assert!(servers.unavailable.0.is_empty());
+        servers.close().await;
+    }
 }

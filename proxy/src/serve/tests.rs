@@ -67,24 +67,24 @@ async fn health_check_node_ports_report_local_endpoints() {
     let everywhere = |family| vec![if family == Family::V4 { "0.0.0.0" } else { "::" }.parse().unwrap()];
     let wanted = |port, count| LocalEndpoints { services: [("ns/web".into(), (port, count))].into() };
     for family in Family::BOTH {
-        assert!(health.set(family, wanted(first, 2), &everywhere(family)).await);
+        assert!(health.set(family, wanted(first, 2), &everywhere(family), Instant::now()));
     }
     let text = get(first).await;
     assert!(text.contains(" 200 ") && text.to_lowercase().contains("x-load-balancing-endpoint-weight: 2"), "{text}");
     assert!(text.contains("\t\"localEndpoints\": 2,"), "{text}");
-    assert!(health.set(Family::V4, wanted(first, 0), &everywhere(Family::V4)).await);
+    assert!(health.set(Family::V4, wanted(first, 0), &everywhere(Family::V4), Instant::now()));
     assert!(get(first).await.contains(" 503 "));
     // The port goes to another Service, as when one is replaced by force, and to one address: at once.
     let other = LocalEndpoints { services: [("ns/other".into(), (first, 1))].into() };
-    assert!(health.set(Family::V4, other, &everywhere(Family::V4)).await);
+    assert!(health.set(Family::V4, other, &everywhere(Family::V4), Instant::now()));
     assert!(get(first).await.contains("\"name\": \"other\""));
-    assert!(health.set(Family::V4, wanted(first, 1), &["127.0.0.1".parse().unwrap()]).await);
+    assert!(health.set(Family::V4, wanted(first, 1), &["127.0.0.1".parse().unwrap()], Instant::now()));
     assert!(get(first).await.contains("\"name\": \"web\""));
     let taken = std::net::TcpListener::bind("[::]:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    assert!(!health.set(Family::V6, wanted(port, 1), &everywhere(Family::V6)).await, "a port that is taken");
+    assert!(!health.set(Family::V6, wanted(port, 1), &everywhere(Family::V6), Instant::now()), "a port that is taken");
     for family in Family::BOTH {
-        assert!(health.set(family, wanted(second, 1), &everywhere(family)).await);
+        assert!(health.set(family, wanted(second, 1), &everywhere(family), Instant::now()));
     }
     assert!(get(second).await.contains(" 200 "));
     assert!(tokio::net::TcpStream::connect(("::1", second)).await.is_ok());

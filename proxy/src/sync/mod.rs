@@ -7,6 +7,8 @@ mod forbidden;
 pub(crate) mod lock;
 mod rate_limit;
 mod stale_udp;
+#[cfg(test)]
+mod tests;
 mod transactions;
 mod watch;
 
@@ -21,6 +23,7 @@ use windlass_kit::{
     blocking::RULES,
     events::{Recorder, Severity},
     liveness::{HEARTBEAT_INTERVAL, Heartbeats, LoopProbe, STUCK_AFTER},
+    repairs::MainPath,
     supervise::Supervisor,
 };
 
@@ -86,7 +89,9 @@ pub async fn run(
     spawn_servers(&config, &status, &mut tasks);
     tasks.forever("kernel settings", keep_kernel_settings(kernel_settings));
     let own_netns = Runner::new(config.command_prefix.clone()).in_own_netns();
-    let transactions = Transactions::new(own_netns && backends.iter().any(|(backend, _)| backend.is_nft()));
+    let by_netlink = own_netns && backends.iter().any(|(backend, _)| backend.is_nft());
+    let monitored = by_netlink && !config.repairs.is_off(MainPath::NftMonitor);
+    let transactions = Transactions::new(monitored);
     let (cluster, snapshots) = tokio::sync::watch::channel(Cluster::default());
     let mut families = Vec::new();
     for (backend, counters) in backends {
@@ -157,11 +162,11 @@ async fn prepare(config: Arc<ValidConfig>) -> Result<(Vec<(Backend, bool)>, Kern
     let work = move || -> Result<_, crate::apply::Error> {
         let backends = startup::find_backends(&config)?;
         let settings = startup::set_sysctls(&config, &backends)?;
-        let counters = |backend: &Backend| match config.nfacct {
-            Some(usable) => usable,
-            None => config.command_prefix.is_empty() && nfacct::create_counters(backend),
-        };
-        Ok((backends.into_iter().map(|backend| (backend.clone(), counters(&backend))).collect(), settings))
+        // The match is of no family, and a program of the second that hangs must not hold up the first.
+        let first = backends.iter().find(|backend| backend.family() == config.primary_family());
+        let probe = || config.command_prefix.is_empty() && first.is_some_and(nfacct::create_counters);
+        let counters = config.nfacct.unwrap_or_else(probe);
+        Ok((backends.into_iter().map(|backend| (backend, counters)).collect(), settings))
     };
     match RULES.call(work).await {
         Ok(result) => Ok(result?),

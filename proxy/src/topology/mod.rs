@@ -5,6 +5,8 @@ use crate::model::Endpoint;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upstream_tests;
 
 /// The traffic policies of a service port, and our node's zone.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,10 @@ use windlass_proxy::{Config, Variant};
 use super::{
     api::Api,
     churn::Ending,
-    harness::{Proxy, answers, as_intended, config, eventually, lock_is_free, lock_is_mine, refused, service, slice},
+    harness::{
+        PATIENCE, Proxy, answers, as_intended, config, eventually, fresh, holds, lock_is_free, lock_is_mine, periodic,
+        refused, repairs, service, slice,
+    },
     net::{self, Net, POD_IPS},
 };
 
@@ -28,9 +31,13 @@ struct Node {
 }
 
 fn node(variant: Variant) -> Node {
+    node_with(variant, |config| if variant == Variant::Legacy { periodic(config) } else { config })
+}
+
+fn node_with(variant: Variant, setting: impl Fn(Config) -> Config) -> Node {
     let net = Net::new();
     let dir = tempfile::tempdir().unwrap();
-    let config = config(variant, &dir.path().join("before.json"));
+    let config = setting(config(variant, &dir.path().join("before.json")));
     net.serve(0, 8080);
     net.serve(1, 8080);
     let api = Api::default();
@@ -39,7 +46,6 @@ fn node(variant: Variant) -> Node {
     api.put("endpointslices", slice("web", &[0, 1]));
     let proxy = Proxy::start(&net, &api, &config);
     answers(&net.pods[0], WEB);
-    as_intended(&api, &config, &net);
     let program = if variant == Variant::Legacy { "iptables-legacy" } else { "iptables-nft" };
     Node { net, api, config, proxy, program, _dir: dir }
 }
@@ -53,9 +59,9 @@ impl Node {
     }
 }
 
-fn repaired(variant: Variant) {
-    let _free = lock_is_free(variant);
-    let node = node(variant);
+fn repaired(node: Node, variant: Variant) {
+    let wanted = fresh(&node.api, &node.config);
+    holds(&node.net.node, variant, &wanted);
     let program = node.program;
     let chain = node
         .net
@@ -81,24 +87,32 @@ fn repaired(variant: Variant) {
         for command in &commands {
             node.net.node_command(command);
         }
-        eventually(&format!("the repair after {commands:?}"), Duration::from_secs(30), || {
+        eventually(&format!("the repair after {commands:?}"), PATIENCE, || {
             let now = node.metric("windlass_proxy_repairs_total");
             if now > before { Ok(()) } else { Err(format!("{now} repairs")) }
         });
-        as_intended(&node.api, &node.config, &node.net);
+        holds(&node.net.node, variant, &wanted);
         answers(&node.net.pods[0], WEB);
     }
     node.proxy.stop();
 }
 
+/// By what the kernel tells, and nothing else.
 #[test]
 fn rules_that_others_change_are_written_again_on_nf_tables() {
-    repaired(Variant::Nft);
+    repaired(node(Variant::Nft), Variant::Nft);
+}
+
+#[test]
+fn rules_that_others_change_are_written_again_when_the_kernel_tells_nothing() {
+    let unmonitored = |config| Config { repairs: repairs("nft-monitor=off"), ..periodic(config) };
+    repaired(node_with(Variant::Nft, unmonitored), Variant::Nft);
 }
 
 #[test]
 fn rules_that_others_change_are_written_again_on_legacy() {
-    repaired(Variant::Legacy);
+    let _free = lock_is_free(Variant::Legacy);
+    repaired(node(Variant::Legacy), Variant::Legacy);
 }
 
 /// Ends its process when dropped.
@@ -125,12 +139,12 @@ fn a_lock_that_is_held_for_long_delays_a_change_and_loses_none() {
     let failures = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
     node.api.put("endpointslices", slice("web", &[1]));
     // Its attempt fails after the timeout, which is reported; the old rules stay in effect.
-    eventually("a write that gave up", Duration::from_secs(60), || {
+    eventually("a write that gave up", PATIENCE, || {
         let now = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
         if now > failures { Ok(()) } else { Err(format!("{now} failures")) }
     });
     answers(&node.net.pods[0], WEB);
-    eventually("health goes bad", Duration::from_secs(60), || {
+    eventually("health goes bad", PATIENCE, || {
         let health = net::get(&node.net.node, "127.0.0.1:10256", "/livez");
         if health.contains(" 503 ") { Ok(()) } else { Err(health) }
     });
@@ -143,7 +157,7 @@ fn a_lock_that_is_held_for_long_delays_a_change_and_loses_none() {
 
 fn refused_rule(variant: Variant) {
     let _free = lock_is_free(variant);
-    let node = node(variant);
+    let node = node_with(variant, periodic);
     let program = node.program;
     let sep = node
         .net
@@ -158,16 +172,16 @@ fn refused_rule(variant: Variant) {
     as_intended(&node.api, &node.config, &node.net);
     node.api.put("endpointslices", slice("web", &[1]));
     node.api.put("services", service("none", "172.30.0.43", &json!({})));
-    eventually("a refusal", Duration::from_secs(30), || {
+    eventually("a refusal", PATIENCE, || {
         let now = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
         if now > 0.0 { Ok(()) } else { Err(format!("{now} failures")) }
     });
     // Everything else is written.
     refused(&node.net.pods[0], "172.30.0.43:80");
-    eventually("the endpoint that is gone gets no connections", Duration::from_secs(30), || {
+    eventually("the endpoint that is gone gets no connections", PATIENCE, || {
         if (0..10).all(|_| answers(&node.net.pods[0], WEB).0 == 1) { Ok(()) } else { Err("it does".to_owned()) }
     });
-    eventually("the chain is told of", Duration::from_secs(30), || {
+    eventually("the chain is told of", PATIENCE, || {
         let stuck = node.metric("windlass_proxy_undeletable_chains");
         if (stuck - 1.0).abs() < 0.1 { Ok(()) } else { Err(format!("{stuck} chains")) }
     });
@@ -244,7 +258,7 @@ fn flushed_under_change(variant: Variant) {
         answers(&node.net.pods[0], "172.30.0.50:80");
         std::thread::sleep(Duration::from_secs(2));
         node.net.node_command(&format!("{} -t nat -F", node.program));
-        eventually("the repair beside constant changes", Duration::from_secs(15), || {
+        eventually("the repair beside constant changes", PATIENCE, || {
             let now = node.metric("windlass_proxy_repairs_total");
             if now > repairs { Ok(()) } else { Err(format!("{now} repairs")) }
         });

@@ -2,22 +2,19 @@
 
 use std::{
     io::ErrorKind,
-    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::liveness::Heartbeats;
-use windlass_proxy::{
-    Config, Variant, inspect,
-    model::{Cidr, Family},
-    run,
-};
+use windlass_kit::{liveness::Heartbeats, repairs::Repairs};
+use windlass_proxy::{Config, Variant, model::Cidr, run};
+use windlass_tests::FaultyIptables;
 
 use super::{
     api::Api,
-    net::{self, NODE_IP, NODE_IP6, Net, POD_IPS, POD_IPS6, connect},
+    net::{self, Bare, NODE_IP, NODE_IP6, Net, POD_IPS, POD_IPS6, connect},
 };
 
 /// The legacy programs share the xtables lock of the host. A test that holds it for long locks this for writing, all
@@ -43,11 +40,19 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn start(net: &Net, api: &Api, config: &Config) -> Self {
-        let node = net.node.clone();
+        Self::start_with(&net.node, None, api, config)
+    }
+
+    /// In this namespace, with programs that may fail.
+    pub(crate) fn start_with(node: &str, programs: Option<&Arc<FaultyIptables>>, api: &Api, config: &Config) -> Self {
+        let (node, programs) = (node.to_owned(), programs.cloned());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
-            .on_thread_start(move || net::enter(&node))
+            .on_thread_start(move || {
+                net::enter(&node);
+                programs.iter().for_each(|programs| programs.enter());
+            })
             .build()
             .unwrap();
         let shutdown = CancellationToken::new();
@@ -64,11 +69,23 @@ impl Proxy {
     pub(crate) fn stop(mut self) {
         self.ask_to_stop();
         let runtime = self.runtime.take().unwrap();
-        let ended = runtime.block_on(self.task).unwrap();
+        let ended = runtime.block_on(&mut self.task).unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
         ended.unwrap();
     }
 }
+
+/// Of a test that has failed: a program that hangs is not waited for.
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Longer than anything takes, on however busy a machine: a limit says that something never comes, not how fast it does.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn eventually<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
@@ -82,57 +99,127 @@ pub(crate) fn eventually<T>(what: &str, limit: Duration, mut look: impl FnMut() 
 }
 
 pub(crate) fn answers(from: &str, to: &str) -> (usize, String) {
-    eventually(&format!("a connection to {to}"), Duration::from_secs(10), || {
+    eventually(&format!("a connection to {to}"), PATIENCE, || {
         connect(from, to).map(|(_, pod, peer)| (pod, peer.to_string())).map_err(|e| e.to_string())
     })
 }
 
 pub(crate) fn refused(from: &str, to: &str) {
-    eventually(&format!("a refusal at {to}"), Duration::from_secs(10), || match connect(from, to) {
+    eventually(&format!("a refusal at {to}"), PATIENCE, || match connect(from, to) {
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
         other => Err(format!("{other:?}")),
     });
 }
 
-/// The rules of both families without comments and counters.
-pub(crate) fn tables(net: &Net, variant: Variant) -> String {
+/// The rules of a family without comments and counters.
+fn saved(node: &str, stem: &str, variant: Variant) -> String {
     let suffix = if variant == Variant::Legacy { "-legacy-save" } else { "-nft-save" };
-    let mut out = String::new();
-    for program in ["iptables", "ip6tables"] {
-        for line in net.node_command(&format!("{program}{suffix}")).lines().filter(|l| !l.starts_with('#')) {
-            out.push_str(line.split(" [").next().unwrap());
-            out.push('\n');
+    let text = net::command(node, &format!("{stem}{suffix}"));
+    let lines = text.lines().filter(|l| !l.starts_with('#'));
+    lines.map(|line| line.split(" [").next().unwrap().to_owned() + "\n").collect()
+}
+
+/// Those of both.
+pub(crate) fn tables(net: &Net, variant: Variant) -> String {
+    ["iptables", "ip6tables"].map(|stem| saved(&net.node, stem, variant)).concat()
+}
+
+/// The proxy's chains and jumps among them. `iptables-save` lists chains in the order in which they were made, and that of
+/// jumps in base chains is of no matter; the rules of a chain of ours are in order.
+pub(crate) fn ours(node: &str, variant: Variant) -> Vec<String> {
+    let mut out = Vec::new();
+    for stem in ["iptables", "ip6tables"] {
+        let (text, mut table) = (saved(node, stem, variant), String::new());
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix('*') {
+                name.clone_into(&mut table);
+                continue;
+            }
+            let rule = line.strip_prefix("-A ");
+            let chain = rule.unwrap_or(line).split(' ').next().unwrap().to_owned();
+            let jump = ["INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"].contains(&chain.as_str());
+            if chain.trim_start_matches(':').starts_with("KUBE-") || (jump && line.contains("KUBE-")) {
+                let key =
+                    (stem, table.clone(), rule.is_some(), chain, if jump { line.to_owned() } else { String::new() });
+                out.push((key, format!("{stem} {table} {line}")));
+            }
         }
     }
-    out
+    out.sort_by(|(a, _), (b, _)| a.cmp(b));
+    out.into_iter().map(|(_, line)| line).collect()
 }
+
+/// Nothing is repeated while a test runs but what it is about: what is left out by the main path is seen.
+const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn config(variant: Variant, record: &std::path::Path) -> Config {
     Config {
         node_name: "n1".to_owned(),
         node_ips: [NODE_IP, NODE_IP6].map(|ip| ip.parse().unwrap()).into(),
         cluster_cidrs: ["10.180.0.0/16", "fd00:10:180::/64"].map(|c| Cidr::parse(c).unwrap()).into(),
-        sync_period: Duration::from_secs(2),
+        sync_period: NEVER,
+        repairs: repairs("nft-check=off"),
         variant,
         table_snapshot: record.to_owned(),
         ..Config::default()
     }
 }
 
-pub(crate) fn differences(api: &Api, config: &Config, net: &Net) -> Vec<String> {
-    let config =
-        Config { command_prefix: ["ip", "netns", "exec", &net.node].map(str::to_owned).into(), ..config.clone() };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = runtime.block_on(async { api.client() });
-    let found = Family::BOTH.map(|family| runtime.block_on(inspect(&client, &config, family)).unwrap());
-    found.iter().flat_map(|f| &f.differences).map(|d| format!("{d:?}")).collect()
+/// These periodic repairs, with main paths that are off.
+pub(crate) fn repairs(words: &str) -> Repairs {
+    Repairs::parse(words).unwrap()
+}
+
+/// With a periodic sync: for tests of retries and of health, and on legacy, where nothing else sees changes of others.
+pub(crate) fn periodic(config: Config) -> Config {
+    Config { sync_period: Duration::from_secs(2), ..config }
+}
+
+/// The rules of a fresh start with these objects, in a namespace that has seen nothing else.
+pub(crate) fn fresh(api: &Api, config: &Config) -> Vec<String> {
+    let node = Bare::new();
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { table_snapshot: dir.path().join("before.json"), ..config.clone() };
+    let proxy = Proxy::start_with(&node.0, None, api, &config);
+    eventually("a fresh start", PATIENCE, || {
+        let page = net::try_get(&node.0, "127.0.0.1:10249", "/metrics").map_err(|e| e.to_string())?;
+        let synced = |family: &str| {
+            let start = format!("kubeproxy_sync_full_proxy_rules_duration_seconds_count{{ip_family=\"{family}\"}} ");
+            page.lines().any(|line| line.strip_prefix(&start).is_some_and(|count| count != "0"))
+        };
+        if synced("IPv4") && synced("IPv6") { Ok(()) } else { Err("it has not written all".to_owned()) }
+    });
+    let rules = ours(&node.0, config.variant);
+    proxy.stop();
+    rules
+}
+
+/// The first lines that only one of both has.
+fn first_differences(is: &[String], wanted: &[String]) -> String {
+    let count = |lines: &[String], one: &String| lines.iter().filter(|line| *line == one).count();
+    let only = |these: &[String], others: &[String], sign: &str| -> Vec<String> {
+        let more = these.iter().filter(|line| count(these, line) > count(others, line));
+        more.take(5).map(|line| format!("{sign} {line}")).collect()
+    };
+    let mut lines = only(is, wanted, "+");
+    lines.extend(only(wanted, is, "-"));
+    if lines.is_empty() {
+        format!("other order or copies: {} lines, {}", is.len(), wanted.len())
+    } else {
+        lines.join("\n")
+    }
+}
+
+/// The kernel has the rules of a fresh start, whatever the proxy thinks.
+pub(crate) fn holds(node: &str, variant: Variant, wanted: &[String]) {
+    eventually("the rules of a fresh start", PATIENCE, || match ours(node, variant) {
+        same if same == wanted => Ok(()),
+        other => Err(first_differences(&other, wanted)),
+    });
 }
 
 pub(crate) fn as_intended(api: &Api, config: &Config, net: &Net) {
-    eventually("the kernel holding what it should", Duration::from_secs(20), || match differences(api, config, net) {
-        none if none.is_empty() => Ok(()),
-        some => Err(some.join("\n")),
-    });
+    holds(&net.node, config.variant, &fresh(api, config));
 }
 
 pub(crate) fn service(name: &str, ip: &str, extra: &Value) -> Value {

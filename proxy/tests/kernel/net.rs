@@ -20,6 +20,24 @@ pub(crate) struct Net {
     pub(crate) outside: String,
 }
 
+/// A namespace with nothing but loopback.
+pub(crate) struct Bare(pub(crate) String);
+
+impl Bare {
+    pub(crate) fn new() -> Self {
+        let name = format!("wlp{}-{}-f", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        run(&format!("ip netns add {name}"));
+        run(&format!("ip -n {name} link set lo up"));
+        Self(name)
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
 pub(crate) const NODE_IP: &str = "192.168.77.1";
 pub(crate) const OUTSIDE_IP: &str = "192.168.77.9";
 pub(crate) const POD_IPS: [&str; 2] = ["10.180.0.1", "10.180.0.2"];
@@ -116,8 +134,13 @@ impl Net {
     }
 
     pub(crate) fn node_command(&self, command: &str) -> String {
-        run(&format!("ip netns exec {} {command}", self.node))
+        self::command(&self.node, command)
     }
+}
+
+/// The output of a command in a namespace.
+pub(crate) fn command(namespace: &str, command: &str) -> String {
+    run(&format!("ip netns exec {namespace} {command}"))
 }
 
 impl Drop for Net {
@@ -164,14 +187,19 @@ pub(crate) fn udp(from: &str) -> UdpSocket {
 
 /// The response of a server in a namespace, head and body.
 pub(crate) fn get(from: &str, address: &str, path: &str) -> String {
+    try_get(from, address, path).expect("the server listens")
+}
+
+/// The same of one that may not listen yet.
+pub(crate) fn try_get(from: &str, address: &str, path: &str) -> std::io::Result<String> {
     let (from, address, path) = (from.to_owned(), address.to_owned(), path.to_owned());
     std::thread::spawn(move || {
         enter(&from);
-        let mut stream = TcpStream::connect(address).expect("the server listens");
-        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
+        stream.read_to_string(&mut text)?;
+        Ok(text)
     })
     .join()
     .expect("the thread ends")

@@ -67,7 +67,7 @@ fn acknowledged_writes_survive_a_kill_and_revisions_are_unique() {
 #[test]
 fn deferred_writes_are_on_disk_after_a_while() {
     on_both(|mut medium| async move {
-        let store = Store::open_flushing(medium.engine(), &RESOURCES, Duration::from_millis(20)).unwrap();
+        let store = Store::open_within(medium.engine(), &RESOURCES, flushing(Duration::from_millis(20))).unwrap();
         store.write(beat("b", Expected::Absent, "1")).await.unwrap();
         let begun = Instant::now();
         loop {
@@ -81,7 +81,7 @@ fn deferred_writes_are_on_disk_after_a_while() {
             }
             assert!(begun.elapsed() < Duration::from_secs(10), "nothing was flushed");
             // The copy is another medium: the store goes on with its own.
-            let fresh = Store::open_flushing(medium.engine(), &RESOURCES, Duration::from_millis(20)).unwrap();
+            let fresh = Store::open_within(medium.engine(), &RESOURCES, flushing(Duration::from_millis(20))).unwrap();
             fresh.write(beat("b", Expected::Absent, "1")).await.unwrap();
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
@@ -91,7 +91,7 @@ fn deferred_writes_are_on_disk_after_a_while() {
 #[test]
 fn many_deferred_writes_do_not_wait_for_the_clock() {
     on_both(|mut medium| async move {
-        let store = Store::open_flushing(medium.engine(), &RESOURCES, Duration::from_secs(3600)).unwrap();
+        let store = Store::open_within(medium.engine(), &RESOURCES, flushing(Duration::from_secs(3600))).unwrap();
         let big = "x".repeat(1 << 19);
         for i in 0..10 {
             store.write(beat(&format!("big-{i}"), Expected::Absent, &big)).await.unwrap();

@@ -49,6 +49,10 @@ fn delete(name: &str, revision: u64) -> Write {
     }
 }
 
+fn flushing(flush: Duration) -> Bounds {
+    Bounds { flush, ..Bounds::default() }
+}
+
 fn open(engine: impl Engine + 'static) -> Store {
     Store::open(Box::new(engine), &RESOURCES).unwrap()
 }

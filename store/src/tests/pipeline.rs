@@ -284,3 +284,20 @@ fn an_end_waits_for_what_is_on_its_way_and_what_follows() {
         assert_eq!(names(&medium.start()).len(), 41);
     });
 }
+
+#[test]
+fn the_time_in_which_the_disk_took_nothing_is_told() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (store, gate, _, on_their_way) = with_a_commit_on_its_way(&Memory::default()).await;
+        while store.stalled().is_zero() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let told = store.stalled();
+        gate.allow(2);
+        outcomes(on_their_way).await.into_iter().for_each(|outcome| drop(outcome.unwrap()));
+        let ended = store.stalled();
+        assert!(ended >= told, "{ended:?} after {told:?}");
+        assert_eq!(store.stalled(), ended, "it has ended");
+    });
+}

@@ -11,12 +11,8 @@ fn guarded(name: &str, condition: Condition) -> Write {
 
 /// A store with an index of the owners' text.
 fn indexed() -> Store {
-    let extract: Extract = Arc::new(|bytes| {
-        let object = serde_json::from_slice::<Value>(bytes).unwrap();
-        object["text"].as_str().unwrap_or_default().to_owned()
-    });
     let mut resources = RESOURCES;
-    resources[1].1.indexes = vec![Index { field: "text".into(), extract }];
+    resources[1].1.indexes = vec![Index::new("text")];
     Store::open(Box::new(Memory::default()), &resources).unwrap()
 }
 

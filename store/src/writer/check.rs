@@ -94,13 +94,13 @@ impl Writer {
             let written = Written { resource, object, current, deleted };
             accept(self, &mut view, written, Some(reply), rollback);
             for decided in decided {
-                let Some(written) = self.change(&view, decided) else { continue };
+                let Some(written) = self.change(decided) else { continue };
                 accept(self, &mut view, written, None, None);
             }
             // Each of these sees those before it.
             for companion in companions {
                 let decided = Decided::of(&view, companion);
-                let Some(written) = self.change(&view, decided) else { continue };
+                let Some(written) = self.change(decided) else { continue };
                 accept(self, &mut view, written, None, None);
             }
         }
@@ -167,14 +167,12 @@ impl Writer {
     }
 
     /// The new state of a companion; `None` if it stays.
-    fn change(&mut self, view: &View<'_>, decided: Decided) -> Option<Written> {
+    fn change(&mut self, decided: Decided) -> Option<Written> {
         let Decided { resource, key, current, decision } = decided;
         let revision = self.revision + 1;
         let (object, deleted) = match (decision, &current) {
-            (Decision::Put(encoded), _) => {
-                let indexes = view.state.resource(resource).map(|r| r.options.indexes.as_slice()).unwrap_or_default();
-                (encoded.with_indexes(indexes).finish(key, revision), false)
-            }
+            // Its indexed fields are read when somebody asks for them.
+            (Decision::Put(encoded), _) => (encoded.finish(key, revision), false),
             (Decision::Delete, Some(current)) => (current.at_revision(revision), true),
             // The write of an allocator's companion is accepted already.
             (Decision::Delete, None) | (Decision::Keep | Decision::Refuse, _) => return None,

@@ -11,6 +11,7 @@ mod check;
 mod commit;
 mod queue;
 mod recover;
+mod stalls;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,8 +23,8 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch as tokio_watch};
 
 use super::{
-    Allocators, Companion, Counters, Encoded, Engine, Error, Event, Expected, Guard, Health, Key, Object, Record,
-    ResourceId, Rollback,
+    Allocators, Bounds, Companion, Counters, Encoded, Engine, Error, Event, Expected, Guard, Health, Key, Object,
+    Record, ResourceId, Rollback,
     state::{State, unix_seconds},
 };
 
@@ -32,6 +33,7 @@ use commit::{Committed, Committer, Transaction};
 use queue::{Arrived, Queue, Queued};
 
 pub(super) use queue::Sender;
+pub(super) use stalls::Stalls;
 
 type Reply = oneshot::Sender<Result<Arc<Object>, Error>>;
 
@@ -80,14 +82,13 @@ const GATHER_SHARE: u32 = 8;
 const MAX_GATHER: Duration = Duration::from_micros(500);
 /// Size of the latest objects whose events keep their frames.
 const MAX_FRAMED_BYTES: usize = 4 << 20;
-/// The log is rewritten when it is larger than this and three times what is needed of it.
-const MIN_REWRITE_BYTES: u64 = 64 << 20;
 
 /// State shared by the writer and the handles of the store.
 pub(super) struct Shared {
     pub(super) state: Arc<RwLock<State>>,
     pub(super) allocators: Allocators,
     pub(super) health_tx: tokio_watch::Sender<Health>,
+    pub(super) stalls: Arc<Stalls>,
 }
 
 /// A write that passed its checks.
@@ -121,7 +122,7 @@ pub(super) struct Writer {
     /// Acknowledged writes that are not on disk, in their order.
     unsynced: Vec<Record>,
     unsynced_bytes: usize,
-    flush: Duration,
+    bounds: Bounds,
     flush_at: Option<Instant>,
     /// Number of writes of the last commit, and the time that the disk took for it.
     last_batch: usize,
@@ -144,15 +145,15 @@ impl Drop for Writer {
 }
 
 /// Starts the threads of a store. The writer runs until the store is closed or every handle is dropped.
-pub(super) fn start(engine: Box<dyn Engine>, shared: Shared, flush: Duration) -> std::io::Result<Sender> {
+pub(super) fn start(engine: Box<dyn Engine>, shared: Shared, bounds: Bounds) -> std::io::Result<Sender> {
     let queue = Arc::new(Queue::new());
-    let writer = Writer::new(engine, shared, flush, &queue)?;
+    let writer = Writer::new(engine, shared, bounds, &queue)?;
     std::thread::Builder::new().name("store".to_owned()).spawn(move || writer.run())?;
     Ok(Sender(queue))
 }
 
 impl Writer {
-    fn new(engine: Box<dyn Engine>, shared: Shared, flush: Duration, queue: &Arc<Queue>) -> std::io::Result<Self> {
+    fn new(engine: Box<dyn Engine>, shared: Shared, bounds: Bounds, queue: &Arc<Queue>) -> std::io::Result<Self> {
         let state = shared.state.read().unwrap_or_else(PoisonError::into_inner);
         let (revision, ceiling) = (state.revision, state.synced.ceiling);
         drop(state);
@@ -170,7 +171,7 @@ impl Writer {
             pending: Pending::default(),
             unsynced: Vec::new(),
             unsynced_bytes: 0,
-            flush,
+            bounds,
             flush_at: None,
             last_batch: 0,
             last_commit: Duration::ZERO,
@@ -283,7 +284,7 @@ impl Writer {
         if !needs_sync && has_room && self.revision <= self.ceiling {
             self.unsynced_bytes += bytes;
             self.unsynced.extend(records);
-            self.flush_at.get_or_insert_with(|| Instant::now() + self.flush);
+            self.flush_at.get_or_insert_with(|| Instant::now() + self.bounds.flush);
             self.publish(accepted, self.revision);
             return;
         }
@@ -388,8 +389,9 @@ impl Writer {
         }
     }
 
-    /// Unsynced writes and `records`.
+    /// Unsynced writes and `records`, which are written next.
     fn transaction(&mut self, records: Vec<Record>, ceiling: u64) -> Transaction {
+        self.shared.stalls.begun(Instant::now());
         let counters = self.counters(ceiling);
         let mut all = std::mem::take(&mut self.unsynced);
         let published = all.len();
@@ -412,6 +414,7 @@ impl Writer {
             return Err(error);
         }
         // Everything published so far is on disk.
+        self.shared.stalls.succeeded(Instant::now());
         self.ceiling = counters.ceiling;
         self.unsynced_bytes = 0;
         self.flush_at = None;
@@ -445,7 +448,8 @@ impl Writer {
     fn is_large(&self) -> bool {
         let size = self.engine.as_ref().map_or(0, |engine| engine.size());
         let needed = || self.shared.state.read().unwrap_or_else(PoisonError::into_inner).live_bytes() as u64;
-        size >= MIN_REWRITE_BYTES && size >= MIN_REWRITE_BYTES + 3 * needed()
+        let least = self.bounds.rewrite_bytes;
+        size >= least && size >= least + 3 * needed()
     }
 
     /// Begins to rewrite the engine from what is published, which is all that it has.

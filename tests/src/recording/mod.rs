@@ -31,6 +31,43 @@ const SETTLING: Duration = Duration::from_secs(30);
 /// A view counts as settled when it was the same for so long.
 const STEADY: Duration = Duration::from_secs(3);
 
+/// A view that is looked at until it stays as it is. One that is as wanted for a moment is not enough: an event too many, a second
+/// rollout or a change back comes after it.
+#[derive(Debug)]
+pub struct Settling {
+    wanted: Option<String>,
+    last: String,
+    since: Instant,
+    deadline: Instant,
+}
+
+impl Settling {
+    /// Nothing was seen yet. Without a wanted view any is, once it stays.
+    #[must_use]
+    pub fn new(wanted: Option<String>, now: Instant) -> Self {
+        Self { wanted, last: String::new(), since: now, deadline: now + SETTLING }
+    }
+
+    /// Whether what was seen now is the end: it has been as wanted for a while, or it is too late for that.
+    pub fn is_over(&mut self, text: String, now: Instant) -> bool {
+        if text != self.last {
+            (self.last, self.since) = (text, now);
+        }
+        let is_wanted = self.wanted.as_ref().is_none_or(|wanted| *wanted == self.last);
+        if is_wanted && (self.wanted.is_some() || now < self.deadline) {
+            now.duration_since(self.since) > STEADY
+        } else {
+            now > self.deadline
+        }
+    }
+
+    /// What was seen last.
+    #[must_use]
+    pub fn last(&self) -> &str {
+        &self.last
+    }
+}
+
 /// The recording of one test, as it grows.
 #[derive(Debug)]
 pub struct Recording<'k> {
@@ -122,27 +159,22 @@ impl<'k> Recording<'k> {
         }
     }
 
-    /// Takes a view until it is the kept one, or, to make a new one, until it has been the same for a while.
+    /// Takes a view until it has been the kept one, or, to make a new one, any one, for a while.
     fn settle(&mut self, view: impl Fn(&Kubectl<'k>, &Names) -> anyhow::Result<String>) {
         let wanted = self.kept.as_ref().map(|kept| kept.get(self.sections.len()).cloned().unwrap_or_default());
-        let deadline = Instant::now() + SETTLING;
-        let (mut last, mut since) = (String::new(), Instant::now());
+        let mut settling = Settling::new(wanted, Instant::now());
         loop {
             self.learn();
             let text = match view(&self.kubectl, &self.names) {
                 Ok(text) => text.trim_end().to_owned(),
                 Err(error) => self.names.normalize(&format!("{error:#}")),
             };
-            if text != last {
-                (last, since) = (text, Instant::now());
-            }
-            let settled = wanted.as_ref().map_or_else(|| since.elapsed() > STEADY, |wanted| *wanted == last);
-            if settled || Instant::now() > deadline {
+            if settling.is_over(text, Instant::now()) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(300));
         }
-        self.section(last);
+        self.section(settling.last);
     }
 
     fn section(&mut self, text: String) {

@@ -43,6 +43,14 @@ impl FailingRegistry {
         format!("127.0.0.1:{}/any/busybox:{tag}", self.port)
     }
 
+    /// From now on tags that ask for an error status work.
+    ///
+    /// # Panics
+    /// When the testbed's directory cannot be written.
+    pub fn heal(&self) {
+        fs::write(self.folder.join("well"), "").expect("a file can be written");
+    }
+
     /// Sets whether layers break off in the middle.
     ///
     /// # Panics

@@ -2,8 +2,8 @@
 
 Every repository has every tag: the image of the archive with one more layer, which is the tag's own, so that Docker has to
 fetch it. What a tag begins with says how its pull ends: `windows` has no manifest for this platform, `corrupt` serves other
-bytes than it promises, and `hangs` never answers. Any other works, but while FOLDER/cut is there its layer breaks off in
-the middle.
+bytes than it promises, `hangs` never answers, `slow` takes seconds for its layer, and `status-429` answers 429 until
+FOLDER/well is there. Any other works, but while FOLDER/cut is there its layer breaks off in the middle.
 """
 
 import hashlib
@@ -22,8 +22,12 @@ MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 SIZE = 2 << 20
 
+# The codes of errors, as https://distribution.github.io/distribution/spec/api/#errors-2 has them.
+CODES = {401: "UNAUTHORIZED", 403: "DENIED", 404: "MANIFEST_UNKNOWN", 429: "TOOMANYREQUESTS"}
+
 blobs = {}
 corrupt = set()
+slow = set()
 
 
 def keep(blob):
@@ -55,6 +59,8 @@ def manifest_of(repository, tag):
     own = layer_of(repository + ":" + tag)
     if tag.startswith("corrupt"):
         corrupt.add(own["digest"])
+    if tag.startswith("slow"):
+        slow.add(own["digest"])
     described = dict(config)
     described["rootfs"] = {"type": "layers", "diff_ids": config["rootfs"]["diff_ids"] + [own["digest"]]}
     described["history"] = config.get("history", []) + [{"created_by": "serve.py " + tag}]
@@ -81,6 +87,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def refuse(self, status):
+        error = {"code": CODES.get(status, "UNKNOWN"), "message": "the registry says so"}
+        headers = {401: [("WWW-Authenticate", 'Basic realm="test"')], 429: [("Retry-After", "1")]}.get(status, [])
+        self.answer(status, "application/json", json.dumps({"errors": [error]}).encode(), headers)
+
     def do_HEAD(self):
         self.do_GET()
 
@@ -91,6 +102,9 @@ class Handler(BaseHTTPRequestHandler):
         if found and not found[2].startswith("sha256:"):
             if found[2].startswith("hangs"):
                 time.sleep(3600)
+            asked = re.match(r"status-(\d+)", found[2])
+            if asked and not os.path.exists(os.path.join(FOLDER, "well")):
+                return self.refuse(int(asked[1]))
             kind, body = manifest_of(found[1], found[2])
             digest = keep(body)["digest"]
             return self.answer(200, kind, body, [("Docker-Content-Digest", digest)])
@@ -115,6 +129,16 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(part[: len(part) // 2])
             self.close_connection = True
+            return None
+        if found[1] in slow:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(part)))
+            for key, value in ranges:
+                self.send_header(key, value)
+            self.end_headers()
+            for at in range(0, len(part), 1 << 16):
+                time.sleep(0.1)
+                self.wfile.write(part[at : at + (1 << 16)])
             return None
         return self.answer(status, "application/octet-stream", part, ranges)
 

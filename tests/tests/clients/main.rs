@@ -16,6 +16,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Trial};
+use windlass_tests::skip;
 
 use server::Server;
 
@@ -32,6 +33,9 @@ fn main() -> ExitCode {
             Ok(())
         })
     };
+    if go::program().is_none() && !arguments.list {
+        skip("go-client", &format!("{} is not set", go::GO_CLIENT));
+    }
     let mut trials = vec![of("every_served_type_has_an_object".to_owned(), Box::new(Server::check_objects))];
     for version in include_str!("../../clients/kubectl-versions.txt").lines() {
         trials.push(of(format!("kubectl::{version}"), Box::new(|server| kubectl::every_type(server, version))));

@@ -6,9 +6,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use windlass_tests::{
-    DEFAULT_TIMEOUT, Daemon, Testbed,
+    DEFAULT_TIMEOUT, Daemon, Dice, Testbed,
     cluster::{ADDRESS, PORT, Part},
-    eventually,
+    eventually, seed,
 };
 
 use crate::{
@@ -20,6 +20,7 @@ crate::tests![
     the_api_ends_and_comes_back,
     the_api_does_not_answer,
     the_api_is_slow,
+    connections_break_off,
     the_api_is_restored_from_an_old_snapshot,
     the_node_is_recreated_with_another_pod_cidr,
     the_api_rejects_requests_for_two_hundred_pods,
@@ -82,13 +83,24 @@ fn the_api_does_not_answer() {
 }
 
 fn the_api_is_slow() {
-    const SLOW: u16 = 7443;
+    behind(|testbed, port| FaultyProxy::start(testbed, port, Duration::from_secs(2)));
+}
+
+/// As behind a load balancer that ends again and again.
+fn connections_break_off() {
+    let dice = Dice::new(seed());
+    behind(|testbed, port| FaultyProxy::breaking_off(testbed, port, dice));
+}
+
+/// A node that reaches the API through `front` becomes Ready, runs what it is given and ends it.
+fn behind(front: impl FnOnce(&Testbed, u16) -> FaultyProxy) {
+    const FRONT: u16 = 7443;
     let testbed = Testbed::on_cluster();
     let windlass = testbed.windlass();
-    let _front = FaultyProxy::start(&testbed, SLOW, Duration::from_secs(2));
+    let _front = front(&testbed, FRONT);
     let files = testbed.cluster().node("node", &[windlass_tests::NODE_IP, "127.0.0.1"]);
     let text = std::fs::read_to_string(&files.kubeconfig).expect("a kubeconfig");
-    std::fs::write(&files.kubeconfig, text.replace(&format!(":{PORT}"), &format!(":{SLOW}")))
+    std::fs::write(&files.kubeconfig, text.replace(&format!(":{PORT}"), &format!(":{FRONT}")))
         .expect("it can be written");
     let mut command = windlass.command("agent");
     command.arg("--kubeconfig").arg(&files.kubeconfig);

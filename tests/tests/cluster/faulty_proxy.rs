@@ -13,9 +13,13 @@ use std::{
 };
 
 use windlass_tests::{
-    Testbed,
+    Dice, Testbed,
     cluster::{ADDRESS, PORT},
 };
+
+/// After so many bytes of answers, at most, a connection breaks off: within a handshake never, within a list or a watch
+/// always.
+const BREAKS_AFTER: std::ops::Range<usize> = 8 << 10..128 << 10;
 
 /// A proxy in front of the API server. It exists until the test's process ends.
 pub(crate) struct FaultyProxy {
@@ -26,6 +30,16 @@ impl FaultyProxy {
     /// Forwards connections to this port of the outside namespace; the server's responses are delayed, whatever their
     /// length.
     pub(crate) fn start(testbed: &Testbed, port: u16, hold: Duration) -> Self {
+        Self::serve(testbed, port, hold, None)
+    }
+
+    /// Each connection breaks off somewhere in its answers, which the server has given: a request is lost before or after it
+    /// is carried out, a list in its middle, a watch within an event.
+    pub(crate) fn breaking_off(testbed: &Testbed, port: u16, dice: Dice) -> Self {
+        Self::serve(testbed, port, Duration::ZERO, Some(dice))
+    }
+
+    fn serve(testbed: &Testbed, port: u16, hold: Duration, mut dice: Option<Dice>) -> Self {
         let silent = Arc::new(AtomicBool::new(false));
         let namespace = std::fs::File::open(testbed.outside()).expect("a namespace");
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -39,8 +53,9 @@ impl FaultyProxy {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect((ADDRESS, PORT))) else { continue };
                 let (Ok(client_out), Ok(server_in)) = (client.try_clone(), server.try_clone()) else { continue };
                 let (one, other) = (Arc::clone(&stop_forwarding), Arc::clone(&stop_forwarding));
-                thread::spawn(move || forward(client, server, Duration::ZERO, &one));
-                thread::spawn(move || forward(server_in, client_out, hold, &other));
+                let breaks_after = dice.as_mut().map(|dice| BREAKS_AFTER.start + dice.index(BREAKS_AFTER.len()));
+                thread::spawn(move || forward(client, server, Duration::ZERO, None, &one));
+                thread::spawn(move || forward(server_in, client_out, hold, breaks_after, &other));
             }
         });
         is_ready.recv().expect("the front listens");
@@ -53,7 +68,8 @@ impl FaultyProxy {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, hold: Duration, silent: &AtomicBool) {
+fn forward(mut from: TcpStream, mut to: TcpStream, hold: Duration, breaks_after: Option<usize>, silent: &AtomicBool) {
+    let (source, mut left) = (from.try_clone(), breaks_after.unwrap_or(usize::MAX));
     let (send, receive) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
         let mut chunk = vec![0; 65536];
@@ -68,9 +84,13 @@ fn forward(mut from: TcpStream, mut to: TcpStream, hold: Duration, silent: &Atom
         if silent.load(Ordering::SeqCst) {
             continue;
         }
-        if to.write_all(&chunk).is_err() {
+        let part = chunk.len().min(left);
+        left -= part;
+        if to.write_all(&chunk[..part]).is_err() || left == 0 {
             break;
         }
     }
     let _ = to.shutdown(Shutdown::Both);
+    // The other end hears of it, too, as of a load balancer that ends.
+    let _ = source.map(|source| source.shutdown(Shutdown::Both));
 }

@@ -6,7 +6,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 crate::tests![a_node_serves_a_cluster];
 
 /// The example that the README starts with.
-const WEB: &str = include_str!("../../../examples/web.yaml");
+const WEB: &str = include_str!("../../../docs/examples/web.yaml");
 
 fn a_node_serves_a_cluster() {
     let testbed = Testbed::on_cluster();

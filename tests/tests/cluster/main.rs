@@ -17,7 +17,7 @@ mod workload;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
-use windlass_tests::cluster::assets;
+use windlass_tests::{cluster::assets, skip};
 
 /// The name and function of a test.
 type Test = (&'static str, fn());
@@ -33,6 +33,9 @@ pub(crate) use tests;
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let skipped = assets().is_none();
+    if skipped && !arguments.list {
+        skip("control-plane", "KUBEBUILDER_ASSETS is not set");
+    }
     let areas = [
         ("certificates", certificates::TESTS),
         ("fail_over", fail_over::TESTS),

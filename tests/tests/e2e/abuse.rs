@@ -174,9 +174,7 @@ fn abusive_clients_do_not_block_others() {
     let pid = windlass.daemon().pid();
     let most = hunger_starves_nobody(&testbed, &mut windlass, &kubectl);
     println!("{most} MB at most");
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").subsec_nanos();
-    println!("the seed is {seed}");
-    nonsense_harms_nobody(&testbed, &mut windlass, &kubectl, seed);
+    nonsense_harms_nobody(&testbed, &mut windlass, &kubectl, windlass_tests::seed());
     assert_eq!(windlass.daemon().pid(), pid);
     assert!(windlass.daemon().runs(), "{}", windlass.daemon().log());
     assert!(!windlass.daemon().log().contains("panicked"), "{}", windlass.daemon().log());
@@ -231,7 +229,7 @@ fn hunger_starves_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl
 }
 
 /// All garbage is rejected, and leaves nothing behind.
-fn nonsense_harms_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl: &Kubectl<'_>, seed: u32) {
+fn nonsense_harms_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl: &Kubectl<'_>, seed: u64) {
     let pid = windlass.daemon().pid();
     let files = || fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count();
     let (memory, open) = (own_megabytes(pid).expect("it runs"), files());

@@ -14,9 +14,7 @@ fn entries(dir: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn random_kills_lose_and_leak_nothing() {
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").subsec_nanos();
-    let mut dice = Dice::new(u64::from(seed));
-    println!("the seed is {seed}");
+    let mut dice = Dice::new(windlass_tests::seed());
     let testbed = Testbed::new();
     let mut windlass = testbed.windlass();
     let kubectl = windlass.up();

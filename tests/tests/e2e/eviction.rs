@@ -229,7 +229,8 @@ fn unused_images_are_collected() {
     let testbed = Testbed::new();
     let config = "evictionHard: {memory.available: 100Mi}\nimageGCHighThresholdPercent: 1\n\
                   imageGCLowThresholdPercent: 0\nimageMinimumGCAge: 0s\n";
-    let mut windlass = configured(&testbed, config);
+    let collecting = |config: &str| configured(&testbed, config).with_repairs("off,image-collection=30s");
+    let mut windlass = collecting(config);
     let kubectl = windlass.up();
     // Images of the testbed are loaded: they are somebody's, and stay.
     eventually(MEASURED, "the node says that there was nothing to collect", || {
@@ -239,7 +240,7 @@ fn unused_images_are_collected() {
     });
     assert!(testbed.docker(&["images"]).contains("windlass/nginx"));
     windlass.kill();
-    let mut windlass = configured(&testbed, &format!("{config}imageGCForeignImages: true\n"));
+    let mut windlass = collecting(&format!("{config}imageGCForeignImages: true\n"));
     let kubectl = windlass.up();
     let shared = SharedDir::new(&testbed);
     kubectl.apply(&shared.pod("user", json!({"containers": [{"name": "main", "command": shell("exec sleep 1000")}]})));

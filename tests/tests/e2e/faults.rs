@@ -5,15 +5,14 @@ use std::{
     time::Duration,
 };
 
-use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually, run};
+use windlass_tests::{DEFAULT_TIMEOUT, LentNode, Testbed, eventually, run};
 
 use crate::shell_pod;
 
 #[test]
 fn bad_manifests_are_refused_with_the_field_path() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
+    let node = LentNode::take();
+    let kubectl = node.kubectl();
     for (manifest, words) in [
         // Not YAML: kubectl itself rejects it.
         ("apiVersion: v1\nkind: Pod\n  metadata: {", &["error"][..]),
@@ -135,9 +134,8 @@ fn a_broken_file_among_the_manifests_stops_only_itself() {
 
 #[test]
 fn an_image_that_cannot_be_had_holds_up_only_its_pod() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
+    let node = LentNode::take();
+    let kubectl = node.kubectl();
     kubectl.apply(&shell_pod("missing", "Always", "sleep 1").replace("windlass/busybox:1", "windlass/nowhere:1"));
     kubectl.apply(&shell_pod("fine", "Always", "exec sleep 100000"));
     eventually(DEFAULT_TIMEOUT, "the other pod is Ready", || kubectl.ready_pods("test=fine", 1));
@@ -158,19 +156,9 @@ fn an_image_that_cannot_be_had_holds_up_only_its_pod() {
 
 #[test]
 fn docker_may_go_and_come_back() {
-    let mut testbed = Testbed::new();
-    // Stopping Docker borrows the testbed mutably, so the program is started by hand.
-    let host = format!("unix://{}", testbed.docker_socket().display());
-    let _ = host;
-    let (kubeconfig, mut daemon) = {
-        let windlass = testbed.windlass();
-        let log = testbed.dir().join("windlass.log");
-        (
-            windlass.kubeconfig(),
-            windlass_tests::Daemon::start("windlass up", &mut windlass.command("up"), &log).unwrap(),
-        )
-    };
-    let _ = kubeconfig;
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
+    windlass.start();
     let ready = |testbed: &Testbed| -> anyhow::Result<(String, String)> {
         let text = testbed.windlass().kubectl().try_run(&[
             "get",
@@ -197,14 +185,13 @@ fn docker_may_go_and_come_back() {
     assert!(why.contains("KubeletNotReady") && why.to_lowercase().contains("docker"), "{why}");
     // The API keeps working without Docker.
     let _ = testbed.windlass().kubectl().run(&["create", "configmap", "meanwhile"]);
-    assert!(daemon.runs());
+    assert!(windlass.daemon().runs());
     testbed.start_docker();
     wait(&testbed, "True");
     // Docker's restart ended the container; it is started again.
     eventually(DEFAULT_TIMEOUT, "the pod is Ready again", || {
         testbed.windlass().kubectl().ready_pods("test=lasting", 1)
     });
-    daemon.end(nix::sys::signal::Signal::SIGTERM);
 }
 
 #[test]

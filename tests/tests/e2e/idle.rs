@@ -1,9 +1,10 @@
-//! An idle node writes nothing, asks the API for nothing, and has few connections to it.
+//! An idle node writes nothing, asks the API for nothing, has few connections to it, and leaves its cores to others.
 
 use std::{fmt::Write as _, fs, time::Duration};
 
-use serde_json::json;
-use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, Usage, eventually, own_megabytes};
 
 use crate::{WEB, shared_dir::condition, shell_pod};
 
@@ -11,6 +12,15 @@ use crate::{WEB, shared_dir::condition, shell_pod};
 const WINDOW: Duration = Duration::from_secs(4);
 /// Longer than any loop that looks at the node's state.
 const LONG_WINDOW: Duration = Duration::from_secs(15);
+/// Longer than each of the periods after which something may be looked at again, but for those of minutes.
+const QUIET: Duration = Duration::from_secs(70);
+/// The least time between two reports of a status that has not changed: half of five minutes, by which the first one after a
+/// change comes early.
+const MIN_REPORT_INTERVAL: i64 = 150;
+/// The part of a core that an idle node may take, in the tests' slow build. A loop that spins takes all of one.
+const MAX_SHARE_OF_A_CORE: f64 = 0.15;
+/// What of its memory is not pages of its program; docs/performance.md has the shipped program's.
+const MAX_MEGABYTES: f64 = 60.0;
 /// kubelet's default of `maxPods`.
 const PODS: usize = 110;
 const MAX_CONNECTIONS: usize = 4;
@@ -45,6 +55,15 @@ fn settles(what: &str, window: Duration, of: fn(&str) -> Vec<&str>, mut log: imp
     });
 }
 
+/// The status of a Node without the times of its reports, and the time of the last one.
+fn status_and_report(node: &Value) -> (Value, Timestamp) {
+    let mut status = node["status"].clone();
+    let conditions = status["conditions"].as_array_mut().expect("conditions");
+    let times = conditions.iter_mut().map(|condition| condition["lastHeartbeatTime"].take());
+    let last = times.filter_map(|time| time.as_str()?.parse().ok()).max().expect("the time of a report");
+    (status, last)
+}
+
 #[test]
 fn nothing_is_written_while_nothing_changes() {
     let testbed = Testbed::new();
@@ -55,7 +74,36 @@ fn nothing_is_written_while_nothing_changes() {
     let _ = kubectl.run(&["wait", "pod", "-l", "app=web", "--for=condition=Ready", "--timeout=60s"]);
     settles("a node that has started its pods is quiet", WINDOW, writes, || windlass.daemon().log());
     let _ = kubectl.run(&["delete", "pod", "-l", "app=web"]);
+    // The store is looked at twice a minute, and has an image more since the first pod.
+    eventually(DEFAULT_TIMEOUT, "the node has told of the image of sandboxes", || {
+        let images = kubectl.json(&["node", "node"])?["status"]["images"].to_string();
+        anyhow::ensure!(images.contains("pause"), "{images}");
+        Ok(())
+    });
     settles("a node that has replaced its pods is quiet", WINDOW, writes, || windlass.daemon().log());
+    // One quiet window proves nothing of a loop whose period is longer than it: now a long one, once.
+    let node = || status_and_report(&kubectl.json(&["node", "node"]).unwrap());
+    let ((status, reported), pid, before) = (node(), windlass.daemon().pid(), writes(&windlass.daemon().log()).len());
+    let usage = Usage::of(pid).unwrap();
+    std::thread::sleep(QUIET);
+    let used = Usage::of(pid).unwrap().since(&usage);
+    let log = windlass.daemon().log();
+    let written = &writes(&log)[before..];
+    // A node tells its status every five minutes, whether it has changed or not: what it wrote is no other than that.
+    let is_report = |line: &&str| {
+        ["user=\"system:node:node\"", "path=\"/api/v1/nodes/node/status\""].iter().all(|word| line.contains(word))
+    };
+    assert!(written.len() <= 1 && written.iter().all(is_report), "was written though nothing changed: {written:?}");
+    if !written.is_empty() {
+        let (told, again) = node();
+        assert_eq!(told, status, "a report of what has changed, though nothing did");
+        let since = again.duration_since(reported).as_secs();
+        assert!(since >= MIN_REPORT_INTERVAL, "a report of what has not changed, {since} s after the one before");
+    }
+    let share = used.cpu.as_secs_f64() / QUIET.as_secs_f64();
+    assert!(share < MAX_SHARE_OF_A_CORE, "an idle node takes {share:.3} of a core");
+    let own = own_megabytes(pid).unwrap();
+    assert!(own < MAX_MEGABYTES, "an idle node has {own:.1} MB of its own");
     windlass.kill();
     windlass.up();
     let page = eventually(DEFAULT_TIMEOUT, "the node tells its metrics", || {

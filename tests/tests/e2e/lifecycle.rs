@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, LentNode, Testbed, eventually};
 
 use crate::{
     container_id,
@@ -89,17 +89,25 @@ fn probes() {
     std::thread::sleep(Duration::from_millis(1500));
     windlass.start();
     eventually(DEFAULT_TIMEOUT, "the API is back", || windlass.kubectl().json(&["pod", "exec"]));
-    std::thread::sleep(Duration::from_secs(4));
+    // The counters are of the new process, which so has probed several times itself.
+    eventually(DEFAULT_TIMEOUT, "the new process has probed the pod", || {
+        let page = testbed.try_sh("curl -fsS --max-time 5 http://127.0.0.1:10255/metrics/probes")?;
+        let of_pod = |line: &&str| {
+            ["prober_probe_total{", "pod=\"exec\"", "result=\"successful\""].iter().all(|part| line.contains(part))
+        };
+        let count = page.lines().find(of_pod).and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        anyhow::ensure!(count >= Some(3.0), "{count:?} probes: {page}");
+        Ok(())
+    });
     let after = windlass.kubectl().json(&["pod", "exec"]).unwrap();
     assert_eq!((since(&before), container_id(&before)), (since(&after), container_id(&after)));
 }
 
 #[test]
 fn hooks_and_termination_order() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let note =
         |word: &str, file: &str| json!({"exec": {"command": ["sh", "-c", format!("echo {word} >> /shared/{file}")]}});
     let until_told = |word: &str, file: &str| {

@@ -9,6 +9,8 @@ mod crash;
 mod custom_resources;
 mod dashboard;
 mod dns;
+mod docker_faults;
+mod engine_settings;
 mod eviction;
 mod faults;
 mod host_failures;
@@ -28,6 +30,7 @@ mod proxy_crash;
 mod purge;
 mod quickstart;
 mod reference_manifests;
+mod repairs;
 mod resources;
 mod restart;
 mod secrets;
@@ -47,7 +50,7 @@ use serde_json::Value;
 use windlass_tests::shared_dir;
 
 /// The example that the README starts with.
-const WEB: &str = include_str!("../../../examples/web.yaml");
+const WEB: &str = include_str!("../../../docs/examples/web.yaml");
 
 fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()

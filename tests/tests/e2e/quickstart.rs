@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, LentNode, Testbed, eventually};
 
 use crate::{WEB, container_id, name_of};
 
@@ -49,9 +49,8 @@ fn ask_from(testbed: &Testbed, container: &str, address: &str, path: &str) -> an
 
 #[test]
 fn a_service_answers_from_every_pod_wherever_it_is_asked() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
     kubectl.apply(WEB);
     let pods = eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     let names: BTreeSet<String> = pods.iter().map(name_of).collect();
@@ -69,11 +68,11 @@ fn a_service_answers_from_every_pod_wherever_it_is_asked() {
     // From inside each pod, so that each also reaches itself through its service (hairpin).
     for pod in &pods {
         let id = container_id(pod);
-        all_answer(&names, || ask_from(&testbed, &id, &cluster_ip, "/"));
+        all_answer(&names, || ask_from(testbed, &id, &cluster_ip, "/"));
     }
     // Pods reach each other by address, without source NAT.
     let addresses: Vec<&str> = pods.iter().map(|p| p["status"]["podIP"].as_str().unwrap()).collect();
-    let seen = ask_from(&testbed, &container_id(&pods[0]), addresses[1], "/source").unwrap();
+    let seen = ask_from(testbed, &container_id(&pods[0]), addresses[1], "/source").unwrap();
     assert_eq!(seen.trim(), addresses[0]);
     // Traffic from a pod to outside of the cluster's range is masqueraded.
     let mut command = testbed.command_outside("python3");

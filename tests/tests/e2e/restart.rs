@@ -1,6 +1,6 @@
 //! A killed container is restarted.
 
-use windlass_tests::Testbed;
+use windlass_tests::LentNode;
 
 use crate::{
     container_id,
@@ -10,9 +10,8 @@ use crate::{
 
 #[test]
 fn a_container_that_is_killed_comes_back_at_once() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
     kubectl.apply(&shell_pod("victim", "Always", "exec sleep 100000"));
     let before = wait_for(&kubectl, "victim", "runs", |p| container_status(p)["ready"] == true);
     testbed.docker(&["kill", &container_id(&before)]);

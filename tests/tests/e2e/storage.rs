@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, LentNode, Testbed, eventually};
 
 use crate::shared_dir::{SharedDir, is_ready, shell, wait_for, wait_for_event};
 
@@ -215,10 +215,9 @@ fn volumes_on_demand() {
 
 #[test]
 fn service_account_tokens() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let dir = "/var/run/secrets/kubernetes.io/serviceaccount";
     let output =
         format!("cat {dir}/token > /shared/token; cat {dir}/namespace {dir}/ca.crt > /shared/rest; exec sleep 1000");
@@ -280,10 +279,9 @@ fn service_account_tokens() {
 
 #[test]
 fn sub_paths() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let data = testbed.dir().join("volume");
     fs::create_dir_all(&data).unwrap();
     std::os::unix::fs::symlink("/etc", data.join("out")).unwrap();
@@ -339,10 +337,9 @@ fn sub_paths() {
 
 #[test]
 fn image_volumes() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let line = "ls /image/bin /part > /shared/there; touch /image/x 2>/dev/null || echo read-only >> /shared/there; exec sleep 1000";
     let pod = |name: &str, reference: &str| {
         shared.pod(

@@ -66,7 +66,7 @@ const SETTINGS: &str = "evictionHard: {memory.available: 100Mi}\nimageGCHighThre
 
 #[test]
 fn systemd_is_notified() {
-    let mut testbed = Testbed::new();
+    let testbed = Testbed::new();
     testbed.stop_docker();
     // A stale socket, as left by a killed engine.
     drop(UnixListener::bind(testbed.docker_socket()).expect("a socket"));

@@ -1,7 +1,7 @@
 //! The stats endpoint follows the load of a container.
 
 use serde_json::Value;
-use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, LentNode, Testbed, eventually};
 
 use crate::shell_pod;
 
@@ -18,13 +18,12 @@ fn pod<'a>(summary: &'a Value, name: &str) -> anyhow::Result<&'a Value> {
 
 #[test]
 fn the_summary_shows_node_pods_and_containers_and_moves_with_load() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
     kubectl.apply(&shell_pod("idle", "Always", "exec sleep 100000"));
     kubectl.apply(&shell_pod("busy", "Always", "while :; do :; done"));
     eventually(DEFAULT_TIMEOUT, "the busy pod's figures are there", || {
-        let summary = summary(&testbed)?;
+        let summary = summary(testbed)?;
         anyhow::ensure!(summary["node"]["nodeName"] == "node");
         for path in [
             &["cpu", "usageNanoCores"][..],
@@ -49,12 +48,12 @@ fn the_summary_shows_node_pods_and_containers_and_moves_with_load() {
     let bytes = |testbed: &Testbed| -> anyhow::Result<u64> {
         Ok(pod(&summary(testbed)?, "idle")?["network"]["rxBytes"].as_u64().unwrap_or(0))
     };
-    let before = bytes(&testbed).unwrap();
+    let before = bytes(testbed).unwrap();
     testbed.sh(&format!(
         "busybox ping -c 50 -i 0.01 -s 1000 {address} >/dev/null || ping -q -c 50 -i 0.01 -s 1000 {address} >/dev/null"
     ));
     eventually(DEFAULT_TIMEOUT, "the traffic is counted", || {
-        let now = bytes(&testbed)?;
+        let now = bytes(testbed)?;
         anyhow::ensure!(now >= before + 50_000, "{now} bytes after {before}");
         Ok(())
     });

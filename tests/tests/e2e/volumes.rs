@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, LentNode, eventually};
 
 use crate::shared_dir::{SharedDir, container_status, is_ready, shell, wait_for, wait_for_event};
 
@@ -30,10 +30,9 @@ fn tell(kubectl: &Kubectl<'_>, shared: &SharedDir, name: &str, line: &str, conta
 
 #[test]
 fn empty_dirs_and_host_paths() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let host = testbed.dir().join("host");
     let path = |name: &str, kind: &str| json!({"name": name.to_lowercase(), "hostPath": {"path": host.join(name), "type": kind}});
     let volumes = json!([{"name": "disk", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
@@ -80,10 +79,9 @@ fn empty_dirs_and_host_paths() {
 
 #[test]
 fn environment_from_files() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let from = |key: &str, optional: bool| {
         json!({"name": key, "valueFrom": {"fileKeyRef":
             {"volumeName": "made", "path": "conf/env", "key": key, "optional": optional}}})
@@ -123,13 +121,13 @@ fn environment_from_files() {
 
 #[test]
 fn supplemental_groups_of_the_image() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let made = "echo me:x:1000:1000::/:/bin/sh >> /etc/passwd; printf 'me:x:1000:\\nextra:x:5000:me\\n' >> /etc/group";
     let _ = testbed.docker(&["run", "--name", "made", "--network", "none", "windlass/busybox:1", "sh", "-c", made]);
     let _ = testbed.docker(&["commit", "--change", "USER me", "made", "windlass/groups:1"]);
+    let _ = testbed.docker(&["rm", "made"]);
     fs::set_permissions(&shared.0, fs::Permissions::from_mode(0o777)).unwrap();
     let groups = |name: &str, context: Value| {
         let line = format!("id -G > /shared/{name}; exec sleep 1000");
@@ -156,10 +154,9 @@ fn supplemental_groups_of_the_image() {
 
 #[test]
 fn unsupported_volumes() {
-    let testbed = Testbed::new();
-    let mut windlass = testbed.windlass();
-    let kubectl = windlass.up();
-    let shared = SharedDir::new(&testbed);
+    let node = LentNode::take();
+    let (testbed, kubectl) = (node.testbed(), node.kubectl());
+    let shared = SharedDir::new(testbed);
     let container =
         json!({"name": "main", "command": shell("true"), "volumeMounts": [{"name": "d", "mountPath": "/d"}]});
     let disk = json!({"volumes": [{"name": "d", "csi": {"driver": "disks.example.com"}}], "containers": [container]});

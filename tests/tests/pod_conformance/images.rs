@@ -2,7 +2,10 @@
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, eventually, shared_dir::container_status};
+use windlass_tests::{
+    DEFAULT_TIMEOUT, eventually,
+    shared_dir::{container_status, shell},
+};
 
 use crate::case::{Case, SLEEP_FOREVER, text};
 
@@ -11,10 +14,13 @@ crate::cases![
     pull_policy_of_no_tag_is_always,
     pull_policy_of_a_tag_is_if_not_present,
     pull_policy_always_pulls_before_each_start,
+    an_image_is_pulled_ahead_once,
     pull_policy_if_not_present_present,
     pull_policy_if_not_present_absent,
     pull_policy_never,
     pull_fails_after_it_has_started,
+    pull_from_a_registry_that_refuses,
+    pull_from_a_slow_registry,
     image_pull_secrets_none,
     image_pull_secrets_missing,
     image_pull_secrets_docker_config_json,
@@ -56,8 +62,8 @@ fn pull_policy_of_a_tag_is_if_not_present(case: &Case<'_>) {
 }
 
 /// How often the pod was told this; events of the same words, such as pulls of the same milliseconds, are one that counts.
-fn count(case: &Case<'_>, words: &str) -> u64 {
-    windlass_tests::shared_dir::event_count(&case.kubectl, "p", words)
+fn count(case: &Case<'_>, pod: &str, words: &str) -> u64 {
+    windlass_tests::shared_dir::event_count(&case.kubectl, pod, words)
 }
 
 fn pull_policy_always_pulls_before_each_start(case: &Case<'_>) {
@@ -67,15 +73,38 @@ fn pull_policy_always_pulls_before_each_start(case: &Case<'_>) {
     case.wait("p", "runs again", |p| container_status(p)["restartCount"] == 1 && container_status(p)["ready"] == true);
     let pulled = format!("Successfully pulled image \"{image}\"");
     eventually(DEFAULT_TIMEOUT, "it was pulled twice", || {
-        anyhow::ensure!(count(case, &pulled) == 2, "{}", case.events("p"));
+        anyhow::ensure!(count(case, "p", &pulled) == 2, "{}", case.events("p"));
         Ok(())
     });
+}
+
+/// Pulled while its init container runs, the image is there, whatever else is pulled: Docker tells all pods of each pull.
+fn an_image_is_pulled_ahead_once(case: &Case<'_>) {
+    let image = published(case);
+    let waits = json!({"name": "init", "command": shell("until [ -e /shared/go ]; do sleep 0.1; done")});
+    let pods = ["p", "q"];
+    for pod in pods {
+        let container = json!({"image": image, "imagePullPolicy": "Always"});
+        case.shell(pod, SLEEP_FOREVER, container, json!({"initContainers": [waits]}));
+    }
+    let pulled = format!("Successfully pulled image \"{image}\"");
+    for pod in pods {
+        case.wait_for_event(pod, &format!("Pulled {pulled}"));
+    }
+    for _ in 0..5 {
+        let _ = case.testbed.docker(&["pull", "-q", &image]);
+    }
+    std::fs::write(case.shared.0.join("go"), "").expect("the folder is there");
+    for pod in pods {
+        case.wait_ready(pod);
+        assert_eq!(count(case, pod, &pulled), 1, "{}", case.events(pod));
+    }
 }
 
 fn pull_policy_if_not_present_present(case: &Case<'_>) {
     case.shell("p", SLEEP_FOREVER, json!({"imagePullPolicy": "IfNotPresent"}), json!({}));
     case.wait_for_event("p", "Pulled Container image \"windlass/busybox:1\" already present on machine");
-    assert_eq!(count(case, "Pulling"), 0);
+    assert_eq!(count(case, "p", "Pulling"), 0);
 }
 
 fn pull_policy_if_not_present_absent(case: &Case<'_>) {
@@ -105,6 +134,48 @@ fn pull_fails_after_it_has_started(case: &Case<'_>) {
         let output = case.wait_waiting(pod, "ImagePullBackOff");
         assert!(text(&output["message"]).contains(why), "{output}");
     }
+}
+
+/// What a registry answers, the reason that is shown first, and words of Docker's in the message. All are pulled again with a
+/// back-off, whatever the answer was, and work as soon as the registry does.
+fn pull_from_a_registry_that_refuses(case: &Case<'_>) {
+    let registry = case.failing_registry();
+    let table = [
+        (401, "ErrImagePull", "unauthorized: the registry says so"),
+        (403, "ErrImagePull", "denied: the registry says so"),
+        (404, "ErrImagePull", "manifest unknown: the registry says so"),
+        (429, "ErrImagePull", "toomanyrequests: the registry says so"),
+        (500, "ErrImagePull", "received unexpected HTTP status: 500 Internal Server Error"),
+        (502, "RegistryUnavailable", "received unexpected HTTP status: 502 Bad Gateway"),
+        (503, "RegistryUnavailable", "received unexpected HTTP status: 503 Service Unavailable"),
+    ];
+    let pod_of = |status: u16| format!("p{status}");
+    for (status, ..) in table {
+        let image = registry.image(&format!("status-{status}-{}", case.namespace));
+        case.shell(&pod_of(status), SLEEP_FOREVER, json!({"image": image}), json!({}));
+    }
+    for (status, reason, words) in table {
+        let (pod, image) = (pod_of(status), registry.image(&format!("status-{status}-{}", case.namespace)));
+        let backed_off = case.wait_waiting(&pod, "ImagePullBackOff");
+        let message = text(&backed_off["message"]);
+        let expected = format!("Back-off pulling image \"{image}\": {reason}: ");
+        assert!(message.starts_with(&expected) && message.contains(words), "{status}: {backed_off}");
+        case.wait_for_event(&pod, &format!("Failed Failed to pull image \"{image}\": "));
+        case.wait_for_event(&pod, &format!("Failed Error: {reason}"));
+        case.wait_for_event(&pod, &format!("BackOff Back-off pulling image \"{image}\""));
+    }
+    registry.heal();
+    for (status, ..) in table {
+        case.wait_ready(&pod_of(status));
+    }
+}
+
+fn pull_from_a_slow_registry(case: &Case<'_>) {
+    let image = case.failing_registry().image(&format!("slow-{}", case.namespace));
+    case.shell("p", SLEEP_FOREVER, json!({"image": image}), json!({}));
+    case.wait_ready("p");
+    case.wait_for_event("p", &format!("Pulled Successfully pulled image \"{image}\""));
+    assert_eq!(count(case, "p", "Failed"), 0, "{}", case.events("p"));
 }
 
 /// The registry that requires `me` with `secret`, and two images in it.
@@ -173,7 +244,7 @@ fn image_pull_secrets_longest_path_first(case: &Case<'_>) {
     config(case, "both", &[("127.0.0.1:5001", "somebody"), ("127.0.0.1:5001/private", "me")]);
     with(case, &["both"]);
     case.wait_ready("p");
-    assert_eq!(count(case, "Failed"), 0);
+    assert_eq!(count(case, "p", "Failed"), 0);
 }
 
 /// An image that another pod has pulled with its secret is on the node: that gives access to no other pod.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use windlass_tests::skip;
 
 use crate::case::{Case, SLEEP_FOREVER, one, text};
 
@@ -278,6 +279,7 @@ fn app_armor_runtime_default(case: &Case<'_>) {
         let status = case.wait_phase("p", "Failed")["status"].clone();
         let why = "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host";
         assert_eq!((&status["reason"], &status["message"]), (&json!("AppArmor"), &json!(why)));
+        skip("apparmor", "the kernel has no AppArmor: that a profile is enforced was not seen");
         return;
     }
     case.wait_ready("p");

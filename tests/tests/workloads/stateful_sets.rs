@@ -121,10 +121,14 @@ fn a_stateful_set_starts_in_order_and_keeps_its_volumes(case: &mut Case<'_>) {
 fn pods_of_a_stateful_set_start_at_once(case: &mut Case<'_>) {
     case.applied(&stateful_set("podManagementPolicy: Parallel", "").replace("nginx:1.7.9", "nginx:no-such-version"));
     // None is ready, and both are there.
-    eventually(DEFAULT_TIMEOUT, "both pods are there", || {
+    eventually(DEFAULT_TIMEOUT, "both pods are there, without an image", || {
         let pods = case.kubectl.pods("app=nginx")?;
         let names: Vec<String> = pods.iter().map(name_of).collect();
         anyhow::ensure!(names == ["web-0", "web-1"], "{names:?}");
+        // Before that it is not said how long a pod is shown to be created.
+        let waits =
+            |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff";
+        anyhow::ensure!(pods.iter().all(waits), "the image is still pulled");
         Ok(())
     });
     case.recording.show(&["sts", "pods"]);

@@ -7,15 +7,14 @@ mod credential_verification;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::DirBuilderExt as _,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use windlass_kit::{atomic_file, blocking::RECORDS, objects::image::Reference};
+use windlass_kit::{atomic_file, blocking::RECORDS, disk, objects::image::Reference};
 
 pub use self::credential_verification::PullVerificationPolicy;
 use super::credentials::{Credentials, Source};
@@ -184,6 +183,10 @@ struct State {
     records: BTreeMap<String, PulledRecord>,
     /// Names of files that cannot be parsed: their images were pulled with unknown credentials.
     unreadable: BTreeSet<String>,
+    /// The same of intents: what has one of these names may have been pulled.
+    unreadable_intents: BTreeSet<String>,
+    /// Why a directory could not be read: any image may have been pulled, with any credentials.
+    unknown: Option<String>,
     /// Pulls in progress, by name of the image.
     pulling: BTreeMap<String, Pulling>,
 }
@@ -201,7 +204,15 @@ impl PullRecords {
     /// Reads the records of earlier processes below `dir`.
     pub(super) fn open(dir: PathBuf, policy: PullVerificationPolicy) -> Self {
         let mut state = State::default();
-        for (name, text) in read_files(&dir.join("pulled")) {
+        let mut read = |subdir| {
+            read_files(&dir.join(subdir)).unwrap_or_else(|error| {
+                tracing::error!(dir = %dir.join(subdir).display(), %error, "failed to read image pull records; pulling all images again when they are used, until a restart can read them");
+                state.unknown = Some(error.to_string());
+                Vec::new()
+            })
+        };
+        let (pulled, pulling) = (read("pulled"), read("pulling"));
+        for (name, text) in pulled {
             match serde_json::from_str::<PulledRecord>(&text) {
                 Ok(record) => drop(state.records.insert(record.image_ref.clone(), record)),
                 Err(error) => {
@@ -210,12 +221,15 @@ impl PullRecords {
                 }
             }
         }
-        for (name, text) in read_files(&dir.join("pulling")) {
+        for (name, text) in pulling {
             match serde_json::from_str::<PullIntent>(&text) {
                 Ok(PullIntent { image, before, .. }) => {
                     state.pulling.insert(image, Pulling { count: 0, before });
                 }
-                Err(error) => tracing::warn!(file = name, %error, "failed to parse image pull intent"),
+                Err(error) => {
+                    tracing::warn!(file = name, %error, "failed to parse image pull intent; pulling its image again when it is used");
+                    state.unreadable_intents.insert(name);
+                }
             }
         }
         Self { dir, policy: Arc::new(policy), state: Arc::new(tokio::sync::Mutex::new(state)) }
@@ -374,9 +388,10 @@ impl PullRecords {
     async fn write(&self, subdir: &str, name: &str, text: Vec<u8>) -> io::Result<()> {
         let dir = self.dir.join(subdir);
         let file = dir.join(file_name(name));
+        // An image outlives a cut of the power, and what it was pulled with must.
         let writing = move || {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-            atomic_file::write(&file, &text, 0o600)
+            atomic_file::make_dir(&dir, 0o700)?;
+            atomic_file::write_durable(&file, &text, 0o600)
         };
         RECORDS.io(writing).await
     }
@@ -384,7 +399,7 @@ impl PullRecords {
     async fn remove(&self, subdir: &str, name: &str) {
         let file = self.dir.join(subdir).join(file_name(name));
         let path = file.display().to_string();
-        match RECORDS.io(move || fs::remove_file(file)).await {
+        match RECORDS.io(move || disk::of(&file).remove(&file)).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(file = path, %error, "failed to remove image pull record");
             }
@@ -409,26 +424,26 @@ impl State {
             !found.named || known.is_empty() || known.contains_key(&image.repository())
         };
         let pulled = record.is_some_and(by_this_name)
+            || self.unknown.is_some()
+            || self.unreadable_intents.contains(&file_name(&image.to_string()))
             || self.unreadable.contains(&file_name(&found.id))
             || self.pulling.get(&image.to_string()).is_some_and(|pulling| pulling.may_have_pulled(&found.id));
         decide(policy, image, pulled, record, credentials)
     }
 }
 
-/// The records of a directory, by file name; temporary files are left out.
-fn read_files(dir: &Path) -> Vec<(String, String)> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(dir = %dir.display(), %error, "failed to read image pull records");
-            }
-            return Vec::new();
-        }
+/// The records of a directory, by file name; temporary files are left out. One that cannot be read has no text.
+///
+/// # Errors
+/// When it is not known which there are.
+fn read_files(dir: &Path) -> io::Result<Vec<(String, String)>> {
+    let entries = match disk::entries(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
     };
-    let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-    let records = entries.flatten().filter(|entry| name(entry).starts_with("sha256-"));
-    records.map(|entry| (name(&entry), fs::read_to_string(entry.path()).unwrap_or_default())).collect()
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let records = entries.iter().filter(|path| name(path).starts_with("sha256-"));
+    Ok(records.map(|path| (name(path), atomic_file::read(path).ok().flatten().unwrap_or_default())).collect())
 }
 
 fn file_name(name: &str) -> String {

@@ -1,3 +1,5 @@
+use std::{cell::Cell, fs};
+
 use super::*;
 
 const ID: &str = "sha256:0a";
@@ -250,4 +252,53 @@ fn secrets_of_a_record_are_bounded() {
     }
     assert_eq!(access.kubernetes_secrets.len(), MAX_SECRETS);
     assert_eq!(access.kubernetes_secrets.last().unwrap().namespace, "n299");
+}
+
+/// Docker's image outlives whatever happens here: once it was pulled with somebody's secret, nobody without it may use it, and
+/// what cannot be read is known to nobody.
+#[test]
+fn each_call_of_a_pull_may_fail() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (name, secret) = ("r.example/private:1", &of("a", "secret")[0]);
+    let pulled = Cell::new(false);
+    let open = |dir: &Path| PullRecords::open(dir.join("image_manager"), PullVerificationPolicy::default());
+    let pairs = windlass_model_disk::Case {
+        what: "a pull with a secret",
+        prepare: &|_| pulled.set(false),
+        act: &|dir| {
+            runtime.block_on(async {
+                let records = open(dir);
+                records.record_intent(&image(name), None).await.map_err(|e| e.to_string())?;
+                pulled.set(true);
+                records.record_pulled(&image(name), ID, Some(secret)).await;
+                Ok(())
+            })
+        },
+        judge: &|dir, done, what| {
+            let records = open(dir);
+            let must = |shown| runtime.block_on(records.must_pull(&image(name), &found(true), shown));
+            assert!(must(&[]) || !pulled.get(), "{what}: its image is anybody's");
+            assert!(pulled.get() || !done, "{what}");
+        },
+        lasts: windlass_model_disk::Lasts::Power,
+        says: &[],
+    }
+    .run();
+    println!("pull records: {pairs} pairs");
+    assert!(pairs > 60, "{pairs}");
+    // A directory that cannot be read may have any record.
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("image_manager")).unwrap();
+    for subdir in ["pulled", "pulling"] {
+        let path = dir.path().join("image_manager").join(subdir);
+        fs::write(&path, "no directory").unwrap();
+        assert!(runtime.block_on(open(dir.path()).must_pull(&image(name), &found(true), &[])), "{subdir}");
+        fs::remove_file(&path).unwrap();
+        assert!(!runtime.block_on(open(dir.path()).must_pull(&image(name), &found(true), &[])), "{subdir}");
+    }
+    // So may an intent.
+    fs::create_dir(dir.path().join("image_manager/pulling")).unwrap();
+    let intent = dir.path().join("image_manager/pulling").join(file_name(&image(name).to_string()));
+    fs::write(&intent, "").unwrap();
+    assert!(runtime.block_on(open(dir.path()).must_pull(&image(name), &found(true), &[])));
 }

@@ -2,12 +2,12 @@
 //! any point.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Map, Value};
-use windlass_kit::atomic_file;
+use windlass_kit::{atomic_file, disk};
 
 use super::config::ConfList;
 
@@ -68,10 +68,9 @@ impl Store {
     pub(super) fn open(dir: &Path) -> io::Result<Opened> {
         atomic_file::make_dir(dir, 0o700)?;
         let (mut attachments, mut unreadable) = (Vec::new(), Vec::new());
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
+        for path in disk::entries(dir)? {
             if path.extension().is_some_and(|e| e == "json") {
-                match serde_json::from_slice::<Attachment>(&fs::read(&path)?) {
+                match serde_json::from_slice::<Attachment>(&disk::read(&path)?) {
                     Ok(attachment) => attachments.push(attachment),
                     Err(error) => unreadable.push((path, error.to_string())),
                 }
@@ -108,9 +107,71 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
+    use windlass_model_disk::{Case, Lasts};
 
     use super::*;
+
+    fn attachment(deleting: bool) -> Attachment {
+        let text = json!({"pod_uid": "u", "sandbox": "s", "arguments": "", "capabilities": {}, "result": null,
+            "list": {"name": "n", "version": "0.4.0", "plugins": []}, "deleting": deleting});
+        serde_json::from_value(text).unwrap()
+    }
+
+    fn open(dir: &Path) -> Result<Store, String> {
+        Store::open(&dir.join("cni")).map(|opened| opened.store).map_err(|e| format!("u.json: {e}"))
+    }
+
+    /// What plugins were called with is on disk before they are, and as long as they may have to be called again.
+    #[test]
+    fn each_call_of_a_change_may_fail() {
+        let prepare = |dir: &Path| open(dir).unwrap().save(&attachment(false)).unwrap();
+        let deleting = |dir: &Path, what: &str| {
+            let opened = Store::open(&dir.join("cni")).unwrap();
+            assert!(opened.unreadable.is_empty(), "{what}: {opened:?}");
+            opened.attachments.first().map(|one| one.deleting)
+        };
+        let saved = Case {
+            what: "an attachment that is to be disconnected",
+            prepare: &prepare,
+            act: &|dir| open(dir)?.save(&attachment(true)),
+            judge: &|dir, done, what| {
+                let found = deleting(dir, what);
+                assert!(found == Some(true) || (!done && found == Some(false)), "{what}: {found:?}");
+            },
+            lasts: Lasts::Power,
+            says: &["u.json"],
+        }
+        .run();
+        let removed = Case {
+            what: "an attachment that is gone",
+            prepare: &prepare,
+            act: &|dir| open(dir)?.remove("u"),
+            judge: &|dir, done, what| {
+                let found = deleting(dir, what);
+                assert!(found.is_none() || (!done && found == Some(false)), "{what}: {found:?}");
+            },
+            lasts: Lasts::Power,
+            says: &["u.json"],
+        }
+        .run();
+        let first = Case {
+            what: "the first attachment of a node",
+            prepare: &|_| (),
+            act: &|dir| open(dir)?.save(&attachment(false)),
+            judge: &|dir, done, what| {
+                let found = deleting(dir, what);
+                assert!(found == Some(false) || (!done && found.is_none()), "{what}: {found:?}");
+            },
+            lasts: Lasts::Power,
+            says: &["u.json"],
+        }
+        .run();
+        println!("attachments: {} pairs", saved + removed + first);
+        assert!(saved > 20 && removed > 10 && first > 20, "{saved} {removed} {first}");
+    }
 
     #[test]
     fn attachments_of_earlier_versions_are_read_and_what_is_unreadable_is_told() {

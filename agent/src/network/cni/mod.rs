@@ -5,6 +5,8 @@
 
 mod attachment;
 mod config;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod namespace;
 mod plugin;
 
@@ -13,11 +15,15 @@ use std::{
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use serde_json::{Map, Value};
+use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::inotify::Watch;
 
@@ -144,6 +150,11 @@ pub(super) struct Cni {
     attachments: Mutex<BTreeMap<String, Attachment>>,
     /// By pod: plugins are called for one thing of a pod at a time.
     turns: KeyedLock<String>,
+    /// Held for writing while garbage is collected, for reading while a pod is connected or disconnected: what is being made
+    /// for a pod that is in no list yet would be garbage.
+    collecting: RwLock<()>,
+    /// Garbage could not be collected, since plugins were not ready: it is when they are.
+    garbage_is_left: AtomicBool,
     /// What plugins have answered to VERSION.
     versions: Mutex<BTreeMap<ProgramFile, Vec<String>>>,
     /// Pods whose attachment was looked at since the start of this process.
@@ -171,6 +182,8 @@ impl Cni {
             store,
             attachments: Mutex::new(attachments),
             turns: KeyedLock::default(),
+            collecting: RwLock::default(),
+            garbage_is_left: AtomicBool::default(),
             versions: Mutex::default(),
             checked: Mutex::default(),
         })
@@ -216,8 +229,10 @@ impl Cni {
         Ok(())
     }
 
-    /// Publishes the readiness of the network whenever it may have changed, until `shutdown`.
+    /// Publishes the readiness of the network whenever it may have changed, until `shutdown`, and makes up for garbage that
+    /// could not be collected when it comes.
     pub(super) async fn watch(&self, publish: impl Fn(Readiness), shutdown: CancellationToken) {
+        let mut was_ready = false;
         loop {
             // Watched before reading, so that no change is missed.
             let dirs = self.config.dirs();
@@ -226,7 +241,18 @@ impl Cni {
                 () = shutdown.cancelled() => return,
                 readiness = self.readiness() => readiness,
             };
+            let is_ready = readiness == Readiness::Ready;
             publish(readiness);
+            if is_ready && !was_ready && self.garbage_is_left.load(Ordering::Relaxed) {
+                let collected = tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    collected = self.collect_garbage() => collected,
+                };
+                if let Err(error) = collected {
+                    tracing::warn!(%error, "failed to have network plugins free what belongs to no pod; retrying when they are ready again");
+                }
+            }
+            was_ready = is_ready;
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.config.changed(&watches, watches.len() == dirs.len()) => {}
@@ -247,6 +273,7 @@ impl Cni {
 
     pub(super) async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
         let uid = &request.pod_uid;
+        let _connecting = self.collecting.read().await;
         let _turn = self.turns.lock(uid.clone()).await;
         if let Some(attachment) = self.attachment(uid) {
             if let State::Added(result) = attachment.state()
@@ -339,6 +366,7 @@ impl Cni {
     }
 
     pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
+        let _disconnecting = self.collecting.read().await;
         // Concurrent callers wait here: the pod's network is removed when this returns.
         let _turn = self.turns.lock(pod_uid.to_owned()).await;
         match self.attachment(pod_uid) {
@@ -369,13 +397,19 @@ impl Cni {
     }
 
     /// Tells the plugins which attachments there are, so that they free what belongs to none: those of the configured
-    /// list, which is what libcni does too.
+    /// list, which is what libcni does too. Without a configuration, or when a plugin fails, it is done again when the network
+    /// becomes ready.
     pub(super) async fn collect_garbage(&self) -> Result<(), NetworkError> {
-        // Without a configuration nothing was attached, and pods are told why.
-        let Ok(list) = self.config.configured() else { return Ok(()) };
+        let Ok(list) = self.config.configured() else {
+            // Pods are told why there is none.
+            self.garbage_is_left.store(true, Ordering::Relaxed);
+            return Ok(());
+        };
         if list.disable_gc || !list.at_least(config::STATUS_AND_GC) {
+            self.garbage_is_left.store(false, Ordering::Relaxed);
             return Ok(());
         }
+        let _alone = self.collecting.write().await;
         let valid: Vec<String> = self.attachments().values().map(|one| one.sandbox.clone()).collect();
         let mut first = Ok(());
         for plugin in &list.plugins {
@@ -383,6 +417,7 @@ impl Cni {
             let done = self.call("GC", plugin, &input, None).await.map(drop);
             first = first.and(done);
         }
+        self.garbage_is_left.store(first.is_err(), Ordering::Relaxed);
         first
     }
 

@@ -249,6 +249,73 @@ async fn plugins_that_can_be_asked_are_asked() {
     assert_eq!(older.calls(), ["VERSION broken"]);
 }
 
+/// What is being made for a pod that is in no list yet would be garbage.
+#[tokio::test]
+async fn nothing_is_connected_while_garbage_is_collected() {
+    let wait = "[ $CNI_COMMAND = GC ] && { touch $D/collecting; while ! [ -e $D/may ]; do sleep 0.01; done; }";
+    let node = Node::new("1.1.0", &format!("{wait}\n{ANSWER}"));
+    let sandbox = Sandbox::start().await;
+    let cni = node.open();
+    let at = |name: &str| node.dir.path().join(name);
+    let collect = async {
+        cni.collect_garbage().await.unwrap();
+        assert_eq!(node.calls(), ["GC none valid"], "the pod waits for its end");
+    };
+    let attach = async {
+        while !at("collecting").exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let mut attaching = Box::pin(cni.attach(sandbox.request("u")));
+        let waits = tokio::time::timeout(Duration::from_millis(200), &mut attaching).await;
+        assert!(waits.is_err(), "{waits:?}");
+        fs::write(at("may"), "").unwrap();
+        attaching.await.unwrap();
+    };
+    tokio::join!(collect, attach);
+    assert_eq!(node.calls(), ["GC none valid", "ADD held"]);
+    cni.detach("u").await.unwrap();
+}
+
+/// After a start without a configuration, or with a plugin that is not ready, garbage is collected when the network is.
+#[tokio::test]
+async fn garbage_that_is_left_is_collected_when_the_network_is_ready() {
+    let fails = r#"[ $CNI_COMMAND = GC ] && [ -e $D/down ] && { echo '{"code":50,"msg":"no daemon"}'; exit 1; }"#;
+    let status = r#"[ $CNI_COMMAND = STATUS ] && [ -e $D/down ] && { echo '{"code":50,"msg":"no daemon"}'; exit 1; }"#;
+    for is_configured in [false, true] {
+        let node = Node::new("1.1.0", &format!("{fails}\n{status}\n{ANSWER}"));
+        let [down, conf, aside] = ["down", "net.d", "aside"].map(|name| node.dir.path().join(name));
+        fs::write(&down, "").unwrap();
+        if !is_configured {
+            fs::rename(&conf, &aside).unwrap();
+        }
+        let cni = node.open();
+        assert_eq!(cni.collect_garbage().await.is_ok(), !is_configured);
+        let (published, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let watch = cni.watch(|readiness| drop(published.send(readiness)), stop.clone());
+        let come = async {
+            assert_ne!(seen.recv().await.unwrap(), Readiness::Ready);
+            fs::remove_file(&down).unwrap();
+            if is_configured {
+                // Has the watch look again at once.
+                fs::write(conf.join("touched"), "").unwrap();
+            } else {
+                fs::rename(&aside, &conf).unwrap();
+            }
+            while seen.recv().await.unwrap() != Readiness::Ready {}
+            while node.calls().last().is_none_or(|call| call != "GC none valid") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            fs::write(conf.join("again"), "").unwrap();
+            while seen.recv().await.unwrap() != Readiness::Ready {}
+            stop.cancel();
+        };
+        tokio::join!(watch, come);
+        let collected = node.calls().iter().filter(|call| call.starts_with("GC")).count();
+        assert_eq!(collected, 1 + usize::from(is_configured), "once it was possible: {:?}", node.calls());
+    }
+}
+
 #[tokio::test]
 async fn a_plugin_speaks_the_version_of_its_list() {
     let supports = |versions: &str| {

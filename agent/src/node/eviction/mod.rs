@@ -21,10 +21,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Resource as _;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
-use windlass_cadvisor::NodeSignals;
+use windlass_cadvisor::{NodeSignals, model::Sample};
 use windlass_kit::{
     blocking::DISK,
     events::{Recorder, Severity},
+    moment::Moment,
     object_ref,
 };
 
@@ -36,7 +37,7 @@ use crate::{
 };
 use ranking::Candidate;
 use signals::Observations;
-use state::{State, is_close};
+use state::{State, is_any_met, is_close};
 use thresholds::{Condition, Signal, Threshold};
 
 /// Interval of monitoring; upstream's, and the one close to a memory threshold.
@@ -97,6 +98,7 @@ pub async fn run(config: EvictionConfig, inputs: EvictionInputs, shutdown: Cance
         dedicated_image_fs: false,
         state: State::default(),
         evicting: None,
+        released: Moment::ZERO,
         reclaiming: None,
         event_recorded_at: None,
         evicted: BTreeSet::new(),
@@ -106,7 +108,10 @@ pub async fn run(config: EvictionConfig, inputs: EvictionInputs, shutdown: Cance
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
-            () = eviction_done(&mut eviction.evicting) => tokio::time::sleep(SETTLE_DELAY).await,
+            () = eviction_done(&mut eviction.evicting) => {
+                eviction.released = Moment::now();
+                tokio::time::sleep(SETTLE_DELAY).await;
+            }
         }
     }
 }
@@ -127,6 +132,8 @@ struct Eviction {
     dedicated_image_fs: bool,
     state: State,
     evicting: Option<JoinHandle<()>>,
+    /// When the last evicted pod was gone: what was measured before it counts that pod.
+    released: Moment,
     /// The last reclaim of node-level resources, and when it started.
     reclaiming: Option<(JoinHandle<()>, Instant)>,
     /// When an event was last recorded.
@@ -139,7 +146,13 @@ impl Eviction {
     /// One pass of upstream's `synchronize`: observe, decide, evict one pod at most. Returns the delay until the next
     /// pass.
     async fn synchronize(&mut self) -> Duration {
-        let observed = self.observe().await;
+        let mut observed = self.observe().await;
+        if is_any_met(&self.config.thresholds, &observed) {
+            // Samples may be as old as their interval: a pod has ended since, and one that started has none, which would
+            // be the first in rank.
+            self.inputs.usage.refresh().await;
+            observed = self.observe().await;
+        }
         let config = &self.config;
         let decision = self.state.evaluate(&config.thresholds, config.transition, &observed, Timestamp::now());
         self.inputs.pressure.send_if_modified(|told| std::mem::replace(told, decision.pressure) != decision.pressure);
@@ -218,16 +231,13 @@ impl Eviction {
         let snapshot = self.inputs.usage.snapshot();
         if !snapshot.pods.is_empty() {
             // Their common cgroup also has what ended pods have left there.
-            let together = snapshot.all_pods.as_ref().and_then(|all| all.sample.memory);
-            let sets: Vec<u64> = match together {
-                Some(memory) => vec![memory.working_set_bytes()],
-                None => {
-                    let each = snapshot.pods.values().filter_map(|row| row.sample.memory);
-                    each.map(|memory| memory.working_set_bytes()).collect()
-                }
+            let together = snapshot.all_pods.as_ref().map(|all| &all.sample).filter(|sample| sample.memory.is_some());
+            let samples: Vec<&Sample> = match together {
+                Some(sample) => vec![sample],
+                None => snapshot.pods.values().map(|row| &row.sample).collect(),
             };
-            let left = signals::allocatable_memory(self.config.pods_memory, sets.into_iter());
-            observed.insert(Signal::AllocatableMemory, left);
+            let left = signals::allocatable_memory(self.config.pods_memory, &samples, self.released);
+            observed.extend(left.map(|left| (Signal::AllocatableMemory, left)));
         }
         observed
     }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use windlass_cadvisor::{Capacity, NodeSignals};
+use windlass_cadvisor::{Capacity, NodeSignals, model::Sample};
+use windlass_kit::moment::Moment;
 
 use super::thresholds::Signal;
 
@@ -44,15 +45,20 @@ pub(super) fn observations(read: &NodeSignals) -> Observations {
     all
 }
 
-/// The memory that all pods together have left of their limit.
-pub(super) fn allocatable_memory(limit: i64, working_sets: impl Iterator<Item = u64>) -> Observation {
+/// The memory that all pods together have left of their limit; unknown while a sample is older than `released`, when the
+/// last evicted pod was gone.
+pub(super) fn allocatable_memory(limit: i64, samples: &[&Sample], released: Moment) -> Option<Observation> {
+    if samples.iter().any(|sample| sample.moment.mono_ns < released.mono_ns) {
+        return None;
+    }
+    let working_sets = samples.iter().filter_map(|sample| sample.memory).map(|memory| memory.working_set_bytes());
     let used = working_sets.fold(0, u64::saturating_add);
-    Observation { available: limit.saturating_sub(number(used)), capacity: limit }
+    Some(Observation { available: limit.saturating_sub(number(used)), capacity: limit })
 }
 
 #[cfg(test)]
 mod tests {
-    use windlass_cadvisor::model::Filesystem;
+    use windlass_cadvisor::model::{Filesystem, Memory};
 
     use super::*;
 
@@ -77,7 +83,18 @@ mod tests {
 
     #[test]
     fn allocatable_memory_of_pods() {
-        assert_eq!(allocatable_memory(100, [30, 50].into_iter()), Observation { available: 20, capacity: 100 });
-        assert_eq!(allocatable_memory(100, [130].into_iter()).available, -30);
+        let at = |mono_ns| Moment { mono_ns, ..Moment::ZERO };
+        let sample = |mono_ns, usage_bytes| Sample {
+            memory: Some(Memory { usage_bytes, ..Memory::default() }),
+            ..Sample::empty(at(mono_ns))
+        };
+        let left =
+            |samples: &[&Sample], released| allocatable_memory(100, samples, at(released)).map(|left| left.available);
+        let (old, new) = (sample(5, 30), sample(9, 50));
+        assert_eq!(left(&[&old, &new], 5), Some(20));
+        assert_eq!(left(&[&sample(9, 130)], 5), Some(-30));
+        // What was measured before the last evicted pod was gone evicts no other one.
+        assert_eq!([left(&[&old, &new], 6), left(&[&new], 6)], [None, Some(50)]);
+        assert_eq!(left(&[&Sample::empty(at(9))], 5), Some(100), "without the memory controller");
     }
 }

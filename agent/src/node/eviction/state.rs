@@ -40,6 +40,11 @@ fn is_met(threshold: &Threshold, observed: &Observations, reclaim: bool) -> bool
     })
 }
 
+/// Whether a threshold is met, so that something may be reclaimed.
+pub(super) fn is_any_met(thresholds: &[Threshold], observed: &Observations) -> bool {
+    thresholds.iter().any(|threshold| is_met(threshold, observed, true))
+}
+
 impl State {
     /// Evaluates observations; `transition` is how long a condition holds after its last threshold was met.
     pub(super) fn evaluate(

@@ -190,7 +190,7 @@ pub fn parse(
             _ => wrong.push(format!("evictionSoftGracePeriod {name}: evictionSoft has no such signal")),
         }
     }
-    for signal in soft.keys().filter(|signal| !graces.contains_key(signal)) {
+    for (signal, _) in soft.iter().filter(|(signal, amount)| !amount.is_off() && !graces.contains_key(signal)) {
         let name = signal.name();
         wrong.push(format!("evictionSoft {name}: evictionSoftGracePeriod must say how long it may last"));
     }
@@ -224,6 +224,8 @@ pub fn hard_eviction_reservation(thresholds: &[Threshold], signal: Signal, capac
 
 #[cfg(test)]
 mod tests {
+    use windlass_fixtures::facts::{rows, value_of};
+
     use super::*;
 
     fn setting(all: &[(&str, &str)]) -> ThresholdMap {
@@ -293,6 +295,58 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!(parse(&none, &none, &none, &none), Ok(Vec::new()));
+    }
+
+    static UPSTREAM: &str = include_str!("../../../../facts/eviction_thresholds.tsv");
+
+    fn amount(value: &serde_json::Value) -> Amount {
+        value.as_str().map_or_else(
+            || Amount::Percent(value.as_f64().unwrap() * 100.0),
+            |text| Amount::Of(text.parse::<Quantity>().unwrap().units()),
+        )
+    }
+
+    /// Percentages to a millionth: upstream's are floats of 32 bits.
+    fn same(one: Amount, other: Amount) -> bool {
+        match (one, other) {
+            (Amount::Percent(one), Amount::Percent(other)) => (one - other).abs() < 1e-4,
+            // Upstream's amount of nothing is the quantity or the part of that.
+            (Amount::Percent(part), Amount::Of(0)) | (Amount::Of(0), Amount::Percent(part)) => part == 0.0,
+            (one, other) => one == other,
+        }
+    }
+
+    fn holds(row: &[&str]) {
+        let ["TestParseThresholdConfig", name, of_pods, hard, soft, graces, reclaim, expected] = *row else {
+            let [_, text, expected] = *row else { panic!("{row:?}") };
+            let found = if text.contains('%') { Amount::parse(text) } else { Err("no percentage".to_owned()) };
+            let percent = expected.parse::<f64>().ok().map(|part| Amount::Percent(part * 100.0));
+            return assert_eq!(found.ok(), percent, "{text}");
+        };
+        let setting = |cell: &str| value_of::<Option<ThresholdMap>>(cell).unwrap_or_default();
+        let found = parse(&setting(hard), &setting(soft), &setting(graces), &setting(reclaim));
+        if expected == "refused" {
+            return assert!(found.is_err(), "{name}");
+        }
+        let expected: serde_json::Value = serde_json::from_str(expected).unwrap();
+        let expected = expected.as_array().unwrap();
+        let mut found = found.unwrap();
+        // Here the limit of all pods together is always enforced.
+        found.retain(|t| of_pods == "true" || t.signal != Signal::AllocatableMemory);
+        assert_eq!(found.len(), expected.len(), "{name}: {found:?}");
+        for one in expected {
+            let grace = Duration::from_nanos(one[2].as_u64().unwrap());
+            let is = |t: &&Threshold| t.signal.name() == one[0] && t.soft.unwrap_or_default() == grace;
+            let threshold = found.iter().find(is).unwrap_or_else(|| panic!("{name}: {one}"));
+            assert!(same(threshold.amount, amount(&one[1])), "{name}: {threshold:?} {one}");
+            assert!(same(threshold.reclaim, amount(&one[3])), "{name}: {threshold:?} {one}");
+        }
+    }
+
+    #[test]
+    fn thresholds_are_read_as_upstreams_tests_say() {
+        let seen = rows(UPSTREAM).inspect(|row| holds(row)).count();
+        assert!(seen > 25, "{seen}");
     }
 
     #[test]

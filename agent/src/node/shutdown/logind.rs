@@ -1,6 +1,6 @@
 //! systemd-logind: shutdown signals and inhibitor locks (`org.freedesktop.login1`).
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use futures::StreamExt as _;
 use zbus::{Connection, MatchRule, MessageStream, OwnedFd, message};
@@ -91,7 +91,7 @@ pub(super) const DROP_IN: &str = "/etc/systemd/logind.conf.d/99-windlass.conf";
 /// Writes the drop-in file with the longest delay.
 pub(super) fn write_delay(file: &Path, delay: Duration) -> std::io::Result<()> {
     if let Some(dir) = file.parent() {
-        fs::create_dir_all(dir)?;
+        windlass_kit::atomic_file::make_dir(dir, 0o755)?;
     }
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
     let text = format!(

@@ -1,9 +1,9 @@
 //! The file in a pod's directory that keeps its allocated resources across restarts of the agent: Docker does not know
 //! memory requests, and the API only what the spec asks for. Upstream keeps `allocated_pods_state` for it.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
-use windlass_kit::{atomic_file, json};
+use windlass_kit::{atomic_file, disk, json};
 
 use crate::pods::lifecycle::allocated::Allocated;
 
@@ -16,7 +16,7 @@ pub(crate) fn read(pod_dir: &Path) -> Option<Allocated> {
     let unreadable = |error: &dyn std::fmt::Display| {
         tracing::warn!(path = %path.display(), %error, "failed to read allocated resources of a pod; using its containers' limits");
     };
-    match fs::read(&path) {
+    match disk::read(&path) {
         Ok(bytes) => json::from_slice(&bytes).inspect_err(|error| unreadable(error)).ok(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
@@ -32,7 +32,7 @@ pub(crate) fn read(pod_dir: &Path) -> Option<Allocated> {
 /// When the file cannot be written: nothing may be done that a restart would not know of.
 pub(crate) fn write(pod_dir: &Path, allocated: &Allocated) -> Result<(), String> {
     let path = pod_dir.join(FILE);
-    let written = fs::create_dir_all(pod_dir)
+    let written = disk::make_dir_unsynced(pod_dir, 0o755)
         .and_then(|()| atomic_file::write(&path, &serde_json::to_vec(allocated).map_err(io::Error::other)?, 0o600));
     written.map_err(|error| format!("failed to write its allocated resources to {}: {error}", path.display()))
 }
@@ -41,13 +41,34 @@ pub(crate) fn write(pod_dir: &Path, allocated: &Allocated) -> Result<(), String>
 mod tests {
     use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
+    use windlass_fixtures::pods::with_resources;
+    use windlass_model_disk::{Case, Lasts};
+
     use super::*;
 
     fn spec(request: &str) -> PodSpec {
-        let text = format!(
-            r#"{{"containers":[{{"name":"c","resources":{{"requests":{{"memory":"{request}"}},"limits":{{"memory":"1Gi"}}}}}}]}}"#
-        );
-        serde_json::from_str(&text).unwrap()
+        with_resources(&[&format!(r#"{{"requests":{{"memory":"{request}"}},"limits":{{"memory":"1Gi"}}}}"#)])
+    }
+
+    /// What a container is given is written before Docker is told, so that a file that is not whole would cost the record of it.
+    #[test]
+    fn each_call_of_a_write_may_fail() {
+        let allocated = |memory| Allocated::of(&spec(memory));
+        let pairs = Case {
+            what: "allocated resources",
+            prepare: &|dir| write(&dir.join("pods/u"), &allocated("64Mi")).unwrap(),
+            act: &|dir| write(&dir.join("pods/u"), &allocated("128Mi")),
+            judge: &|dir, done, what| {
+                let found = read(&dir.join("pods/u"));
+                let is_new = found == Some(allocated("128Mi"));
+                assert!(is_new || (!done && found == Some(allocated("64Mi"))), "{what}: {found:?}");
+            },
+            lasts: Lasts::Process,
+            says: &["failed to write its allocated resources to", "allocated.json"],
+        }
+        .run();
+        println!("allocated resources: {pairs} pairs");
+        assert!(pairs > 20, "{pairs}");
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl NodeView {
     }
 }
 
-/// Why the node rejects a pod, if it does, beside the `others`; in upstream's order of checks.
+/// Why the node rejects a pod, if it does, beside the `others`; in upstream's order of checks. A critical pod lacks room only if it
+/// lacks nothing else: nobody is to be preempted for one that is rejected all the same.
 pub(crate) fn reject<'a>(
     pod: &Pod,
     node: &NodeView,
@@ -80,11 +81,13 @@ pub(crate) fn reject<'a>(
     if node.shutting_down {
         return Some(rejected("NodeShutdown", "The node is shutting down"));
     }
-    pressure::reject(pod, node.pressure)
+    let first = pressure::reject(pod, node.pressure)
         .or_else(|| sysctls::reject(spec, &node.unsafe_sysctls))
-        .or_else(|| predicates(pod, spec, node, others.clone()))
-        .or_else(|| resources(pod, node, others))
-        .or_else(|| unsupported(pod, spec, node))
+        .or_else(|| operating_system(spec));
+    let others_hold = others.clone();
+    let room = || resources(pod, node, others_hold);
+    let rest = || predicates(pod, spec, node, others).or_else(|| unsupported(pod, spec, node));
+    if spec::is_critical(pod) { first.or_else(rest).or_else(room) } else { first.or_else(room).or_else(rest) }
 }
 
 fn predicates<'a>(
@@ -93,11 +96,11 @@ fn predicates<'a>(
     node: &NodeView,
     mut others: impl Iterator<Item = &'a Reservation>,
 ) -> Option<KillReason> {
-    if spec.node_name.as_deref().is_some_and(|name| !name.is_empty() && name != node.name) {
-        return failed("NodeName", "node(s) didn't match the requested node name");
-    }
     if !matches_affinity(spec, node) {
         return failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+    }
+    if spec.node_name.as_deref().is_some_and(|name| !name.is_empty() && name != node.name) {
+        return failed("NodeName", "node(s) didn't match the requested node name");
     }
     let ports = host_ports(pod);
     if others.any(|other| other.ports.iter().any(|taken| ports.iter().any(|port| port.clashes(taken)))) {
@@ -112,11 +115,7 @@ fn predicates<'a>(
 
 /// Whether the pod's node selector and required node affinity match the node.
 fn matches_affinity(spec: &PodSpec, node: &NodeView) -> bool {
-    let Some(labels) = &node.labels else { return true };
-    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
-        && required.is_none_or(|selector| node_selector::matches(selector, &node.name, labels))
+    node.labels.as_ref().is_none_or(|labels| node_selector::pod_matches(spec, &node.name, labels))
 }
 
 fn resources<'a>(
@@ -172,12 +171,14 @@ fn app_armor(pod: &Pod, spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
     Some(rejected("AppArmor", format_args!("Cannot enforce AppArmor: {why}")))
 }
 
+fn operating_system(spec: &PodSpec) -> Option<KillReason> {
+    let other = spec.os.as_ref().is_some_and(|os| os.name != "linux");
+    other.then(|| rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"))
+}
+
 fn unsupported(pod: &Pod, spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
     if let Some(reason) = app_armor(pod, spec, node) {
         return Some(reason);
-    }
-    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Some(rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
     }
     if spec.host_users == Some(false) {
         // Docker remaps users for the whole daemon or not at all.
@@ -191,7 +192,78 @@ fn unsupported(pod: &Pod, spec: &PodSpec, node: &NodeView) -> Option<KillReason>
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+    use windlass_fixtures::facts::{json_of, rows, value_of};
+
     use super::*;
+
+    static UPSTREAM: &str = include_str!("../../../../facts/node_predicates.tsv");
+
+    /// Cases that are decided otherwise here, and why; docs/decisions.md has them.
+    static OTHERWISE: &[(&str, &str)] =
+        &[("node affinity failure on cached node, but not the fresh one", "nobody asks for the node beside its watch")];
+
+    /// A pod of upstream's tests, with what the API would not take it without.
+    fn upstreams(pod: &Value) -> Pod {
+        let mut pod = pod.clone();
+        let spec = pod.as_object_mut().unwrap().entry("spec").or_insert_with(|| serde_json::json!({}));
+        spec.as_object_mut().unwrap().entry("containers").or_insert_with(|| serde_json::json!([]));
+        value_of(&pod.to_string())
+    }
+
+    #[test]
+    fn pods_fit_as_upstreams_tests_say() {
+        let mut seen = 0;
+        for row in rows(UPSTREAM) {
+            let [_, case, pod, others, node, _, reasons] = *row else { panic!("{row:?}") };
+            seen += 1;
+            if OTHERWISE.iter().any(|(other, _)| *other == case) {
+                continue;
+            }
+            let (node, reasons) = (value_of::<Node>(node), json_of(reasons));
+            let others: Vec<Reservation> =
+                json_of(others).as_array().unwrap().iter().map(|pod| Reservation::of(&upstreams(pod))).collect();
+            let name = node.metadata.name.clone().unwrap();
+            let mut view = NodeView::of(&name, Some(&node), &BTreeMap::new(), 32);
+            view.app_armor = true;
+            let found = reject(&upstreams(&json_of(pod)), &view, others.iter());
+            // The first of upstream's is what the pod's status says.
+            let expected = reasons.get(0).map(|first| match first.as_array().unwrap().as_slice() {
+                [name, wanted, used, all] => {
+                    let name = name.as_str().unwrap();
+                    let why = format!("{name}, requested: {wanted}, used: {used}, capacity: {all}");
+                    (format!("OutOf{name}"), why)
+                }
+                [predicate] => {
+                    let predicate = predicate.as_str().unwrap();
+                    (predicate.to_owned(), format!("Predicate {predicate} failed: "))
+                }
+                _ => panic!("{first}"),
+            });
+            assert_eq!(
+                found.as_ref().map(|found| &found.reason),
+                expected.as_ref().map(|(reason, _)| reason),
+                "{case}"
+            );
+            assert!(found.is_none_or(|found| found.message.contains(&expected.unwrap().1)), "{case}");
+        }
+        assert!(seen > 12, "{seen}");
+    }
+
+    /// What lacks more than room says so, if others would be ended to make some.
+    #[test]
+    fn nobody_makes_room_for_a_pod_that_is_rejected_all_the_same() {
+        let large = r#""resources":{"requests":{"cpu":"90"}}"#;
+        for (spec, wanted) in [
+            (format!(r#"{{"containers":[{{"name":"c",{large}}}],"hostUsers":false"#), "PodFeatureUnsupported"),
+            (format!(r#"{{"containers":[{{"name":"c",{large}}}],"nodeName":"m""#), "NodeName"),
+        ] {
+            for (priority, wanted) in [(0, "OutOfcpu"), (2_000_000_000, wanted)] {
+                let spec = format!(r#"{spec},"priority":{priority}}}"#);
+                assert_eq!(reason(&spec, &[]).as_deref(), Some(wanted), "{spec}");
+            }
+        }
+    }
 
     fn pod(spec: &str) -> Pod {
         serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap()

@@ -127,16 +127,9 @@ fn unshared(spec: &PodSpec) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use windlass_fixtures::pods::with_resources;
 
-    fn spec(resources: &[&str]) -> PodSpec {
-        let containers: Vec<String> = resources
-            .iter()
-            .enumerate()
-            .map(|(i, r)| format!(r#"{{"name":"c{i}","image":"i","resources":{r}}}"#))
-            .collect();
-        serde_json::from_str(&format!(r#"{{"containers":[{}]}}"#, containers.join(","))).unwrap()
-    }
+    use super::*;
 
     /// On a machine of 4 GiB.
     fn score(spec: &PodSpec, name: &str) -> i64 {
@@ -149,7 +142,7 @@ mod tests {
     fn who_is_killed_first() {
         let burstable = r#"{"requests":{"memory":"1Gi"}}"#;
         // kube-proxy, or a CNI plugin.
-        let mut critical = spec(&[burstable, "{}"]);
+        let mut critical: PodSpec = with_resources(&[burstable, "{}"]);
         critical.priority = Some(2_000_001_000);
         critical.priority_class_name = Some("system-node-critical".to_owned());
         assert_eq!((score(&critical, "c0"), score(&critical, "c1")), (-997, -997));
@@ -160,7 +153,7 @@ mod tests {
         critical.priority = Some(1);
         assert_eq!(score(&critical, "c0"), 750);
 
-        let mut sidecar = spec(&[burstable, r#"{"requests":{"memory":"2Gi"}}"#]);
+        let mut sidecar: PodSpec = with_resources(&[burstable, r#"{"requests":{"memory":"2Gi"}}"#]);
         sidecar.init_containers = serde_json::from_str(
             r#"[{"name":"s","restartPolicy":"Always","resources":{"requests":{"memory":"4Mi"}}},
                 {"name":"i","resources":{"requests":{"memory":"4Mi"}}},
@@ -170,14 +163,14 @@ mod tests {
         assert_eq!(score(&sidecar, "s"), 750, "as the regular container that asks for least");
         assert_eq!((score(&sidecar, "i"), score(&sidecar, "large")), (999, 250));
 
-        let mut whole = spec(&["{}", burstable]);
+        let mut whole: PodSpec = with_resources(&["{}", burstable]);
         whole.resources = serde_json::from_str(r#"{"requests":{"memory":"2Gi"}}"#).ok();
         assert_eq!((score(&whole, "c0"), score(&whole, "c1")), (875, 625), "half a GiB more for each");
     }
 
     #[test]
     fn only_burstable_containers_swap_and_only_where_the_node_lets_them() {
-        let pod = |resources: &[&str]| Pod { spec: Some(spec(resources)), ..Pod::default() };
+        let pod = |resources: &[&str]| Pod { spec: Some(with_resources(resources)), ..Pod::default() };
         let node = NodeSwap { behavior: SwapBehavior::LimitedSwap, memory: 8 << 30, swap: 4 << 30 };
         let swaps = |pod: &Pod, node: NodeSwap| -> Vec<i64> {
             let spec = pod.spec.as_ref().unwrap();
@@ -206,9 +199,9 @@ mod tests {
 
     #[test]
     fn oom_scores_by_class() {
-        let one = spec(&[r#"{"limits":{"cpu":"500m"},"requests":{"cpu":"250m","memory":"1Gi"}}"#]);
+        let one: PodSpec = with_resources(&[r#"{"limits":{"cpu":"500m"},"requests":{"cpu":"250m","memory":"1Gi"}}"#]);
         assert_eq!(score(&one, "c0"), 750);
-        let none = spec(&["{}"]);
+        let none: PodSpec = with_resources(&["{}"]);
         assert_eq!(score(&none, "c0"), 1000);
     }
 
@@ -219,7 +212,7 @@ mod tests {
         }
         assert_eq!((page_size("memory"), page_size("hugepages-x")), (None, None));
         let both = r#"{"limits":{"hugepages-2Mi":"4Mi","hugepages-1Gi":"1Gi","cpu":"1"}}"#;
-        let mut pod = spec(&[both, r#"{"limits":{"hugepages-2Mi":"2Mi"}}"#, "{}"]);
+        let mut pod: PodSpec = with_resources(&[both, r#"{"limits":{"hugepages-2Mi":"2Mi"}}"#, "{}"]);
         assert!(huge_pages(&pod.containers[2]).is_empty());
         let sizes = |small: i64| HugePages::from([("2MB".to_owned(), small), ("1GB".to_owned(), 1 << 30)]);
         assert_eq!((huge_pages(&pod.containers[0]), pod_huge_pages(&pod)), (sizes(4 << 20), sizes(6 << 20)));

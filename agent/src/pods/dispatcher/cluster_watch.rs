@@ -119,9 +119,13 @@ pub(super) fn runtime_handler(class: &RuntimeClass) -> Option<RuntimeHandler> {
 
 #[cfg(test)]
 mod tests {
+    use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
     use serde_json::json;
+    use tokio_util::task::AbortOnDropHandle;
+    use windlass_tests::api_faults::with_each_fault;
 
     use super::*;
+    use crate::test_api::{self, PATIENCE};
 
     fn object(name: &str, address: &str) -> Service {
         let spec = json!({"clusterIP": address, "ports": [{"port": 443}]});
@@ -147,5 +151,46 @@ mod tests {
         assert_eq!(names(services.apply(InitDone)), Some(vec!["b".to_owned()]));
         assert_eq!(names(services.apply(Apply(object("b", "None")))), Some(vec![]));
         assert_eq!(names(services.apply(Delete(object("b", "None")))), Some(vec![]));
+    }
+
+    fn put(name: &str, port: i32) -> Service {
+        let spec = json!({"ports": [{"port": port}]});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    }
+
+    /// From the real API server: whichever request fails and whichever event, in whichever way.
+    #[tokio::test(start_paused = true)]
+    async fn whatever_fails_the_services_are_those_of_the_api() {
+        let server = test_api::server();
+        server.put("namespaces", json!({"metadata": {"name": "default"}})).await;
+        let services: Api<Service> = Api::default_namespaced(test_api::user(&server));
+        let (ran, hit) = with_each_fault(async |faults| {
+            services.create(&PostParams::default(), &put("stays", 1)).await.unwrap();
+            services.create(&PostParams::default(), &put("goes", 2)).await.unwrap();
+            let (tx, mut rx) = watch::channel(None);
+            let api = Api::all(test_api::of_node(&server, faults));
+            let watching = AbortOnDropHandle::new(tokio::spawn(run(api, service, tx, CancellationToken::new())));
+            let mut are = async |wanted: &[(&str, i32)]| {
+                let there = rx.wait_for(|known: &Option<Arc<Vec<ServiceEnv>>>| {
+                    let of = |service: &ServiceEnv| (service.name.clone(), service.ports[0].2);
+                    let wanted = wanted.iter().map(|(name, port)| ((*name).to_owned(), *port));
+                    known.as_ref().is_some_and(|all| all.iter().map(of).eq(wanted))
+                });
+                let came = tokio::time::timeout(PATIENCE, there).await.is_ok_and(|seen| seen.is_ok());
+                assert!(came, "{wanted:?} never came; {:?}", faults.calls());
+            };
+            are(&[("goes", 2), ("stays", 1)]).await;
+            services.create(&PostParams::default(), &put("comes", 3)).await.unwrap();
+            services.delete("goes", &DeleteParams::default()).await.unwrap();
+            let patch = Patch::Merge(json!({"spec": {"ports": [{"port": 4}]}}));
+            services.patch("stays", &PatchParams::default(), &patch).await.unwrap();
+            are(&[("comes", 3), ("stays", 4)]).await;
+            drop(watching);
+            for name in ["comes", "stays"] {
+                services.delete(name, &DeleteParams::default()).await.unwrap();
+            }
+        })
+        .await;
+        assert!(ran >= 24 && hit == ran, "{hit} of {ran}");
     }
 }

@@ -9,7 +9,10 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_kit::liveness::LoopProbe;
+use windlass_kit::{
+    liveness::LoopProbe,
+    repairs::{MainPath, Repair},
+};
 
 use crate::{
     engine::{
@@ -99,12 +102,14 @@ impl EngineWatcher {
         if self.health.send_replace(up.clone()) != up {
             tracing::info!(version, api, "Docker answers");
         }
-        let (mut relist, mut ping) = (later_interval(RELIST_INTERVAL).await, later_interval(PING_INTERVAL).await);
+        let period = Repair::EngineRelist.period(RELIST_INTERVAL);
+        let (mut relist, mut ping) = (later_interval(period).await, later_interval(PING_INTERVAL).await);
         let mut listed_at = Instant::now();
         loop {
             self.heart.beat();
             let event = tokio::select! {
                 event = events.next() => match event {
+                    Some(Ok(_)) if MainPath::EngineEvents.is_off() => continue,
                     Some(event) => EngineEvent::Changed(event?),
                     None => return Err(stream_ended()),
                 },

@@ -5,6 +5,7 @@
 //! arithmetic.
 
 pub(crate) mod action;
+mod adopted;
 pub(crate) mod allocated;
 pub(crate) mod kill;
 pub(crate) mod observed;

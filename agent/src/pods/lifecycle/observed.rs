@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey, volumes::VolumeState};
 use crate::engine::{
@@ -32,13 +32,16 @@ pub(crate) struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImageState {
     /// In the engine's store. Good for one container: names of images move, and images are removed, so that each start
-    /// looks it up again; until then the engine's events of images invalidate it.
+    /// looks it up again; until then the engine's events of images cast doubt on it.
     Present {
         id: String,
         /// What `imageID` shows: the digest in its registry, or its id.
         shown: String,
         user: String,
     },
+    /// It was, by this id, and the engine has told of images since: of others, of its pull, or that its name leads to another.
+    /// It is looked up, and pulled only if that is so, or two pods that wait would cause each other's pulls for ever.
+    Doubtful(String),
     /// Lookup or pull failed; retried later.
     Failed(Failure),
     /// The same before the container's turn had come: an init container may have to prepare what the pull needs. Nobody
@@ -79,6 +82,11 @@ pub(crate) struct Observed {
     pub(crate) last_logged_attempt: BTreeMap<String, u32>,
     /// Steps in flight: never started twice.
     pub(crate) in_flight: BTreeSet<StepKey>,
+    /// Containers that changed while a step read them, which may have been too early, or that the engine told nothing of: to be
+    /// inspected when no step reads them.
+    pub(crate) unread: BTreeSet<String>,
+    /// Containers of which the engine has told that the kernel killed a process for want of memory.
+    pub(crate) out_of_memory: BTreeSet<String>,
     /// Network, volumes, directory and cgroups of the pod were removed.
     pub(crate) cleaned_up: bool,
     /// The API has deleted the pod.
@@ -90,6 +98,8 @@ pub(crate) struct Observed {
     /// Of these, those whose processes have all exited; the engine reports that a moment later.
     pub(crate) processes_exited: BTreeSet<String>,
     pub(crate) probes: ProbeRecords,
+    /// By how much the clock was set since the pod had started: the API keeps that time as it was.
+    pub(crate) start_shift: SignedDuration,
     /// When this agent adopted the containers of an earlier one.
     pub(crate) adopted_at: Option<Timestamp>,
     /// Resources that the node has allocated to the containers; `None` for a pod that is never resized.
@@ -99,7 +109,7 @@ pub(crate) struct Observed {
     /// The decision on a resize, while the spec asks for other resources than the containers have.
     pub(crate) resize: Option<ResizeDecision>,
     pub(crate) resize_failure: Option<Failure>,
-    /// Ids of instances whose postStart hook has returned, and of those that were adopted running.
+    /// Ids of instances whose postStart hook has returned, and of those that were adopted as if it had.
     pub(crate) post_start_done: BTreeSet<String>,
     /// Ids of instances that were killed since a probe or hook failed: an exit code of 0 is no success then.
     pub(crate) unhealthy: BTreeSet<String>,
@@ -119,9 +129,21 @@ impl Observed {
         self.instances.iter().filter(|i| !i.is_sandbox() && i.is_running())
     }
 
-    /// Forgets which images are present: names may lead to others now.
-    pub(crate) fn forget_images(&mut self) {
-        self.images.retain(|_, state| !matches!(state, ImageState::Present { .. }));
+    /// Names of images may lead to others now.
+    pub(crate) fn doubt_images(&mut self) {
+        for state in self.images.values_mut() {
+            if let ImageState::Present { id, .. } = state {
+                *state = ImageState::Doubtful(std::mem::take(id));
+            }
+        }
+    }
+
+    /// The id of a container's image whose name may lead to another now.
+    pub(crate) fn doubtful_image(&self, container: &str) -> Option<&str> {
+        match self.images.get(container) {
+            Some(ImageState::Doubtful(id)) => Some(id),
+            _ => None,
+        }
     }
 
     /// Whether a container other than the sandbox runs.
@@ -129,19 +151,23 @@ impl Observed {
         self.running_containers().next().is_some()
     }
 
+    /// Whether a container other than the sandbox runs, or may run afterwards: the pod uses the node until it does not.
+    pub(crate) fn runs_or_may_run(&self) -> bool {
+        self.has_running() || self.may_start_container()
+    }
+
     /// Those of [`running_containers`](Self::running_containers) in which a process may still run.
     pub(crate) fn live_containers(&self) -> impl Iterator<Item = &Instance> {
         self.running_containers().filter(|i| !self.processes_exited.contains(&i.id))
     }
 
-    /// Whether a step in flight creates, starts or stops a container: one may run afterwards.
+    /// Whether a container may run afterwards: one is being created, or was created, so that a call may start it that the
+    /// engine has and nobody waits for any more; or a step in flight has to do with one that runs.
     pub(crate) fn may_start_container(&self) -> bool {
-        let may_run = |i: &Instance| !i.is_sandbox() && !matches!(i.state, State::Exited(_));
-        self.in_flight.iter().any(|key| match key {
-            StepKey::Create(_) => true,
-            StepKey::Container(id) => self.instances.iter().any(|i| i.id == *id && may_run(i)),
-            _ => false,
-        })
+        let is_busy = |i: &Instance| self.in_flight.contains(&StepKey::Container(i.id.clone()));
+        let may_run = |i: &Instance| i.state == State::Created || (i.is_running() && is_busy(i));
+        self.in_flight.iter().any(|key| matches!(key, StepKey::Create(_)))
+            || self.instances.iter().any(|i| !i.is_sandbox() && may_run(i))
     }
 
     /// One container by its id.
@@ -165,7 +191,12 @@ impl Observed {
     }
 
     /// Inserts or replaces what is known of one container.
-    pub(crate) fn upsert(&mut self, instance: Instance) {
+    pub(crate) fn upsert(&mut self, mut instance: Instance) {
+        if let State::Exited(exit) = &mut instance.state
+            && self.out_of_memory.contains(&instance.id)
+        {
+            exit.oom_killed = true;
+        }
         self.instances.retain(|i| i.id != instance.id);
         self.instances.push(instance);
         self.instances.sort_by(|a, b| {
@@ -177,15 +208,79 @@ impl Observed {
         });
     }
 
-    /// Drops all that is known of a container that the engine no longer has.
-    pub(crate) fn remove(&mut self, id: &str) {
-        self.instances.retain(|i| i.id != id);
+    /// Whether what was read of a container is older than what is known of it: several steps read it at once, and the one that
+    /// read first may tell last. A container does not go back in its life, unless somebody starts it again by hand.
+    pub(crate) fn is_outdated(&self, read: &Instance) -> bool {
+        let Some(known) = self.instance(&read.id) else { return false };
+        match (&read.state, &known.state) {
+            (State::Created, State::Running { .. } | State::Exited(_)) => true,
+            (State::Running { started_at, .. }, State::Exited(exit)) => *started_at <= exit.finished_at,
+            _ => false,
+        }
+    }
+
+    /// The network of the sandbox may not be attached: also of one that runs since before this agent, which was taken to be.
+    pub(crate) fn network_failed(&mut self) {
+        if let Some(id) = self.sandbox().map(|sandbox| sandbox.id.clone()) {
+            self.network_ready.remove(&id);
+        }
+    }
+
+    /// Whether a step in flight ends with what the engine says of a container.
+    fn is_being_read(&self, id: &str) -> bool {
+        self.in_flight.iter().any(|key| key.reads(id))
+    }
+
+    /// The containers that are to be inspected now.
+    pub(crate) fn take_unread(&mut self) -> Vec<String> {
+        let (later, now): (Vec<String>, Vec<String>) =
+            std::mem::take(&mut self.unread).into_iter().partition(|id| self.is_being_read(id));
+        self.unread.extend(later);
+        now
+    }
+
+    /// Whether what is known of a container is to be read again before anything is decided on it.
+    pub(super) fn is_unread(&self, id: &str) -> bool {
+        self.unread.contains(id) || self.in_flight.contains(&StepKey::Inspect(id.to_owned()))
+    }
+
+    /// Whether a container that was created is being started, or may have been.
+    pub(crate) fn is_starting(&self, instance: &Instance) -> bool {
+        let is_busy = self.in_flight.contains(&StepKey::Container(instance.id.clone()));
+        self.may_have_started(instance) || (instance.state == State::Created && !instance.is_sandbox() && is_busy)
+    }
+
+    /// Whether a container that was created may have been started, and the engine did not say so.
+    pub(crate) fn may_have_started(&self, instance: &Instance) -> bool {
+        instance.state == State::Created && !instance.is_sandbox() && self.is_unread(&instance.id)
+    }
+
+    /// Whether what was read of a container is the first that is heard of its having been started: its log is linked then.
+    /// Not once the pod was cleaned up: nothing would take the links away again.
+    pub(crate) fn begins(&self, read: &Instance) -> bool {
+        let started = read.state != State::Created && !read.is_sandbox();
+        let known = self.instance(&read.id);
+        started && !self.cleaned_up && known.is_none_or(|known| known.state == State::Created)
+    }
+
+    /// Drops all that is known of a container that the engine no longer has, and gives what it was: the links to its log go
+    /// with it.
+    pub(crate) fn remove(&mut self, id: &str) -> Option<Instance> {
+        let gone = self.instances.extract_if(.., |i| i.id == id).last();
         self.network_ready.remove(id);
         self.stopping.remove(id);
         self.processes_exited.remove(id);
         self.post_start_done.remove(id);
         self.pre_stop_done.remove(id);
         self.unhealthy.remove(id);
+        self.out_of_memory.remove(id);
+        // A step may have read it before it was removed, and will tell of it.
+        if self.is_being_read(id) {
+            self.unread.insert(id.to_owned());
+        } else {
+            self.unread.remove(id);
+        }
+        gone
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     resize::{self, ResizePath},
     restarts::shown_until,
     spec::{self, Role},
+    step_key::StepKey,
     stopping::StopOrder,
     termination::{plan_terminal, plan_termination},
     time::saturating_add,
@@ -82,8 +83,15 @@ impl PodView<'_> {
             self.plan_new_sandbox(&mut plan);
             return plan;
         };
+        // One that a list has shown meanwhile makes way for the one that is being created.
+        if observed.in_flight.contains(&StepKey::Sandbox) {
+            return plan;
+        }
         let sandbox = Sandbox { id: &instance.id, ready: self.is_sandbox_ready(instance) };
-        if !sandbox.ready && self.is_retry_due(observed.sandbox_failure.as_ref(), &mut plan) {
+        if !sandbox.ready
+            && !observed.is_unread(&instance.id)
+            && self.is_retry_due(observed.sandbox_failure.as_ref(), &mut plan)
+        {
             plan.push(Action::StartSandbox { id: instance.id.clone() });
         }
         // Containers of an earlier sandbox have lost their network.
@@ -151,7 +159,8 @@ impl PodView<'_> {
         true
     }
 
-    /// Containers start in the order of the spec, each after the postStart hook of those before it, as users count on.
+    /// Containers start in the order of the spec, each after the postStart hook of those before it, as users count on. One that
+    /// has exited holds up nobody, whether its hook was run or not.
     fn sync_main_containers(&self, sandbox: Sandbox<'_>, plan: &mut Plan) {
         let mut hooks_done = true;
         for container in &self.spec.containers {
@@ -161,7 +170,7 @@ impl PodView<'_> {
             } else {
                 self.ensure_image(container, true, plan);
             }
-            let done = newest.is_some_and(|i| self.observed.post_start_done.contains(&i.id));
+            let done = newest.is_some_and(|i| i.exit().is_some() || self.observed.post_start_done.contains(&i.id));
             hooks_done &= spec::post_start(container).is_none() || done;
         }
     }
@@ -346,9 +355,13 @@ impl PodView<'_> {
         }
     }
 
+    /// Not before it is known whether an earlier call has started it: Docker runs a container again that has exited. Nor one that
+    /// a list has shown while it is being created anew, and that makes way.
     fn start(&self, container: &Container, instance: &Instance, sandbox: Sandbox<'_>, plan: &mut Plan) {
-        let failure = self.observed.start_failures.get(&container.name);
-        if sandbox.ready && self.is_retry_due(failure, plan) {
+        let observed = self.observed;
+        let makes_way = observed.in_flight.contains(&StepKey::Create(container.name.clone()));
+        let waits = makes_way || observed.may_have_started(instance);
+        if sandbox.ready && !waits && self.is_retry_due(observed.start_failures.get(&container.name), plan) {
             plan.push(Action::Start { container: container.name.clone(), id: instance.id.clone() });
         }
     }
@@ -356,6 +369,10 @@ impl PodView<'_> {
     /// Asks for the image where it is not known to be present, perhaps `ahead` of the container's turn; gives whether it
     /// is.
     fn ensure_image(&self, container: &Container, ahead: bool, plan: &mut Plan) -> bool {
+        // The container that is being created has its image, and the next one must look up its own.
+        if self.observed.in_flight.contains(&StepKey::Create(container.name.clone())) {
+            return false;
+        }
         match self.observed.images.get(&container.name) {
             Some(ImageState::Present { .. }) => return true,
             Some(ImageState::Failed(failure)) if failure.retry_at > self.now => {

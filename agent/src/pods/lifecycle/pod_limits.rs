@@ -56,29 +56,22 @@ pub(crate) fn pod_limits(spec: &PodSpec) -> Limits {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use windlass_fixtures::pods::with_resources;
 
-    fn spec(resources: &[&str]) -> PodSpec {
-        let containers: Vec<String> = resources
-            .iter()
-            .enumerate()
-            .map(|(i, r)| format!(r#"{{"name":"c{i}","image":"i","resources":{r}}}"#))
-            .collect();
-        serde_json::from_str(&format!(r#"{{"containers":[{}]}}"#, containers.join(","))).unwrap()
-    }
+    use super::*;
 
     #[test]
     fn a_pods_limits_are_the_sum_of_its_containers() {
         let full = r#"{"limits":{"cpu":"500m","memory":"1Mi"}}"#;
-        let both = pod_limits(&spec(&[full, full]));
+        let both = pod_limits(&with_resources(&[full, full]));
         assert_eq!(both, Limits { memory: 2 << 20, cpu_shares: 1024, cpu_quota: 100_000 });
-        let half = pod_limits(&spec(&[full, r#"{"requests":{"cpu":"1"}}"#]));
+        let half = pod_limits(&with_resources(&[full, r#"{"requests":{"cpu":"1"}}"#]));
         assert_eq!((half.memory, half.cpu_quota, half.cpu_shares), (0, 0, 1536));
-        let mut own = spec(&[full, "{}"]);
+        let mut own: PodSpec = with_resources(&[full, "{}"]);
         own.resources = serde_json::from_str(r#"{"limits":{"cpu":"1","memory":"8Mi"},"requests":{"cpu":"250m"}}"#).ok();
         own.overhead = serde_json::from_str(r#"{"memory":"1Mi"}"#).ok();
         assert_eq!(pod_limits(&own), Limits { memory: 9 << 20, cpu_shares: 256, cpu_quota: 100_000 });
-        let mut init = spec(&[full]);
+        let mut init: PodSpec = with_resources(&[full]);
         init.init_containers =
             serde_json::from_str(r#"[{"name":"i","resources":{"limits":{"cpu":"2","memory":"4Mi"}}}]"#).ok();
         assert_eq!(pod_limits(&init), Limits { memory: 4 << 20, cpu_shares: 2048, cpu_quota: 200_000 });

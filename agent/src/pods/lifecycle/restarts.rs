@@ -16,10 +16,19 @@ use crate::engine::{
     names::container_hash,
 };
 
+/// Whether a container has a rule that restarts all containers of the pod.
+fn has_rule(container: &Container) -> bool {
+    container.restart_policy_rules.iter().flatten().any(|rule| rule.action == "RestartAllContainers")
+}
+
+/// Whether the exit of a container may restart all of the pod.
+pub(super) fn may_restart_all(spec: &PodSpec) -> bool {
+    spec::all_containers(spec).any(|(container, _)| has_rule(container))
+}
+
 /// When a container last exited with a code whose rule restarts all containers of the pod.
 pub(super) fn restart_all_since(spec: &PodSpec, observed: &Observed) -> Option<Timestamp> {
     // Few containers have such rules, and every plan needs this.
-    let has_rule = |c: &Container| c.restart_policy_rules.iter().flatten().any(|r| r.action == "RestartAllContainers");
     spec::all_containers(spec)
         .filter(|(c, _)| has_rule(c))
         .flat_map(|(c, role)| observed.attempts(&c.name).map(move |i| (c, role, i)))

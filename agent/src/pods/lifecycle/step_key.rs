@@ -67,6 +67,14 @@ impl StepKey {
         }
     }
 
+    /// Whether the step ends with what the engine says of this container.
+    pub(crate) fn reads(&self, container: &str) -> bool {
+        match self {
+            Self::Container(id) | Self::ShortenGrace(id) | Self::Inspect(id) => id == container,
+            _ => false,
+        }
+    }
+
     /// Whether the step creates a container or a sandbox that the engine does not list yet.
     pub(crate) fn creates(&self) -> bool {
         matches!(self, Self::Sandbox | Self::Create(_))

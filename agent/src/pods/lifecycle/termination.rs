@@ -42,7 +42,7 @@ pub(super) fn plan_termination(
     // that.
     let reported = !in_api || pod.is_some_and(spec::is_terminal);
     for instance in observed.instances.iter().filter(|i| !i.is_sandbox() && !i.is_running()) {
-        if reported || instance.state == State::Created {
+        if (reported || instance.state == State::Created) && !observed.may_have_started(instance) {
             plan.push(Action::Remove { id: instance.id.clone() });
         }
     }
@@ -73,7 +73,14 @@ pub(super) fn plan_terminal(view: &PodView<'_>) -> Plan {
     let live: Vec<&Instance> = observed.live_containers().collect();
     let order = Termination { spec: Some(view.spec), grace, end: observed.kill_deadline };
     order.stop(&live, observed, view.now, &mut plan);
-    probe_readiness(view, &live, &mut plan);
+    // Nobody asks whether a pod is ready that the API knows to have ended.
+    if !spec::is_terminal(view.pod) {
+        probe_readiness(view, &live, &mut plan);
+    }
+    let created = observed.instances.iter().filter(|i| !i.is_sandbox() && i.state == State::Created);
+    for instance in created.filter(|i| !observed.may_have_started(i)) {
+        plan.push(Action::Remove { id: instance.id.clone() });
+    }
     // A container that is being started keeps its sandbox until it can be stopped.
     if live.is_empty() && !observed.may_start_container() {
         for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
@@ -120,16 +127,24 @@ impl Termination<'_> {
         (spec::role_of_init(&inits[at]) == Role::Sidecar).then_some(at)
     }
 
-    /// Stops the containers that live: sidecars one after the other, the last one first, once no other container lives.
-    /// All preStop hooks run at once, at the start, those of sidecars too: a proxy drains while its application stops.
+    /// Stops the containers that live: sidecars one after the other, the last one first, once no other container lives, or all at
+    /// once when the grace period has ended, or there is none. All preStop hooks run at once, at the start, those of sidecars too:
+    /// a proxy drains while its application stops.
     /// The grace period of a container that is being stopped already is cut where less is left now than it was given.
     fn stop(&self, live: &[&Instance], observed: &Observed, now: Timestamp, plan: &mut Plan) {
-        let last_sidecar = live.iter().max_by_key(|i| self.sidecar_index(i)).map(|i| i.id.as_str());
-        let others_live = live.iter().any(|i| self.sidecar_index(i).is_none());
+        // One that is being started may run already, though the engine has not answered yet.
+        let used: Vec<&Instance> =
+            live.iter().copied().chain(observed.instances.iter().filter(|i| observed.is_starting(i))).collect();
+        let last_sidecar = used.iter().max_by_key(|i| self.sidecar_index(i)).map(|i| i.id.as_str());
+        let others_live = used.iter().any(|i| self.sidecar_index(i).is_none());
+        let takes_turns = self.grace > 0 && self.end.is_none_or(|end| now < end);
         for instance in live {
             let mut order = StopOrder::new(instance, self.grace, "");
             if self.sidecar_index(instance).is_some() {
-                order.hook_only = others_live || last_sidecar != Some(instance.id.as_str());
+                order.hook_only = takes_turns && (others_live || last_sidecar != Some(instance.id.as_str()));
+                if let Some(end) = self.end.filter(|_| order.hook_only) {
+                    plan.wake(end);
+                }
                 // The others have used up part of the grace period; upstream leaves two seconds whatever they took.
                 if let Some(end) = self.end.filter(|_| self.grace > 0 && !order.hook_only) {
                     let left = end.duration_since(now).as_secs();

@@ -31,7 +31,7 @@ impl Observed {
     pub(crate) fn shift_times(&mut self, by: SignedDuration) {
         let images = self.images.values_mut().filter_map(|state| match state {
             ImageState::Failed(failure) | ImageState::FailedAhead(failure) => Some(failure),
-            ImageState::Present { .. } => None,
+            ImageState::Present { .. } | ImageState::Doubtful(_) => None,
         });
         let mut refreshes = Vec::new();
         let mut failures: Vec<&mut Failure> = Vec::new();

@@ -9,7 +9,7 @@ use super::{
     probes::{self, ProbeType},
     restarts,
     spec::{self, OnExit, Role},
-    time::saturating_add,
+    time::{saturating_add, shift},
 };
 use crate::engine::inspect::{Exit, Instance, State};
 
@@ -52,6 +52,12 @@ impl<'a> PodView<'a> {
     /// Whether an instance was created before all containers were to be restarted.
     pub(crate) fn predates_restart(&self, instance: &Instance) -> bool {
         self.restart_all_since.is_some_and(|since| instance.created_at < since)
+    }
+
+    /// Whether all containers are to be restarted, and none has been created for that yet.
+    pub(crate) fn is_restarting_all(&self) -> bool {
+        let mut newest = spec::all_containers(self.spec).filter_map(|(c, _)| self.observed.newest(&c.name));
+        self.restart_all_since.is_some() && newest.all(|instance| self.predates_restart(instance))
     }
 
     /// Nothing is created before the init containers in front of it have done their part. So whatever comes before a
@@ -138,7 +144,7 @@ impl<'a> PodView<'a> {
     pub(crate) fn deadline(&self) -> Option<Timestamp> {
         let seconds = u64::try_from(self.spec.active_deadline_seconds?).ok()?;
         let start = self.pod.status.as_ref()?.start_time.as_ref()?.0;
-        Some(saturating_add(start, std::time::Duration::from_secs(seconds)))
+        Some(saturating_add(shift(start, self.observed.start_shift), std::time::Duration::from_secs(seconds)))
     }
 
     pub(crate) fn is_deadline_exceeded(&self) -> bool {

@@ -294,24 +294,24 @@ async fn passwd(
 /// Starts a container.
 pub(crate) async fn start(context: Arc<PodContext>, pod: Arc<Pod>, container: String, id: String) -> Outcome {
     let failed = |error: &EngineError| StepError::of(reasons::RUN_CONTAINER_ERROR, error);
-    let result = {
+    let (started, inspected) = {
         let _permit = context.engine_calls.acquire().await;
-        let started = context.node.engine.start(&id).await;
-        let inspected = context.node.engine.inspect(&id).await;
-        match (started, inspected) {
-            (Ok(()), Ok(instance)) => Ok(instance),
-            (Ok(()), Err(error)) => Err((failed(&error), None)),
-            (Err(error), instance) => Err((failed(&error), instance.ok().flatten())),
+        (context.node.engine.start(&id).await, context.node.engine.inspect(&id).await)
+    };
+    let result = match (started, inspected) {
+        (Ok(()), Ok(instance)) => Ok(instance),
+        (Ok(()), Err(error)) => Err((failed(&error), None)),
+        // It runs, or has run to its end, whatever became of the answer.
+        (Err(_), Ok(Some(instance))) if instance.has_run() => Ok(Some(instance)),
+        (Err(error), Ok(None)) => {
+            // Somebody has removed it: another one is created.
+            failed_event(&context, &pod, &container, &failed(&error));
+            return Outcome::Inspected { id, result: Ok(None) };
         }
+        (Err(error), instance) => Err((failed(&error), instance.ok().flatten())),
     };
     match &result {
-        Ok(instance) => {
-            context.event(&pod, Some(&container), Severity::Normal, "Started", "Container started");
-            if let Some(instance) = instance {
-                host_files::link_log(&context.node.config, instance);
-                apply_container_cgroup(&context, &pod, &container, &instance.id);
-            }
-        }
+        Ok(_) => context.event(&pod, Some(&container), Severity::Normal, "Started", "Container started"),
         Err((error, _)) => failed_event(&context, &pod, &container, error),
     }
     let with_message = async |instance: Option<Instance>| match instance {
@@ -323,6 +323,21 @@ pub(crate) async fn start(context: Arc<PodContext>, pod: Arc<Pod>, container: St
         Err((error, instance)) => Err((error, with_message(instance).await)),
     };
     Outcome::Started { container, result }
+}
+
+/// Does what is left to do once a container was started: the links to its log, and the limits that Docker has no option
+/// for. All of it may be done already.
+pub(crate) fn begun(context: &PodContext, pod: &Pod, instance: &Instance) {
+    host_files::link_log(&context.node.config, instance);
+    apply_container_cgroup(context, pod, &instance.identity.container, &instance.id);
+}
+
+/// Removes what the host has for a container alone that the engine no longer has: the links to its log, and its termination
+/// message. `keeps_number` says that the link in the pod's directory stays, which has the number of its attempt.
+pub(crate) fn gone(context: &PodContext, instance: &Instance, keeps_number: bool) {
+    host_files::unlink_log(&context.node.config, instance, keeps_number);
+    let who = &instance.identity;
+    host_files::remove_message(&context.message_file(&who.uid, &who.container, who.attempt));
 }
 
 /// Applies one resource of the spec to one running container, and their sum to the pod's cgroup.

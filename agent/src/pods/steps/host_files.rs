@@ -13,7 +13,6 @@ use super::{container_files, context::PodContext};
 use crate::{
     Config,
     engine::{
-        exec_attach,
         inspect::{Instance, State},
         names::Identity,
     },
@@ -64,8 +63,8 @@ pub(crate) fn needs_log_tail(instance: &Instance) -> bool {
 
 /// Adds the termination message that the container itself has written; and the user of one that runs.
 pub(crate) fn with_written_message(context: &PodContext, mut instance: Instance) -> Instance {
-    if let Some(pid) = instance.pid() {
-        instance.user = exec_attach::process_user(pid, &instance.id);
+    if let Some(process) = instance.process() {
+        instance.user = process.user();
     }
     if let State::Exited(exit) = &mut instance.state {
         let who = &instance.identity;
@@ -111,15 +110,26 @@ pub(crate) fn link_log(config: &Config, instance: &Instance) {
 }
 
 fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
+    if fs::read_link(link).is_ok_and(|is| is == target) {
+        return Ok(());
+    }
     match fs::remove_file(link) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => symlink(target, link),
     }
 }
 
-pub(crate) fn unlink_log(config: &Config, instance: &Instance) {
+/// Removes the links to a container's log; `keeps_number` says that the one in the pod's directory stays.
+pub(crate) fn unlink_log(config: &Config, instance: &Instance, keeps_number: bool) {
     let _ = fs::remove_file(container_link(config, instance));
-    let _ = fs::remove_file(log_path(config, &instance.identity));
+    if !keeps_number {
+        let _ = fs::remove_file(log_path(config, &instance.identity));
+    }
+}
+
+/// Removes the termination message of a container.
+pub(crate) fn remove_message(file: &Path) {
+    let _ = fs::remove_file(file);
 }
 
 /// The highest attempt of each container of a pod that a log exists of.
@@ -127,13 +137,21 @@ pub(crate) fn last_logged_attempts(config: &Config, pod: &Pod) -> BTreeMap<Strin
     let dir = config.pod_logs_dir.join(format!("{}_{}_{}", spec::namespace(pod), spec::name(pod), spec::uid(pod)));
     let mut all = BTreeMap::new();
     for container in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let logs = fs::read_dir(container.path()).into_iter().flatten().flatten();
-        let attempts = logs.filter_map(|l| l.file_name().to_string_lossy().strip_suffix(".log")?.parse::<u32>().ok());
-        if let Some(highest) = attempts.max() {
+        if let Some(highest) = last_logged_attempt(&container.path()) {
             all.insert(container.file_name().to_string_lossy().into_owned(), highest);
         }
     }
     all
+}
+
+/// The highest attempt that a directory has a log of, or what was rotated out of one.
+pub(super) fn last_logged_attempt(dir: &Path) -> Option<u32> {
+    let attempt_of = |name: &str| {
+        let (number, _) = name.split_once(".log")?;
+        number.parse().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let logs = fs::read_dir(dir).into_iter().flatten().flatten();
+    logs.filter_map(|log| attempt_of(&log.file_name().to_string_lossy())).max()
 }
 
 /// Removes the log directories of a pod, whatever its name was.

@@ -15,7 +15,10 @@ use super::{
     outcome::{Outcome, StepError},
 };
 use crate::{
-    engine::{EngineError, images::is_registry_unavailable},
+    engine::{
+        EngineError,
+        images::{Image, is_registry_unavailable},
+    },
     images::{
         self,
         credentials::{self, Credentials, Source},
@@ -25,15 +28,23 @@ use crate::{
     pods::lifecycle::{observed::ImageState, reasons, spec},
 };
 
-/// Looks up or pulls the image of a container, perhaps `ahead` of its turn.
+/// Looks up or pulls the image of a container, perhaps `ahead` of its turn. One that is `known` by its id to have been there is
+/// taken as it is while its name leads to it.
 pub(crate) async fn ensure_image(
     context: Arc<PodContext>,
     pod: Arc<Pod>,
     container: Container,
+    known: Option<String>,
     ahead: bool,
 ) -> Outcome {
     let name = container.name.clone();
     let about = About { container: Some(&name), ahead };
+    if let Some(known) = known
+        && let Ok(Some(found)) = context.node.engine.image(spec::image_of(&container)).await
+        && found.id == known
+    {
+        return Outcome::Image { container: name, ahead, result: Ok(present(found)) };
+    }
     let result = image(&context, &pod, &container, about).await;
     if let Err(error) = result.as_ref()
         && !error.unreachable
@@ -107,7 +118,7 @@ impl ImageRequest<'_> {
         }
         let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
         self.event(Severity::Normal, "Pulled", message);
-        Ok((Some(ImageState::Present { id: found.id, shown: found.shown, user: found.user }), given))
+        Ok((Some(present(found)), given))
     }
 
     /// Pulls the image.
@@ -146,7 +157,7 @@ impl ImageRequest<'_> {
                     found.size
                 );
                 self.event(Severity::Normal, "Pulled", message);
-                Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user })
+                Ok(present(found))
             }
             Ok(None) => {
                 records.record_failed(self.reference).await;
@@ -167,6 +178,10 @@ impl ImageRequest<'_> {
             }
         }
     }
+}
+
+fn present(found: Image) -> ImageState {
+    ImageState::Present { id: found.id, shown: found.shown, user: found.user }
 }
 
 /// Looks an image up, or pulls it, as the container's pull policy says.
@@ -259,6 +274,6 @@ pub(super) async fn of_volume(context: &PodContext, pod: &Pod, volume: &Volume) 
     };
     Ok(match image(context, pod, &container, About { container: None, ahead: false }).await? {
         ImageState::Present { id, .. } => Some(id),
-        ImageState::Failed(_) | ImageState::FailedAhead(_) => None,
+        ImageState::Doubtful(_) | ImageState::Failed(_) | ImageState::FailedAhead(_) => None,
     })
 }

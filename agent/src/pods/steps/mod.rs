@@ -22,6 +22,8 @@ pub(crate) mod runtime_class;
 mod sandbox;
 mod stop;
 pub(crate) mod teardown;
+#[cfg(test)]
+mod upstream_tests;
 mod volumes;
 
 use std::{net::IpAddr, sync::Arc};
@@ -29,7 +31,7 @@ use std::{net::IpAddr, sync::Arc};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 pub(crate) use cleanup::{clean_up, delete_from_api};
-pub(crate) use containers::{CreateRequest, create, resize, resize_pod, start};
+pub(crate) use containers::{CreateRequest, begun, create, gone, resize, resize_pod, start};
 pub(crate) use hooks::HookResult;
 pub(crate) use images::ensure_image;
 pub(crate) use probe::{post_start, probe};

@@ -3,11 +3,10 @@
 
 use std::{fs, os::fd::OwnedFd};
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
-use windlass_kit::async_fd::readable;
+use windlass_kit::{async_fd::readable, repairs::MainPath};
 
-use crate::engine::exec_attach;
+use crate::engine::process::ContainerProcess;
 
 /// The init process of a container's own process namespace: no process in it outlives it.
 pub(crate) struct InitProcess(AsyncFd<OwnedFd>);
@@ -18,15 +17,14 @@ impl InitProcess {
     /// runs in another.
     ///
     /// Must be called within the runtime.
-    pub(crate) fn of(pid: i32, container: &str) -> Option<Self> {
-        // A negative number would panic.
-        let pidfd = pidfd_open(Pid::from_raw(pid.max(0))?, PidfdFlags::NONBLOCK).ok()?;
-        // Read after the pidfd was opened: the pid cannot have been reused since.
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        if !exec_attach::is_in_container(pid, container) || !is_init(&status) {
+    pub(crate) fn of(process: &ContainerProcess) -> Option<Self> {
+        if MainPath::ContainerEnds.is_off() {
             return None;
         }
-        readable(pidfd).ok().map(Self)
+        let pidfd = process.pidfd().ok()?;
+        // Read after the pidfd was opened: the process is the same one.
+        let status = process.read(|dir| fs::read_to_string(dir.join("status"))).ok()?;
+        if is_init(&status) { readable(pidfd).ok().map(Self) } else { None }
     }
 
     /// Waits until it has exited, and with it all others.
@@ -65,7 +63,8 @@ mod tests {
     #[tokio::test]
     async fn a_process_of_no_container_is_not_waited_for() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(InitProcess::of(own, "0123456789abcdef").is_none());
-        assert!(InitProcess::of(0, "").is_none() && InitProcess::of(-1, "").is_none());
+        for pid in [own, 0, -1] {
+            assert!(InitProcess::of(&ContainerProcess::of(pid, "0123456789abcdef")).is_none(), "{pid}");
+        }
     }
 }

@@ -157,8 +157,8 @@ async fn start_and_attach(
     let own = !pod.spec.as_ref().is_some_and(spec::host_network);
     if own {
         let refused = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);
-        let pid = running.pid().ok_or_else(exited)?;
-        let namespace = NetworkNamespace::of_container(pid, &id).map_err(|e| refused(e.to_string()))?;
+        let process = running.process().ok_or_else(exited)?;
+        let namespace = NetworkNamespace::of_container(&process).map_err(|e| refused(e.to_string()))?;
         let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key)).map(String::as_str);
         let bandwidth = Bandwidth::read(
             annotation("kubernetes.io/ingress-bandwidth"),

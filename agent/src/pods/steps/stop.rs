@@ -7,13 +7,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ContainerRef,
     context::PodContext,
-    hooks, host_files, inspect,
+    hooks, inspect,
     outcome::{Outcome, StepError},
 };
-use crate::{
-    engine::inspect::Instance,
-    pods::lifecycle::{reasons, spec},
-};
+use crate::pods::lifecycle::{reasons, spec};
 
 /// Runs the preStop hook of a container until it returns, or is cut: the container has exited, or must.
 pub(crate) async fn pre_stop(context: Arc<PodContext>, target: ContainerRef, cut: CancellationToken) -> Outcome {
@@ -46,15 +43,10 @@ pub(crate) async fn stop(context: Arc<PodContext>, id: String, grace: i64) -> Ou
     inspect(context, id).await
 }
 
-/// Removes an exited container with its log links and its termination message.
-pub(crate) async fn remove(context: Arc<PodContext>, instance: Instance) -> Outcome {
+/// Removes an exited container.
+pub(crate) async fn remove(context: Arc<PodContext>, id: String) -> Outcome {
     let _permit = context.engine_calls.acquire().await;
-    let removed = context.node.engine.remove(&instance.id).await;
+    let removed = context.node.engine.remove(&id).await;
     let result = removed.map_err(|e| StepError::of(reasons::KILL_CONTAINER_ERROR, &e));
-    if result.is_ok() {
-        host_files::unlink_log(&context.node.config, &instance);
-        let who = &instance.identity;
-        let _ = std::fs::remove_file(context.message_file(&who.uid, &who.container, who.attempt));
-    }
-    Outcome::Removed { id: instance.id, result }
+    Outcome::Removed { id, result }
 }

@@ -61,7 +61,7 @@ pub async fn teardown(engine: &Engine, config: &Config) -> Vec<String> {
             .await;
     problems.extend(removed.into_iter().flatten());
     for instance in &containers {
-        host_files::unlink_log(config, instance);
+        host_files::unlink_log(config, instance, false);
     }
     let uids: BTreeSet<&str> = listed.iter().map(|l| l.pod_uid.as_str()).collect();
     for uid in uids {

@@ -115,7 +115,8 @@ impl Worker {
             (Action::EnsureImage { container, ahead }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
                     self.start.iter_mut().for_each(StartTimes::image_requested);
-                    self.push_cancellable(key, steps::ensure_image(context, pod, container, ahead));
+                    let known = self.observed.doubtful_image(&container.name).map(str::to_owned);
+                    self.push_cancellable(key, steps::ensure_image(context, pod, container, known, ahead));
                 }
             }
             (Action::CreateSandbox { attempt }, Some(pod)) => {
@@ -192,11 +193,7 @@ impl Worker {
                 self.begin_stop(&container, &id, grace, message);
                 self.push(key, steps::stop(context, id, grace));
             }
-            Action::Remove { id } => {
-                if let Some(instance) = self.observed.instance(&id).cloned() {
-                    self.push(key, steps::remove(context, instance));
-                }
-            }
+            Action::Remove { id } => self.push(key, steps::remove(context, id)),
             Action::RemoveSandbox { id } => {
                 // The address belongs to the newest sandbox; an older one no longer has it.
                 let newest = self.observed.sandbox().is_some_and(|s| s.id == id);
@@ -229,9 +226,9 @@ impl Worker {
     /// and the next sidecar or the sandbox need not wait for it.
     fn watch_exit(&mut self, id: &str) {
         let key = StepKey::WaitForExit(id.to_owned());
-        let pid = self.observed.instance(id).and_then(Instance::pid);
-        let pid = pid.filter(|_| !self.observed.in_flight.contains(&key));
-        if let Some(init) = pid.and_then(|pid| InitProcess::of(pid, id)) {
+        let process = self.observed.instance(id).and_then(Instance::process);
+        let process = process.filter(|_| !self.observed.in_flight.contains(&key));
+        if let Some(init) = process.and_then(|process| InitProcess::of(&process)) {
             let id = id.to_owned();
             self.push(key, async move {
                 init.exited().await;

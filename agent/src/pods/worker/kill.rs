@@ -35,7 +35,8 @@ impl Worker {
     fn grace_if_active(&self, now: Timestamp) -> Option<i64> {
         let pod = self.pod.as_deref().filter(|_| !self.deleted)?;
         let view = PodView::new(pod, &self.observed, now)?;
-        let terminal = spec::is_terminal(pod) || (!self.observed.has_running() && view.outcome == PodOutcome::Terminal);
+        let terminal =
+            spec::is_terminal(pod) || (!self.observed.runs_or_may_run() && view.outcome == PodOutcome::Terminal);
         (!terminal).then(|| spec::termination_grace(pod))
     }
 

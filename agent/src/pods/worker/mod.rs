@@ -17,7 +17,7 @@ mod status_sync;
 mod updates;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -57,7 +57,11 @@ use super::{
     steps::{self, context::PodContext, host_files, outcome::Outcome},
 };
 use crate::{
-    engine::{containers::Listed, events::Changed, inspect::Instance},
+    engine::{
+        containers::Listed,
+        events::Changed,
+        inspect::{Instance, State},
+    },
     network::Readiness,
     volumes::{
         MountSource,
@@ -113,8 +117,6 @@ pub(crate) struct Worker {
     observed: Observed,
     volumes: Arc<BTreeMap<String, MountSource>>,
     steps: FuturesUnordered<BoxFuture<'static, (StepKey, Outcome)>>,
-    /// Containers that changed while they were being inspected: the inspection may have been too early.
-    inspect_again: BTreeSet<String>,
     /// The tokens of steps in flight that can be cancelled.
     cancellations: BTreeMap<StepKey, CancellationToken>,
     /// Watches of the ConfigMaps and Secrets that the pod references.
@@ -165,12 +167,10 @@ impl Worker {
             let instance = host_files::with_written_message(&context, instance);
             observed.upsert(normalize_times(instance, None, false, Timestamp::now()));
         }
-        let running = || observed.instances.iter().filter(|i| i.is_running());
+        let sandboxes = observed.instances.iter().filter(|i| i.is_sandbox() && i.is_running());
         // A sandbox that runs was attached by the agent that started it; `reattach` makes sure.
-        let network_ready = running().filter(|i| i.is_sandbox()).map(|i| i.id.clone()).collect();
-        // Hooks of running containers were run by the agent that started them.
-        let post_start_done = running().map(|i| i.id.clone()).collect();
-        (observed.network_ready, observed.post_start_done) = (network_ready, post_start_done);
+        let network_ready = sandboxes.map(|i| i.id.clone()).collect();
+        observed.network_ready = network_ready;
         observed.addresses = observed.sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
         if observed.addresses.is_empty() {
             observed.addresses = context.node.network.addresses_of(&uid);
@@ -186,7 +186,6 @@ impl Worker {
             observed,
             volumes: Arc::default(),
             steps: FuturesUnordered::new(),
-            inspect_again: BTreeSet::new(),
             cancellations: BTreeMap::new(),
             object_watches: BTreeMap::new(),
             object_changes: SelectAll::new(),
@@ -251,7 +250,7 @@ impl Worker {
                 changed = network.changed(), if self.waits_for_network() => {
                     if changed.is_ok() && *network.borrow_and_update() == Readiness::Ready { self.retry_sandbox(); }
                 }
-                Ok(()) = images_changed.changed() => self.observed.forget_images(),
+                Ok(()) = images_changed.changed() => self.observed.doubt_images(),
                 _ = capacity_freed.changed(), if matches!(self.observed.resize, Some(ResizeDecision::Deferred(_))) => {
                     self.resize_retry_at = None;
                 }
@@ -276,11 +275,6 @@ impl Worker {
         self.apply_outcome(outcome);
         if matches!(key, StepKey::Container(_) | StepKey::Create(_) | StepKey::Resize) {
             self.observed.pod_limits = self.context.node.cgroups.pod(&self.uid).and_then(|is| is.limits());
-        }
-        if let StepKey::Inspect(id) = key
-            && self.inspect_again.remove(&id)
-        {
-            self.inspect(id);
         }
     }
 
@@ -313,6 +307,10 @@ impl Worker {
         if let Some(by) = jump {
             self.clock_was_set = true;
             self.observed.shift_times(by);
+            let started = self.pod.as_ref().and_then(|pod| pod.status.as_ref()?.start_time.as_ref());
+            if started.is_some() {
+                self.observed.start_shift = self.observed.start_shift.saturating_add(by);
+            }
             let own = [
                 &mut self.patch_after,
                 &mut self.batched_since,
@@ -344,6 +342,7 @@ impl Worker {
         if !self.context.is_engine_up() {
             return None;
         }
+        self.inspect_due();
         let resize_at = self.sync_resize(now);
         let mount_timeout = self.report_unmounted(now);
         let Plan { actions, wake_at, terminates } = plan(self.desired()?, &self.observed, now);
@@ -375,13 +374,17 @@ impl Worker {
         Some(saturating_add(now, MOUNT_TIMEOUT))
     }
 
-    /// After a restart of the agent: makes sure of the network of an adopted sandbox, and of termination messages.
+    /// After a restart of the agent: makes sure of the network of an adopted sandbox, of hooks, and of termination messages.
     fn reattach(&mut self) {
         let without_message = self.observed.instances.iter().filter(|i| host_files::needs_log_tail(i));
         let without_message: Vec<String> = without_message.map(|i| i.id.clone()).collect();
         for id in without_message {
             self.inspect(id);
         }
+        // The agent that started them may have been killed right after that.
+        let begun = self.observed.instances.iter().filter(|i| !i.is_sandbox() && i.state != State::Created);
+        begun.for_each(|instance| self.begun(instance));
+        self.observed.adopt_hooks(self.pod.as_deref());
         let Some(pod) = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none()) else { return };
         let Some(sandbox) = self.observed.sandbox().filter(|s| s.is_running()).cloned() else { return };
         if self.context.is_engine_up() {

@@ -58,7 +58,9 @@ impl Worker {
                 self.learn_addresses(&instance);
                 self.upsert(instance);
             }
-            Outcome::SandboxCreated(Err(error)) | Outcome::SandboxStarted(Err(error)) => {
+            Outcome::SandboxCreated(Err(error)) => self.sandbox_failed(error, now),
+            Outcome::SandboxStarted(Err(error)) => {
+                self.observed.network_failed();
                 self.sandbox_failed(error, now);
             }
             Outcome::Created { container, result: Ok(instance) } => self.apply_created(&container, instance),
@@ -78,7 +80,12 @@ impl Worker {
                     self.upsert(instance);
                     self.run_failed(container, error, now);
                 }
-                _ => self.start_failed(container, error, now),
+                Some(_) => self.start_failed(container, error, now),
+                // It may run, or have run to its end, as far as anybody knows.
+                None => {
+                    self.observed.unread.extend(self.observed.newest(&container).map(|i| i.id.clone()));
+                    self.start_failed(container, error, now);
+                }
             },
             Outcome::ProcessesExited { id } => drop(self.observed.processes_exited.insert(id)),
             Outcome::PreStopDone { id } => drop(self.observed.pre_stop_done.insert(id)),
@@ -88,7 +95,7 @@ impl Worker {
                 self.observed.resize_failure = None;
                 match instance {
                     Some(instance) => self.upsert(instance),
-                    None => self.observed.remove(&id),
+                    None => self.forget(&id),
                 }
             }
             Outcome::PodResized(Ok(())) => self.observed.resize_failure = None,
@@ -99,7 +106,7 @@ impl Worker {
             Outcome::Probed { container, id, probe, result } => {
                 self.apply_probe(&container, &id, probe, &result, now);
             }
-            Outcome::Removed { id, result: Ok(()) } => self.observed.remove(&id),
+            Outcome::Removed { id, result: Ok(()) } => self.forget(&id),
             Outcome::VolumesReleased(Ok(())) => {
                 self.observed.volumes_released = true;
                 self.observed.volumes.clear();
@@ -191,7 +198,7 @@ impl Worker {
                 }
                 self.upsert(instance);
             }
-            Ok(None) => self.observed.remove(id),
+            Ok(None) => self.forget(id),
             Err(error) => {
                 self.observed.processes_exited.remove(id);
                 // That the engine is down is logged once, by the engine watcher.
@@ -199,6 +206,7 @@ impl Worker {
                     tracing::warn!(pod = self.uid, container = id, %error, "failed to inspect container; retrying");
                 }
                 self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY));
+                self.observed.unread.insert(id.to_owned());
             }
         }
     }

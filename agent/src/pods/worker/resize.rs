@@ -37,7 +37,7 @@ impl Worker {
                 self.context.node.metrics.completed_resizes.add([]);
             }
             self.resize_deferred_at = None;
-            let reserves = !terminal && (self.observed.kill.is_none() || self.observed.has_running());
+            let reserves = !terminal && (self.observed.kill.is_none() || self.observed.runs_or_may_run());
             self.context.set_reservation(&self.uid, reserves.then(|| Reservation::of(&pod)));
             return None;
         }

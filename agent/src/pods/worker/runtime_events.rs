@@ -10,7 +10,7 @@ use crate::{
         inspect::{Exit, Instance, State},
     },
     pods::{
-        lifecycle::{step_key::StepKey, time::normalize_times},
+        lifecycle::{spec, step_key::StepKey, time::normalize_times},
         steps,
     },
 };
@@ -19,14 +19,37 @@ impl Worker {
     /// Stores the engine's state of a container.
     pub(super) fn upsert(&mut self, mut instance: Instance) {
         let now = self.now();
+        if self.observed.is_outdated(&instance) {
+            return;
+        }
         if instance.exit().is_some() {
             self.cancel_hooks(&instance.id);
+        }
+        if self.observed.begins(&instance) {
+            self.begun(&instance);
         }
         let known = self.observed.instance(&instance.id);
         if let Some(user) = known.and_then(|k| k.user.as_ref()) {
             instance.user = Some(user.clone());
         }
         self.observed.upsert(normalize_times(instance, known, self.clock_was_set, now));
+    }
+
+    /// A container was started, whether the step that did so has heard of it or not.
+    pub(super) fn begun(&self, instance: &Instance) {
+        if let Some(pod) = self.pod_with_actual_resources() {
+            steps::begun(&self.context, &pod, instance);
+        }
+    }
+
+    /// The engine no longer has a container, however that is known: what there is on the host for it alone goes with it.
+    pub(super) fn forget(&mut self, id: &str) {
+        let Some(gone) = self.observed.remove(id).filter(|gone| !gone.is_sandbox()) else { return };
+        let goes_on = !self.is_terminating()
+            && self.observed.kill.is_none()
+            && !self.pod.as_deref().is_some_and(spec::is_terminal);
+        let is_last = self.observed.newest(&gone.identity.container).is_none();
+        steps::gone(&self.context, &gone, goes_on && is_last);
     }
 
     pub(super) fn on_runtime_event(&mut self, event: RuntimeEvent) {
@@ -43,6 +66,12 @@ impl Worker {
             EventAction::Started => known.is_some_and(Instance::is_running),
             EventAction::Died => known.is_some_and(|i| i.exit().is_some()),
             EventAction::Destroyed => known.is_none(),
+            EventAction::OutOfMemory => {
+                let ended = known.filter(|instance| instance.exit().is_some()).cloned();
+                self.observed.out_of_memory.insert(id);
+                ended.into_iter().for_each(|instance| self.observed.upsert(instance));
+                return;
+            }
         };
         if action == EventAction::Died
             && self.is_terminating()
@@ -57,6 +86,8 @@ impl Worker {
         let busy = self.observed.in_flight.contains(&StepKey::Container(id.clone()));
         if !is_known && (!busy || action == EventAction::Died) {
             self.inspect(id);
+        } else if !is_known && action == EventAction::Destroyed {
+            self.observed.unread.insert(id);
         }
     }
 
@@ -72,11 +103,18 @@ impl Worker {
         }
     }
 
+    /// Inspects what is to be inspected again.
+    pub(super) fn inspect_due(&mut self) {
+        for id in self.observed.take_unread() {
+            self.inspect(id);
+        }
+    }
+
     /// Has the engine inspect a container; again afterwards where it is being inspected already.
     pub(super) fn inspect(&mut self, id: String) {
         let key = StepKey::Inspect(id.clone());
         if self.observed.in_flight.contains(&key) {
-            self.inspect_again.insert(id);
+            self.observed.unread.insert(id);
         } else {
             self.push(key, steps::inspect(Arc::clone(&self.context), id));
         }

@@ -338,8 +338,8 @@ async fn forward_ports(
 async fn network_of(state: &ServerState, sandbox: &str) -> Result<PodDialer, UpgradeError> {
     let inspected = state.engine.inspect(sandbox).await.map_err(|e| failed(&e))?;
     let not_running = || refuse(StatusCode::INTERNAL_SERVER_ERROR, "the pod's sandbox does not run");
-    let pid = inspected.and_then(|s| s.pid()).ok_or_else(not_running)?;
-    let opened = NetworkNamespace::of_container(pid, sandbox).map(PodDialer::inside);
+    let process = inspected.and_then(|s| s.process()).ok_or_else(not_running)?;
+    let opened = NetworkNamespace::of_container(&process).map(PodDialer::inside);
     opened.map_err(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
 }
 

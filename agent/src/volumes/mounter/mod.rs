@@ -279,20 +279,31 @@ fn is_dir(dir: &Path) -> bool {
 /// Directories below a pod's that belong to volumes.
 const VOLUME_DIRS: [&str; 3] = ["volume-subpaths", "volumes", "plugins"];
 
-/// Tears down all volumes of a pod: unmounts everything below its directory, the deepest first, and removes its volume
-/// directories. Data on the host or a server stays.
+/// Unmounts everything below a pod's directory, the deepest first. What is in memory, such as Secrets, is gone with that; what
+/// is on a disk or a server stays.
+///
+/// # Errors
+/// What could not be unmounted; the rest was.
+pub(super) fn unmount(pod: &Path, call: &Call) -> Result<(), String> {
+    let mut mounts = mountinfo::mounts_below(pod).map_err(|e| format!("the mounts could not be read: {e}"))?;
+    mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.as_os_str().len()));
+    let mut failed = Vec::new();
+    for mounted in mounts {
+        call.progress();
+        // Detached, so that an unreachable server does not block.
+        if let Err(error) = umount2(&mounted, MntFlags::MNT_DETACH) {
+            failed.push(format!("{} could not be unmounted: {error}", mounted.display()));
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+}
+
+/// Tears down all volumes of a pod: unmounts them, and removes its volume directories. Data on the host or a server stays.
 ///
 /// # Errors
 /// When something cannot be unmounted: nothing below a mount is ever removed.
 pub(super) fn tear_down(pod: &Path, call: &Call) -> Result<(), String> {
-    let mut mounts = mountinfo::mounts_below(pod).map_err(|e| format!("the mounts could not be read: {e}"))?;
-    mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.as_os_str().len()));
-    for mounted in mounts {
-        call.progress();
-        // Detached, so that an unreachable server does not block.
-        umount2(&mounted, MntFlags::MNT_DETACH)
-            .map_err(|e| format!("{} could not be unmounted: {e}", mounted.display()))?;
-    }
+    unmount(pod, call)?;
     let at = match dirfd::open_root(pod) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened.map_err(|e| format!("{} could not be opened: {e}", pod.display()))?,

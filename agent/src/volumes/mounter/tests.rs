@@ -166,6 +166,37 @@ fn files_are_read_only_and_stay_when_nothing_changed() {
     }
 }
 
+/// A node that is taken down keeps what pods have on its disk, and nothing in memory; the next start sets up what is missing.
+#[test]
+fn what_is_unmounted_leaves_memory_and_is_set_up_again() {
+    let node = Node::new();
+    let secret = files(node.volume_dir("p", "secret"), true, "planted");
+    let scratch = |plugin_of: &str, medium| Mounter::EmptyDir {
+        volume_dir: node.volume_dir(plugin_of, "empty-dir"),
+        medium,
+        size: None,
+        group: None,
+    };
+    let (disk, memory) = (scratch("p", Medium::Disk), scratch("q", Medium::Memory));
+    let made = place(&secret).unwrap().path;
+    let (on_disk, in_memory) = (place(&disk).unwrap().path.join("kept"), place(&memory).unwrap().path.join("gone"));
+    fs::write(&on_disk, "kept").unwrap();
+    fs::write(&in_memory, "gone").unwrap();
+    let pods = node.0.path().join("pods");
+    assert_eq!(super::super::Volumes::end_all(&pods, false), Vec::<String>::new());
+    assert_eq!(mountinfo::mounts_below(node.0.path()).unwrap(), Vec::<PathBuf>::new());
+    assert!(!made.join("a").exists() && !in_memory.exists());
+    assert_eq!(fs::read_to_string(&on_disk).unwrap(), "kept");
+    for volume in [&secret, &disk, &memory] {
+        place(volume).unwrap();
+    }
+    assert_eq!(fs::read_to_string(made.join("a")).unwrap(), "planted");
+    assert!(on_disk.exists() && is_mounted(&made) && is_mounted(in_memory.parent().unwrap()));
+    assert_eq!(super::super::Volumes::end_all(&pods, true), Vec::<String>::new());
+    assert!(!made.exists() && !on_disk.exists());
+    assert_eq!(super::super::Volumes::end_all(&pods.join("none"), false), Vec::<String>::new());
+}
+
 #[test]
 fn an_image_is_unpacked_once() {
     let node = Node::new();

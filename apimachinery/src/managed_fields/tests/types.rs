@@ -1,6 +1,6 @@
 //! A custom type with each topology.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,7 @@ use crate::schema::{Kind, ListType, MapType, Object, Property, Schema, Validatio
 
 pub(super) fn object<const N: usize>(fields: [(&str, Schema); N]) -> Schema {
     let property = |schema| Property { schema, ..Property::default() };
-    let properties: BTreeMap<Arc<str>, Property> =
-        fields.into_iter().map(|(name, schema)| (name.into(), property(schema))).collect();
+    let properties = fields.into_iter().map(|(name, schema)| (name.into(), property(schema))).collect();
     Schema::new(Kind::Object(Arc::new(Object { properties, ..Object::default() })))
 }
 

@@ -3,3 +3,4 @@ mod lossless;
 mod recorded;
 mod scalars;
 mod shapes;
+mod upstream;

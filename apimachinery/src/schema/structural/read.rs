@@ -140,7 +140,7 @@ impl Reader<'_> {
         let Kind::Object(object) = &mut schema.kind else { return };
         let object = Arc::make_mut(object);
         for name in ["apiVersion", "kind"] {
-            let property = object.properties.entry(name.into()).or_default();
+            let property = object.properties.get_or_default(name);
             property.schema.kind = Kind::String;
         }
         let mut schema = Schema::clone(self.object_meta);

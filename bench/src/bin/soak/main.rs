@@ -37,7 +37,7 @@ const GROWTH: (f64, f64) = (1.0, 12.0);
 const MOST_LINES: usize = 60;
 
 /// A service with its pods, which exists for the whole run.
-const LASTING: &str = include_str!("../../../../examples/web.yaml");
+const LASTING: &str = include_str!("../../../../docs/examples/web.yaml");
 
 struct Soak {
     far: HungMount,

@@ -5,16 +5,21 @@
 mod tests;
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    collections::BTreeSet,
+    fs::File,
+    io::{self, Read, Write as _},
+    path::{Component, Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::Context as _;
-use windlass_control::{copy_store, restore_store};
-use windlass_kit::atomic_file;
+use windlass_control::{
+    RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir, remove_unmarked_store, restore_store,
+};
+use windlass_kit::{
+    atomic_file,
+    disk::{self, Open, Sequential},
+};
 
 use super::{require_root, say};
 use crate::config::Settings;
@@ -60,7 +65,7 @@ struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = disk::of(&self.0).remove(&self.0);
     }
 }
 
@@ -71,95 +76,153 @@ fn beside(path: &Path, suffix: &str) -> Temporary {
 
 /// Writes the archive as a whole or not at all. Returns the revision.
 fn write_archive(data_dir: &Path, file: &Path) -> anyhow::Result<u64> {
-    anyhow::ensure!(!file.exists(), "{} is there already: name another file", file.display());
+    let is_there = disk::kind(file).with_context(|| format!("failed to look for {}", file.display()))?.is_some();
+    anyhow::ensure!(!is_there, "{} is there already: name another file", file.display());
     let (copy, new) = (beside(file, "store"), beside(file, "new"));
     for left in [&copy.0, &new.0] {
-        if let Err(error) = fs::remove_file(left)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error).with_context(|| format!("failed to remove {}", left.display()));
-        }
+        atomic_file::remove(left).with_context(|| format!("failed to remove {}", left.display()))?;
     }
     let revision = copy_store(data_dir, &copy.0)?;
     let written = || -> io::Result<()> {
-        let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new.0)?;
-        let mut archive = tar::Builder::new(out);
+        let mut archive = tar::Builder::new(Sequential::new(disk::open(&new.0, Open::New(0o600))?));
         archive.append_path_with_name(&copy.0, STORE)?;
-        archive.append_dir_all(PKI, data_dir.join(PKI))?;
-        archive.into_inner()?.sync_all()?;
-        fs::rename(&new.0, file)?;
-        // What is said to be done must outlive a cut of the power.
-        atomic_file::sync_parent(file)
+        append_tree(&mut archive, &data_dir.join(PKI), Path::new(PKI))?;
+        archive.into_inner()?.file.sync()?;
+        // What is said to be done must outlive a cut of the power, and what is said to have failed is not there.
+        disk::rename(&new.0, file).inspect_err(|_| drop(disk::of(file).remove(file)))
     };
     written().with_context(|| format!("failed to write {}", file.display()))?;
     Ok(revision)
 }
 
-/// Where an archive is unpacked in the data directory, before anything of it takes its place.
-const UNPACKED: &str = ".restore";
-
-/// Restores an archive into a data directory without a cluster, as a whole or not at all: after an attempt that failed the next
-/// one begins anew.
-fn read_archive(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
-    let (pki, unpacked) = (data_dir.join(PKI), data_dir.join(UNPACKED));
-    if unpacked.is_dir() && !windlass_control::is_data_dir(data_dir) {
-        // The process has ended within a restore. What that has put in place has no cluster yet.
-        if !unpacked.join(PKI).exists() {
-            remove_all(&pki)?;
+/// Appends a directory with the files and directories in it, by their names. Whatever else is there, such as links, is refused:
+/// a cluster that was restored somewhere else would lack what they lead to.
+fn append_tree(archive: &mut tar::Builder<Sequential>, dir: &Path, name: &Path) -> io::Result<()> {
+    let failed = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    archive.append_dir(name, dir)?;
+    let mut names = disk::of(dir).names(dir).map_err(|error| failed(dir, error))?;
+    names.sort();
+    for entry in names {
+        let (path, name) = (dir.join(&entry), name.join(&entry));
+        let kind = match path.symlink_metadata() {
+            Ok(found) => found.file_type(),
+            // A file that was only there until it took the place of another.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed(&path, error)),
+        };
+        if kind.is_dir() {
+            append_tree(archive, &path, &name)?;
+        } else if kind.is_file() {
+            let mut file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(&path, error)),
+            };
+            archive.append_file(&name, &mut file)?;
+        } else {
+            let why =
+                "neither a file nor a directory, and what it leads to would not be in a backup: put that in its place";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is {why}", path.display())));
         }
-        remove_all(&unpacked)?;
     }
+    Ok(())
+}
+
+/// Restores an archive into a data directory without a cluster, as a whole or not at all: after an attempt that failed, or was cut
+/// off, the next one begins anew.
+fn read_archive(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
+    let (pki, unpacked) = (data_dir.join(PKI), data_dir.join(RESTORE_DIR));
+    let failed = || format!("failed to read {}", data_dir.display());
+    if disk::kind(&unpacked).with_context(failed)?.is_some() {
+        undo(data_dir)?;
+    }
+    let is_free = disk::kind(&pki).with_context(failed)?.is_none() && !is_data_dir(data_dir) && !has_store(data_dir);
     anyhow::ensure!(
-        !pki.exists() && !windlass_control::is_data_dir(data_dir),
+        is_free,
         "{} has a cluster already: stop it (windlass down) and move the directory away first, and its storage, the data of volumes, back afterwards; nothing was changed",
         data_dir.display()
     );
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
-    let restored = unpack(file, &unpacked).and_then(|()| {
-        let failed = || format!("failed to put {} in its place", pki.display());
-        let has_keys = unpacked.join(PKI).is_dir();
-        if has_keys {
-            fs::rename(unpacked.join(PKI), &pki).with_context(failed)?;
-            atomic_file::sync_parent(&pki).with_context(failed)?;
+    disk::make_dir(data_dir, 0o700).with_context(|| format!("failed to make {}", data_dir.display()))?;
+    let put = unpack(file, &unpacked).and_then(|()| {
+        if disk::kind(&unpacked.join(PKI)).with_context(failed)?.is_some() {
+            disk::rename(&unpacked.join(PKI), &pki)
+                .with_context(|| format!("failed to put {} in its place", pki.display()))?;
         }
         // Its last step makes a cluster of the directory.
-        restore_store(data_dir, &unpacked.join(STORE)).inspect_err(|_| {
-            let _ = has_keys.then(|| fs::remove_dir_all(&pki));
-        })?;
-        atomic_file::sync_parent(&unpacked).with_context(failed)
+        Ok(restore_store(data_dir, &unpacked.join(STORE))?)
     });
-    let removed = remove_all(&unpacked);
-    restored.and(removed)
+    if let Err(error) = put {
+        // What is left is undone by the next attempt.
+        let _ = undo(data_dir);
+        return Err(error);
+    }
+    remove_all(&unpacked)
+}
+
+/// Takes away what a restore has put into a directory that has no cluster yet: all that is there but this has come with it. Of
+/// one that has made a cluster of it, what is left over goes.
+/// Where it is unpacked goes last, by which the next attempt knows.
+fn undo(data_dir: &Path) -> anyhow::Result<()> {
+    if is_data_dir(data_dir) {
+        return Ok(finish_restore(data_dir)?);
+    }
+    // First, for it looks for the mark once more.
+    remove_unmarked_store(data_dir)?;
+    remove_all(&data_dir.join(PKI))?;
+    disk::of(data_dir).sync_dir(data_dir).with_context(|| format!("failed to write {}", data_dir.display()))?;
+    remove_all(&data_dir.join(RESTORE_DIR))
 }
 
 fn remove_all(dir: &Path) -> anyhow::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("failed to remove {}, which a restore has left", dir.display()))
-        }
-        _ => Ok(()),
-    }
+    disk::remove_tree(dir).with_context(|| format!("failed to remove {}, which a restore has left", dir.display()))
 }
 
-/// Unpacks an archive into a new directory, of whose content nothing is used unless all of it is there.
+/// Unpacks an archive into a new directory, of whose content nothing is used unless all of it is there, and on the disk.
 fn unpack(file: &Path, into: &Path) -> anyhow::Result<()> {
     let archive = File::open(file).with_context(|| format!("failed to read {}", file.display()))?;
-    fs::DirBuilder::new().mode(0o700).create(into)?;
+    let no_archive = || format!("{} is no whole archive", file.display());
+    let make = |dir: &Path, mode| {
+        disk::make_dir(dir, mode).with_context(|| format!("failed to make {}", dir.display()))?;
+        anyhow::Ok(dir.to_owned())
+    };
+    let mut made = BTreeSet::from([make(into, 0o700)?]);
     let mut has_store = false;
     for entry in tar::Archive::new(archive).entries()? {
-        let mut entry = entry.with_context(|| format!("{} is no whole archive", file.display()))?;
+        let mut entry = entry.with_context(no_archive)?;
         let path = entry.path()?.into_owned();
+        let (kind, mode) = (entry.header().entry_type(), entry.header().mode().with_context(no_archive)? & 0o777);
         if path == Path::new(STORE) {
-            let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(into.join(STORE))?;
-            io::copy(&mut entry, &mut out).with_context(|| format!("{} is no whole archive", file.display()))?;
+            write_new(&into.join(STORE), 0o600, &mut entry, &no_archive)?;
             has_store = true;
-        } else {
-            anyhow::ensure!(path.starts_with(PKI), "{} has {path:?} and is no backup of windlass", file.display());
-            // Refuses paths that lead out of the directory.
-            entry.set_preserve_permissions(true);
-            anyhow::ensure!(entry.unpack_in(into)?, "{} has {path:?}, which leads out of it", file.display());
+            continue;
         }
+        anyhow::ensure!(path.starts_with(PKI), "{} has {path:?} and is no backup of windlass", file.display());
+        let is_inside = path.components().all(|part| matches!(part, Component::Normal(_)));
+        anyhow::ensure!(is_inside, "{} has {path:?}, which leads out of it", file.display());
+        let to = into.join(&path);
+        if kind.is_dir() {
+            made.insert(make(&to, mode)?);
+            continue;
+        }
+        anyhow::ensure!(kind.is_file(), "{} has {path:?}, which is neither file nor directory", file.display());
+        made.insert(make(to.parent().unwrap_or(into), 0o700)?);
+        write_new(&to, mode, &mut entry, &no_archive)?;
     }
     anyhow::ensure!(has_store, "{} is no backup of windlass", file.display());
-    Ok(())
+    made.iter()
+        .try_for_each(|dir| disk::of(dir).sync_dir(dir).with_context(|| format!("failed to write {}", dir.display())))
+}
+
+/// Writes a new file of an archive, and has it on the disk.
+fn write_new(path: &Path, mode: u32, from: &mut impl Read, no_archive: &dyn Fn() -> String) -> anyhow::Result<()> {
+    let failed = || format!("failed to write {}", path.display());
+    let mut to = Sequential::new(disk::open(path, Open::New(mode)).with_context(failed)?);
+    let mut chunk = vec![0; 1 << 16];
+    loop {
+        let count = from.read(&mut chunk).with_context(no_archive)?;
+        if count == 0 {
+            return to.file.sync().with_context(failed);
+        }
+        to.write_all(&chunk[..count]).with_context(failed)?;
+    }
 }

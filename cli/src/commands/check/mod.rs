@@ -18,7 +18,7 @@ use windlass_proxy as proxy;
 use super::{require_root, runtime, say, table::columns};
 use crate::{
     config::{Addresses, Settings, proxy::proxy_config},
-    exit,
+    exit, service,
 };
 
 #[derive(Debug, clap::Args)]
@@ -60,6 +60,11 @@ pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>>
         Ok(found) => engine::check(&found).await,
         Err(error) => vec![Finding::fail("docker", error.to_string(), "name Docker's socket with --docker-socket")],
     };
+    all.extend(
+        RULES
+            .call(|| docker_at_boot(&service::enablement("docker.service"), &service::enablement("docker.socket")))
+            .await?,
+    );
     let variant = proxy_config(settings).variant;
     all.extend(RULES.call(move || proxy::check(variant)).await?);
     for (what, address) in [
@@ -76,6 +81,16 @@ pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>>
     all.extend(settings.stats_bind.and_then(read_only_port));
     all.extend(machine::findings(&machine::read(&settings.data_dir, settings.node_ip().is_loopback())));
     Ok(all)
+}
+
+/// Whether Docker is started at boot, by what systemd says of its unit and its socket: a node does not start it. Nothing is
+/// known of a Docker that has no such units.
+fn docker_at_boot(unit: &str, socket: &str) -> Option<Finding> {
+    let is_off = |enablement: &str| matches!(enablement, "disabled" | "masked" | "masked-runtime");
+    let seen = "docker.service is not started at boot, so that pods are not either";
+    let advice = "systemctl enable docker.service";
+    let off = is_off(unit) && (is_off(socket) || socket.is_empty());
+    off.then(|| Finding::warn("Docker at boot", seen, advice))
 }
 
 /// Whether pods can reach the API at the advertised address.

@@ -98,3 +98,21 @@ fn the_worst_comes_first() {
     assert_eq!(verdict(&findings), "this machine cannot be a node yet: 1 missing");
     assert_eq!(verdict(&findings[..1]), "this machine can be a node");
 }
+
+#[test]
+fn a_docker_that_does_not_start_at_boot_is_told_of() {
+    for (unit, socket, told) in [
+        ("enabled", "enabled", false),
+        // Its first client starts it.
+        ("disabled", "enabled", false),
+        ("disabled", "disabled", true),
+        ("masked", "masked", true),
+        ("disabled", "", true),
+        // Another one, such as a snap's, or no systemd.
+        ("", "", false),
+        ("not-found", "not-found", false),
+        ("static", "", false),
+    ] {
+        assert_eq!(docker_at_boot(unit, socket).is_some(), told, "{unit} {socket}");
+    }
+}

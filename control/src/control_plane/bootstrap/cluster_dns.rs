@@ -39,41 +39,45 @@ fn step(serves: bool, has_selector: Option<bool>, has_slice: bool) -> Step {
 impl ControlPlane {
     /// Makes the Service and its slice, or removes them.
     pub(super) async fn ensure_cluster_dns(&self, client: &Client) -> Result<(), Error> {
-        let services: KubeApi<Service> = KubeApi::namespaced(client.clone(), SERVICE_NAMESPACE);
-        let slices: KubeApi<EndpointSlice> = KubeApi::namespaced(client.clone(), SERVICE_NAMESPACE);
-        let failed = |source| Error::Bootstrap { what: "the cluster's DNS".to_owned(), source: Box::new(source) };
-        let service = services.get_opt(SERVICE).await.map_err(failed)?;
-        let has_slice = slices.get_opt(SERVICE).await.map_err(failed)?.is_some();
-        let has_selector =
-            service.map(|service| service.spec.and_then(|spec| spec.selector).is_some_and(|labels| !labels.is_empty()));
-        let step = step(self.config.cluster_dns.is_some(), has_selector, has_slice);
-        match (step, self.config.cluster_dns) {
-            (Step::Keep, Some(address)) => {
-                let address = self.reached_at(address);
-                match ensure(client, &service_object(service_ip(self.config.service_cidr))).await {
-                    // Another Service may have the address, which is no reason not to start.
-                    Err(Error::Bootstrap { source, .. }) if is_invalid(&source) => {
-                        tracing::error!(error = %source, "failed to create the Service {SERVICE} of the cluster's DNS, so that pods have no DNS; delete what has its address, or set clusterDNS for pods");
-                        Ok(())
-                    }
-                    Err(error) => Err(error),
-                    Ok(()) => ensure(client, &slice_object(address)).await,
-                }
-            }
-            // The slice tells that the Service is ours: it goes last.
-            (Step::RemoveBoth, _) => {
-                delete(&services).await.map_err(failed)?;
-                delete(&slices).await.map_err(failed)
-            }
-            (Step::RemoveSlice, _) => delete(&slices).await.map_err(failed),
-            (Step::Keep | Step::Nothing, _) => Ok(()),
-        }
+        let address = self.config.cluster_dns.map(|address| self.reached_at(address));
+        ensure_service(client, address, service_ip(self.config.service_cidr)).await
     }
 
     /// Where the cluster reaches a socket.
     fn reached_at(&self, socket: SocketAddr) -> SocketAddr {
         let ip = if socket.ip().is_unspecified() { self.config.advertise } else { socket.ip() };
         SocketAddr::new(ip, socket.port())
+    }
+}
+
+/// `address`: where the cluster's DNS is reached, if this process serves it. The slice tells that the Service is ours: it comes
+/// first and goes last, so that whoever starts after an end half way knows.
+async fn ensure_service(client: &Client, address: Option<SocketAddr>, cluster_ip: Ipv4Addr) -> Result<(), Error> {
+    let services: KubeApi<Service> = KubeApi::namespaced(client.clone(), SERVICE_NAMESPACE);
+    let slices: KubeApi<EndpointSlice> = KubeApi::namespaced(client.clone(), SERVICE_NAMESPACE);
+    let failed = |source| Error::Bootstrap { what: "the cluster's DNS".to_owned(), source: Box::new(source) };
+    let service = services.get_opt(SERVICE).await.map_err(failed)?;
+    let has_slice = slices.get_opt(SERVICE).await.map_err(failed)?.is_some();
+    let has_selector =
+        service.map(|service| service.spec.and_then(|spec| spec.selector).is_some_and(|labels| !labels.is_empty()));
+    match (step(address.is_some(), has_selector, has_slice), address) {
+        (Step::Keep, Some(address)) => {
+            ensure(client, &slice_object(address)).await?;
+            match ensure(client, &service_object(cluster_ip)).await {
+                // Another Service may have the address, which is no reason not to start.
+                Err(Error::Bootstrap { source, .. }) if is_invalid(&source) => {
+                    tracing::error!(error = %source, "failed to create the Service {SERVICE} of the cluster's DNS, so that pods have no DNS; delete what has its address, or set clusterDNS for pods");
+                    Ok(())
+                }
+                ensured => ensured,
+            }
+        }
+        (Step::RemoveBoth, _) => {
+            delete(&services).await.map_err(failed)?;
+            delete(&slices).await.map_err(failed)
+        }
+        (Step::RemoveSlice, _) => delete(&slices).await.map_err(failed),
+        (Step::Keep | Step::Nothing, _) => Ok(()),
     }
 }
 
@@ -124,7 +128,33 @@ fn slice_object(address: SocketAddr) -> Wanted {
 
 #[cfg(test)]
 mod tests {
+    use windlass_tests::api_faults::{Fault, RequestFault};
+
     use super::*;
+    use crate::tests::TestApi;
+
+    /// A start that serves DNS ends before or after any of its requests, and the next one serves none.
+    #[tokio::test]
+    async fn what_a_start_has_made_half_is_taken_away_by_the_next() {
+        let (address, ip) = ("192.0.2.1:53".parse().unwrap(), Ipv4Addr::new(10, 96, 0, 10));
+        let is_there =
+            |api: &TestApi, plural: &str| api.all(plural).iter().any(|object| object["metadata"]["name"] == SERVICE);
+        let whole = TestApi::new().await;
+        whole.faults.arm(None);
+        ensure_service(&whole.client(), Some(address), ip).await.unwrap();
+        let requests = whole.faults.calls().made.len();
+        assert!(is_there(&whole, "services") && is_there(&whole, "endpointslices") && requests >= 4, "{requests}");
+        for (at, fault) in
+            (0..requests).flat_map(|at| [RequestFault::NotConnected, RequestFault::AnswerLost].map(|fault| (at, fault)))
+        {
+            let api = TestApi::new().await;
+            api.faults.arm(Some(Fault::Request(at, fault)));
+            assert!(ensure_service(&api.client(), Some(address), ip).await.is_err(), "{at} {fault:?}");
+            ensure_service(&api.client(), None, ip).await.unwrap();
+            let left = (is_there(&api, "services"), is_there(&api, "endpointslices"));
+            assert_eq!(left, (false, false), "{at} {fault:?}");
+        }
+    }
 
     #[test]
     fn the_service_is_ours_until_it_has_a_selector() {

@@ -102,6 +102,23 @@ async fn renewed_certificates_are_served_without_a_restart() {
     served.end().await;
 }
 
+/// The disk refuses the kubeconfig of a renewed certificate: the next look writes it, though nothing is renewed then.
+#[tokio::test]
+async fn a_kubeconfig_that_could_not_be_written_is_written_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::new(dir.path(), Lifetimes::default()).await;
+    let (plane, file) = (&served.plane, served.plane.config.admin_kubeconfig.clone());
+    assert!(!plane.renew_once().unwrap(), "nothing is about to end");
+    fs::remove_file(dir.path().join("data/pki/admin.crt")).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(plane.renew_once().is_err());
+    fs::remove_dir(&file).unwrap();
+    assert!(!plane.renew_once().unwrap());
+    works(&served.kubeconfig()).await;
+    served.end().await;
+}
+
 #[tokio::test]
 async fn clients_of_the_old_and_the_renewed_ca_are_served() {
     let dir = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ use windlass_kit::{
 };
 
 use super::{
-    history::History,
+    history::{History, Synced},
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
     pods,
@@ -178,6 +178,7 @@ impl Controller for DaemonSets {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.control.forget(&key);
+            self.history.forget(&key);
             self.failed.forget(&key);
             self.placements.forget(&key);
             return Ok(Outcome::Done);
@@ -197,8 +198,10 @@ impl Controller for DaemonSets {
             return Ok(Outcome::After(CACHE_PATIENCE));
         }
         let collisions = set.status.as_ref().and_then(|status| status.collision_count);
-        let Some(revisions) = self.history.sync(&set, selector, &spec.template, collisions).await? else {
-            return Ok(Outcome::Done);
+        let revisions = match self.history.sync(&set, selector, &spec.template, collisions).await? {
+            Synced::Known(revisions) => revisions,
+            Synced::Behind => return Ok(Outcome::After(CACHE_PATIENCE)),
+            Synced::Terminating => return Ok(Outcome::Done),
         };
         let hash = hash_of(&revisions.update).cloned().unwrap_or_default();
         // Asked before the pods are read: what settled then is among them.

@@ -72,10 +72,7 @@ pub(super) fn fit(template: &PodTemplateSpec, node: &Node) -> Fit {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let labels = node.metadata.labels.as_ref().unwrap_or(&NO_LABELS);
     let named = spec.node_name.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == name);
-    let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    if !named || !selected || required.is_some_and(|required| !node_selector::matches(required, name, labels)) {
+    if !named || !node_selector::pod_matches(spec, name, labels) {
         return Fit { run: false, stay: false };
     }
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();

@@ -240,7 +240,7 @@ impl Graph {
         if !object.deleting {
             Step::Nothing
         } else if object.orphan {
-            Step::Orphan(dependents)
+            Step::Orphan
         } else if object.foreground {
             let blocking: Vec<Uid> =
                 dependents.into_iter().filter(|d| self.objects.get(d).is_some_and(|o| o.blocks(id))).collect();
@@ -284,8 +284,8 @@ pub(crate) enum Step {
     /// Remove these owners' references.
     RemoveOwnerReferences(Vec<String>),
     Delete(Policy),
-    /// Remove the object from these dependents' owner references, then its finalizer.
-    Orphan(Vec<Uid>),
+    /// Remove the object from its dependents' owner references, then its finalizer.
+    Orphan,
     /// Wait for these to be deleted.
     AwaitDependents(Vec<Uid>),
     /// No blocking dependents are left: remove the foreground finalizer.

@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, Preconditions},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +35,8 @@ use graph::{FOREGROUND, Graph, ORPHAN, Object, Owner, Policy, Step, Uid, uid};
 /// Time for the first lists of all kinds; owners that are not known by then are asked for (upstream's
 /// `initialSyncTimeout`).
 const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(30);
+/// Objects in each page of a list (client-go's pager).
+const LIST_PAGE_SIZE: u32 = 500;
 /// Size of the cache of owners known to be absent.
 const ABSENT_OWNER_CACHE_SIZE: usize = 500;
 /// Verbs that a kind must support to be collected.
@@ -167,7 +169,7 @@ impl Controller for GarbageCollector {
         let object = Object::of(&known.kind, &fresh.metadata);
         let step = lock(&self.graph).plan_deleting_owner(&object);
         match step {
-            Step::Orphan(dependents) => return self.orphan(&api, &object, &fresh.metadata, &dependents).await,
+            Step::Orphan => return self.orphan(&api, &object, &fresh.metadata).await,
             Step::RemoveForegroundFinalizer => {
                 return self.remove_finalizer(&api, &object, &fresh.metadata, FOREGROUND).await;
             }
@@ -225,23 +227,20 @@ impl GarbageCollector {
         self.recorder.record(&about, Severity::Warning, "OwnerRefInvalidNamespace", text);
     }
 
-    /// Begins to monitor the kinds that are new, and ceases to with those that are no longer served; a group whose
-    /// discovery failed keeps its monitors.
+    /// Begins to monitor the kinds that are new, and ceases to with those that are no longer served; those of a group whose
+    /// discovery failed are among what was found.
     fn sync_monitors(&self, found: &Kinds) {
         let served: BTreeMap<String, Arc<Kind>> =
             kinds::by_name(found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();
-        let complete = found.failed.is_empty();
-        if !complete {
+        if !found.failed.is_empty() {
             self.metrics.0.add([]);
         }
         let mut monitors = lock(&self.monitors);
-        if complete {
-            let gone: Vec<String> = monitors.keys().filter(|name| !served.contains_key(*name)).cloned().collect();
-            for monitor in gone.iter().filter_map(|name| monitors.remove(name)) {
-                monitor.life.end();
-                for uid in monitor.source.uids() {
-                    lock(&self.graph).deleted(&uid).into_iter().for_each(|id| self.queue.add(Id(id)));
-                }
+        let gone: Vec<String> = monitors.keys().filter(|name| !served.contains_key(*name)).cloned().collect();
+        for monitor in gone.iter().filter_map(|name| monitors.remove(name)) {
+            monitor.life.end();
+            for uid in monitor.source.uids() {
+                lock(&self.graph).deleted(&uid).into_iter().for_each(|id| self.queue.add(Id(id)));
             }
         }
         for (name, kind) in served {
@@ -384,27 +383,39 @@ impl GarbageCollector {
         Ok(Outcome::Done)
     }
 
-    async fn orphan(
-        &self,
-        api: &Api<DynamicObject>,
-        object: &Object,
-        meta: &ObjectMeta,
-        dependents: &[Uid],
-    ) -> Result<Outcome, Error> {
-        for dependent in dependents {
-            let Some(known) = lock(&self.graph).get(*dependent).cloned() else { continue };
-            let api = known.kind.api(&self.client, &known.namespace);
-            let Some(fresh) = api.get_metadata_opt(&known.name).await.during("read", &describe(&known))? else {
-                continue;
-            };
-            let mut owners = fresh.metadata.owner_references.clone().unwrap_or_default();
-            let before = owners.len();
-            owners.retain(|o| o.uid != object.uid_text);
-            if fresh.metadata.uid.as_deref() == Some(&known.uid_text) && owners.len() != before {
-                self.patch_owners(&api, &known, &fresh.metadata, &owners).await?;
+    async fn orphan(&self, api: &Api<DynamicObject>, object: &Object, meta: &ObjectMeta) -> Result<Outcome, Error> {
+        let kinds: Vec<Arc<Kind>> = lock(&self.monitors).values().map(|monitor| Arc::clone(&monitor.kind)).collect();
+        // What is in a namespace owns nothing outside of it.
+        let is_namespaced = !object.namespace.is_empty();
+        for kind in kinds.iter().filter(|kind| kind.namespaced || !is_namespaced) {
+            let all = if is_namespaced { kind.api(&self.client, &object.namespace) } else { kind.all(&self.client) };
+            for dependent in owned(&all, object).await.during("look for what is owned, as", &kind.resource.plural)? {
+                let known = Object::of(kind, &dependent);
+                let mut owners = known.owners.clone();
+                owners.retain(|o| o.uid != object.uid_text);
+                self.patch_owners(&kind.api(&self.client, &known.namespace), &known, &dependent, &owners).await?;
             }
         }
         self.remove_finalizer(api, object, meta, ORPHAN).await
+    }
+}
+
+/// The objects of a kind that an object owns, as the API has them: of those that the graph does not know yet, or whose kind could
+/// not be listed, the owner would go, and they with it.
+async fn owned(api: &Api<DynamicObject>, owner: &Object) -> kube::Result<Vec<ObjectMeta>> {
+    let (mut found, mut page) = (Vec::new(), ListParams::default().limit(LIST_PAGE_SIZE));
+    loop {
+        let list = match api.list_metadata(&page).await {
+            // The kind is not served any more.
+            Err(error) if error::is_not_found(&error) => return Ok(found),
+            list => list?,
+        };
+        let is_owned = |meta: &ObjectMeta| meta.owner_references.iter().flatten().any(|o| o.uid == owner.uid_text);
+        found.extend(list.items.into_iter().map(|item| item.metadata).filter(is_owned));
+        match list.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page.continue_token = Some(next),
+            None => return Ok(found),
+        }
     }
 }
 

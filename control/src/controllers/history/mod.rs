@@ -15,7 +15,7 @@ use super::{
     label_selector::Selector,
     pod_control::{Claim, Claimant, Namespaced, claim, queue_controllers, take_over},
     pods,
-    runtime::{Cache, Context, During as _, Error, Index, Key, error, same_object},
+    runtime::{Cache, Context, During as _, Error, Index, Key, PerOwner, SyncPoint, error, same_object},
 };
 
 mod revisions;
@@ -43,10 +43,23 @@ pub(crate) struct Revisions {
     pub(crate) collisions: Option<i32>,
 }
 
+/// What is known of an owner's history.
+#[derive(Debug)]
+pub(crate) enum Synced {
+    Known(Revisions),
+    /// The cache does not show the last revision that was written. Of what it shows, the next one would get a number that
+    /// another one has, and the one that pods have would not be found.
+    Behind,
+    /// Nothing is made in a terminating namespace.
+    Terminating,
+}
+
 /// The histories of the owners of one kind.
 pub(crate) struct History<O> {
     client: Client,
     revisions: Cache<ControllerRevision>,
+    /// The last revision of each owner that was written.
+    written: PerOwner<Option<SyncPoint>>,
     /// The key of the label that holds a revision's hash.
     label: &'static str,
     kind: PhantomData<fn(&O)>,
@@ -66,15 +79,20 @@ impl<O: Namespaced> History<O> {
         informer.index(&REVISIONS_BY_OWNER).on_change(move |old, new| {
             queue_controllers::<O, ControllerRevision>(&queue, old, new);
         });
-        Self { client: context.client(), revisions: informer.cache(), label, kind: PhantomData }
+        let (client, revisions) = (context.client(), informer.cache());
+        Self { client, revisions, written: PerOwner::default(), label, kind: PhantomData }
     }
 
     fn api(&self, namespace: &str) -> Api<ControllerRevision> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Adopts what matches, and makes the template the newest revision; `None` in a terminating namespace. For an owner
-    /// that is not terminating.
+    /// Forgets an owner that is gone.
+    pub(crate) fn forget(&self, owner: &Key) {
+        self.written.forget(owner);
+    }
+
+    /// Adopts what matches, and makes the template the newest revision. For an owner that is not terminating.
     ///
     /// # Errors
     /// When the API refuses, or a revision has changed meanwhile.
@@ -84,8 +102,12 @@ impl<O: Namespaced> History<O> {
         selector: Selector<'_>,
         template: &PodTemplateSpec,
         collisions: Option<i32>,
-    ) -> Result<Option<Revisions>, Error> {
+    ) -> Result<Synced, Error> {
         let (key, uid) = (Key::of(owner.meta()), owner.uid().unwrap_or_default());
+        let is_shown = |written: &mut Option<SyncPoint>| written.is_none_or(|point| self.revisions.reached(point));
+        if !self.written.with(&key, &uid, is_shown) {
+            return Ok(Synced::Behind);
+        }
         let found = owned_or_ownerless(&self.revisions, &REVISIONS_BY_OWNER, &key.namespace, &uid);
         let claimant = Claimant { uid: &uid, deleting: false, selector };
         let claimed = claim(&claimant, &found, |revision| revision.metadata.deletion_timestamp.is_none());
@@ -99,12 +121,14 @@ impl<O: Namespaced> History<O> {
             Choice::Renumber(revision, number) => (self.renumber(&key, &revision, number).await?, collisions),
             Choice::Create(number) => match self.create(owner, &key, template, number, collisions).await? {
                 Some(created) => created,
-                None => return Ok(None),
+                None => return Ok(Synced::Terminating),
             },
         };
+        let point = self.revisions.sync_point(update.metadata.resource_version.as_deref());
+        self.written.with(&key, &uid, |written| *written = Some(point));
         all.retain(|revision| revision.metadata.name != update.metadata.name);
         all.push(Arc::clone(&update));
-        Ok(Some(Revisions { all, update, collisions }))
+        Ok(Synced::Known(Revisions { all, update, collisions }))
     }
 
     async fn renumber(

@@ -1,37 +1,30 @@
 //! The directories of volumes, below one. What is in them was written by pods: no link in it is followed, and nothing
 //! outside or on another mount is touched.
 
-use std::{
-    ffi::OsStr,
-    fs::DirBuilder,
-    io,
-    os::{fd::AsFd as _, unix::fs::DirBuilderExt as _},
-    path::Path,
-};
+use std::{ffi::OsStr, io, os::fd::AsFd as _, path::Path};
 
-use rustix::{
-    fs::{Mode, fchmod, fsync, mkdirat},
-    io::Errno,
+use rustix::fs::{Mode, fchmod, fsync};
+use windlass_kit::{
+    dirfd::{names, open_dir, open_root, remove},
+    disk,
 };
-use windlass_kit::dirfd::{names, open_dir, open_root, remove};
 
 /// Pods run as any user; upstream's provisioner does the same.
 const OF_ALL: u32 = 0o777;
 /// Only the super-user passes through the directory of all volumes.
 const OF_ROOT: u32 = 0o700;
 
-/// Makes the directory of a volume for all users; it may be there from an earlier attempt.
+/// Makes the directory of a volume for all users; it may be there from an earlier attempt. A volume that the API remembers
+/// is there, and for all users, after a power failure.
 pub(super) fn make(dir: &Path, name: &str) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(OF_ROOT).create(dir)?;
+    disk::make_dir(dir, OF_ROOT)?;
     // The administrator may have put it elsewhere, by a link.
-    let all = open_root(&dir.canonicalize()?)?;
-    match mkdirat(&all, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
-    }
-    fchmod(open_dir(&all, name)?, Mode::from_raw_mode(OF_ALL))?;
-    // A volume that the API remembers must be there after a power failure.
-    Ok(fsync(&all)?)
+    let dir = dir.canonicalize()?;
+    disk::make_dir(&dir.join(name), OF_ROOT)?;
+    // No link in its place is taken for it.
+    let made = open_dir(&open_root(&dir)?, name)?;
+    fchmod(&made, Mode::from_raw_mode(OF_ALL))?;
+    Ok(fsync(&made)?)
 }
 
 /// Removes the directory of a volume with all that is in it; one that is not there is success.
@@ -95,6 +88,29 @@ mod tests {
         assert_ne!(fs::metadata(&outside).unwrap().mode() & 0o777, OF_ALL);
         erase(folder.path(), "pvc-1_n_c").unwrap();
         assert!(outside.join("kept").exists() && !folder.path().join("pvc-1_n_c").exists());
+    }
+
+    /// Between any two steps the process may end, or the disk refuse: nobody is told of a directory that is not for all users.
+    #[test]
+    fn each_step_of_a_directory_may_fail() {
+        let pairs = windlass_model_disk::Case {
+            what: "the directory of a volume",
+            prepare: &|_| (),
+            act: &|dir| make(&dir.join("storage"), "pvc-1_n_c").map_err(|error| error.to_string()),
+            judge: &|dir, done, what| {
+                let (storage, volume) = (dir.join("storage"), dir.join("storage/pvc-1_n_c"));
+                if done {
+                    assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o777, OF_ALL, "{what}");
+                }
+                // Until its volume is made, it is one of those that are told at a start.
+                assert!(list(&storage).unwrap().iter().all(|name| name == "pvc-1_n_c"), "{what}");
+            },
+            lasts: windlass_model_disk::Lasts::Power,
+            says: &[],
+        }
+        .run_on_real();
+        println!("the directory of a volume: {pairs} pairs");
+        assert!(pairs > 10, "{pairs}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod storage_class;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
@@ -26,6 +26,7 @@ use kube::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
+    backoff::Backoff,
     blocking::FILES,
     events::{Recorder, Severity},
     object_ref,
@@ -43,6 +44,9 @@ use plan::{ClaimStep, VolumeStep};
 
 /// Holds a volume until its data is removed; that of every external provisioner (`finalizerPV`).
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// First and longest delay after an attempt to make the storage class.
+const CLASS_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Volumes that are directories, by their path and all above it.
 const VOLUMES_BY_PATH: Index<PersistentVolume> =
@@ -125,17 +129,12 @@ impl Controller for LocalPathProvisioner {
         }
     }
 
-    async fn prepare(&self, shutdown: &CancellationToken) {
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = async {
-                let all = self.classes.all();
-                if let Err(error) = storage_class::ensure(&self.client, &all, &self.place.node).await {
-                    tracing::warn!(%error, "failed to make the storage class local-path; the next start tries again");
-                }
-                self.tell_orphans().await;
-            } => {}
-        }
+    async fn run(&self, shutdown: CancellationToken) {
+        let once = async {
+            self.tell_orphans().await;
+            self.make_class().await;
+        };
+        let _ = shutdown.run_until_cancelled(once).await;
     }
 
     async fn reconcile(&self, item: QueueItem) -> Result<Outcome, Error> {
@@ -148,6 +147,15 @@ impl Controller for LocalPathProvisioner {
 }
 
 impl LocalPathProvisioner {
+    /// Makes the storage class, or takes it along to another name of the node.
+    async fn make_class(&self) {
+        let mut backoff = Backoff::new(CLASS_BACKOFF.0, CLASS_BACKOFF.1);
+        while let Err(error) = storage_class::ensure(&self.client, &self.classes.all(), &self.place.node).await {
+            tracing::warn!(%error, "failed to make the storage class local-path; retrying");
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
     fn volumes_api(&self) -> Api<PersistentVolume> {
         Api::all(self.client.clone())
     }

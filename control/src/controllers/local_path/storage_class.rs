@@ -21,38 +21,77 @@ const NAME: &str = "local-path";
 const NAMESPACE: &str = "kube-system";
 const RECORD: &str = "windlass-local-path";
 
+/// What the ConfigMap remembers.
+#[derive(Debug, PartialEq, Eq)]
+struct Record {
+    /// The node that the class allows; `None` for all, as earlier versions had it.
+    node: Option<String>,
+    /// The node that the class is about to allow. It stays if the change was not seen to its end.
+    next: Option<String>,
+}
+
+impl Record {
+    fn of(map: &ConfigMap) -> Self {
+        let entry = |key| map.data.as_ref().and_then(|data| data.get(key)).cloned();
+        Self { node: entry("node"), next: entry("nextNode") }
+    }
+
+    fn change(node: Option<&str>, next: Option<&str>) -> Value {
+        json!({"data": {"storageClass": NAME, "node": node, "nextNode": next}})
+    }
+
+    /// Whether a class is as the provisioner has made it, before a change or after one.
+    fn describes(&self, class: &StorageClass) -> bool {
+        is_of(class, self.node.as_deref()) || self.next.as_deref().is_some_and(|next| is_of(class, Some(next)))
+    }
+}
+
 /// Makes the class for a node unless that was done before, or another one has its name.
 pub(super) async fn ensure(client: &Client, classes: &[Arc<StorageClass>], node: &str) -> Result<(), Error> {
     let records: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let api: Api<StorageClass> = Api::all(client.clone());
-    let data = json!({"data": {"storageClass": NAME, "node": node}});
-    let Some(record) = records.get_opt(RECORD).await.during("look for the ConfigMap", &RECORD)? else {
-        let has_default = classes.iter().any(|class| is_default(class));
-        make(&api, class(!has_default, node), NAME).await?;
-        let mut record = data;
-        record["metadata"] = json!({"name": RECORD});
-        return make(&records, record, RECORD).await;
+    let known = classes.iter().find(|class| class.metadata.name.as_deref() == Some(NAME));
+    let record = if let Some(record) = records.get_opt(RECORD).await.during("look for the ConfigMap", &RECORD)? {
+        Record::of(&record)
+    } else {
+        // The start that made the class may have ended before it wrote this, and the node may have had another name.
+        let made_for = known.and_then(|class| node_of(class));
+        if made_for.is_none() {
+            let has_default = classes.iter().any(|class| is_default(class));
+            make(&api, class(!has_default, node), NAME).await?;
+        }
+        let made_for = made_for.unwrap_or(node);
+        let record = json!({"metadata": {"name": RECORD}, "data": {"storageClass": NAME, "node": made_for}});
+        make(&records, record, RECORD).await?;
+        Record { node: Some(made_for.to_owned()), next: None }
     };
-    let before = record.data.as_ref().and_then(|data| data.get("node"));
-    if before.is_some_and(|before| before == node) {
+    if record == (Record { node: Some(node.to_owned()), next: None }) {
         return Ok(());
     }
-    let known = classes.iter().find(|class| class.metadata.name.as_deref() == Some(NAME));
-    if known.is_some_and(|class| is_of(class, before.map(String::as_str))) {
+    let remember = async |change| {
+        let written = records.patch(RECORD, &PatchParams::default(), &Patch::Merge(change)).await;
+        written.during("update the ConfigMap", &RECORD).map(drop)
+    };
+    if let Some(known) = known.filter(|class| record.describes(class) && !is_of(class, Some(node))) {
+        // Without the intent, a start after an end between these writes would take the class for somebody's own.
+        let at = if is_of(known, record.node.as_deref()) { &record.node } else { &record.next };
+        remember(Record::change(at.as_deref(), Some(node))).await?;
         let patch = Patch::Merge(json!({"allowedTopologies": allowed(node)}));
         let _ = api.patch(NAME, &PatchParams::default(), &patch).await.during("update the storage class", &NAME)?;
     }
-    let _ = records
-        .patch(RECORD, &PatchParams::default(), &Patch::Merge(data))
-        .await
-        .during("update the ConfigMap", &RECORD)?;
-    Ok(())
+    remember(Record::change(Some(node), None)).await
 }
 
 /// Whether a class allows what the provisioner has made it allow: all, or the node of before.
 fn is_of(class: &StorageClass, node: Option<&str>) -> bool {
     let terms = class.allowed_topologies.as_deref().unwrap_or_default();
     class.provisioner == LOCAL_PATH_PROVISIONER && json!(terms) == node.map_or_else(|| json!([]), allowed)
+}
+
+/// The one node that a class of this provisioner allows.
+fn node_of(class: &StorageClass) -> Option<&str> {
+    let node = class.allowed_topologies.as_ref()?.first()?.match_label_expressions.as_ref()?.first()?.values.first()?;
+    is_of(class, Some(node)).then_some(node.as_str())
 }
 
 /// Allows one node.

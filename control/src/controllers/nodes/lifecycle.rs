@@ -29,6 +29,7 @@ use windlass_kit::{
 use super::{
     health::{self, Eviction},
     metrics::NodeMetrics,
+    silence::{Seen, WriteStalls},
     zones::{self, Zones},
 };
 use crate::controllers::{
@@ -40,11 +41,13 @@ use crate::controllers::{
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// Grace periods of heartbeats.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Timing {
     pub(crate) grace: Duration,
     /// For a node that has never reported.
     pub(crate) startup_grace: Duration,
+    /// The time that does not count.
+    pub(crate) stalls: WriteStalls,
 }
 
 /// The last heartbeat of a node.
@@ -54,7 +57,7 @@ struct NodeHealth {
     heartbeat: Option<Timestamp>,
     renewed: Option<Timestamp>,
     /// When this process saw it, by its own clock.
-    at: Instant,
+    at: Seen,
     expired: bool,
 }
 
@@ -91,10 +94,11 @@ impl Controller for NodeLifecycle {
 
         let metrics: Arc<NodeMetrics> = context.metrics().of();
         let (enqueue, seen, events) = (context.queue(), Arc::clone(&memory), recorder.clone());
-        let shown = Arc::clone(&metrics);
+        let (shown, stalls) = (Arc::clone(&metrics), timing.stalls.clone());
         nodes.on_change(move |old, new| {
             let mut memory = lock(&seen);
-            let others = on_node(&mut memory, old.map(AsRef::as_ref), new.map(AsRef::as_ref), &events);
+            let (old_node, new_node) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+            let others = on_node(&mut memory, old_node, new_node, stalls.now(), &events);
             shown.show(memory.zones.sizes());
             drop(memory);
             if let Some(node) = new.or(old) {
@@ -102,14 +106,14 @@ impl Controller for NodeLifecycle {
             }
             others.into_iter().for_each(|name| enqueue.add(Key::new("", name)));
         });
-        let (enqueue, seen) = (context.queue(), Arc::clone(&memory));
+        let (enqueue, seen, stalls) = (context.queue(), Arc::clone(&memory), timing.stalls.clone());
         leases.on_change(move |_, new| {
             let Some(lease) = new.filter(|l| l.namespace().as_deref() == Some(LEASE_NAMESPACE)) else { return };
             let renewed = lease.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
             if let Some(seen) = lock(&seen).seen.get_mut(&lease.name_any())
                 && seen.renewed < renewed
             {
-                (seen.renewed, seen.at) = (renewed, Instant::now());
+                (seen.renewed, seen.at) = (renewed, stalls.now());
                 if seen.expired {
                     enqueue.add(Key::new("", lease.name_any()));
                 }
@@ -172,7 +176,7 @@ impl NodeLifecycle {
     fn grace_left(&self, name: &str, grace: Duration) -> Option<Duration> {
         let mut memory = lock(&self.memory);
         let seen = memory.seen.get_mut(name)?;
-        let left = grace.saturating_sub(seen.at.elapsed());
+        let left = grace.saturating_sub(self.timing.stalls.silence(seen.at));
         seen.expired = left.is_zero();
         Some(left)
     }
@@ -256,14 +260,19 @@ fn lock(memory: &Mutex<HealthMap>) -> MutexGuard<'_, HealthMap> {
 }
 
 /// Records the heartbeat in a node's status, and added and deleted nodes; returns the other nodes to enqueue.
-fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recorder: &Recorder) -> Vec<String> {
+fn on_node(
+    memory: &mut HealthMap,
+    old: Option<&Node>,
+    new: Option<&Node>,
+    now: Seen,
+    recorder: &Recorder,
+) -> Vec<String> {
     let Some(node) = new.or(old) else { return Vec::new() };
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
     let counted = new.filter(|node| !zones::is_excluded(node));
     let effect = memory.zones.set(&name, counted.map(|node| (zones::zone(node), health::ready(node) == "True")));
     if effect.recovered {
         // All zones were down, so the fault was likely on this side: every node gets a new grace period.
-        let now = Instant::now();
         memory.seen.values_mut().for_each(|seen| seen.at = now);
     }
     if new.is_none() {
@@ -275,12 +284,10 @@ fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recor
     let heartbeat = health::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0);
     // Our own writes of conditions keep the heartbeat's time.
     match memory.seen.get_mut(&name).filter(|seen| seen.uid == uid) {
-        Some(seen) if seen.heartbeat < heartbeat => (seen.heartbeat, seen.at) = (heartbeat, Instant::now()),
+        Some(seen) if seen.heartbeat < heartbeat => (seen.heartbeat, seen.at) = (heartbeat, now),
         Some(_) => {}
         None => {
-            memory
-                .seen
-                .insert(name.clone(), NodeHealth { uid, heartbeat, renewed: None, at: Instant::now(), expired: false });
+            memory.seen.insert(name.clone(), NodeHealth { uid, heartbeat, renewed: None, at: now, expired: false });
             let text = format!("Node {name} event: Registered Node {name} in Controller");
             recorder.record(&object_ref::of(node), Severity::Normal, "RegisteredNode", text);
         }

@@ -3,24 +3,20 @@
 //! A `Pod` of k8s-openapi takes some seven kilobytes however little is in it, and each of its volumes and containers two more
 //! while it is decoded; of ten thousand pods that is most of the control plane's memory.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
-
 use jiff::Timestamp;
 use k8s_openapi::{
-    NamespaceResourceScope,
     api::core::v1::{
         ContainerPort, EphemeralVolumeSource, NodeSelectorRequirement, PersistentVolumeClaimVolumeSource, Pod,
         PodCondition, PodExtendedResourceClaimStatus, PodIP, PodResourceClaim, PodResourceClaimStatus, Toleration,
         Volume,
     },
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use kube::Resource;
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, Visitor},
+use serde::{Deserialize, Deserializer};
+use windlass_kit::objects::{
+    claims::{Claim, claim_of},
+    kept_metadata,
 };
-use windlass_kit::objects::claims::{Claim, claim_of};
 
 use super::{
     cached_requests::{self, CachedRequests},
@@ -31,17 +27,21 @@ use super::{
 pub(crate) const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// The annotations of pods that controllers read.
-const ANNOTATIONS: [&str; 4] = [
-    POD_DELETION_COST,
-    "batch.kubernetes.io/job-completion-index",
-    "batch.kubernetes.io/job-index-failure-count",
-    "batch.kubernetes.io/job-index-ignored-failure-count",
-];
+struct Read;
+
+impl kept_metadata::Annotations for Read {
+    const KEPT: &'static [&'static str] = &[
+        POD_DELETION_COST,
+        "batch.kubernetes.io/job-completion-index",
+        "batch.kubernetes.io/job-index-failure-count",
+        "batch.kubernetes.io/job-index-ignored-failure-count",
+    ];
+}
 
 /// A pod; fields have the names and types of k8s-openapi's.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub(crate) struct CachedPod {
-    #[serde(default, deserialize_with = "metadata")]
+    #[serde(default, deserialize_with = "kept_metadata::metadata::<Read, _>")]
     pub(crate) metadata: ObjectMeta,
     pub(crate) spec: Option<CachedPodSpec>,
     pub(crate) status: Option<CachedPodStatus>,
@@ -159,34 +159,7 @@ impl CachedPod {
     }
 }
 
-impl Resource for CachedPod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Pod::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Pod::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Pod::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Pod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+windlass_kit::decoded_form!(CachedPod, Pod);
 
 impl Cached for CachedPod {
     /// Gives back what decoding allocated ahead; of initial containers, only sidecars offer ports and keep what they request,
@@ -218,75 +191,6 @@ impl Cached for CachedPod {
             status.init_container_statuses.iter_mut().for_each(Vec::shrink_to_fit);
         }
     }
-}
-
-/// What is kept of the metadata.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    name: Option<String>,
-    generate_name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    generation: Option<i64>,
-    creation_timestamp: Option<Time>,
-    deletion_timestamp: Option<Time>,
-    deletion_grace_period_seconds: Option<i64>,
-    labels: Option<BTreeMap<String, String>>,
-    #[serde(default, deserialize_with = "annotations")]
-    annotations: Option<BTreeMap<String, String>>,
-    owner_references: Option<Vec<OwnerReference>>,
-    finalizers: Option<Vec<String>>,
-}
-
-/// Keeps the annotations that controllers read; the others are not copied.
-fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeMap<String, String>>, D::Error> {
-    struct Read;
-    impl<'de> Visitor<'de> for Read {
-        type Value = Option<BTreeMap<String, String>>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("annotations")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut kept = BTreeMap::new();
-            while let Some(name) = map.next_key::<String>()? {
-                if ANNOTATIONS.contains(&name.as_str()) {
-                    kept.insert(name, map.next_value()?);
-                } else {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-            Ok((!kept.is_empty()).then_some(kept))
-        }
-    }
-    deserializer.deserialize_any(Read)
-}
-
-fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let metadata = Metadata::deserialize(deserializer)?;
-    Ok(ObjectMeta {
-        name: metadata.name,
-        generate_name: metadata.generate_name,
-        namespace: metadata.namespace,
-        uid: metadata.uid,
-        resource_version: metadata.resource_version,
-        generation: metadata.generation,
-        creation_timestamp: metadata.creation_timestamp,
-        deletion_timestamp: metadata.deletion_timestamp,
-        deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
-        labels: metadata.labels,
-        annotations: metadata.annotations,
-        owner_references: metadata.owner_references,
-        finalizers: metadata.finalizers,
-        ..ObjectMeta::default()
-    })
 }
 
 /// What is decoded of an affinity.

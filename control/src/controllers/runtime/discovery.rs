@@ -64,8 +64,11 @@ impl Discoverer {
             }
             // A group that failed may be back without a change of the catalog: its server is another one.
             let whole = match Kinds::discover(&self.client).await {
-                Ok(kinds) => {
+                Ok(mut kinds) => {
                     let whole = kinds.failed.is_empty();
+                    if let Some(before) = self.found.borrow().as_deref() {
+                        kinds.keep_unread_of(before);
+                    }
                     self.found.send_replace(Some(Arc::new(kinds)));
                     whole
                 }

@@ -20,6 +20,7 @@ use kube::{
 };
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+use windlass_kit::repairs::{MainPath, Repair};
 
 use super::{
     index::{Contents, Index},
@@ -213,7 +214,7 @@ fn replay_after() -> Duration {
     let random = RandomState::new().hash_one(0);
     #[allow(clippy::cast_possible_truncation, reason = "below 1000")]
     let share = (random % 1000) as u32;
-    REPLAY + REPLAY / 10_000 * share
+    Repair::InformerReplay.period(REPLAY + REPLAY / 10_000 * share)
 }
 
 /// A full list in progress.
@@ -373,7 +374,9 @@ impl<K: Cached> Informer<K> {
     fn notify(&self, old: Option<&Arc<K>>, new: Option<&Arc<K>>) {
         let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         handlers.retain(|registered| !registered.life.over.is_cancelled());
-        handlers.iter().for_each(|registered| registered.call(old, new));
+        // Who counts changes hears of them by nothing else.
+        let told = |registered: &&Registered<K>| registered.counts || !MainPath::ObjectChanges.is_off();
+        handlers.iter().filter(told).for_each(|registered| registered.call(old, new));
     }
 }
 

@@ -37,6 +37,11 @@ impl Kind {
             Api::all_with(client.clone(), &self.resource)
         }
     }
+
+    /// The API of all namespaces.
+    pub(crate) fn all(&self, client: &Client) -> Api<DynamicObject> {
+        Api::all_with(client.clone(), &self.resource)
+    }
 }
 
 /// Plural and group, such as `pods` or `leases.coordination.k8s.io`.
@@ -99,6 +104,18 @@ impl Kinds {
         Ok(kinds)
     }
 
+    /// Takes over what was known before of the group versions that failed now: they are served still, or are told as gone
+    /// by a later discovery.
+    pub(crate) fn keep_unread_of(&mut self, before: &Self) {
+        let unread = |kind: &&Arc<Kind>| self.failed.iter().any(|(version, _)| *version == kind.resource.api_version);
+        let kept: Vec<Arc<Kind>> = before.all.iter().filter(unread).cloned().collect();
+        for kind in kept {
+            // Not in another version of its group meanwhile: whoever watches it would begin anew.
+            self.all.retain(|other| other.group_resource() != kind.group_resource());
+            self.all.push(kind);
+        }
+    }
+
     /// The kinds of one `group/version`; none when it is not served.
     pub(crate) async fn of_version(client: &Client, group_version: &str) -> Result<Self, kube::Error> {
         Ok(Self::of_document(group_version, &document(client, group_version).await?))
@@ -157,16 +174,48 @@ pub(crate) fn by_name(kinds: &Kinds) -> BTreeMap<String, Arc<Kind>> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_still_known() {
+        let kinds = |documents: &[(&str, &str)], failed: &[&str]| {
+            let mut kinds = Kinds::default();
+            for (version, plural) in documents {
+                let resource =
+                    json!({"name": plural, "kind": plural, "singularName": "", "namespaced": true, "verbs": []});
+                let document = json!({"groupVersion": version, "resources": [resource]});
+                kinds.add(version, &serde_json::from_value(document).unwrap());
+            }
+            kinds.failed = failed.iter().map(|version| ((*version).to_owned(), "503".to_owned())).collect();
+            kinds
+        };
+        let before = kinds(&[("apps/v1", "deployments"), ("a/v2", "widgets"), ("b/v1", "gadgets")], &[]);
+        for (found, all) in [
+            // A group that failed is as it was; one that is no longer there is gone.
+            (kinds(&[], &["apps/v1"]), vec!["apps/v1 deployments"]),
+            // Also where another version of it could be read.
+            (kinds(&[("a/v1", "widgets")], &["a/v2"]), vec!["a/v2 widgets"]),
+            (kinds(&[("a/v1", "widgets")], &[]), vec!["a/v1 widgets"]),
+            (kinds(&[("b/v1", "others")], &["c/v1"]), vec!["b/v1 others"]),
+        ] {
+            let mut found = found;
+            found.keep_unread_of(&before);
+            let seen: Vec<String> =
+                found.all.iter().map(|k| format!("{} {}", k.resource.api_version, k.resource.plural)).collect();
+            assert_eq!(seen, all);
+        }
+    }
 
     /// Objects of a definition with a conversion webhook can be read in the version in which they are stored, and in no other.
     #[test]
     fn a_kind_is_used_in_the_version_in_which_it_is_stored() {
         let document = |stored: Option<&str>| {
             let hash = stored.map(|version| storage_version::hash(version, "Widget"));
-            let found = serde_json::json!({"name": "widgets", "kind": "Widget", "singularName": "widget", "namespaced": true,
+            let found = json!({"name": "widgets", "kind": "Widget", "singularName": "widget", "namespaced": true,
                 "verbs": ["list"], "storageVersionHash": hash});
-            serde_json::from_value(serde_json::json!({"groupVersion": "", "resources": [found]})).unwrap()
+            serde_json::from_value(json!({"groupVersion": "", "resources": [found]})).unwrap()
         };
         for (stored, used) in
             [(None, "a/v1"), (Some("a/v1"), "a/v1"), (Some("a/v1beta1"), "a/v1beta1"), (Some("a/v9"), "a/v1")]

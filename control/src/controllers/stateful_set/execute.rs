@@ -1,5 +1,7 @@
 //! Writes what a plan says: claims, pods, and the owners of claims.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{PersistentVolumeClaim, Pod},
@@ -193,13 +195,25 @@ impl StatefulSets {
                 }
             }
             for name in identity::claim_names(set, *ordinal) {
-                let key = Key::new(set.namespace().unwrap_or_default(), name);
-                if let Some(claim) = self.claims.get(&key) {
+                if let Some(claim) = self.claim(set, name).await? {
                     self.own(set, pod, condemned, &claim).await?;
                 }
             }
         }
         Ok(all)
+    }
+
+    /// A claim, also one that was made a moment ago and that the cache does not show: what the set's policy says of it has to
+    /// be written before its pod goes, and no other change comes afterwards.
+    async fn claim(&self, set: &StatefulSet, name: String) -> Result<Option<Arc<PersistentVolumeClaim>>, Error> {
+        let (key, policy) = (Key::new(set.namespace().unwrap_or_default(), name), Policy::of(set));
+        if let Some(claim) = self.claims.get(&key) {
+            return Ok(Some(claim));
+        }
+        if !policy.when_deleted && !policy.when_scaled {
+            return Ok(None);
+        }
+        Ok(self.claim_api(set).get_opt(&key.name).await.during("read the claim", &key)?.map(Arc::new))
     }
 
     async fn label(&self, set: &StatefulSet, ordinal: i64, pod: &CachedPod) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use windlass_kit::objects::int_or_percent::{Rounding, scaled};
 
 use super::{
-    history::{History, Revisions},
+    history::{History, Revisions, Synced},
     label_selector::Selector,
     pod_control::{PodControl, watch_owners},
     pods,
@@ -117,6 +117,7 @@ impl Controller for StatefulSets {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.control.forget(&key);
+            self.history.forget(&key);
             return Ok(Outcome::Done);
         };
         let (Some(spec), Some(selector)) = (set.spec.as_ref(), selector_of(&set)) else { return Ok(Outcome::Done) };
@@ -128,8 +129,10 @@ impl Controller for StatefulSets {
             return Ok(Outcome::After(CACHE_PATIENCE));
         }
         let collisions = set.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
-        let Some(revisions) = self.history.sync(&set, selector, &spec.template, Some(collisions)).await? else {
-            return Ok(Outcome::Done);
+        let revisions = match self.history.sync(&set, selector, &spec.template, Some(collisions)).await? {
+            Synced::Known(revisions) => revisions,
+            Synced::Behind => return Ok(Outcome::After(CACHE_PATIENCE)),
+            Synced::Terminating => return Ok(Outcome::Done),
         };
         let current = current_revision(&set, &revisions);
         let (current_name, update_name) = (current.name_any(), revisions.update.name_any());

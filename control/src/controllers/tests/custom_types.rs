@@ -5,22 +5,26 @@ use kube::{
     api::{DeleteParams, DynamicObject, PostParams},
 };
 use serde_json::json;
-use tokio::sync::watch;
 use windlass_kit::prometheus::Format;
 
 use super::{Bed, put};
-use crate::controllers::{Config, fake_api::custom};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use crate::{controllers::Config, tests::widgets as resource_of_widgets};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Namespace},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 
 #[tokio::test]
 async fn they_are_collected_and_leave_with_their_namespace() {
-    let served_types = watch::Sender::new(1);
-    let config = Config { served_types: Some(served_types.subscribe()), ..Config::default() };
+    let mut bed = Bed::stopped().await;
+    let served_types = Some(bed.server.instance.catalogs().subscribe());
+    let config = Config { served_types, ..Config::default() };
     let metrics = config.metrics.clone();
-    let bed = Bed::new(config).await;
+    bed.start(config);
+    let _serving = bed.server.serve_custom_resources();
     let namespaces: Api<Namespace> = Api::all(bed.client.clone());
     put(&namespaces, json!({"metadata": {"name": "shop"}})).await;
-    let resource = custom();
+    let resource = resource_of_widgets();
     let widgets =
         |namespace: &str| -> Api<DynamicObject> { Api::namespaced_with(bed.client.clone(), namespace, &resource) };
     let watched =
@@ -35,8 +39,7 @@ async fn they_are_collected_and_leave_with_their_namespace() {
         panic!("never came: widgets are watched: {wanted}");
     };
     assert!(!watched());
-    bed.fake.serve_custom(true);
-    served_types.send_replace(2);
+    bed.server.define_widgets().await;
     until(true).await;
 
     let owner: ConfigMap = put(&bed.api(), json!({"metadata": {"name": "owner"}})).await;
@@ -53,13 +56,13 @@ async fn they_are_collected_and_leave_with_their_namespace() {
         widgets.iter().map(|w| w["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     };
     bed.api::<ConfigMap>().delete("owner", &DeleteParams::background()).await.unwrap();
-    bed.fake.until("widgets", "the owned one goes", |w| names(w) == ["free", "other"]).await;
+    bed.server.until("widgets", "the owned one goes", |w| names(w) == ["free", "other"]).await;
     namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
-    bed.fake.until("widgets", "what is in the namespace goes", |w| names(w) == ["free"]).await;
-    bed.fake.until("namespaces", "the namespace goes", |n| n.len() == 1).await;
+    bed.server.until("widgets", "what is in the namespace goes", |w| names(w) == ["free"]).await;
+    bed.server.until("namespaces", "the namespace goes", |n| n.iter().all(|n| n["metadata"]["name"] != "shop")).await;
 
-    bed.fake.serve_custom(false);
-    served_types.send_replace(3);
+    let definitions: Api<CustomResourceDefinition> = Api::all(bed.client.clone());
+    definitions.delete("widgets.example.com", &DeleteParams::default()).await.unwrap();
     until(false).await;
     bed.end().await;
 }

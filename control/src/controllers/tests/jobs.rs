@@ -19,10 +19,12 @@ use crate::controllers::Config;
 
 const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
+fn pod_spec() -> Value {
+    json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "v1"}], "nodeName": "n"})
+}
+
 async fn job(bed: &Bed, spec: Value) -> Job {
-    let labels = json!({"job-name": "j"});
-    let mut all = json!({"selector": {"matchLabels": labels}, "parallelism": 2, "completions": 3, "backoffLimit": 6,
-        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c"}], "nodeName": "n"}}});
+    let mut all = json!({"parallelism": 2, "completions": 3, "backoffLimit": 6, "template": {"spec": pod_spec()}});
     json_patch::merge(&mut all, &spec);
     put(&bed.api(), json!({"metadata": {"name": "j"}, "spec": all})).await
 }
@@ -34,7 +36,8 @@ async fn set_phase(bed: &Bed, pod: &Value, phase: &str) {
 }
 
 fn running(pods: &[Value]) -> Vec<&Value> {
-    pods.iter().filter(|p| p["status"]["phase"].is_null() && p["metadata"]["deletionTimestamp"].is_null()).collect()
+    let is_new = |p: &&Value| p["status"]["phase"] == "Pending" && p["metadata"]["deletionTimestamp"].is_null();
+    pods.iter().filter(is_new).collect()
 }
 
 fn has_condition(object: &Value, kind: &str) -> bool {
@@ -53,24 +56,26 @@ async fn a_job_runs_its_pods_and_completes() {
     let metrics = config.metrics.clone();
     let bed = Bed::new(config).await;
     job(&bed, json!({})).await;
-    let first = bed.fake.until("pods", "two pods", |p| running(p).len() == 2).await;
+    let first = bed.server.until("pods", "two pods", |p| running(p).len() == 2).await;
     assert!(first.iter().all(is_held));
-    bed.fake.until("jobs", "active", |j| j[0]["status"]["active"] == 2 && !j[0]["status"]["startTime"].is_null()).await;
+    bed.server
+        .until("jobs", "active", |j| j[0]["status"]["active"] == 2 && !j[0]["status"]["startTime"].is_null())
+        .await;
     for pod in &first {
         set_phase(&bed, pod, "Succeeded").await;
     }
-    let third = bed.fake.until("pods", "a third", |p| p.len() == 3 && running(p).len() == 1).await;
+    let third = bed.server.until("pods", "a third", |p| p.len() == 3 && running(p).len() == 1).await;
     set_phase(&bed, running(&third)[0], "Succeeded").await;
-    let done = bed.fake.until("jobs", "complete", |j| has_condition(&j[0], "Complete")).await;
+    let done = bed.server.until("jobs", "complete", |j| has_condition(&j[0], "Complete")).await;
     let status = &done[0]["status"];
     assert_eq!((&status["succeeded"], &status["active"]), (&json!(3), &json!(null)));
     assert_eq!(status["uncountedTerminatedPods"], json!({}));
     assert!(!status["completionTime"].is_null());
-    assert!(bed.fake.all("pods").iter().all(|pod| !is_held(pod)));
-    assert_eq!(bed.fake.requests(Method::POST, "pods"), 3);
-    bed.fake.until("events", "completed", |e| e.iter().any(|e| e["reason"] == "Completed")).await;
-    assert_eq!(events(&bed.fake, "SuccessfulCreate").len(), 3);
-    assert_eq!(events(&bed.fake, "Completed")[0]["source"]["component"], "job-controller");
+    assert!(bed.server.all("pods").iter().all(|pod| !is_held(pod)));
+    assert_eq!(bed.server.requests(Method::POST, "pods"), 3);
+    bed.server.until("events", "completed", |e| e.iter().any(|e| e["reason"] == "Completed")).await;
+    assert_eq!(events(&bed.server, "SuccessfulCreate").len(), 3);
+    assert_eq!(events(&bed.server, "Completed")[0]["source"]["component"], "job-controller");
     // Pods are seen to be free of the finalizer a moment later.
     let freed = "job_controller_terminated_pods_tracking_finalizer_total{event=\"delete\"} 3";
     let mut page = String::new();
@@ -90,7 +95,7 @@ async fn a_job_runs_its_pods_and_completes() {
         assert!(page.lines().any(|line| line == sample), "{sample} of\n{page}");
     }
     // At rest nothing is written.
-    let writes = || bed.fake.requests(Method::PATCH, "jobsstatus");
+    let writes = || bed.server.requests(Method::PATCH, "jobsstatus");
     let before = writes();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(writes(), before);
@@ -101,7 +106,7 @@ async fn a_job_runs_its_pods_and_completes() {
 async fn a_job_that_fails_says_why() {
     let bed = Bed::new(Config::default()).await;
     job(&bed, json!({"backoffLimit": 0})).await;
-    let pods = bed.fake.until("pods", "two pods", |p| running(p).len() == 2).await;
+    let pods = bed.server.until("pods", "two pods", |p| running(p).len() == 2).await;
     set_phase(&bed, &pods[0], "Failed").await;
     // The other one is deleted, and held no longer; it goes when its node says so.
     let other = pods[1]["metadata"]["name"].as_str().unwrap().to_owned();
@@ -109,14 +114,14 @@ async fn a_job_that_fails_says_why() {
         p.iter()
             .any(|p| p["metadata"]["name"] == *other && !p["metadata"]["deletionTimestamp"].is_null() && !is_held(p))
     };
-    bed.fake.until("pods", "the other goes", is_going).await;
-    assert!(has_condition(&bed.fake.all("jobs")[0], "FailureTarget"));
-    assert!(!has_condition(&bed.fake.all("jobs")[0], "Failed"), "it still runs");
+    bed.server.until("pods", "the other goes", is_going).await;
+    assert!(has_condition(&bed.server.all("jobs")[0], "FailureTarget"));
+    assert!(!has_condition(&bed.server.all("jobs")[0], "Failed"), "it still runs");
     bed.api::<Pod>().delete(&other, &DeleteParams::default().grace_period(0)).await.unwrap();
-    let failed = bed.fake.until("jobs", "failed", |j| has_condition(&j[0], "Failed")).await;
+    let failed = bed.server.until("jobs", "failed", |j| has_condition(&j[0], "Failed")).await;
     assert_eq!(failed[0]["status"]["failed"], 2);
     let reason = "BackoffLimitExceeded";
-    bed.fake.until("events", "why", |e| e.iter().any(|e| e["reason"] == reason && e["type"] == "Warning")).await;
+    bed.server.until("events", "why", |e| e.iter().any(|e| e["reason"] == reason && e["type"] == "Warning")).await;
     bed.end().await;
 }
 
@@ -126,19 +131,19 @@ async fn suspended_jobs_and_those_of_others_have_no_pods() {
     let jobs: Api<Job> = bed.api();
     job(&bed, json!({"managedBy": "example.com/other"})).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(bed.fake.all("pods").is_empty() && bed.fake.all("jobs")[0]["status"].is_null());
-    jobs.delete("j", &DeleteParams::default()).await.unwrap();
+    assert!(bed.server.all("pods").is_empty() && bed.server.all("jobs")[0]["status"]["startTime"].is_null());
+    jobs.delete("j", &DeleteParams::background()).await.unwrap();
 
     job(&bed, json!({})).await;
-    bed.fake.until("pods", "two pods", |p| running(p).len() == 2).await;
+    bed.server.until("pods", "two pods", |p| running(p).len() == 2).await;
     let suspend = |suspend: bool| Patch::Merge(json!({"spec": {"suspend": suspend}}));
     jobs.patch("j", &PatchParams::default(), &suspend(true)).await.unwrap();
-    let suspended = bed.fake.until("jobs", "suspended", |j| has_condition(&j[0], "Suspended")).await;
+    let suspended = bed.server.until("jobs", "suspended", |j| has_condition(&j[0], "Suspended")).await;
     assert_eq!((&suspended[0]["status"]["active"], &suspended[0]["status"]["startTime"]), (&json!(null), &json!(null)));
-    bed.fake.until("pods", "they go", |p| running(p).is_empty() && !p.iter().any(is_held)).await;
+    bed.server.until("pods", "they go", |p| running(p).is_empty() && !p.iter().any(is_held)).await;
     jobs.patch("j", &PatchParams::default(), &suspend(false)).await.unwrap();
-    bed.fake.until("pods", "two others", |p| running(p).len() == 2).await;
-    bed.fake.until("events", "resumed", |e| e.iter().any(|e| e["reason"] == "Resumed")).await;
+    bed.server.until("pods", "two others", |p| running(p).len() == 2).await;
+    bed.server.until("events", "resumed", |e| e.iter().any(|e| e["reason"] == "Resumed")).await;
     bed.end().await;
 }
 
@@ -147,12 +152,17 @@ async fn pods_are_adopted_counted_and_let_go() {
     let bed = Bed::new(Config::default()).await;
     let (jobs, pods): (Api<Job>, Api<Pod>) = (bed.api(), bed.api());
     let labels = json!({"job-name": "j"});
-    let orphan = json!({"metadata": {"name": "orphan", "labels": labels}, "spec": {"nodeName": "n", "containers": []},
+    let orphan = json!({"metadata": {"name": "orphan", "labels": labels}, "spec": pod_spec(),
         "status": {"phase": "Succeeded"}});
     put(&pods, orphan).await;
-    let made = job(&bed, json!({"parallelism": 1, "completions": 2})).await;
-    bed.fake.until("jobs", "the orphan counts", |j| j[0]["status"]["succeeded"] == 1).await;
-    let all = bed.fake.until("pods", "one more", |p| p.len() == 2).await;
+    let made = job(
+        &bed,
+        json!({"parallelism": 1, "completions": 2, "manualSelector": true,
+        "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}),
+    )
+    .await;
+    bed.server.until("jobs", "the orphan counts", |j| j[0]["status"]["succeeded"] == 1).await;
+    let all = bed.server.until("pods", "one more", |p| p.len() == 2).await;
     let orphan = all.iter().find(|p| p["metadata"]["name"] == "orphan").unwrap();
     assert_eq!(orphan["metadata"]["ownerReferences"][0]["uid"], json!(made.metadata.uid));
     // Its labels no longer match: it is released, and replaced.
@@ -161,15 +171,14 @@ async fn pods_are_adopted_counted_and_let_go() {
     pods.patch(&other, &PatchParams::default(), &patch).await.unwrap();
     let is_free = |p: &[Value]| {
         p.len() == 3
-            && p.iter().any(|p| {
-                p["metadata"]["name"] == *other && p["metadata"]["ownerReferences"] == json!([]) && !is_held(p)
-            })
+            && p.iter()
+                .any(|p| p["metadata"]["name"] == *other && p["metadata"]["ownerReferences"].is_null() && !is_held(p))
     };
-    bed.fake.until("pods", "a release", is_free).await;
+    bed.server.until("pods", "a release", is_free).await;
     // The Job goes and leaves its pods: none of them is held.
     jobs.delete("j", &DeleteParams::orphan()).await.unwrap();
-    bed.fake.until("jobs", "it goes", <[Value]>::is_empty).await;
-    let left = bed.fake.until("pods", "nothing is held", |p| !p.iter().any(is_held)).await;
+    bed.server.until("jobs", "it goes", <[Value]>::is_empty).await;
+    let left = bed.server.until("pods", "nothing is held", |p| !p.iter().any(is_held)).await;
     assert_eq!(left.len(), 3);
     bed.end().await;
 }
@@ -177,39 +186,41 @@ async fn pods_are_adopted_counted_and_let_go() {
 #[tokio::test]
 async fn refused_pods_are_told_and_tried_again() {
     let bed = Bed::new(Config::default()).await;
-    bed.fake.refuse("pods", Some("exceeded quota"));
+    bed.server.refuse("pods", Some("exceeded quota"));
     job(&bed, json!({"parallelism": 9, "completions": 9})).await;
-    bed.fake.until("events", "the event", |e| e.iter().any(|e| e["message"] == "Error creating: exceeded quota")).await;
-    bed.fake.refuse("pods", None);
-    bed.fake.until("pods", "all pods", |p| p.len() == 9).await;
-    bed.fake.until("jobs", "active", |j| j[0]["status"]["active"] == 9).await;
+    bed.server
+        .until("events", "the event", |e| e.iter().any(|e| e["message"] == "Error creating: exceeded quota"))
+        .await;
+    bed.server.refuse("pods", None);
+    bed.server.until("pods", "all pods", |p| p.len() == 9).await;
+    bed.server.until("jobs", "active", |j| j[0]["status"]["active"] == 9).await;
     bed.end().await;
 }
 
 #[tokio::test]
 async fn a_cron_job_starts_what_is_due() {
     let bed = Bed::new(Config::default()).await;
-    // The fake API creates everything at the beginning of 2026.
-    let spec = json!({"schedule": "0 0 2 1 *", "timeZone": "Etc/UTC", "concurrencyPolicy": "Allow",
-        "successfulJobsHistoryLimit": 0, "jobTemplate": {"spec": {"template": {"spec": {"containers": []}}}}});
-    put(&bed.api::<CronJob>(), json!({"metadata": {"name": "cj"}, "spec": spec})).await;
-    let jobs = bed.fake.until("jobs", "a job", |j| j.len() == 1).await;
+    // Once a year, and last run years ago.
+    let spec = json!({"schedule": "0 0 2 1 *", "timeZone": "Etc/UTC", "suspend": true,
+        "successfulJobsHistoryLimit": 0, "jobTemplate": {"spec": {"template": {"spec": pod_spec()}}}});
+    let last = json!({"lastScheduleTime": "2020-03-01T00:00:00Z"});
+    let api: Api<CronJob> = bed.api();
+    put(&api, json!({"metadata": {"name": "cj"}, "spec": spec, "status": last})).await;
+    let resumed = Patch::Merge(json!({"spec": {"suspend": false}}));
+    api.patch("cj", &PatchParams::default(), &resumed).await.unwrap();
+    let jobs = bed.server.until("jobs", "a job", |j| j.len() == 1).await;
     let name = jobs[0]["metadata"]["name"].as_str().unwrap().to_owned();
-    assert!(name.starts_with("cj-29") && jobs[0]["metadata"]["ownerReferences"][0]["kind"] == "CronJob");
-    bed.fake.until("cronjobs", "it is active", |c| c[0]["status"]["active"][0]["name"] == *name).await;
-    let end = json!({"status": {"completionTime": "2026-02-01T00:00:00Z",
-        "conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-02-01T00:00:00Z"}]}});
-    let api: Api<Job> = bed.api();
-    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(end)).await.unwrap();
-    let done = |c: &[Value]| {
-        c[0]["status"]["active"].is_null() && c[0]["status"]["lastSuccessfulTime"] == "2026-02-01T00:00:00Z"
-    };
-    bed.fake.until("cronjobs", "it has ended", done).await;
-    bed.fake.until("jobs", "it is history", <[Value]>::is_empty).await;
+    assert!(name.starts_with("cj-") && jobs[0]["metadata"]["ownerReferences"][0]["kind"] == "CronJob");
+    bed.server.until("cronjobs", "it is active", |c| c[0]["status"]["active"][0]["name"] == *name).await;
+    let pods = bed.server.until("pods", "its pod", |p| p.len() == 1).await;
+    set_phase(&bed, &pods[0], "Succeeded").await;
+    let done = |c: &[Value]| c[0]["status"]["active"].is_null() && !c[0]["status"]["lastSuccessfulTime"].is_null();
+    bed.server.until("cronjobs", "it has ended", done).await;
+    bed.server.until("jobs", "it is history", <[Value]>::is_empty).await;
     for reason in ["SuccessfulCreate", "SawCompletedJob", "SuccessfulDelete"] {
-        bed.fake.until("events", reason, |e| e.iter().any(|e| e["reason"] == *reason)).await;
+        bed.server.until("events", reason, |e| e.iter().any(|e| e["reason"] == *reason)).await;
     }
-    assert_eq!(bed.fake.requests(Method::POST, "jobs"), 1);
+    assert_eq!(bed.server.requests(Method::POST, "jobs"), 1);
     bed.end().await;
 }
 
@@ -217,15 +228,13 @@ async fn a_cron_job_starts_what_is_due() {
 async fn ended_jobs_go_when_their_time_is_over() {
     let bed = Bed::new(Config::default()).await;
     for (name, ttl) in [("gone", json!(0)), ("kept", json!(null))] {
-        let end = json!([{"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        put(
-            &bed.api::<Job>(),
-            json!({"metadata": {"name": name}, "spec": {"ttlSecondsAfterFinished": ttl, "template": {}},
-                "status": {"conditions": end}}),
-        )
-        .await;
+        let spec = json!({"ttlSecondsAfterFinished": ttl, "template": {"spec": pod_spec()}});
+        put(&bed.api::<Job>(), json!({"metadata": {"name": name}, "spec": spec})).await;
     }
-    let left = bed.fake.until("jobs", "one goes", |j| j.len() == 1).await;
+    for pod in bed.server.until("pods", "a pod of each", |p| p.len() == 2).await {
+        set_phase(&bed, &pod, "Succeeded").await;
+    }
+    let left = bed.server.until("jobs", "one goes", |j| j.len() == 1).await;
     assert_eq!(left[0]["metadata"]["name"], "kept");
     bed.end().await;
 }

@@ -26,20 +26,20 @@ async fn services_get_the_addresses_of_nodes_and_give_ports_back() {
         "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]});
     let first = json!([{"ip": "192.0.2.1", "ipMode": "VIP"}]);
     put(&bed.api::<Service>(), balanced("a", 80)).await;
-    bed.fake.until("events", "no node", |e| e.iter().any(|e| e["reason"] == "UnAvailableLoadBalancer")).await;
+    bed.server.until("events", "no node", |e| e.iter().any(|e| e["reason"] == "UnAvailableLoadBalancer")).await;
     put(&nodes, json!({"metadata": {"name": "n1"}, "status": ready})).await;
-    bed.fake.until("services", "an address", has("a", first.clone())).await;
-    bed.fake.until("events", "told", |e| e.iter().any(|e| e["reason"] == "EnsuredLoadBalancer")).await;
+    bed.server.until("services", "an address", has("a", first.clone())).await;
+    bed.server.until("events", "told", |e| e.iter().any(|e| e["reason"] == "EnsuredLoadBalancer")).await;
 
     put(&bed.api::<Service>(), balanced("b", 80)).await;
-    bed.fake.until("events", "taken", |e| e.iter().any(|e| e["reason"] == "SyncLoadBalancerFailed")).await;
+    bed.server.until("events", "taken", |e| e.iter().any(|e| e["reason"] == "SyncLoadBalancerFailed")).await;
     let services = bed.api::<Service>();
     let plain = Patch::Merge(json!({"spec": {"type": "ClusterIP"}}));
     services.patch("a", &PatchParams::default(), &plain).await.unwrap();
-    bed.fake.until("services", "cleared", has("a", Value::Null)).await;
-    bed.fake.until("services", "its turn", has("b", first.clone())).await;
+    bed.server.until("services", "cleared", has("a", Value::Null)).await;
+    bed.server.until("services", "its turn", has("b", first.clone())).await;
 
-    let host_port = json!([{"name": "c", "ports": [{"containerPort": 90, "hostPort": 90}]}]);
+    let host_port = json!([{"name": "c", "image": "v1", "ports": [{"containerPort": 90, "hostPort": 90}]}]);
     put(&bed.api::<Pod>(), json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "containers": host_port}}))
         .await;
     // The controller has seen the pod before the service.
@@ -47,14 +47,14 @@ async fn services_get_the_addresses_of_nodes_and_give_ports_back() {
     put(&services, balanced("c", 90)).await;
     let told =
         "Error syncing load balancer: failed to ensure load balancer: port 90/TCP is a host port of pod default/p";
-    bed.fake.until("events", "a host port", |e| e.iter().any(|e| e["message"] == told)).await;
+    bed.server.until("events", "a host port", |e| e.iter().any(|e| e["message"] == told)).await;
     bed.api::<Pod>().delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
-    bed.fake.until("services", "its turn", has("c", first)).await;
+    bed.server.until("services", "its turn", has("c", first)).await;
 
     let other = json!({"metadata": {"name": "n2"}, "status": {"conditions": [{"type": "Ready", "status": "True"}],
         "addresses": [{"type": "InternalIP", "address": "192.0.2.2"}]}});
     put(&nodes, other).await;
     let both = json!([{"ip": "192.0.2.1", "ipMode": "VIP"}, {"ip": "192.0.2.2", "ipMode": "VIP"}]);
-    bed.fake.until("services", "both nodes", has("c", both)).await;
+    bed.server.until("services", "both nodes", has("c", both)).await;
     bed.end().await;
 }

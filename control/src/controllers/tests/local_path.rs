@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use http::Method;
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim},
+    core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim},
     storage::v1::StorageClass,
 };
 use kube::{
@@ -25,7 +25,7 @@ async fn bed(dir: &Path) -> Bed {
     let bed = Bed::new(config(dir)).await;
     let labels = json!({"kubernetes.io/hostname": "n1"});
     put(&Api::<Node>::all(bed.client.clone()), json!({"metadata": {"name": "n1", "labels": labels}})).await;
-    bed.fake.until("storageclasses", "the class", |c| c.len() == 1).await;
+    bed.server.until("storageclasses", "the class", |c| c.len() == 1).await;
     bed
 }
 
@@ -46,7 +46,7 @@ async fn a_directory_lives_from_the_claim_to_the_end_of_the_volume() {
     let bed = bed(&dir).await;
     let claims: Api<PersistentVolumeClaim> = bed.api();
     let made = put(&claims, claim("data")).await;
-    let bound = bed.fake.until("persistentvolumeclaims", "bound", in_phase("Bound")).await;
+    let bound = bed.server.until("persistentvolumeclaims", "bound", in_phase("Bound")).await;
     let name = format!("pvc-{}", made.metadata.uid.unwrap());
     assert_eq!(bound[0]["spec"]["volumeName"], name.as_str());
     assert_eq!(
@@ -57,8 +57,8 @@ async fn a_directory_lives_from_the_claim_to_the_end_of_the_volume() {
     fs::write(path.join("file"), "kept").unwrap();
     let grown = Patch::Merge(json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}));
     claims.patch("data", &PatchParams::default(), &grown).await.unwrap();
-    bed.fake.until("persistentvolumeclaims", "grown", |c| c[0]["status"]["capacity"]["storage"] == "2Gi").await;
-    assert_eq!(bed.fake.all("persistentvolumes")[0]["spec"]["capacity"]["storage"], "2Gi");
+    bed.server.until("persistentvolumeclaims", "grown", |c| c[0]["status"]["capacity"]["storage"] == "2Gi").await;
+    assert_eq!(bed.server.all("persistentvolumes")[0]["spec"]["capacity"]["storage"], "2Gi");
 
     // Somebody deletes the volume first: it stays until its claim is gone, and then its data goes with it.
     let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
@@ -66,7 +66,7 @@ async fn a_directory_lives_from_the_claim_to_the_end_of_the_volume() {
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert_eq!(fs::read_to_string(path.join("file")).unwrap(), "kept");
     claims.delete("data", &DeleteParams::default()).await.unwrap();
-    bed.fake.until("persistentvolumes", "gone", <[Value]>::is_empty).await;
+    bed.server.until("persistentvolumes", "gone", <[Value]>::is_empty).await;
     assert!(dir.exists() && !path.exists());
     for (reason, message) in [
         (
@@ -77,7 +77,9 @@ async fn a_directory_lives_from_the_claim_to_the_end_of_the_volume() {
         ("ProvisioningSucceeded", &format!("Successfully provisioned volume {name}")),
         ("VolumeResizeSuccessful", "Resize volume succeeded"),
     ] {
-        bed.fake.until("events", reason, |e| e.iter().any(|e| e["reason"] == reason && e["message"] == message)).await;
+        bed.server
+            .until("events", reason, |e| e.iter().any(|e| e["reason"] == reason && e["message"] == message))
+            .await;
     }
     bed.end().await;
 }
@@ -93,11 +95,11 @@ async fn a_claim_waits_for_its_class() {
     put(&claims, early).await;
     // One that came after it was looked at, and so was that one.
     put(&claims, claim("other")).await;
-    bed.fake.until("persistentvolumes", "a volume for the other", |v| v.len() == 1).await;
+    bed.server.until("persistentvolumes", "a volume for the other", |v| v.len() == 1).await;
     let class = json!({"metadata": {"name": "late"}, "provisioner": "windlass.io/local-path",
         "volumeBindingMode": "WaitForFirstConsumer"});
     put(&Api::<StorageClass>::all(bed.client.clone()), class).await;
-    bed.fake.until("persistentvolumes", "a volume for each", |v| v.len() == 2).await;
+    bed.server.until("persistentvolumes", "a volume for each", |v| v.len() == 2).await;
     bed.end().await;
 }
 
@@ -105,11 +107,10 @@ async fn a_claim_waits_for_its_class() {
 async fn the_class_is_made_once_in_the_life_of_a_cluster() {
     let folder = tempfile::tempdir().unwrap();
     let mut bed = bed(folder.path()).await;
-    put(&Api::<Namespace>::all(bed.client.clone()), json!({"metadata": {"name": "kube-system"}})).await;
     bed.restart(config(folder.path())).await;
-    let made = bed.fake.until("storageclasses", "the class", |c| c.len() == 1).await;
+    let made = bed.server.until("storageclasses", "the class", |c| c.len() == 1).await;
     assert_eq!(made[0]["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"], "true");
-    bed.fake
+    bed.server
         .until("configmaps", "the record", |c| c.iter().any(|c| c["metadata"]["name"] == "windlass-local-path"))
         .await;
     let allows = |node: &str| {
@@ -120,18 +121,49 @@ async fn the_class_is_made_once_in_the_life_of_a_cluster() {
     // The node has got another name.
     let moved = LocalPath { node: "n2".to_owned(), dir: folder.path().to_owned() };
     bed.restart(Config { local_path: Some(moved), ..Config::default() }).await;
-    bed.fake.until("storageclasses", "the class of the other node", allows("n2")).await;
+    bed.server.until("storageclasses", "the class of the other node", allows("n2")).await;
     bed.restart(config(folder.path())).await;
-    bed.fake.until("storageclasses", "the class of the first node again", allows("n1")).await;
+    bed.server.until("storageclasses", "the class of the first node again", allows("n1")).await;
+    // The controllers ended between the change of the class and that of the record, and the node has its old name again.
+    let intent = Patch::Merge(json!({"data": {"node": "n2", "nextNode": "n1"}}));
+    let records: Api<ConfigMap> = Api::namespaced(bed.client.clone(), "kube-system");
+    let remembers = |node: &str| {
+        let data = json!({"storageClass": "local-path", "node": node});
+        move |maps: &[Value]| {
+            maps.iter().any(|map| map["metadata"]["name"] == "windlass-local-path" && map["data"] == data)
+        }
+    };
+    bed.server.until("configmaps", "the end of the change", remembers("n1")).await;
+    records.patch("windlass-local-path", &PatchParams::default(), &intent).await.unwrap();
+    let moved = LocalPath { node: "n2".to_owned(), dir: folder.path().to_owned() };
+    bed.restart(Config { local_path: Some(moved), ..Config::default() }).await;
+    bed.server.until("storageclasses", "the class goes back", allows("n2")).await;
+    bed.server.until("configmaps", "the record of it", remembers("n2")).await;
     let classes: Api<k8s_openapi::api::storage::v1::StorageClass> = Api::all(bed.client.clone());
     classes.delete("local-path", &DeleteParams::default()).await.unwrap();
-    let looked = bed.fake.requests(Method::GET, "configmaps");
+    let looked = bed.server.requests(Method::GET, "configmaps");
     bed.restart(config(folder.path())).await;
-    while bed.fake.requests(Method::GET, "configmaps") <= looked + 1 {
+    while bed.server.requests(Method::GET, "configmaps") <= looked {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    assert!(bed.fake.all("storageclasses").is_empty());
+    assert!(bed.server.all("storageclasses").is_empty());
+    bed.end().await;
+}
+
+/// The controllers ended between the class and the record of it, and the node has another name since.
+#[tokio::test]
+async fn a_class_without_its_record_is_known_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bed = Bed::stopped().await;
+    let allows = |node: &str| json!([{"matchLabelExpressions": [{"key": "kubernetes.io/hostname", "values": [node]}]}]);
+    let class = json!({"metadata": {"name": "local-path"}, "provisioner": "windlass.io/local-path",
+        "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": allows("before")});
+    put(&Api::<StorageClass>::all(bed.client.clone()), class).await;
+    bed.start(config(folder.path()));
+    bed.server.until("storageclasses", "the class goes along", |c| c[0]["allowedTopologies"] == allows("n1")).await;
+    let data = json!({"storageClass": "local-path", "node": "n1"});
+    bed.server.until("configmaps", "the record of it", |maps| maps.iter().any(|map| map["data"] == data)).await;
     bed.end().await;
 }
 
@@ -142,11 +174,11 @@ async fn a_directory_that_cannot_be_made_is_told_and_tried_again() {
     fs::write(&dir, "no directory").unwrap();
     let bed = bed(&dir).await;
     put(&bed.api::<PersistentVolumeClaim>(), claim("data")).await;
-    bed.fake.until("events", "the failure", |e| e.iter().any(|e| e["reason"] == "ProvisioningFailed")).await;
-    assert!(events(&bed.fake, "ProvisioningFailed")[0]["message"].as_str().unwrap().contains("could not be made"));
-    assert!(bed.fake.all("persistentvolumes").is_empty());
+    bed.server.until("events", "the failure", |e| e.iter().any(|e| e["reason"] == "ProvisioningFailed")).await;
+    assert!(events(&bed.server, "ProvisioningFailed")[0]["message"].as_str().unwrap().contains("could not be made"));
+    assert!(bed.server.all("persistentvolumes").is_empty());
     fs::remove_file(&dir).unwrap();
-    bed.fake.until("persistentvolumeclaims", "bound", in_phase("Bound")).await;
+    bed.server.until("persistentvolumeclaims", "bound", in_phase("Bound")).await;
     bed.end().await;
 }
 
@@ -175,7 +207,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 /// The volumes that are not being deleted, by name.
 fn living(bed: &Bed) -> Vec<String> {
-    let all = bed.fake.all("persistentvolumes");
+    let all = bed.server.all("persistentvolumes");
     let living = all.iter().filter(|v| v["metadata"]["deletionTimestamp"].is_null());
     living.filter_map(|v| v["metadata"]["name"].as_str().map(str::to_owned)).collect()
 }
@@ -192,7 +224,7 @@ async fn run(happenings: Vec<(usize, Happening)>) {
         names.push(format!("pvc-{}", made.metadata.uid.unwrap()));
     }
     let all_bound = |c: &[Value]| c.len() == 2 && c.iter().all(|c| c["status"]["phase"] == "Bound");
-    bed.fake.until("persistentvolumeclaims", "bound", all_bound).await;
+    bed.server.until("persistentvolumeclaims", "bound", all_bound).await;
     let path = |i: usize| dir.join(format!("{}_default_c{i}", names[i]));
     for i in 0..2 {
         fs::write(path(i).join("file"), "data").unwrap();
@@ -215,8 +247,15 @@ async fn run(happenings: Vec<(usize, Happening)>) {
                 let _ = volumes.patch(&names[i], &params, &patch).await;
             }
             Happening::Share => {
-                let other = json!({"metadata": {"name": format!("other-{i}")}, "spec": {"local": {"path": path(i)}}});
-                let _ = volumes.create(&PostParams::default(), &serde_json::from_value(other).unwrap()).await;
+                let here = json!([{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]);
+                let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": here}]}});
+                let spec = json!({"local": {"path": path(i)}, "nodeAffinity": affinity, "capacity": {"storage": "1Gi"},
+                    "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand"});
+                let other = json!({"metadata": {"name": format!("other-{i}")}, "spec": spec});
+                match volumes.create(&PostParams::default(), &serde_json::from_value(other).unwrap()).await {
+                    Err(kube::Error::Api(status)) if status.code == 409 => {}
+                    made => drop(made.unwrap()),
+                }
                 // Until then the provisioner knows it.
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 kept[i] |= path(i).join("file").exists();
@@ -243,7 +282,7 @@ async fn run(happenings: Vec<(usize, Happening)>) {
             is_shared || is_used || (!ends && !is_ending)
         })
     };
-    bed.fake.until("persistentvolumes", "at rest", settled).await;
+    bed.server.until("persistentvolumes", "at rest", settled).await;
     let has: Vec<bool> = (0..2).map(|i| path(i).join("file").exists()).collect();
     let living = living(&bed);
     for i in 0..2 {

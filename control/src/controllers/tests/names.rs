@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::json;
+use windlass_fixtures::facts::rows;
 use windlass_kit::prometheus::Format;
 
 use super::{Bed, put};
@@ -18,16 +19,12 @@ const OTHERS: [&str; 3] = [
 ];
 const NEED_CONFIGURATION: [&str; 1] = ["serviceaccount_tokens_service"];
 
-fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {
-    table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
-}
-
 #[tokio::test]
 async fn queues_have_upstreams_names() {
     let config = Config::default();
     let metrics = config.metrics.clone();
     let bed = Bed::new(config).await;
-    bed.fake.until("serviceaccounts", "they run", |accounts| !accounts.is_empty()).await;
+    bed.server.until("serviceaccounts", "they run", |accounts| !accounts.is_empty()).await;
     let page = metrics.page(Format::Plain);
     let shown: BTreeSet<&str> = page
         .lines()
@@ -47,8 +44,8 @@ async fn metrics_have_upstreams_names_types_and_labels() {
     let bed = Bed::new(config).await;
     // For families that are written by hand.
     put(&Api::<Node>::all(bed.client.clone()), json!({"metadata": {"name": "n"}})).await;
-    bed.fake.until("serviceaccounts", "they run", |accounts| !accounts.is_empty()).await;
-    bed.fake.until("nodes", "a zone is known", |nodes| !nodes[0]["spec"]["podCIDR"].is_null()).await;
+    bed.server.until("serviceaccounts", "they run", |accounts| !accounts.is_empty()).await;
+    bed.server.until("nodes", "a zone is known", |nodes| !nodes[0]["spec"]["podCIDR"].is_null()).await;
     let (page, described) = (metrics.page(Format::Plain), metrics.described());
     let wrong: Vec<String> = rows(include_str!("metrics.tsv"))
         .filter_map(|row| {

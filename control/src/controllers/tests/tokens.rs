@@ -8,12 +8,6 @@ use k8s_openapi::{
 
 use super::*;
 
-async fn furnish(bed: &Bed, namespaces: &[&str]) {
-    for name in namespaces {
-        put(&Api::<Namespace>::all(bed.client.clone()), json!({"metadata": {"name": name}})).await;
-    }
-}
-
 fn encoded(data: &[(&str, &str)]) -> Value {
     data.iter().map(|(key, value)| ((*key).to_owned(), json!(ByteString(value.as_bytes().to_vec())))).collect()
 }
@@ -21,7 +15,6 @@ fn encoded(data: &[(&str, &str)]) -> Value {
 #[tokio::test]
 async fn what_joining_nodes_read_is_signed_while_their_token_is_good() {
     let bed = Bed::new(Config::default()).await;
-    furnish(&bed, &["kube-system", "kube-public"]).await;
     let secrets: Api<Secret> = Api::namespaced(bed.client.clone(), "kube-system");
     let token = |id: &str, until: Timestamp| {
         let data = encoded(&[
@@ -46,16 +39,15 @@ async fn what_joining_nodes_read_is_signed_while_their_token_is_good() {
             names.into_iter().filter(|name| name.starts_with("jws-")).eq(&expected)
         }
     };
-    bed.fake.until("configmaps", "both signatures", signed(&["longer", "sooner"])).await;
-    bed.fake.until("secrets", "one token expires", |s| s.len() == 1).await;
-    bed.fake.until("configmaps", "its signature goes", signed(&["longer"])).await;
+    bed.server.until("configmaps", "both signatures", signed(&["longer", "sooner"])).await;
+    bed.server.until("secrets", "one token expires", |s| s.len() == 1).await;
+    bed.server.until("configmaps", "its signature goes", signed(&["longer"])).await;
     bed.end().await;
 }
 
 #[tokio::test]
 async fn a_token_that_nobody_uses_is_marked_and_then_removed() {
-    let bed = Bed::new(Config::default()).await;
-    furnish(&bed, &["kube-system"]).await;
+    let mut bed = Bed::stopped().await;
     let maps: Api<ConfigMap> = Api::namespaced(bed.client.clone(), "kube-system");
     let tracking = "kube-apiserver-legacy-service-account-token-tracking";
     put(&maps, json!({"metadata": {"name": tracking}, "data": {"since": "2020-01-01"}})).await;
@@ -64,13 +56,13 @@ async fn a_token_that_nobody_uses_is_marked_and_then_removed() {
     put(&bed.api::<ServiceAccount>(), json!({"metadata": {"name": "a"}, "secrets": account})).await;
     put(
         &bed.api::<Pod>(),
-        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [],
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "v1"}],
             "volumes": [{"name": "v", "secret": {"secretName": "mounted"}}]}}),
     )
     .await;
     let today = Timestamp::now().strftime("%Y-%m-%d").to_string();
     let secret = |name: &str, labels: Value| {
-        json!({"metadata": {"name": name, "creationTimestamp": "2020-01-01T00:00:00Z", "labels": labels,
+        json!({"metadata": {"name": name, "labels": labels,
             "annotations": {"kubernetes.io/service-account.name": "a"}}, "type": "kubernetes.io/service-account-token"})
     };
     let since = "kubernetes.io/legacy-token-invalid-since";
@@ -82,11 +74,13 @@ async fn a_token_that_nobody_uses_is_marked_and_then_removed() {
         ("by-hand", json!({})),
     ] {
         put(&bed.api::<Secret>(), secret(name, labels)).await;
+        bed.server.backdate("secrets", "default", name, "2020-01-01T00:00:00Z").await;
     }
-    let left = bed.fake.until("secrets", "one goes", |s| s.len() == 4).await;
+    bed.start(Config::default());
+    let left = bed.server.until("secrets", "one goes", |s| s.len() == 4).await;
     assert!(left.iter().all(|secret| secret["metadata"]["name"] != "invalid"));
     let marked = |s: &[Value]| s.iter().filter(|s| !s["metadata"]["labels"][since].is_null()).count() == 1;
-    let left = bed.fake.until("secrets", "one is marked", marked).await;
+    let left = bed.server.until("secrets", "one is marked", marked).await;
     let marked = left.iter().find(|secret| secret["metadata"]["labels"][since] == today.as_str()).unwrap();
     assert_eq!(marked["metadata"]["name"], "unused");
     bed.end().await;

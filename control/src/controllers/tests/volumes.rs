@@ -16,32 +16,41 @@ use serde_json::{Value, json};
 use super::{Bed, put};
 use crate::controllers::Config;
 
+fn claim_spec(size: &str) -> Value {
+    json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": size}}})
+}
+
+fn volume_spec(size: &str) -> Value {
+    json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": size}, "hostPath": {"path": "/tmp/v"},
+        "persistentVolumeReclaimPolicy": "Retain"})
+}
+
 #[tokio::test]
 async fn a_bound_claim_is_lost_with_its_volume_and_bound_again_when_that_is_back() {
     let bed = Bed::new(Config::default()).await;
     let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
-    let volume = json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"}}});
+    let volume = json!({"metadata": {"name": "v"}, "spec": volume_spec("1Gi")});
     put(&volumes, volume.clone()).await;
-    put(&bed.api::<PersistentVolumeClaim>(), json!({"metadata": {"name": "c"}, "spec": {}})).await;
+    put(&bed.api::<PersistentVolumeClaim>(), json!({"metadata": {"name": "c"}, "spec": claim_spec("1Gi")})).await;
     let claim_is = |phase: &'static str| move |c: &[Value]| c[0]["status"]["phase"] == phase;
     let bound = |v: &[Value]| v.first().is_some_and(|v| v["status"]["phase"] == "Bound");
-    bed.fake.until("persistentvolumeclaims", "bound", claim_is("Bound")).await;
-    bed.fake.until("persistentvolumes", "bound", bound).await;
+    bed.server.until("persistentvolumeclaims", "bound", claim_is("Bound")).await;
+    bed.server.until("persistentvolumes", "bound", bound).await;
 
     // A volume that is being deleted is there as long as it is protected.
     volumes.delete("v", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    assert!(claim_is("Bound")(&bed.fake.all("persistentvolumeclaims")));
+    assert!(claim_is("Bound")(&bed.server.all("persistentvolumeclaims")));
     let unprotected = Patch::Merge(json!({"metadata": {"finalizers": []}}));
     volumes.patch("v", &PatchParams::default(), &unprotected).await.unwrap();
-    bed.fake.until("persistentvolumeclaims", "lost", claim_is("Lost")).await;
-    bed.fake.until("events", "the loss", |e| e.iter().any(|e| e["reason"] == "ClaimLost")).await;
+    bed.server.until("persistentvolumeclaims", "lost", claim_is("Lost")).await;
+    bed.server.until("events", "the loss", |e| e.iter().any(|e| e["reason"] == "ClaimLost")).await;
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    assert!(claim_is("Lost")(&bed.fake.all("persistentvolumeclaims")), "and stays so");
+    assert!(claim_is("Lost")(&bed.server.all("persistentvolumeclaims")), "and stays so");
 
     put(&volumes, volume).await;
-    bed.fake.until("persistentvolumeclaims", "bound again", claim_is("Bound")).await;
-    bed.fake.until("persistentvolumes", "bound again", bound).await;
+    bed.server.until("persistentvolumeclaims", "bound again", claim_is("Bound")).await;
+    bed.server.until("persistentvolumes", "bound again", bound).await;
     bed.end().await;
 }
 
@@ -49,18 +58,18 @@ async fn a_bound_claim_is_lost_with_its_volume_and_bound_again_when_that_is_back
 async fn a_class_of_attributes_stays_while_a_claim_names_it() {
     let bed = Bed::new(Config::default()).await;
     let classes: Api<VolumeAttributesClass> = Api::all(bed.client.clone());
-    put(&classes, json!({"metadata": {"name": "fast"}, "driverName": "d"})).await;
+    put(&classes, json!({"metadata": {"name": "fast"}, "driverName": "d", "parameters": {"a": "b"}})).await;
     let held = |c: &[Value]| c[0]["metadata"]["finalizers"] == json!(["kubernetes.io/vac-protection"]);
-    bed.fake.until("volumeattributesclasses", "held", held).await;
-    let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeAttributesClassName": "fast"}});
+    bed.server.until("volumeattributesclasses", "held", held).await;
+    let mut claim = json!({"metadata": {"name": "c"}, "spec": claim_spec("1Gi")});
+    claim["spec"]["volumeAttributesClassName"] = json!("fast");
     put(&bed.api::<PersistentVolumeClaim>(), claim).await;
-    bed.fake.until("persistentvolumeclaims", "seen", |c| c[0]["status"]["phase"] == "Pending").await;
+    bed.server.until("persistentvolumeclaims", "seen", |c| c[0]["status"]["phase"] == "Pending").await;
     classes.delete("fast", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    assert_eq!(bed.fake.all("volumeattributesclasses").len(), 1);
-    let other = Patch::Merge(json!({"spec": {"volumeAttributesClassName": "other"}}));
-    bed.api::<PersistentVolumeClaim>().patch("c", &PatchParams::default(), &other).await.unwrap();
-    bed.fake.until("volumeattributesclasses", "gone", <[Value]>::is_empty).await;
+    assert_eq!(bed.server.all("volumeattributesclasses").len(), 1);
+    bed.api::<PersistentVolumeClaim>().delete("c", &DeleteParams::default()).await.unwrap();
+    bed.server.until("volumeattributesclasses", "gone", <[Value]>::is_empty).await;
     bed.end().await;
 }
 
@@ -97,25 +106,25 @@ const NUMBERS: usize = 3;
 
 async fn happen(bed: &mut Bed, serial: usize, number: usize, happening: Happening) {
     let (claims, volumes) = (bed.api::<PersistentVolumeClaim>(), Api::<PersistentVolume>::all(bed.client.clone()));
-    let size = json!({"storage": format!("{}Gi", 1 + serial % 3)});
+    let size = format!("{}Gi", 1 + serial % 3);
     // A volume that is made again is another one.
     let named = |prefix: &str, all: &[Value]| {
         let prefix = format!("{prefix}{number}-");
         let found = all.iter().filter_map(|o| o["metadata"]["name"].as_str()).find(|name| name.starts_with(&prefix));
         found.map(str::to_owned)
     };
-    let volume = named("v", &bed.fake.all("persistentvolumes"));
+    let volume = named("v", &bed.server.all("persistentvolumes"));
     let claim = format!("c{number}");
     let make_claim = async |spec: Value| {
-        let mut spec = spec;
-        spec["resources"] = json!({"requests": size});
-        let claim = json!({"metadata": {"name": claim}, "spec": spec});
+        let mut all = claim_spec(&size);
+        json_patch::merge(&mut all, &spec);
+        let claim = json!({"metadata": {"name": claim}, "spec": all});
         let _ = claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await;
     };
     let make_volume = async |spec: Value| {
-        let mut spec = spec;
-        spec["capacity"] = size.clone();
-        let made = json!({"metadata": {"name": format!("v{number}-{serial}")}, "spec": spec});
+        let mut all = volume_spec(&size);
+        json_patch::merge(&mut all, &spec);
+        let made = json!({"metadata": {"name": format!("v{number}-{serial}")}, "spec": all});
         if volume.is_none() {
             put(&volumes, made).await;
         }
@@ -224,14 +233,14 @@ async fn run(happenings: Vec<(usize, Happening)>) {
     }
     let mut left = None;
     for _ in 0..400 {
-        left = unfinished(&bed.fake.all("persistentvolumeclaims"), &bed.fake.all("persistentvolumes"));
+        left = unfinished(&bed.server.all("persistentvolumeclaims"), &bed.server.all("persistentvolumes"));
         if left.is_none() {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    assert_history(&bed.fake.history());
-    assert_eq!(left, None, "{:#?}", bed.fake.all("persistentvolumes"));
+    assert_history(&bed.server.history(&["persistentvolumeclaims", "persistentvolumes"]).await);
+    assert_eq!(left, None, "{:#?}", bed.server.all("persistentvolumes"));
     bed.end().await;
 }
 

@@ -9,7 +9,7 @@ use windlass_apimachinery::selectors::SelectableField;
 
 use crate::{
     apiserver::{
-        Strategy,
+        FirstDeletion, Strategy,
         subresource::{FieldResult, Part, Serves, Subresource, keep_field},
         types::{Definition, Resource, VersionSpec},
         validation::{
@@ -85,8 +85,8 @@ impl Strategy for Namespace {
         validate_phase(new, errors);
     }
 
-    fn deletion_only_marks(&self) -> bool {
-        true
+    fn first_deletion(&self) -> FirstDeletion {
+        FirstDeletion::Marks
     }
 
     fn begin_deletion(&self, object: &mut Value) {

@@ -187,6 +187,8 @@ fn mismatch(certificate: &[u8], key: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use windlass_fixtures::files;
+
     use super::*;
 
     /// What Go's `tls.X509KeyPair` says, recorded from kube-apiserver 1.36.
@@ -222,6 +224,27 @@ mod tests {
             let found = key_pair_problem(certificate.as_bytes(), key.as_bytes());
             assert_eq!(found.as_deref(), wanted);
         }
+    }
+
+    /// Pairs as openssl, Go and kubeadm write them, most of them in one file.
+    #[test]
+    fn pairs_of_other_programs_belong_together() {
+        let problem = |certificate: &str, key: &str| key_pair_problem(certificate.as_bytes(), key.as_bytes());
+        let mut seen = 0;
+        for (name, text) in files::keys().iter().filter(|(_, text)| text.contains("-----BEGIN CERTIFICATE-----")) {
+            assert_eq!(problem(text, text), None, "{name}");
+            seen += 1;
+        }
+        assert!(seen > 10, "{seen}");
+        let authority = |algorithm: &str, end: &str| files::key(&format!("kubeadm-{algorithm}-ca.{end}"));
+        for algorithm in ["RSA-2048", "ECDSA-P256"] {
+            assert_eq!(problem(&authority(algorithm, "crt"), &authority(algorithm, "key")), None, "{algorithm}");
+            let other = files::key(&format!("kubeadm-{algorithm}-sa.key"));
+            let wrong = Some("tls: private key does not match public key".to_owned());
+            assert_eq!(problem(&authority(algorithm, "crt"), &other), wrong, "{algorithm}");
+        }
+        let wrong = Some("tls: private key type does not match public key type".to_owned());
+        assert_eq!(problem(&authority("RSA-2048", "crt"), &authority("ECDSA-P256", "key")), wrong);
     }
 
     #[test]

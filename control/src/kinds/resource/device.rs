@@ -136,30 +136,47 @@ fn validate_taint(taint: &Field<'_>, errors: &mut Errors) {
 
 /// Refuses a device that does not say in exactly one way where it is, or says it where the slice does.
 fn validate_place(device: &Field<'_>, per_device: bool, errors: &mut Errors) {
-    let [name, selector, all] = ["nodeName", "nodeSelector", "allNodes"].map(|field| device.at(field));
     if !per_device {
-        if name.is_set() || selector.is_set() || all.is_set() {
+        if ["nodeName", "nodeSelector", "allNodes"].iter().any(|field| device.at(field).is_set()) {
             errors.push(&device.path, Cause::Invalid, format!("Invalid value: null: {NO_PLACE}"));
         }
         return;
     }
+    let given = places(device, "must not be empty", &["allNodes"], |_, _| {}, errors);
+    one_place(device, &given, ONE_PLACE, ONE_PLACE, errors);
+}
+
+/// In which ways a device or a slice says where it is, each of which is validated: the name of a node, which is refused with
+/// these words where it is empty, a selector of nodes, of which there may be more rules, and fields that are unset or true.
+pub(super) fn places(
+    at: &Field<'_>,
+    empty: &str,
+    flags: &[&'static str],
+    selector_rules: impl FnOnce(&Field<'_>, &mut Errors),
+    errors: &mut Errors,
+) -> Vec<&'static str> {
+    let (name, selector) = (at.at("nodeName"), at.at("nodeSelector"));
     let mut given = Vec::new();
     if name.is_set() && name.is_empty() {
-        name.invalid("must not be empty", errors);
+        name.invalid(empty, errors);
     } else if name.is_set() {
-        given.push("`nodeName`");
+        given.push("nodeName");
         name.fits(subdomain, errors);
     }
     if selector.is_set() {
-        given.push("`nodeSelector`");
+        given.push("nodeSelector");
         node_selector::validate(&selector, errors);
+        selector_rules(&selector, errors);
     }
-    match all.value {
-        Value::Bool(true) => given.push("`allNodes`"),
-        Value::Bool(false) => all.invalid("must be either unset or set to true", errors),
-        _ => {}
+    for flag in flags {
+        let value = at.at(flag);
+        match value.value {
+            Value::Bool(true) => given.push(*flag),
+            Value::Bool(false) => value.invalid("must be either unset or set to true", errors),
+            _ => {}
+        }
     }
-    one_place(device, &given, ONE_PLACE, ONE_PLACE, errors);
+    given
 }
 
 /// Refuses a place that is given in no way, or in several.
@@ -167,6 +184,9 @@ pub(super) fn one_place(at: &Field<'_>, given: &[&str], none: &str, several: &st
     match given.len() {
         1 => {}
         0 => at.required(none, errors),
-        _ => errors.invalid_text(&at.path, &format!("{{{}}}", given.join(", ")), several),
+        _ => {
+            let shown: Vec<String> = given.iter().map(|field| format!("`{field}`")).collect();
+            errors.invalid_text(&at.path, &format!("{{{}}}", shown.join(", ")), several);
+        }
     }
 }

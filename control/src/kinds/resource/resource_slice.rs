@@ -10,14 +10,13 @@ use crate::{
         Strategy,
         generate::now,
         types::{Definition, Generation, Resource, VersionSpec},
-        validation::{errors::Errors, names::subdomain},
+        validation::errors::Errors,
     },
     kinds::{
         shared::{
             cells::text,
             field::{Field, immutable},
             internal_version::{Internal, NODE_SELECTOR_TERM},
-            node_selector,
             tables::{AGE, column, named},
         },
         types,
@@ -135,30 +134,15 @@ fn drop_disabled(slice: &mut Value, old: Option<&Value>) {
 /// Refuses a slice that does not say in exactly one way where its devices are.
 fn validate_place(spec: &Field<'_>, errors: &mut Errors) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
-    let (name, selector) = (spec.at("nodeName"), spec.at("nodeSelector"));
-    let mut given = Vec::new();
-    if name.is_set() && name.is_empty() {
-        name.invalid("must be either unset or set to a non-empty string", errors);
-    } else if name.is_set() {
-        given.push("`nodeName`");
-        name.fits(subdomain, errors);
-    }
-    if selector.is_set() {
-        given.push("`nodeSelector`");
-        node_selector::validate(&selector, errors);
+    let one_term = |selector: &Field<'_>, errors: &mut Errors| {
         let terms = selector.at("nodeSelectorTerms");
         if terms.len() != 1 {
             let shown = Internal::list(NODE_SELECTOR_TERM, terms.value).text();
             terms.invalid_as(&shown, "must have exactly one node selector term", errors);
         }
-    }
-    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {
-        match spec.at(field).value {
-            Value::Bool(true) => given.push(shown),
-            Value::Bool(false) => spec.at(field).invalid("must be either unset or set to true", errors),
-            _ => {}
-        }
-    }
+    };
+    let (empty, flags) = ("must be either unset or set to a non-empty string", ["allNodes", "perDeviceNodeSelection"]);
+    let given = device::places(spec, empty, &flags, one_term, errors);
     device::one_place(spec, &given, ONE, &format!("{ONE}, but multiple fields are set"), errors);
 }
 

@@ -3,8 +3,9 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -16,10 +17,15 @@ const MODE: u32 = 0o600;
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
+    /// Where lines go, whatever its name is by now: it is given up only for the next one.
     file: File,
     bytes: u64,
     max_bytes: u64,
     max_backups: usize,
+    /// The last write ended within a line.
+    torn: bool,
+    /// Why the file was not replaced when it was time to; told once.
+    problem: Option<String>,
 }
 
 impl LogFile {
@@ -27,33 +33,90 @@ impl LogFile {
     pub(super) fn open(path: &Path, max_bytes: u64, max_backups: usize) -> io::Result<Self> {
         let file = append_to(path)?;
         let bytes = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, bytes, max_bytes, max_backups })
+        Ok(Self { path: path.to_owned(), file, bytes, max_bytes, max_backups, torn: false, problem: None })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Appends a line, after a rotation if the file would be too large with it.
+    /// Appends a line, after a rotation if the file would be too large with it. A rotation that fails is tried again
+    /// with the next line, and loses none.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        self.append_with(line, append_to)
+    }
+
+    /// [`append`](Self::append), with the function that opens the next file.
+    pub(super) fn append_with(&mut self, line: &[u8], open: impl Fn(&Path) -> io::Result<File>) -> io::Result<()> {
         let more = u64::try_from(line.len()).unwrap_or(u64::MAX);
         if self.bytes > 0 && self.bytes.saturating_add(more) > self.max_bytes {
-            self.rotate()?;
+            self.rotate(open);
         }
-        self.file.write_all(line)?;
-        self.bytes += more;
+        if self.torn {
+            self.file.write_all(b"\n")?;
+            self.torn = false;
+        }
+        // How much of a line that fails was written is not known.
+        self.file.write_all(line).inspect_err(|_| self.torn = true)?;
+        self.bytes = self.bytes.saturating_add(more);
         Ok(())
     }
 
-    fn rotate(&mut self) -> io::Result<()> {
-        fs::rename(&self.path, self.backup_path(Timestamp::now()))?;
-        self.file = append_to(&self.path)?;
-        self.bytes = 0;
-        let backups = self.backups()?;
-        for old in &backups[..backups.len().saturating_sub(self.max_backups)] {
-            fs::remove_file(old)?;
+    fn rotate(&mut self, open: impl Fn(&Path) -> io::Result<File>) {
+        let replaced = self.replace(open);
+        let problem = replaced.and_then(|()| self.remove_old_backups()).err().map(|error| error.to_string());
+        if let Some(problem) = problem.as_ref().filter(|now| self.problem.as_ref() != Some(now)) {
+            tracing::warn!(
+                problem,
+                path = %self.path.display(),
+                "failed to replace the audit log, which is as large as it may be; it grows on, retrying with each event"
+            );
         }
-        Ok(())
+        self.problem = problem;
+    }
+
+    /// Moves the file away, if it is still there, and opens a new one; if that fails it gets its name back.
+    fn replace(&mut self, open: impl Fn(&Path) -> io::Result<File>) -> io::Result<()> {
+        if let Some(dir) = self.path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        let backup = self.free_backup_path(Timestamp::now());
+        let moved = match fs::rename(&self.path, &backup) {
+            Ok(()) => true,
+            // Somebody else has moved it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        match open(&self.path) {
+            Ok(next) => {
+                (self.file, self.bytes, self.torn) = (next, 0, false);
+                Ok(())
+            }
+            Err(error) => {
+                if moved {
+                    let _ = fs::rename(&backup, &self.path);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn remove_old_backups(&self) -> io::Result<()> {
+        let backups = self.backups()?;
+        let old = &backups[..backups.len().saturating_sub(self.max_backups)];
+        // One that cannot be removed keeps none of the others.
+        old.iter().map(fs::remove_file).fold(Ok(()), io::Result::and)
+    }
+
+    /// A name that no older file has: two rotations may come within a millisecond.
+    fn free_backup_path(&self, mut at: Timestamp) -> PathBuf {
+        loop {
+            let path = self.backup_path(at);
+            if !path.exists() {
+                return path;
+            }
+            at += Duration::from_millis(1);
+        }
     }
 
     /// Such as `audit-2026-01-02T03-04-05.678.log` beside `audit.log`.

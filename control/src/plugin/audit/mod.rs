@@ -1,6 +1,8 @@
 //! The audit log: which requests are recorded, by the rules of a policy file, and the file that they are written to.
 
 mod event;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod log_file;
 mod policy;
 #[cfg(test)]

@@ -1,6 +1,12 @@
 //! Rules of policies, the form of events, and the rotation of the file.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -167,6 +173,60 @@ fn a_file_that_is_full_is_replaced_and_few_are_kept() {
     // Opened again it is appended to.
     LogFile::open(&path, 100, 2).unwrap().append(b"more\n").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "0006\nmore\n");
+}
+
+/// Whatever hinders a rotation, every line is in one of the files, in order, and the next rotation is as ever.
+#[test]
+fn a_rotation_that_fails_loses_no_line() {
+    type Fault = fn(&Path);
+    let faults: [(&str, Fault); 5] = [
+        ("moved away, as logrotate does", |path| fs::rename(path, path.with_file_name("elsewhere")).unwrap()),
+        ("removed", |path| fs::remove_file(path).unwrap()),
+        ("moved away, and a new one made", |path| {
+            fs::rename(path, path.with_file_name("elsewhere")).unwrap();
+            fs::write(path, "").unwrap();
+        }),
+        ("the directory is gone", |path| fs::remove_dir_all(path.parent().unwrap()).unwrap()),
+        ("an old one cannot be removed", |path| {
+            fs::create_dir_all(path.with_file_name("audit-2020-01-02T03-04-05.678.log/full")).unwrap();
+        }),
+    ];
+    let lines = |path: &Path| -> String {
+        let mut all: Vec<PathBuf> = fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().path()).collect();
+        // By time; the file itself is the youngest.
+        all.sort_by_key(|one| (one == path, one.clone()));
+        all.retain(|one| one.is_file());
+        all.iter().map(|one| fs::read_to_string(one).unwrap()).collect()
+    };
+    for (what, fault) in faults {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log/audit.log");
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let mut file = LogFile::open(&path, 10, 1).unwrap();
+        file.append(b"one1\n").unwrap();
+        fault(&path);
+        for line in ["two2\n", "six6\n", "ten0\n"] {
+            file.append(line.as_bytes()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        }
+        assert!(lines(&path).ends_with("six6\nten0\n"), "{what}: {}", lines(&path));
+        assert!(fs::metadata(&path).unwrap().len() <= 10, "{what}");
+    }
+    // The next file cannot be opened, once or for long.
+    for failures in [1, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let mut file = LogFile::open(&path, 10, 9).unwrap();
+        file.append(b"0000\n0000\n").unwrap();
+        for line in 1..=failures {
+            let full = |_: &Path| Err(io::Error::from_raw_os_error(24));
+            file.append_with(format!("{line:04}\n").as_bytes(), full).unwrap();
+            assert!(fs::read_to_string(&path).unwrap().ends_with(&format!("{line:04}\n")), "it has its name");
+        }
+        file.append(b"last\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "last\n");
+        let wanted: String = (1..=failures).map(|line| format!("{line:04}\n")).collect();
+        assert_eq!(lines(&path), format!("0000\n0000\n{wanted}last\n"));
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     cache::Cluster,
     model::{Constraints, Key, PodInfo, PodReference},
-    queue::SchedulingQueue,
+    queue::{Retries, SchedulingQueue},
     volumes::{ClaimWrite, VolumeWrite},
 };
 
@@ -96,6 +96,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Knows nothing yet, and tries pods again as told.
+    pub(crate) fn new(retries: Retries) -> Self {
+        Self { queue: SchedulingQueue::new(retries), ..Self::default() }
+    }
+
     /// Moves due pods to the active queue; returns when the next one is due.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Instant> {
         self.volumes_time_out(now);

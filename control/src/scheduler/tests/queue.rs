@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{next, node, on, pod, spec, storage};
-use crate::scheduler::{model::PodInfo, state::*};
+use crate::scheduler::{model::PodInfo, queue::Retries, state::*};
 
 /// After this time every pod that an event has woken was tried.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
@@ -136,4 +136,24 @@ fn claims_and_volumes_wake_the_pods_that_use_them() {
     later += LONGEST_BACKOFF;
     state.advance(later);
     assert_eq!(drain(&mut state, later), (vec!["x".to_owned()], 0));
+}
+
+/// What waits fits since a change that nothing was concluded of: it is tried after a while all the same, and no sooner.
+#[test]
+fn who_waits_is_tried_after_a_while_whatever_happens() {
+    const FLUSH: Duration = Duration::from_secs(300);
+    let (mut state, now) = (State::new(Retries { flush: FLUSH, on_changes: false }), Instant::now());
+    add(&mut state, &pod("waits", "1"), now);
+    add(&mut state, &with_claim("claims", "1", "c"), now);
+    drain(&mut state, now);
+    state.node_applied(&node("n1", "4", "110"), now);
+    storage(&mut state, &volume("v", Value::Null), now);
+    storage(&mut state, &claim("c", Some("v")), now);
+    let almost = now + FLUSH - Duration::from_secs(1);
+    assert_eq!(state.advance(almost), Some(now + FLUSH));
+    assert_eq!(drain(&mut state, almost), (vec![], 0));
+    state.advance(now + FLUSH);
+    let (mut bound, refused) = drain(&mut state, now + FLUSH);
+    bound.sort();
+    assert_eq!((bound, refused), (vec!["claims".to_owned(), "waits".to_owned()], 0));
 }

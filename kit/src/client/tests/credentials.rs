@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use windlass_fixtures::files::key;
+
 use super::{super::credentials::Credentials, *};
 
 /// A kubeconfig's user with a plugin that is this shell script.
@@ -133,8 +135,8 @@ async fn another_certificate_drops_connections_and_another_token_does_not() {
         let pem = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
         Some((pem.clone(), pem))
     };
-    let one = identity(include_str!("../../../fixtures/keys/go-p256-sec1.pem"));
-    let other = identity(include_str!("../../../fixtures/keys/openssl-rsa-pkcs1.pem"));
+    let one = identity(&key("go-p256-sec1.pem"));
+    let other = identity(&key("openssl-rsa-pkcs1.pem"));
     let token = |text: &str| Some(http::HeaderValue::from_str(text).unwrap());
     let of = |authorization, identity| Credentials { authorization, identity, until: None };
     let dropped = || access.0.generation().borrow().dropped;

@@ -34,7 +34,7 @@ async fn respond(State(seen): State<Seen>, Extension(caller): Extension<Caller>,
 /// Our server, with a key of Go, and the connections that it saw.
 async fn tls_server() -> (kube::Config, Seen, CancellationToken) {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let text = include_str!("../../../fixtures/keys/go-p256-sec1.pem").to_owned();
+    let text = windlass_fixtures::files::key("go-p256-sec1.pem");
     let tls = Tls::new(Pems { cert: text.clone(), key: text, client_ca: None }).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut config = kube::Config::new(format!("https://{}", listener.local_addr().unwrap()).parse().unwrap());

@@ -18,6 +18,8 @@ use super::*;
 mod credentials;
 #[cfg(feature = "serve")]
 mod http2;
+#[cfg(feature = "serve")]
+mod sessions;
 
 const SHORT: Limits = Limits { response: Duration::from_millis(300), watch: Duration::from_millis(300), retry: false };
 const LONG: Limits = Limits { response: LONG_TIMEOUT, watch: LONG_TIMEOUT, retry: false };
@@ -122,6 +124,37 @@ async fn an_answer_that_stops_half_way_ends() {
     .await;
     let asked = tokio::time::timeout(LONG_TIMEOUT, maps(config).list(&ListParams::default())).await.unwrap();
     assert!(asked.is_err());
+}
+
+/// A minute for a request, ten seconds for a lease or the node's status, five minutes for a watch that says nothing: by a clock that
+/// runs ahead while nothing else happens.
+#[tokio::test]
+async fn what_gets_no_answer_ends_when_its_limit_says() {
+    let (config, _) = server(|_, stream| silent(stream)).await;
+    let access = Access::new(config).unwrap();
+    for (limits, seconds) in [(Limits::DEFAULT, 60), (Limits::HEARTBEAT, 10)] {
+        let api = maps_of(&access, Limits { retry: false, ..limits });
+        tokio::time::pause();
+        let begun = tokio::time::Instant::now();
+        let error = api.list(&ListParams::default()).await.unwrap_err().to_string();
+        assert_eq!(begun.elapsed().as_secs(), seconds, "{error}");
+        tokio::time::resume();
+    }
+    let (config, _) = server(|_, mut stream| async move {
+        heard(&mut stream).await;
+        say(&mut stream, &(STREAM.to_owned() + &event("a", 1))).await;
+        silent(stream).await;
+    })
+    .await;
+    let api = maps_of(&Access::new(config).unwrap(), Limits::DEFAULT);
+    let begun = tokio::time::Instant::now();
+    let mut watch = Box::pin(api.watch(&kube::api::WatchParams::default(), "1").await.unwrap());
+    assert!(watch.try_next().await.unwrap().is_some(), "the first event");
+    tokio::time::pause();
+    // kube tells it as the end of the watch.
+    assert!(!matches!(watch.try_next().await, Ok(Some(_))), "nothing was said");
+    // The limit runs from the event, which came in this machine's own time.
+    assert!((300..360).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
 }
 
 /// The peer of all connections is gone at once, as when its machine is: none of those that were kept is tried.

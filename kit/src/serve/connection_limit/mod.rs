@@ -1,7 +1,9 @@
 //! Limits the open connections of a server, and decides which one is closed when there are too many.
 
+mod table;
+
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashSet,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -11,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     counts::{self, Counts, Reason},
-    limits::{IDLE_TIMEOUT, Limits, WRITE_TIMEOUT},
+    limits::Limits,
     stall::Writes,
 };
+use table::{Connection, Table};
 
 /// The connections of one server.
 ///
@@ -64,112 +67,6 @@ impl Drop for Reservation {
     }
 }
 
-/// The pure decision.
-#[derive(Debug, Default)]
-struct Table {
-    last_id: u64,
-    connections: BTreeMap<u64, Connection>,
-}
-
-#[derive(Debug)]
-struct Connection {
-    address: IpAddr,
-    reserved: bool,
-    authenticated: bool,
-    /// Requests that keep it busy.
-    busy: usize,
-    /// All requests, until their responses end.
-    requests: usize,
-    /// Of these, those with long-running responses: watches, logs, streams.
-    long_running: usize,
-    last_active: Instant,
-    writes: Arc<Writes>,
-    close: CancellationToken,
-}
-
-impl Connection {
-    fn is_closable(&self) -> bool {
-        self.busy == 0 && !self.reserved
-    }
-}
-
-impl Table {
-    /// Accepts a connection; also returns the address of one that was closed for it.
-    fn admit(
-        &mut self,
-        limits: Limits,
-        address: IpAddr,
-        reserved: bool,
-        now: Instant,
-    ) -> (Result<u64, Reason>, Option<IpAddr>) {
-        let mut closed = None;
-        if !reserved {
-            let of_address = self.connections.values().filter(|c| c.address == address).count();
-            let unauthenticated = self.connections.values().filter(|c| !c.authenticated).count();
-            let evicted = if of_address >= limits.per_address {
-                self.close_one(|c| c.address == address).ok_or(Reason::AddressFull).map(Some)
-            } else if unauthenticated >= limits.unauthenticated {
-                self.close_one(|c| !c.authenticated).ok_or(Reason::Full).map(Some)
-            } else if self.connections.len() >= limits.connections {
-                self.close_one(|_| true).ok_or(Reason::Full).map(Some)
-            } else {
-                Ok(None)
-            };
-            match evicted {
-                Ok(address) => closed = address,
-                Err(why) => return (Err(why), None),
-            }
-        }
-        self.last_id += 1;
-        let connection = Connection {
-            address,
-            reserved,
-            authenticated: reserved,
-            busy: 0,
-            requests: 0,
-            long_running: 0,
-            last_active: now,
-            writes: Arc::default(),
-            close: CancellationToken::new(),
-        };
-        self.connections.insert(self.last_id, connection);
-        (Ok(self.last_id), closed)
-    }
-
-    /// Closes the connection that matters least among the candidates; returns its address.
-    fn close_one(&mut self, is_candidate: impl Fn(&Connection) -> bool) -> Option<IpAddr> {
-        let candidates = || self.connections.iter().filter(|(_, c)| c.is_closable() && is_candidate(c));
-        let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
-        for (_, connection) in candidates() {
-            *of_address.entry(connection.address).or_default() += 1;
-        }
-        let (address, _) = of_address.into_iter().max_by_key(|(address, count)| (*count, *address))?;
-        let (_, id) = candidates().filter(|(_, c)| c.address == address).map(|(id, c)| (c.last_active, *id)).min()?;
-        self.connections.remove(&id)?.close.cancel();
-        Some(address)
-    }
-
-    /// Closes idle and stalled connections.
-    fn sweep(&mut self, now: Instant) -> Vec<(IpAddr, Reason)> {
-        let mut closed = Vec::new();
-        self.connections.retain(|_, connection| {
-            let idle = now.saturating_duration_since(connection.last_active) >= IDLE_TIMEOUT;
-            let blocked = connection.writes.blocked_for(now).is_some_and(|time| time >= WRITE_TIMEOUT);
-            let why = if connection.requests == 0 && idle {
-                Reason::Idle
-            } else if connection.long_running == 0 && blocked {
-                Reason::Stalled
-            } else {
-                return true;
-            };
-            connection.close.cancel();
-            closed.push((connection.address, why));
-            false
-        });
-        closed
-    }
-}
-
 impl ConnectionLimit {
     pub(super) fn new(server: &'static str, limits: Limits, reserved: ReservedAddresses) -> Self {
         Self { limits, table: Arc::default(), counts: counts::of(server), reserved }
@@ -185,8 +82,7 @@ impl ConnectionLimit {
         let reserved = from.is_some_and(|from| self.reserved.has(&from));
         let mut table = self.table();
         let (admitted, closed) = table.admit(self.limits, address, reserved, Instant::now());
-        let registered =
-            admitted.map(|id| (id, table.connections.get(&id).map(|c| (c.close.clone(), Arc::clone(&c.writes)))));
+        let registered = admitted.map(|id| (id, table.get(id).map(|c| (c.close.clone(), Arc::clone(&c.writes)))));
         drop(table);
         if let Some(client) = closed {
             self.counts.dropped(Reason::Evicted);
@@ -226,10 +122,7 @@ impl ConnectionLimit {
     }
 
     fn with(&self, id: u64, change: impl FnOnce(&mut Connection)) {
-        if let Some(connection) = self.table().connections.get_mut(&id) {
-            connection.last_active = Instant::now();
-            change(connection);
-        }
+        self.table().change(id, Instant::now(), change);
     }
 }
 
@@ -271,7 +164,7 @@ impl ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.limit.table().connections.remove(&self.id);
+        self.limit.table().remove(self.id);
         self.limit.counts.closed();
     }
 }

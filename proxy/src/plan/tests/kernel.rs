@@ -1,6 +1,6 @@
 //! A fake of `iptables-restore` and the kernel behind it, which fails where the real one does, and the loop before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 
@@ -104,20 +104,22 @@ impl Kernel {
         fault: &mut impl FnMut(usize) -> Option<Fault>,
     ) -> usize {
         let mut count = 0;
-        let mut ahead: Option<TableBatch> = None;
+        let mut waiting: VecDeque<TableBatch> = VecDeque::new();
         loop {
             if ruleset.needs_read_back() {
                 let found = compare_with_kernel(model, ruleset, &self.text()).unwrap();
                 ruleset.resync(found.kernel, found.verified);
                 ruleset.mark_all_dirty(model);
             }
-            let Some(batch) = ahead.take().or_else(|| ruleset.next_batch(model, limit)) else {
+            let Some(batch) = waiting.pop_front().or_else(|| ruleset.next_batch(model, limit)) else {
                 if ruleset.is_dirty() {
                     continue;
                 }
                 return count;
             };
-            ahead = ruleset.next_batch(model, limit);
+            if waiting.is_empty() {
+                waiting.extend(ruleset.next_batch(model, limit));
+            }
             assert_eq!(batch.text.lines().filter(|l| *l == "COMMIT").count(), 1, "{}", batch.text);
             let fault = fault(count);
             count += 1;
@@ -126,16 +128,13 @@ impl Kernel {
                     self.restore(&batch.text).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
                     ruleset.commit(&batch);
                 }
-                Some(Fault::Locked) => {
-                    self.restore(&batch.text).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
-                    ruleset.commit(&batch);
-                    count += 1;
-                }
+                // The write ends, and the next one begins with it.
+                Some(Fault::Locked) => waiting.push_front(batch),
                 Some(fault) => {
                     let commits = usize::from(fault == Fault::KilledAfter);
                     self.restore_until(&batch.text, commits).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
                     let outcome = if fault == Fault::Refused { Outcome::Unchanged } else { Outcome::Unknown };
-                    ruleset.abandon(batch, outcome, ahead.take());
+                    ruleset.abandon(batch, outcome, waiting.drain(..));
                 }
             }
         }

@@ -19,6 +19,7 @@ impl FamilySync {
     /// takes, the next one follows within `period`. Checks only while nothing is pending: then the model is what the
     /// kernel should have.
     pub(in crate::sync) async fn detect_drift(&mut self, model: &Arc<Model>, period: Duration) -> bool {
+        self.comparison_due = None;
         if self.pending || self.needs_resync || !self.synced_once {
             return false;
         }
@@ -45,15 +46,17 @@ impl FamilySync {
             }
             // Where others change rules all the time, large tables are not read back each time. On legacy the duration
             // of a comparison says nothing: it may have waited for the xtables lock.
-            let too_early = |(begin, end): (Instant, Instant)| match foreign {
-                Some(_) => {
-                    let took = end.saturating_duration_since(begin);
-                    end.elapsed() < (took * 20).min(period.max(took))
+            if let Some((begin, end)) = self.last_comparison {
+                let took = end.saturating_duration_since(begin);
+                let due = match foreign {
+                    Some(_) => end + (took * 20).min(period.max(took)),
+                    None => begin + period / 2,
+                };
+                if Instant::now() < due {
+                    // What was heard of is not heard of again.
+                    self.comparison_due = foreign.map(|_| due);
+                    return false;
                 }
-                None => begin.elapsed() < period / 2,
-            };
-            if self.last_comparison.is_some_and(too_early) {
-                return false;
             }
         }
         if full_check {

@@ -99,6 +99,8 @@ pub(super) struct FamilySync {
     netlink: Option<NfTables>,
     /// When the last comparison began and when it ended.
     last_comparison: Option<(Instant, Instant)>,
+    /// Others have changed rules, and it was too early to compare: when it is time.
+    comparison_due: Option<Instant>,
     /// When all rules were last compared regardless of the generation.
     last_full_check: Instant,
     /// The differences that a repair was written for and that is not verified yet.
@@ -154,6 +156,7 @@ impl FamilySync {
             verified_fingerprint: None,
             netlink,
             last_comparison: None,
+            comparison_due: None,
             last_full_check: Instant::now(),
             unverified_repair: None,
             accepted: HashSet::new(),
@@ -247,6 +250,11 @@ impl FamilySync {
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let may = self.pending && !self.stale_udp.delays_write();
         may.then(|| self.retry_at.unwrap_or(now).max(self.rate_limit.due(now)))
+    }
+
+    /// When rules are to be compared that others have changed, if that was too early.
+    pub(super) const fn comparison_due(&self) -> Option<Instant> {
+        self.comparison_due
     }
 
     /// Retries refused rules and deletions once they are due.

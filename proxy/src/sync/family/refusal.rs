@@ -92,7 +92,7 @@ impl FamilySync {
             let backend = self.backend.clone();
             let probed = run_blocking(move || backend.probe_rule(probe)).await;
             let Err(error) = probed else { continue };
-            if error.is_locked() || error.is_shortage() {
+            if error.is_passing() {
                 continue;
             }
             let family = self.family().name();

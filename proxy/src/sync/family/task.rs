@@ -12,7 +12,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{blocking::RULES, liveness::HEARTBEAT_INTERVAL};
+use windlass_kit::{blocking::RULES, liveness::HEARTBEAT_INTERVAL, repairs::Repair};
 
 use super::{
     super::{
@@ -29,7 +29,8 @@ use crate::{
     serve::{HealthCheckServers, LocalEndpoints},
 };
 
-/// How often the generation of nf_tables is queried: one system call while nobody changes rules.
+/// How often the generation of nf_tables is queried, if that is more often than the sync period: one system call while nobody
+/// changes rules.
 const NFT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A letter, or what the monitor of rules reports.
@@ -85,8 +86,10 @@ impl FamilyTask {
 
     /// Runs until `shutdown`, which is heard between two batches of a write, too.
     pub(in crate::sync) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
-        let period = self.config.sync_period;
-        let interval = if self.sync.has_generation() { NFT_CHECK_INTERVAL.min(period) } else { period };
+        let repairs = &self.config.repairs;
+        let period = repairs.period(Repair::ProxySync, self.config.sync_period);
+        let check = repairs.period(Repair::NftCheck, NFT_CHECK_INTERVAL);
+        let interval = if self.sync.has_generation() { check.min(period) } else { period };
         let mut checks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
         checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
@@ -95,6 +98,7 @@ impl FamilyTask {
             let complete = self.cluster.borrow().complete;
             let now = Instant::now();
             let due = self.sync.due(now).filter(|_| complete);
+            let comparison = self.sync.comparison_due().filter(|_| complete);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 message = self.inbox.recv() => match message {
@@ -106,6 +110,9 @@ impl FamilyTask {
                 () = tokio::time::sleep_until(due.unwrap_or(now).into()), if due.is_some() => {
                     self.write().await;
                     // Under constant change there is no other moment for it.
+                    self.detect_drift().await;
+                }
+                () = tokio::time::sleep_until(comparison.unwrap_or(now).into()), if comparison.is_some() => {
                     self.detect_drift().await;
                 }
                 _ = checks.tick(), if complete => self.periodic_sync().await,
@@ -172,7 +179,7 @@ impl FamilyTask {
             self.sync.request_sync();
         }
         if self.sync.is_synced() {
-            self.update_health_checks(&cluster, &local).await;
+            self.update_health_checks(&cluster, &local);
             self.find_stale_udp(&cluster);
         }
     }
@@ -196,19 +203,19 @@ impl FamilyTask {
         if self.sync.write(&cluster.model, &self.config, &cluster.node, &local).await {
             let triggers = self.sync.take_triggers();
             self.sync.shared.status.record_programming_latency(self.sync.family(), &triggers, Timestamp::now());
-            self.update_health_checks(&cluster, &local).await;
+            self.update_health_checks(&cluster, &local);
             self.find_stale_udp(&cluster);
         }
     }
 
     /// Opens and closes the servers of health check node ports: where Services, the Node, or the node's interfaces say
     /// so, as node ports do.
-    async fn update_health_checks(&mut self, cluster: &Cluster, local: &[IpAddr]) {
+    fn update_health_checks(&mut self, cluster: &Cluster, local: &[IpAddr]) {
         let family = self.sync.family();
         let addresses = self.config.health_check_addresses(family, &cluster.node, local);
         if self.sync.health_checks_dirty || addresses != self.health_addresses {
             let wanted = LocalEndpoints::of(&cluster.model, family);
-            self.sync.health_checks_dirty = !self.health.set(family, wanted, &addresses).await;
+            self.sync.health_checks_dirty = !self.health.set(family, wanted, &addresses, Instant::now());
             self.health_addresses = addresses;
         }
     }

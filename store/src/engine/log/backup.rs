@@ -94,6 +94,7 @@ impl Log {
             let real = RealDirectory(directory.to_owned());
             // That of an earlier store in this directory would call the new one cut short.
             length::forget(&real)?;
+            real.sync()?;
             let copy = real.create(&new)?;
             copy_bytes(&file, &copy, read.end)?;
             let mut frame = Vec::new();

@@ -156,12 +156,15 @@ impl<D: Directory> Log<D> {
             let file = directory.open(&name).map_err(|e| e.to_string())?;
             let read = read_file(&file, |_, _| {}).map_err(|reason| format!("{name}: {reason}"))?;
             length::check(&directory, number, read.end)?;
-            // The previous file, and one that was begun.
-            for other in names.iter().filter(|other| is_ours(other) && **other != name) {
-                directory.remove(other).map_err(|e| e.to_string())?;
-            }
             repair(&file, &read).map_err(|e| format!("its end could not be written once more: {e}"))?;
+            // Its name may be that of a rewrite that was cut off, and on no disk yet: until it is, the previous file stays.
             directory.sync().map_err(|e| e.to_string())?;
+            // The previous file, and one that was begun. They are removed at the next start otherwise.
+            for other in names.iter().filter(|other| is_ours(other) && **other != name) {
+                if let Err(error) = directory.remove(other) {
+                    tracing::warn!(file = other, %error, "failed to remove an earlier file of the store; retrying at the next start");
+                }
+            }
             length::note(&directory, number, read.end);
             Ok((file, number, read.end))
         };

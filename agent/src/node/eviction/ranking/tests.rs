@@ -1,3 +1,5 @@
+use windlass_fixtures::facts::{json_of, rows};
+
 use super::*;
 
 const SYSTEM_PRIORITY: i32 = 2_000_000_000;
@@ -173,4 +175,50 @@ fn local_storage_limits() {
         let found = exceeded_limit(&pod, &usage(containers, volumes)).map(|(_, why)| why);
         assert_eq!(found.as_deref(), said, "{containers:?} {volumes:?}");
     }
+}
+
+static RANKS: &str = include_str!("../../../../../facts/eviction_ranks.tsv");
+
+fn units(value: &serde_json::Value) -> u64 {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    u64::try_from(text.parse::<Quantity>().unwrap().units()).unwrap()
+}
+
+#[test]
+fn pods_are_ranked_as_upstreams_tests_say() {
+    let mut seen = 0;
+    for row in rows(RANKS) {
+        let listed = json_of(row[2]);
+        let mut pods: Vec<(Pod, PodStats)> = Vec::new();
+        for one in listed.as_array().unwrap() {
+            let used: Vec<u64> = one[3].as_array().unwrap().iter().map(units).collect();
+            let (first, second) = (used[0], used.get(1).copied().unwrap_or(0));
+            let none = ContainerStats::default();
+            let (of_container, of_volumes) = match row[1] {
+                "memory" => (ContainerStats { memory: Some(first), ..none }, None),
+                "pids" => (ContainerStats { processes: Some(first), ..none }, None),
+                "inodes" => (ContainerStats { inodes: Some(first + second), ..none }, used.get(2)),
+                _ => (ContainerStats { disk: Some(first + second), ..none }, used.get(2)),
+            };
+            let mut usage = uses(of_container);
+            match (row[1], of_volumes) {
+                ("inodes", Some(inodes)) => usage.empty_dir_inodes = *inodes,
+                (_, Some(bytes)) => drop(usage.empty_dirs.insert("local-volume".into(), *bytes)),
+                _ => {}
+            }
+            let priority = i32::try_from(one[1].as_i64().unwrap()).unwrap();
+            pods.push((pod(one[0].as_str().unwrap(), priority, &one[2].to_string()), usage));
+        }
+        let expected: Vec<String> = pods.iter().map(|(pod, _)| pod.metadata.name.clone().unwrap()).collect();
+        pods.reverse();
+        let signal = match row[1] {
+            "memory" => Signal::Memory,
+            "pids" => Signal::Pid,
+            "inodes" => Signal::NodeFsInodes,
+            _ => Signal::NodeFs,
+        };
+        assert_eq!(order(signal, &pods), expected, "{}", row[0]);
+        seen += 1;
+    }
+    assert_eq!(seen, 9);
 }

@@ -17,7 +17,10 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::manifests::{ManifestDir, Scanned};
+use windlass_kit::{
+    manifests::{ManifestDir, Scanned},
+    repairs::Repair,
+};
 
 pub(super) use diff::StaticPodKey;
 
@@ -67,7 +70,7 @@ pub(super) async fn run(
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = dir.changed(Instant::now() + RESCAN_INTERVAL) => {}
+            () = dir.changed(Instant::now() + Repair::StaticPodRescan.period(RESCAN_INTERVAL)) => {}
         }
     }
 }

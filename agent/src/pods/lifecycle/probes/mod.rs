@@ -81,7 +81,7 @@ pub(crate) fn timeout(probe: &Probe) -> Duration {
 }
 
 /// The status that the API has of exactly this instance: it carries results across a restart of the agent.
-fn reported_status<'a>(pod: &'a Pod, instance: &Instance) -> Option<&'a ContainerStatus> {
+pub(super) fn reported_status<'a>(pod: &'a Pod, instance: &Instance) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
     let id = format!("docker://{}", instance.id);

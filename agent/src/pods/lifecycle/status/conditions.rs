@@ -9,13 +9,14 @@ use k8s_openapi::{
 use super::super::{
     observed::{Observed, ResizeDecision},
     resize::RESIZE_PENDING,
+    restarts::may_restart_all,
     spec::{self, Role},
     view::PodView,
 };
 
 impl PodView<'_> {
     /// The conditions of a pod whose containers have the statuses `init` and `main`.
-    pub(super) fn conditions(
+    pub(crate) fn conditions(
         &self,
         before: &PodStatus,
         init: &[ContainerStatus],
@@ -27,14 +28,16 @@ impl PodView<'_> {
             .kill_reason(before, phase)
             .filter(|kill| kill.disruption)
             .map(|kill| (DISRUPTION_TARGET, TrueSince("TerminationByKubelet", kill.message.clone())));
-        let own = KUBELET_CONDITIONS.into_iter().chain([RESIZE_PENDING, RESIZE_IN_PROGRESS]);
-        let own: Vec<&str> = own.chain(disrupted.as_ref().map(|(type_, _)| *type_)).collect();
+        let shared = disrupted.as_ref().map(|(type_, _)| *type_);
         let all = KUBELET_CONDITIONS.into_iter().zip(truths).chain(disrupted).chain(resize_condition(self.observed));
         let generation = self.pod.metadata.generation;
         let mut all: Vec<PodCondition> =
             all.map(|(type_, truth)| condition(type_, &truth, before, generation, self.now)).collect();
+        // Upstream tells no generation of it.
+        all.extend(self.restart_of_all(phase).map(|truth| condition(RESTARTING, &truth, before, None, self.now)));
         // Conditions of other controllers stay.
-        all.extend(before.conditions.iter().flatten().filter(|c| !own.contains(&c.type_.as_str())).cloned());
+        let is_own = |type_: &str| is_kubelet_condition(type_) || shared == Some(type_);
+        all.extend(before.conditions.iter().flatten().filter(|c| !is_own(&c.type_)).cloned());
         all
     }
 
@@ -47,15 +50,18 @@ impl PodView<'_> {
         phase: &str,
     ) -> [Truth; 5] {
         let inits = spec::init_containers(self.spec);
-        let pairs = inits.iter().zip(init);
-        let sidecars = pairs.filter(|(c, _)| spec::role_of_init(c) == Role::Sidecar).map(|(_, status)| status);
-        let unready: Vec<&str> = main.iter().chain(sidecars).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+        let is_ready = |name: &str| init.iter().chain(main).any(|status| status.name == name && status.ready);
+        // Init containers that are done need not be; in the order of the spec, and not of the statuses.
+        let may_be_ready = spec::all_containers(self.spec).filter(|(_, role)| *role != Role::Init);
+        let unready: Vec<&str> = may_be_ready.map(|(c, _)| c.name.as_str()).filter(|name| !is_ready(name)).collect();
         let incomplete: Vec<&str> = inits.iter().filter(|c| !self.is_init_done(c)).map(|c| c.name.as_str()).collect();
         let sandbox_ready = self.observed.sandbox().is_some_and(|s| self.is_sandbox_ready(s));
         let words = |names: &[&str], what: &str| format!("containers with {what} status: [{}]", names.join(" "));
+        // A pod that was initialized stays so, though its init containers may run again.
+        let was = before.conditions.iter().flatten().any(|c| c.type_ == INITIALIZED && c.status == "True");
         let initialized = match phase {
             "Succeeded" => TrueSince("PodCompleted", String::new()),
-            _ if incomplete.is_empty() => True,
+            _ if incomplete.is_empty() || was => True,
             _ => False("ContainersNotInitialized", words(&incomplete, "incomplete")),
         };
         let containers_ready = match phase {
@@ -81,15 +87,31 @@ impl PodView<'_> {
         let sandbox_ready = if sandbox_ready { True } else { False("", String::new()) };
         [sandbox_ready, initialized, ready, containers_ready, True]
     }
+
+    /// Whether all containers are being run again, which only pods tell that have a rule for it.
+    fn restart_of_all(&self, phase: &str) -> Option<Truth> {
+        let none = String::new();
+        may_restart_all(self.spec).then(|| match phase {
+            "Succeeded" => False("PodCompleted", none),
+            "Failed" => False("PodFailed", none),
+            _ if self.is_restarting_all() => {
+                TrueSince("RestartAllContainersStarted", "container exited with restart policy rule".to_owned())
+            }
+            _ => False("", none),
+        })
+    }
 }
 
 /// The conditions that the kubelet sets on every admitted pod.
 const KUBELET_CONDITIONS: [&str; 5] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+    ["PodReadyToStartContainers", INITIALIZED, "Ready", "ContainersReady", "PodScheduled"];
+const INITIALIZED: &str = "Initialized";
+/// The kubelet sets it on pods with a container whose exit restarts all.
+const RESTARTING: &str = "AllContainersRestarting";
 
 /// Whether the kubelet sets this condition.
 pub(super) fn is_kubelet_condition(type_: &str) -> bool {
-    KUBELET_CONDITIONS.contains(&type_) || [RESIZE_PENDING, RESIZE_IN_PROGRESS].contains(&type_)
+    KUBELET_CONDITIONS.contains(&type_) || [RESIZE_PENDING, RESIZE_IN_PROGRESS, RESTARTING].contains(&type_)
 }
 
 /// The node killed the pod; controllers do not count such a failure against it.
@@ -109,14 +131,20 @@ fn resize_condition(observed: &Observed) -> Option<(&'static str, Truth)> {
 }
 
 /// The status of a condition, with reason and message.
-enum Truth {
+pub(crate) enum Truth {
     True,
     TrueSince(&'static str, String),
     False(&'static str, String),
 }
 use Truth::{False, True, TrueSince};
 
-fn condition(type_: &str, truth: &Truth, before: &PodStatus, generation: Option<i64>, now: Timestamp) -> PodCondition {
+pub(crate) fn condition(
+    type_: &str,
+    truth: &Truth,
+    before: &PodStatus,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> PodCondition {
     let (status, reason, message) = match truth {
         True => ("True", "", ""),
         TrueSince(reason, message) => ("True", *reason, message.as_str()),

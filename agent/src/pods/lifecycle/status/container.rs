@@ -13,14 +13,17 @@ use k8s_openapi::{
 };
 use windlass_kit::duration;
 
-use super::super::{
-    observed::{FAILURE_SHOWN_FOR, ImageState},
-    probes::{self, ProbeType},
-    reasons, resize,
-    restarts::{crash_count, restart_delay, shown_until},
-    spec::{self, Role},
-    time::saturating_add,
-    view::{PodOutcome, PodView},
+use super::{
+    super::{
+        observed::{FAILURE_SHOWN_FOR, ImageState},
+        probes::{self, ProbeType},
+        reasons, resize,
+        restarts::{crash_count, restart_delay, shown_until},
+        spec::{self, Role},
+        time::saturating_add,
+        view::{PodOutcome, PodView},
+    },
+    ended::unknown_state,
 };
 use crate::engine::inspect::{Exit, Instance, State, User};
 
@@ -245,27 +248,13 @@ fn lost_state(earlier: Option<&ContainerStatus>, newest: Option<&Instance>) -> O
     }
 }
 
-/// The state of a container that ran and vanished.
-fn unknown_state(started_at: Option<Time>) -> ContainerState {
-    ContainerState {
-        terminated: Some(ContainerStateTerminated {
-            exit_code: 137,
-            reason: Some(reasons::CONTAINER_STATUS_UNKNOWN.to_owned()),
-            message: Some("The container could not be located when the pod was terminated".to_owned()),
-            started_at,
-            ..ContainerStateTerminated::default()
-        }),
-        ..ContainerState::default()
-    }
-}
-
 /// The state of an init container that vanished and must have succeeded, since a later container exists.
 fn completed_unobserved() -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {
             reason: Some(reasons::COMPLETED.to_owned()),
             message: Some(
-                "Unable to get init container status from container runtime and pod has been initialized, treat it as exit normally"
+                "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"
                     .to_owned(),
             ),
             ..ContainerStateTerminated::default()

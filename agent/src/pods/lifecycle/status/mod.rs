@@ -1,8 +1,9 @@
 //! From a pod, what runs of it and the time: the status that the API shows. Pure.
 
 mod canonical;
-mod conditions;
+pub(super) mod conditions;
 mod container;
+pub(super) mod ended;
 mod resources;
 
 use k8s_openapi::{
@@ -41,15 +42,17 @@ impl PodView<'_> {
         let mut main: Vec<ContainerStatus> =
             self.spec.containers.iter().map(|c| self.container_status(c, Role::Main, &before)).collect();
         main.sort_by(|a, b| a.name.cmp(&b.name));
-        let ephemeral: Vec<ContainerStatus> = spec::ephemeral_containers(self.spec)
+        let mut ephemeral: Vec<ContainerStatus> = spec::ephemeral_containers(self.spec)
             .iter()
             .map(|c| self.container_status(c, Role::Ephemeral, &before))
             .collect();
 
-        let each = MAX_TERMINATION_MESSAGES_BYTES / (main.len() + init.len()).max(1);
-        main.iter_mut().chain(&mut init).for_each(|status| truncate_messages(status, each));
-
         let phase = self.phase(&before);
+        let over = spec::is_phase_terminal(phase) && !self.observed.runs_or_may_run();
+        if over {
+            ended::end_states(self.spec, &mut init, &mut main);
+        }
+        limit_messages([&mut init, &mut main, &mut ephemeral]);
         let (reason, message) = self.reason_and_message(&before, phase);
         let hosts = || node_ips.iter().map(|ip| ip.to_string());
         let addresses: Vec<PodIP> = if spec::host_network(self.spec) {
@@ -154,21 +157,16 @@ impl PodView<'_> {
         if has_run || (initialized && self.spec.containers.iter().all(started)) { "Running" } else { "Pending" }
     }
 
-    /// The phase of a pod that has become terminal, which is shown only when nothing runs any more.
+    /// The phase of a pod that has become terminal, which is shown only when nothing runs any more, nor will.
     fn terminal_phase(&self) -> Option<&'static str> {
         let observed = self.observed;
-        if observed.has_running() {
+        if observed.runs_or_may_run() {
             return None;
         }
-        let none_starts = !observed.may_start_container();
-        if observed.kill.is_some() {
-            return none_starts.then_some("Failed");
-        }
-        if self.is_deadline_exceeded() {
+        if observed.kill.is_some() || self.is_deadline_exceeded() {
             return Some("Failed");
         }
-        let none_created = !observed.instances.iter().any(|i| !i.is_sandbox() && i.state == State::Created);
-        let terminated = self.is_deleted() && none_starts && none_created;
+        let terminated = self.is_deleted();
         let exit_code = |c: &Container| observed.newest(&c.name).and_then(Instance::exit).map(|exit| exit.code);
         let all_exited = self.spec.containers.iter().all(|c| exit_code(c).is_some());
         if self.outcome == PodOutcome::Terminal || (terminated && all_exited) {
@@ -179,6 +177,12 @@ impl PodView<'_> {
         }
         terminated.then_some("Failed")
     }
+}
+
+/// Cuts the termination messages of containers, so that all of them together have an end.
+pub(super) fn limit_messages(all: [&mut [ContainerStatus]; 3]) {
+    let each = MAX_TERMINATION_MESSAGES_BYTES / all.iter().map(|statuses| statuses.len()).sum::<usize>().max(1);
+    all.into_iter().flatten().for_each(|status| truncate_messages(status, each));
 }
 
 /// Cuts the termination messages of a container to `max` bytes each, at the end of a character.

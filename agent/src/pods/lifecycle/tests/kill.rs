@@ -64,7 +64,8 @@ fn sidecars_get_what_is_left_of_the_grace() {
     assert_eq!(stops(&next(&pod, &observed, 12)), [("side-0".to_owned(), 2)], "two seconds are left whatever happens");
 }
 
-/// Exited containers stay until the pod is deleted; the sandbox is removed, unless a container is being started in it.
+/// Exited containers stay until the pod is deleted; the sandbox is removed, unless a container may be started in it. One that
+/// was created is removed first: Docker may start it yet, by a call that was given up.
 #[test]
 fn what_is_removed() {
     let mut pod = pod("Always", 1);
@@ -72,12 +73,24 @@ fn what_is_removed() {
     observed.kill = evicted(Some(1));
     observed.upsert(instance("c0", 0, State::Created));
     let sandbox = Action::RemoveSandbox { id: "POD-0".into() };
-    for key in [StepKey::Container("c0-0".into()), StepKey::Create("c0".into())] {
-        observed.in_flight = [key.clone()].into();
-        assert_eq!(next(&pod, &observed, 5).actions, [], "{key:?}");
-        assert_eq!(phase(&pod, &observed, 5), "Pending", "{key:?}");
+    let remove = || vec![Action::Remove { id: "c0-0".into() }];
+    for (in_flight, wanted) in [
+        (Some(StepKey::Container("c0-0".into())), Vec::new()),
+        // Whether it was started is being asked.
+        (Some(StepKey::Inspect("c0-0".into())), Vec::new()),
+        (Some(StepKey::Create("c0".into())), remove()),
+        (None, remove()),
+    ] {
+        observed.in_flight = in_flight.clone().into_iter().collect();
+        assert_eq!(next(&pod, &observed, 5).actions, wanted, "{in_flight:?}");
+        assert_eq!(phase(&pod, &observed, 5), "Pending", "{in_flight:?}");
     }
-    observed.in_flight.clear();
+    let mut removed = observed.clone();
+    removed.remove("c0-0");
+    assert_eq!(
+        (next(&pod, &removed, 5).actions, phase(&pod, &removed, 5)),
+        (vec![sandbox.clone()], "Failed".to_owned())
+    );
     observed.upsert(instance("c0", 0, exited(137, 1, 4)));
     assert_eq!(next(&pod, &observed, 5).actions, [sandbox]);
     observed.remove("POD-0");

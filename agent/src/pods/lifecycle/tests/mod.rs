@@ -4,7 +4,11 @@ mod kill;
 mod model;
 mod running;
 mod status;
+mod termination_order;
 mod time;
+mod upstream;
+mod upstream_probes;
+mod upstream_status;
 
 use std::net::IpAddr;
 
@@ -210,6 +214,44 @@ fn the_table_of_two_containers() {
         assert_eq!(made, restarted, "{policy} {first} {second:?}");
         assert_eq!(phase(&pod, &observed, 3), wanted, "{policy} {first} {second:?}");
     }
+}
+
+/// A step that has read it before it was removed puts it back, and no event tells of it again.
+#[test]
+fn what_is_removed_while_a_step_reads_it_is_read_again() {
+    let mut observed = Observed::default();
+    observed.upsert(instance("c0", 0, running(1)));
+    observed.in_flight.insert(StepKey::Inspect("c0-0".to_owned()));
+    observed.remove("c0-0");
+    observed.upsert(instance("c0", 0, running(1)));
+    assert!(observed.take_unread().is_empty(), "not while it is being read");
+    observed.in_flight.clear();
+    assert_eq!(observed.take_unread(), ["c0-0"]);
+    assert!(observed.take_unread().is_empty(), "once");
+    // Nobody reads it: it is gone for good.
+    observed.remove("c0-0");
+    assert!(observed.take_unread().is_empty());
+}
+
+/// Under load Docker tells of it after the exit, and its answers never do.
+#[test]
+fn an_oom_kill_that_an_event_tells_of_counts_before_and_after_the_exit() {
+    let ended = |oom_at: usize| {
+        let mut observed = Observed::default();
+        for step in 0..3 {
+            if step == oom_at {
+                observed.out_of_memory.insert("c0-0".to_owned());
+            }
+            observed.upsert(instance("c0", 0, if step == 0 { running(1) } else { exited(137, 1, 2) }));
+        }
+        observed.newest("c0").unwrap().exit().unwrap().oom_killed
+    };
+    assert_eq!([0, 1, 2, 3].map(ended), [true, true, true, false]);
+    let mut observed = Observed::default();
+    observed.upsert(instance("c0", 0, exited(137, 1, 2)));
+    observed.out_of_memory.insert("c0-0".to_owned());
+    observed.remove("c0-0");
+    assert!(observed.out_of_memory.is_empty());
 }
 
 #[test]

@@ -85,6 +85,12 @@ fn sidecars_are_stopped_after_the_others_the_last_first() {
     for name in ["s0", "s1", "c0"] {
         observed.upsert(instance(name, 0, running(1)));
     }
+    // Docker has not answered to the start: its processes may run.
+    observed.upsert(instance("c0", 0, State::Created));
+    observed.in_flight.insert(StepKey::Container("c0-0".into()));
+    assert_eq!(stopped(&next(&pod, &observed, 0)), [], "the sidecars of one that may run");
+    observed.in_flight.clear();
+    observed.upsert(instance("c0", 0, running(1)));
     // The deletion was requested at 0 and its grace period ends at 20.
     assert_eq!(stopped(&next(&pod, &observed, 0)), [("c0", 20)]);
     observed.upsert(instance("c0", 0, exited(0, 1, 5)));
@@ -202,8 +208,12 @@ fn an_image_is_looked_up_for_each_start() {
     let mut observed = ready_sandbox(&pod);
     let look_up = Action::EnsureImage { container: "c0".into(), ahead: false };
     assert_eq!(creates(&next(&pod, &observed, 0)), [("c0".to_owned(), 0)]);
-    observed.forget_images();
+    observed.doubt_images();
     assert_eq!(next(&pod, &observed, 0).actions, std::slice::from_ref(&look_up), "Docker told of another one");
+    assert!(observed.doubtful_image("c0").is_some(), "what was there is not pulled again while its name leads to it");
+    observed.in_flight.insert(StepKey::Create("c0".into()));
+    assert_eq!(next(&pod, &observed, 0).actions, [], "the look-up would count as that of the next container");
+    observed.in_flight.clear();
     // Not while the back-off of a failed start goes on, since it would be old by its end.
     let failure = Failure {
         reason: reasons::CREATE_CONTAINER_ERROR,
@@ -379,4 +389,109 @@ fn the_user_of_a_container_is_shown_and_stays() {
         None,
         "another run may have another user"
     );
+}
+
+/// What was read of a container before it went on is not believed, whenever it is told.
+#[test]
+fn a_container_does_not_go_back_in_its_life() {
+    let again = State::Running { pid: 8, started_at: at(9) };
+    for (known, read, outdated) in [
+        (State::Created, running(1), false),
+        (running(1), State::Created, true),
+        (running(1), exited(0, 1, 5), false),
+        (exited(0, 1, 5), State::Created, true),
+        (exited(0, 1, 5), running(1), true),
+        (State::Exited(Exit::killed(at(5))), running(1), true),
+        // Somebody has started it again by hand.
+        (exited(0, 1, 5), again.clone(), false),
+        (again, exited(0, 1, 5), false),
+    ] {
+        let mut observed = Observed::default();
+        assert!(!observed.is_outdated(&instance("c0", 0, read.clone())), "it is not known");
+        observed.upsert(instance("c0", 0, known.clone()));
+        assert_eq!(observed.is_outdated(&instance("c0", 0, read.clone())), outdated, "{read:?} after {known:?}");
+    }
+}
+
+/// Docker runs a container again that has exited: whether one was started is known before it is started again.
+#[test]
+fn what_may_have_been_started_is_read_first() {
+    let pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("c0", 0, State::Created));
+    let start = [Action::Start { container: "c0".into(), id: "c0-0".into() }];
+    observed.unread.insert("c0-0".into());
+    assert_eq!(next(&pod, &observed, 1).actions, []);
+    assert_eq!(observed.take_unread(), ["c0-0"]);
+    observed.in_flight.insert(StepKey::Inspect("c0-0".into()));
+    assert_eq!(next(&pod, &observed, 1).actions, []);
+    observed.in_flight.clear();
+    assert_eq!(next(&pod, &observed, 1).actions, start, "it was not");
+    // A list shows what an earlier call has created, and the next one replaces.
+    observed.in_flight.insert(StepKey::Create("c0".into()));
+    assert_eq!(next(&pod, &observed, 1).actions, []);
+    // So it is with a sandbox.
+    let mut observed = Observed::default();
+    observed.upsert(instance(SANDBOX_NAME, 0, State::Created));
+    observed.in_flight.extend([StepKey::Inspect("POD-0".into()), StepKey::Image("c0".into())]);
+    assert_eq!(next(&pod, &observed, 1).actions, []);
+    observed.in_flight.remove(&StepKey::Inspect("POD-0".into()));
+    assert_eq!(next(&pod, &observed, 1).actions, [Action::StartSandbox { id: "POD-0".into() }]);
+    observed.in_flight.insert(StepKey::Sandbox);
+    assert_eq!(next(&pod, &observed, 1).actions, []);
+}
+
+/// Links to a log come with the first news of a start, and go with the container, but none comes after the clean-up.
+#[test]
+fn a_log_is_linked_while_there_is_one() {
+    let mut observed = Observed::default();
+    assert!(!observed.begins(&instance("c0", 0, State::Created)));
+    for state in [running(1), exited(0, 1, 2)] {
+        assert!(observed.begins(&instance("c0", 0, state.clone())));
+        assert!(!observed.begins(&instance(SANDBOX_NAME, 0, state)));
+    }
+    observed.upsert(instance("c0", 0, State::Created));
+    assert!(observed.begins(&instance("c0", 0, running(1))));
+    observed.upsert(instance("c0", 0, running(1)));
+    assert!(!observed.begins(&instance("c0", 0, exited(0, 1, 2))));
+    assert_eq!(observed.remove("c0-0").map(|gone| gone.id).as_deref(), Some("c0-0"));
+    assert_eq!(observed.remove("c0-0"), None);
+    // A step that has read it before tells of it late.
+    observed.cleaned_up = true;
+    assert!(!observed.begins(&instance("c0", 0, exited(0, 1, 2))));
+}
+
+/// A hook runs at least once: also where the agent was killed before it ran it.
+#[test]
+fn a_hook_that_was_not_run_is_run_after_a_restart() {
+    let pod = |status: &str, annotation: &str| -> Pod {
+        serde_json::from_str(&format!(
+            r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u","annotations":{{"kubernetes.io/config.source":"{annotation}"}}}},
+                "spec":{{"containers":[{{"name":"c0","image":"i:1","lifecycle":{{"postStart":{{"sleep":{{"seconds":1}}}}}}}}]}},
+                "status":{status}}}"#
+        ))
+        .unwrap()
+    };
+    let shown = |id: &str, started: bool| {
+        format!(
+            r#"{{"containerStatuses":[{{"name":"c0","image":"","imageID":"","ready":false,"restartCount":0,"containerID":"{id}","started":{started}}}]}}"#
+        )
+    };
+    for (status, source, pending) in [
+        (shown("docker://c0-0", true), "api", false),
+        (shown("docker://c0-0", false), "api", true),
+        (shown("docker://another", true), "api", true),
+        ("{}".to_owned(), "api", true),
+        ("null".to_owned(), "api", true),
+        // Its status may come later.
+        ("null".to_owned(), "file", false),
+        (shown("docker://c0-0", false), "file", true),
+    ] {
+        let pod = pod(&status, source);
+        let mut observed = ready_sandbox(&pod);
+        observed.upsert(instance("c0", 0, running(1)));
+        observed.adopt_hooks(Some(&pod));
+        let runs = next(&pod, &observed, 2).actions.iter().any(|a| matches!(a, Action::PostStart { .. }));
+        assert_eq!(runs, pending, "{status} {source}");
+    }
 }

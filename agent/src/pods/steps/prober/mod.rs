@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::{
@@ -21,11 +21,14 @@ use rustls::SignatureScheme;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use url::{Position, Url};
-use windlass_kit::{blocking::PROBE_NAMES, serve::headers, unverified_tls};
+use windlass_kit::{blocking::PROBE_NAMES, duration, serve::headers, unverified_tls};
 
 pub(crate) use grpc::grpc;
 
-use crate::{engine::Engine, go_text::go_text};
+use crate::{
+    engine::{Engine, exec::ExecResult},
+    go_text::go_text,
+};
 
 /// Bytes of a response or of a command's output that are read; upstream's.
 const MAX_RESPONSE_BYTES: usize = 10 * 1024;
@@ -74,7 +77,8 @@ pub(crate) fn late(target: ProbeTarget<'_>, probe: &Probe, limit: Duration) -> S
         port_number(target, port).map_or_else(|_| host.clone(), |port| join(&host, port))
     };
     if let Some(action) = &probe.exec {
-        format!("command {:?} timed out", action.command.as_deref().unwrap_or_default().join(" "))
+        let words = action.command.as_deref().unwrap_or_default().join(" ");
+        format!("command timed out: {words:?} timed out after {}", duration::format(limit))
     } else if let Some(action) = &probe.http_get {
         match first_url(target, action) {
             Ok(url) => format!("Get \"{}\": {HTTP_TIMEOUT}", shown(&url)),
@@ -93,11 +97,16 @@ pub(crate) async fn exec(engine: &Engine, target: ProbeTarget<'_>, action: &Exec
     if command.is_empty() {
         return ProbeResult::Unknown("the command is empty".to_owned());
     }
-    match engine.exec(target.id, &command, MAX_RESPONSE_BYTES).await {
+    exec_result(engine.exec(target.id, &command, MAX_RESPONSE_BYTES).await.map_err(|error| error.to_string()))
+}
+
+/// What the end of a command says. One that fails without a word is told by its exit code.
+fn exec_result(ran: Result<ExecResult, String>) -> ProbeResult {
+    match ran {
         Ok(exit) if exit.code == 0 => ProbeResult::Success,
         Ok(exit) if exit.output.trim().is_empty() => ProbeResult::Failure(format!("command exited with {}", exit.code)),
         Ok(exit) => ProbeResult::Failure(exit.output),
-        Err(error) => ProbeResult::Unknown(error.to_string()),
+        Err(why) => ProbeResult::Unknown(why),
     }
 }
 
@@ -154,13 +163,18 @@ pub(crate) async fn tcp(target: ProbeTarget<'_>, action: &TCPSocketAction) -> Pr
     checked.await.map_or_else(|result| result, |_| ProbeResult::Success)
 }
 
-/// The URL of an `httpGet` action, whose path may have a query and unescaped characters.
+/// The URL of an `httpGet` action, whose path may have a query and unescaped characters. As in upstream's, what follows two
+/// slashes is a host, in whose place the pod is.
 fn action_url(tls: bool, host: &str, port: u16, path: &str) -> Result<Url, String> {
     let scheme = if tls { "https" } else { "http" };
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let mut url = Url::parse(&format!("{scheme}://{host}:{port}/")).map_err(|e| format!("{host:?}: {e}"))?;
     let path = path.split('#').next().unwrap_or(path);
     let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    let path = match path.strip_prefix("//") {
+        Some(rest) if !rest.starts_with('/') => rest.find('/').map_or("", |at| &rest[at..]),
+        _ => path,
+    };
     url.set_path(path);
     url.set_query(query);
     Ok(url)
@@ -192,14 +206,6 @@ fn shown(url: &Url) -> String {
     format!("{}://{}:{port}{rest}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
-/// What a server answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum HttpAnswer {
-    Status(StatusCode),
-    /// It led to this place of another host, which is not asked.
-    LeadsAway(String),
-}
-
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HttpFailure {
@@ -209,58 +215,85 @@ pub(crate) enum HttpFailure {
     Transport(String),
 }
 
-/// Requests a URL; a success with status 200 to 399.
+/// Requests a URL; a success with status 200 to 399, with a warning where that leads nowhere or to another host.
 pub(crate) async fn http_get(target: ProbeTarget<'_>, action: &HTTPGetAction, user_agent: &str) -> ProbeResult {
     match http_answer(target, action, user_agent).await {
-        Ok(HttpAnswer::Status(status)) => result_of(status),
-        Ok(HttpAnswer::LeadsAway(location)) => {
-            ProbeResult::Warning(format!("Probe terminated redirects, Response body: {location}"))
-        }
+        Ok(response) => result_of(&response),
         Err(HttpFailure::Impossible(why)) => ProbeResult::Unknown(why),
         Err(HttpFailure::Transport(why)) => ProbeResult::Failure(why),
     }
 }
 
-/// Requests a URL and follows where it leads on the same host.
+/// Requests a URL and follows where it leads on the same host. Another one is not asked: what led there is the answer.
 pub(crate) async fn http_answer(
     target: ProbeTarget<'_>,
     action: &HTTPGetAction,
     user_agent: &str,
-) -> Result<HttpAnswer, HttpFailure> {
+) -> Result<Response<Bytes>, HttpFailure> {
     let mut url = first_url(target, action).map_err(HttpFailure::Impossible)?;
+    let mut keeps_host = true;
     for _ in 0..=MAX_REDIRECTS {
-        let response = get(&url, action, user_agent).await.map_err(HttpFailure::Transport)?;
+        let response = get(&url, action, user_agent, keeps_host).await.map_err(HttpFailure::Transport)?;
         let status = response.status();
-        let location = headers::shown(response.headers(), header::LOCATION.as_str());
+        let location = headers::shown(response.headers(), header::LOCATION.as_str()).into_owned();
         if !location.is_empty() && REDIRECT_STATUSES.contains(&status.as_u16()) {
             let next = url
                 .join(&location)
                 .map_err(|e| HttpFailure::Transport(format!("failed to parse Location header {location:?}: {e}")))?;
             if host_of(&next) != host_of(&url) {
-                return Ok(HttpAnswer::LeadsAway(location.into_owned()));
+                return Ok(response);
             }
             if !matches!(next.scheme(), "http" | "https") {
                 let scheme = next.scheme();
                 let why = format!("Get \"{next}\": unsupported protocol scheme \"{scheme}\"");
                 return Err(HttpFailure::Transport(why));
             }
+            // A place that names its host is asked for by that, whatever the action's headers say.
+            keeps_host = Url::parse(&location).is_err();
             url = next;
             continue;
         }
-        return Ok(HttpAnswer::Status(status));
+        return Ok(response);
     }
     Err(HttpFailure::Transport(format!("Get \"{}\": stopped after {MAX_REDIRECTS} redirects", shown(&url))))
 }
 
-fn result_of(status: StatusCode) -> ProbeResult {
-    if (200..400).contains(&status.as_u16()) {
-        ProbeResult::Success
-    } else {
-        ProbeResult::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16()))
+fn result_of(response: &Response<Bytes>) -> ProbeResult {
+    match response.status() {
+        status if status.is_success() => ProbeResult::Success,
+        status if status.is_redirection() => {
+            let body = String::from_utf8_lossy(response.body());
+            ProbeResult::Warning(format!("Probe terminated redirects, Response body: {body}"))
+        }
+        status => ProbeResult::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16())),
     }
 }
 
-async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str) -> Result<Response<Bytes>, String> {
+/// Puts the headers of an action among those of a request, as upstream does: the first of a name replaces a default. `Host` and
+/// `User-Agent` have one value; an empty one leaves the host as it was, and an empty `User-Agent` or `Accept` is none. Those of the
+/// transport are its own.
+fn set_headers(all: &mut HeaderMap, action: &HTTPGetAction, keeps_host: bool) -> Result<(), String> {
+    let mut seen: Vec<HeaderName> = Vec::new();
+    for given in action.http_headers.iter().flatten() {
+        let name: HeaderName = given.name.parse().map_err(|e| format!("{:?}: {e}", given.name))?;
+        let value = HeaderValue::from_str(&given.value).map_err(|e| format!("{name}: {e}"))?;
+        let is_first = !seen.contains(&name);
+        if is_first {
+            seen.push(name.clone());
+        }
+        match (name.as_str(), is_first, value.is_empty()) {
+            ("content-length" | "transfer-encoding" | "trailer", ..) | ("user-agent", false, _) => {}
+            ("host", is_first, is_empty) if !is_first || is_empty || !keeps_host => {}
+            ("user-agent" | "accept", true, true) => drop(all.remove(name)),
+            ("accept", false, _) if !all.contains_key(&name) => {}
+            (_, true, _) => drop(all.insert(name, value)),
+            (_, false, _) => drop(all.append(name, value)),
+        }
+    }
+    Ok(())
+}
+
+async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str, keeps_host: bool) -> Result<Response<Bytes>, String> {
     let bad = |e: &dyn std::fmt::Display| format!("Get \"{}\": {e}", shown(url));
     let mut request = Request::get(&url[Position::BeforePath..Position::AfterQuery])
         .header(header::USER_AGENT, user_agent)
@@ -269,19 +302,7 @@ async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str) -> Result<Resp
         .header(header::HOST, &url[Position::BeforeHost..Position::AfterPort])
         .body(Full::<Bytes>::default())
         .map_err(|e| bad(&e))?;
-    let mut seen: Vec<HeaderName> = Vec::new();
-    for given in action.http_headers.iter().flatten() {
-        let name: HeaderName = given.name.parse().map_err(|e| bad(&e))?;
-        let value = HeaderValue::from_str(&given.value).map_err(|e| bad(&e))?;
-        // The first header of a name replaces the default; an empty one removes it.
-        if !seen.contains(&name) {
-            request.headers_mut().remove(&name);
-            seen.push(name.clone());
-        }
-        if !given.value.is_empty() {
-            request.headers_mut().append(name, value);
-        }
-    }
+    set_headers(request.headers_mut(), action, keeps_host).map_err(|e| bad(&e))?;
     let host = host_of(url);
     let stream = connect(&host, url.port_or_known_default().unwrap_or(80)).await.map_err(|e| bad(&e))?;
     let response = if url.scheme() == "https" {
@@ -354,3 +375,5 @@ const SIGNATURE_SCHEMES: [SignatureScheme; 12] = [
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upstream_tests;

@@ -13,6 +13,7 @@ mod normalizing;
 mod passes;
 mod proposing;
 mod recorded;
+mod recorded_api;
 mod replicas;
 mod selecting;
 

@@ -13,9 +13,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{metrics::Registry, percent::decoded};
 
-use crate::controllers::{
-    fake_api::FakeApi, horizontal_pod_autoscaler::HorizontalPodAutoscalers, runtime::Controllers,
-};
+use super::recorded_api::RecordedApi;
+use crate::controllers::{horizontal_pod_autoscaler::HorizontalPodAutoscalers, runtime::Controllers};
 
 #[derive(Deserialize)]
 struct Case {
@@ -195,13 +194,13 @@ fn told(status: &Value) -> Value {
 
 /// What our controller has made of these cases.
 async fn ours(cases: &[Case], apis: bool) -> BTreeMap<String, Seen> {
-    let fake = FakeApi::new();
-    fake.serve_custom(true);
+    let fake = RecordedApi::new();
+    let with_json = |path: &str, answer: &Value| fake.answer(path, 200, "application/json", &answer.to_string());
     if apis {
         let version = json!({"groupVersion": "custom.metrics.k8s.io/v1beta2", "version": "v1beta2"});
         let group = json!({"kind": "APIGroup", "apiVersion": "v1", "name": "custom.metrics.k8s.io", "versions": [version],
             "preferredVersion": version});
-        fake.answer("/apis/custom.metrics.k8s.io", Some(group));
+        with_json("/apis/custom.metrics.k8s.io", &group);
     }
     let (client, stop) = (fake.client(), CancellationToken::new());
     let mut controllers = Controllers::new(client.clone(), None, &Registry::default(), stop.clone());
@@ -216,10 +215,10 @@ async fn ours(cases: &[Case], apis: bool) -> BTreeMap<String, Seen> {
         for (short, answer) in &case.answers {
             let path = long(short, &case.name);
             match answer {
-                Answer::Raw(code, body, content_type) => fake.answer_with(&path, *code, content_type, body),
+                Answer::Raw(code, body, content_type) => fake.answer(&path, *code, content_type, body),
                 Answer::List { items } => {
                     let api = short.split(' ').next().unwrap();
-                    fake.answer(&path, Some(list(api, &case.name, items)));
+                    with_json(&path, &list(api, &case.name, items));
                 }
             }
         }
@@ -236,7 +235,7 @@ async fn ours(cases: &[Case], apis: bool) -> BTreeMap<String, Seen> {
     collected(&fake, cases)
 }
 
-fn collected(fake: &FakeApi, cases: &[Case]) -> BTreeMap<String, Seen> {
+fn collected(fake: &RecordedApi, cases: &[Case]) -> BTreeMap<String, Seen> {
     let mut all: BTreeMap<String, Seen> = cases.iter().map(|case| (case.name.clone(), Seen::default())).collect();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     for (_, event) in fake.history().iter().filter(|(plural, _)| plural == "horizontalpodautoscalers") {

@@ -15,9 +15,9 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{metrics::Registry, prometheus::Format};
 
-use crate::controllers::{
-    fake_api::FakeApi,
-    runtime::{Context, Controller, Controllers, Error, Key, Outcome},
+use crate::{
+    controllers::runtime::{Context, Controller, Controllers, Error, Key, Outcome},
+    tests::TestApi,
 };
 
 /// What all instances of a controller have seen.
@@ -62,8 +62,8 @@ impl<const SHAKY: bool> Controller for Probe<SHAKY> {
 
 /// Makes objects `a`, `trap` and `b`, and runs two controllers until both have reconciled all.
 async fn run(traps: (&'static str, &'static str)) -> (Arc<Seen>, Arc<Seen>, String) {
-    let fake = FakeApi::new();
-    let (client, shutdown, registry) = (fake.client(), CancellationToken::new(), Registry::default());
+    let server = TestApi::new().await;
+    let (client, shutdown, registry) = (server.client(), CancellationToken::new(), Registry::default());
     let (shaky, steady) = (Arc::new(Seen { traps, ..Seen::default() }), Arc::new(Seen::default()));
     let mut controllers = Controllers::new(client.clone(), None, &registry, shutdown.clone());
     controllers.add::<Probe<true>>(Arc::clone(&shaky));

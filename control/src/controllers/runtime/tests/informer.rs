@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ReplicationController};
+use k8s_openapi::api::core::v1::{ConfigMap, ReplicationController};
 use kube::{
     Api, Resource as _, ResourceExt as _,
     api::{DeleteParams, PostParams},
@@ -11,15 +11,15 @@ use kube::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::controllers::{
-    fake_api::FakeApi,
-    runtime::{
+use crate::{
+    controllers::runtime::{
         index::Index,
         informer::{Informer, Life},
         key::Key,
         status_writer::StatusWriter,
         trim::Cached,
     },
+    tests::TestApi,
 };
 
 impl Cached for ConfigMap {}
@@ -97,18 +97,19 @@ fn own_writes_are_waited_for() {
 
 #[tokio::test]
 async fn a_status_is_written_of_the_version_that_was_seen_and_waited_for() {
-    let fake = FakeApi::new();
-    let default: Namespace = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-    Api::all(fake.user()).create(&PostParams::default(), &default).await.unwrap();
-    let controllers: Api<ReplicationController> = Api::namespaced(fake.user(), "default");
-    let web: ReplicationController = serde_json::from_value(json!({"metadata": {"name": "web"}})).unwrap();
+    let server = TestApi::new().await;
+    let controllers: Api<ReplicationController> = Api::namespaced(server.user(), "default");
+    let template =
+        json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "v1"}]}});
+    let web = json!({"metadata": {"name": "web"}, "spec": {"template": template}});
+    let web: ReplicationController = serde_json::from_value(web).unwrap();
     let seen = controllers.create(&PostParams::default(), &web).await.unwrap();
     let informer: Informer<ReplicationController> = Informer::new(CancellationToken::new());
     let (mut listed, cache) = (None, informer.cache());
     for event in [watcher::Event::Init, watcher::Event::InitApply(seen.clone()), watcher::Event::InitDone] {
         informer.apply(event, &mut listed);
     }
-    let writer = StatusWriter::new(fake.client(), cache);
+    let writer = StatusWriter::new(server.client(), cache);
     let (key, uid) = (Key::of(seen.meta()), seen.uid().unwrap());
     let status = |replicas: i32| json!({"status": {"replicas": replicas}});
     let stored = async || controllers.get("web").await.unwrap();
@@ -121,10 +122,10 @@ async fn a_status_is_written_of_the_version_that_was_seen_and_waited_for() {
     informer.apply(watcher::Event::Apply(newest.clone()), &mut listed);
     assert!(writer.is_shown(&key, &uid));
     // Another object of its name is none of its.
-    controllers.delete("web", &DeleteParams::default()).await.unwrap();
+    controllers.delete("web", &DeleteParams::background()).await.unwrap();
     controllers.create(&PostParams::default(), &web).await.unwrap();
     assert!(writer.write(&newest, status(3)).await.is_err());
-    assert_eq!(stored().await.status.map(|s| s.replicas), None);
+    assert_eq!(stored().await.status.map(|s| s.replicas), Some(0));
 }
 
 #[test]

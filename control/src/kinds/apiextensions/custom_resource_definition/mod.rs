@@ -10,7 +10,7 @@ use windlass_kit::objects::pod_defaults::{child, items, set};
 
 use crate::{
     apiserver::{
-        FieldError, Strategy, Tolerance,
+        FieldError, FirstDeletion, Strategy, Tolerance,
         generate::now,
         subresource::{Subresource, keep_field},
         types::{Definition, Generation, Resource, VersionSpec},
@@ -152,8 +152,8 @@ impl Strategy for CustomResourceDefinition {
         added.map(|format| format!("unrecognized format {format:?}")).collect()
     }
 
-    fn deletion_only_marks(&self) -> bool {
-        true
+    fn first_deletion(&self) -> FirstDeletion {
+        FirstDeletion::MarksAlone
     }
 
     fn begin_deletion(&self, object: &mut Value) {

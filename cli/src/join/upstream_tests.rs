@@ -1,0 +1,37 @@
+//! Upstream's own files of what a kubelet and a kube-proxy are configured with, where they lie: `KUBERNETES` names a directory
+//! with Kubernetes' sources, as for `facts/extract.py`.
+
+use std::{fs, path::Path};
+
+use super::kubelet_config::import;
+use crate::config::kube_proxy;
+
+fn read(path: &str) -> String {
+    let tree = std::env::var("KUBERNETES").expect("KUBERNETES names a directory with Kubernetes' sources");
+    let path = Path::new(&tree).join("pkg").join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What upstream makes of nothing, of its own defaults, and those.
+const FILES: [&str; 3] = ["before", "after", "roundtrip/default"];
+
+#[test]
+#[ignore = "reads upstream's files in a directory that KUBERNETES names"]
+fn upstreams_kubelet_configurations_need_no_word() {
+    for file in FILES {
+        let text = read(&format!("kubelet/apis/config/scheme/testdata/KubeletConfiguration/{file}/v1beta1.yaml"));
+        let found = import(&text, |_| false).unwrap();
+        assert_eq!((&found.skipped, &found.refused), (&Vec::new(), &Vec::new()), "{file}");
+        assert!(found.settings.is_empty(), "{file}: {:?}", found.settings);
+    }
+}
+
+#[test]
+#[ignore = "reads upstream's files in a directory that KUBERNETES names"]
+fn upstreams_kube_proxy_configurations_are_read() {
+    for file in FILES {
+        let text = read(&format!("proxy/apis/config/scheme/testdata/KubeProxyConfiguration/{file}/v1alpha1.yaml"));
+        let (_, unknown) = kube_proxy::parse(&text).unwrap();
+        assert_eq!(unknown, Vec::<String>::new(), "{file}");
+    }
+}
