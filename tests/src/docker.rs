@@ -1,4 +1,5 @@
-//! A minimal client of Docker's API: the cost of a pod's two containers without Windlass.
+//! Docker's own word: which containers run, and a minimal client of its API, for the cost of a pod's two containers without
+//! Windlass.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -8,6 +9,31 @@ use std::{
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
+
+use crate::{Testbed, try_run};
+
+impl Testbed {
+    /// The ids of the containers that run and match these filters of `docker ps`, newest first. Docker lists containers from a
+    /// copy that it renews after it has told of an exit, and has cleaned up; of each that it lists, the container itself is
+    /// asked.
+    pub fn running_containers(&self, filters: &[&str]) -> Vec<String> {
+        let mut args = vec!["ps", "-q", "--no-trunc"];
+        args.extend(filters.iter().flat_map(|filter| ["--filter", filter]));
+        let listed = self.docker(&args);
+        let runs = |id: &&str| {
+            let host = self.docker_host();
+            let running =
+                try_run("docker", &["-H", &host, "inspect", "--type=container", "-f", "{{.State.Running}}", id]);
+            match running {
+                Ok(running) => running.trim() == "true",
+                // It was removed meanwhile.
+                Err(error) if format!("{error:#}").contains("No such container") => false,
+                Err(error) => panic!("{error:#}"),
+            }
+        };
+        listed.split_whitespace().filter(runs).map(str::to_owned).collect()
+    }
+}
 
 /// One connection to Docker Engine that is kept open, as a real client would.
 #[derive(Debug)]

@@ -272,7 +272,7 @@ impl Testbed {
         self.dir().join("docker.sock")
     }
 
-    fn docker_host(&self) -> String {
+    pub(crate) fn docker_host(&self) -> String {
         format!("unix://{}", self.docker_socket().display())
     }
 

@@ -76,7 +76,7 @@ fn random_kills_lose_and_leak_nothing() {
         Ok(())
     });
     let _ = kubectl.run(&["delete", "pods", "--all", "--timeout=120s"]);
-    assert_eq!(testbed.docker(&["ps", "-q"]), "");
+    assert_eq!(testbed.running_containers(&[]), [""; 0]);
     let network = testbed.dir().join("data/network");
     eventually(DEFAULT_TIMEOUT, "nothing is left of them", || {
         let dead = testbed.docker(&["ps", "-aq"]);

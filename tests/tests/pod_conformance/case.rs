@@ -227,7 +227,10 @@ impl<'n> Case<'n> {
 
     /// Docker's ids of a container of a pod, newest first; `POD` is the sandbox.
     pub(crate) fn ids(&self, pod: &str, container: &str) -> Vec<String> {
-        self.container_ids("-aq", pod, container)
+        let mut args = vec!["ps", "-aq", "--no-trunc"];
+        let filters = self.filters_of(pod, container);
+        args.extend(filters.iter().flat_map(|filter| ["--filter", filter]));
+        self.testbed.docker(&args).split_whitespace().map(str::to_owned).collect()
     }
 
     /// For a pod that the API has removed: no such container runs, and dead ones are removed.
@@ -249,23 +252,14 @@ impl<'n> Case<'n> {
 
     /// The running ones.
     pub(crate) fn running_ids(&self, pod: &str, container: &str) -> Vec<String> {
-        self.container_ids("-q", pod, container)
+        let filters = self.filters_of(pod, container);
+        self.testbed.running_containers(&filters.each_ref().map(String::as_str))
     }
 
-    fn container_ids(&self, which: &str, pod: &str, container: &str) -> Vec<String> {
+    /// What `docker ps` finds a container of a pod by.
+    fn filters_of(&self, pod: &str, container: &str) -> [String; 3] {
         let label = |key: &str, value: &str| format!("label=io.kubernetes.{key}={value}");
-        let all = self.testbed.docker(&[
-            "ps",
-            which,
-            "--no-trunc",
-            "--filter",
-            &label("pod.namespace", &self.namespace),
-            "--filter",
-            &label("pod.name", pod),
-            "--filter",
-            &label("container.name", container),
-        ]);
-        all.split_whitespace().map(str::to_owned).collect()
+        [label("pod.namespace", &self.namespace), label("pod.name", pod), label("container.name", container)]
     }
 
     /// Docker's inspection of the newest instance of a container.

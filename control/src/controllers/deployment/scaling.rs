@@ -112,7 +112,7 @@ pub(super) fn scale(
 fn is_saturated(new: &Set, limits: Limits) -> bool {
     new.replicas == limits.replicas
         && annotations::desired_replicas(&new.object) == Some(limits.replicas)
-        && new.available() == limits.replicas
+        && new.available_at_least() == limits.replicas
 }
 
 /// Shares what is to be added or removed between ReplicaSets by their sizes; the largest gets what rounding leaves.

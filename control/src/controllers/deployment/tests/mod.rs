@@ -128,6 +128,20 @@ fn a_status_that_is_older_than_the_size_makes_nothing_available() {
     }
 }
 
+/// Nor do they end the other ReplicaSets of a paused Deployment, whose pods are those that serve.
+#[test]
+fn by_a_status_that_is_older_than_the_size_no_other_replica_set_is_ended() {
+    let paused =
+        deployment(json!({"paused": true, "replicas": 1, "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}));
+    let serving = set(&image(&paused, "v2"), 2, 1, 1);
+    let mut new = ReplicaSet::clone(&set(&paused, 3, 1, 1));
+    for (generation, expected) in [(3, vec![]), (1, vec![size("v2", 1, 0)])] {
+        new.metadata.generation = Some(generation);
+        let sets = [serving.clone(), Arc::new(new.clone())];
+        assert_eq!(scalings(&plan(&paused, &sets)), expected, "generation {generation}");
+    }
+}
+
 #[test]
 fn names_are_stable_and_short_enough() {
     let spec = deployment(json!({})).spec.unwrap();
