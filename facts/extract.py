@@ -40,8 +40,15 @@ def write(name, module):
 
 def main():
     from extractor import tables
+    from extractor.model import Package
+    from extractor.natives import METHODS
     names = sys.argv[1:] or sorted(found.name for found in pkgutil.iter_modules(tables.__path__))
+    common = dict(METHODS)
     for name in names:
+        # What a table adds is its own: another one's package has other files, and its methods of the same name do something else.
+        Package.loaded.clear()
+        METHODS.clear()
+        METHODS.update(common)
         write(name, importlib.import_module(f"extractor.tables.{name}"))
 
 
