@@ -103,6 +103,11 @@ impl Instance {
         matches!(self.state, State::Running { .. })
     }
 
+    /// Its id as statuses show it.
+    pub(crate) fn container_id(&self) -> String {
+        format!("docker://{}", self.id)
+    }
+
     pub(crate) fn is_sandbox(&self) -> bool {
         self.identity.container == names::SANDBOX_NAME
     }

@@ -384,7 +384,7 @@ impl Worker {
         // The agent that started them may have been killed right after that.
         let begun = self.observed.instances.iter().filter(|i| !i.is_sandbox() && i.state != State::Created);
         begun.for_each(|instance| self.begun(instance));
-        self.observed.adopt_hooks(self.pod.as_deref());
+        self.observed.adopt(self.pod.as_deref());
         let Some(pod) = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none()) else { return };
         let Some(sandbox) = self.observed.sandbox().filter(|s| s.is_running()).cloned() else { return };
         if self.context.is_engine_up() {

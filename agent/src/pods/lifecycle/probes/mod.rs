@@ -84,7 +84,7 @@ pub(crate) fn timeout(probe: &Probe) -> Duration {
 pub(super) fn reported_status<'a>(pod: &'a Pod, instance: &Instance) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
-    let id = format!("docker://{}", instance.id);
+    let id = instance.container_id();
     all.into_iter().find(|c| c.name == instance.identity.container && c.container_id.as_ref() == Some(&id))
 }
 

@@ -56,8 +56,7 @@ impl PodView<'_> {
         for state in [Some(&mut state), last.as_mut()].into_iter().flatten() {
             carry_over_message(state, earlier);
         }
-        let container_id =
-            newest.map(|i| format!("docker://{}", i.id)).or_else(|| earlier.and_then(|e| e.container_id.clone()));
+        let container_id = newest.map(Instance::container_id).or_else(|| earlier.and_then(|e| e.container_id.clone()));
         // The user that was reported first stays: a process may change its own.
         let reported_user = earlier.filter(|e| e.container_id == container_id).and_then(|e| e.user.clone());
         let user = reported_user.or_else(|| newest.and_then(|i| i.user.as_ref()).map(user_status));
@@ -292,7 +291,7 @@ fn terminated(instance: &Instance) -> ContainerState {
             message: (!message.is_empty()).then_some(message),
             started_at: Some(Time(exit.started_at.unwrap_or(Timestamp::UNIX_EPOCH))),
             finished_at: Some(Time(exit.finished_at)),
-            container_id: Some(format!("docker://{}", instance.id)),
+            container_id: Some(instance.container_id()),
             ..ContainerStateTerminated::default()
         }),
         ..ContainerState::default()

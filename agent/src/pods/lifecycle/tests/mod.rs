@@ -2,6 +2,7 @@
 
 mod kill;
 mod model;
+mod oom;
 mod running;
 mod status;
 mod termination_order;
@@ -231,45 +232,6 @@ fn what_is_removed_while_a_step_reads_it_is_read_again() {
     // Nobody reads it: it is gone for good.
     observed.remove("c0-0");
     assert!(observed.take_unread().is_empty());
-}
-
-/// Under load Docker tells of it after the exit, and its answers never do.
-#[test]
-fn an_oom_kill_that_an_event_tells_of_counts_before_and_after_the_exit() {
-    let ended = |oom_at: usize| {
-        let mut observed = Observed::default();
-        for step in 0..3 {
-            if step == oom_at {
-                observed.out_of_memory.insert("c0-0".to_owned());
-            }
-            observed.upsert(instance("c0", 0, if step == 0 { running(1) } else { exited(137, 1, 2) }));
-        }
-        observed.newest("c0").unwrap().exit().unwrap().oom_killed
-    };
-    assert_eq!([0, 1, 2, 3].map(ended), [true, true, true, false]);
-    let mut observed = Observed::default();
-    observed.upsert(instance("c0", 0, exited(137, 1, 2)));
-    observed.out_of_memory.insert("c0-0".to_owned());
-    observed.remove("c0-0");
-    assert!(observed.out_of_memory.is_empty());
-}
-
-#[test]
-fn an_oom_kill_is_an_exit_with_its_own_reason() {
-    for (policy, restarted, wanted) in
-        [("Always", true, "Running"), ("OnFailure", true, "Running"), ("Never", false, "Failed")]
-    {
-        let pod = pod(policy, 1);
-        let mut observed = ready_sandbox(&pod);
-        let State::Exited(mut exit) = exited(137, 1, 2) else { panic!("made an exit") };
-        exit.oom_killed = true;
-        observed.upsert(instance("c0", 0, State::Exited(exit)));
-        assert_eq!(!creates(&next(&pod, &observed, 3)).is_empty(), restarted, "{policy}");
-        let status = shown(&pod, &observed, 3);
-        assert_eq!(status.phase.as_deref(), Some(wanted));
-        let ended = status.container_statuses.unwrap()[0].state.clone().unwrap().terminated.unwrap();
-        assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("OOMKilled"), 137));
-    }
 }
 
 #[test]

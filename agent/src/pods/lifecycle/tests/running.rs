@@ -490,7 +490,7 @@ fn a_hook_that_was_not_run_is_run_after_a_restart() {
         let pod = pod(&status, source);
         let mut observed = ready_sandbox(&pod);
         observed.upsert(instance("c0", 0, running(1)));
-        observed.adopt_hooks(Some(&pod));
+        observed.adopt(Some(&pod));
         let runs = next(&pod, &observed, 2).actions.iter().any(|a| matches!(a, Action::PostStart { .. }));
         assert_eq!(runs, pending, "{status} {source}");
     }

@@ -309,7 +309,7 @@ impl World {
             self.upsert(instance);
         }
         let pod = (!self.gone).then_some(&self.pod);
-        self.observed.adopt_hooks(pod);
+        self.observed.adopt(pod);
         // The network of a sandbox that runs is made sure of.
         let deleted = self.gone || self.pod.metadata.deletion_timestamp.is_some();
         if let Some(sandbox) = self.observed.sandbox().filter(|s| s.is_running() && !deleted).map(|s| s.id.clone()) {
