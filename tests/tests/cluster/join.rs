@@ -86,7 +86,7 @@ fn a_machine_joins_leaves_and_joins_again() {
         "[preflight] ",
         "[discovery] ",
         "[certificate] requested as",
-        "cpuManagerPolicy (there is no such setting",
+        "cpuManagerPolicy (containers are given shares of CPUs",
         "[files] ",
         "windlass agent ",
     ];
