@@ -48,7 +48,7 @@ fn an_important_pod_takes_the_room_of_another(case: &mut Case<'_>) {
     case.applied(&(class("pushing", "") + &class("polite", "preemptionPolicy: Never\n")));
     // So that it is seen to wait for the end of the other.
     case.applied(
-        &pod("minor", &at_port(", lifecycle: {preStop: {sleep: {seconds: 12}}}")).replace("Seconds: 1", "Seconds: 20"),
+        &pod("minor", &at_port(", lifecycle: {preStop: {sleep: {seconds: 30}}}")).replace("Seconds: 1", "Seconds: 40"),
     );
     case.until("runs", "pod/minor", |pod| pod["status"]["phase"] == "Running");
     case.applied(&pod("polite", &format!("priorityClassName: polite\n  {}", at_port(""))));
