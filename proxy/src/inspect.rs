@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     /// The API cannot be listed.
-    #[error("cannot list {what}: {source}; is the API server up?")]
+    #[error("cannot list {what}: {}; is the API server up?", windlass_kit::client::message(.source))]
     Api {
         /// Which objects.
         what: &'static str,

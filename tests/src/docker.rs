@@ -17,10 +17,7 @@ impl Testbed {
     /// copy that it renews after it has told of an exit, and has cleaned up; of each that it lists, the container itself is
     /// asked.
     pub fn running_containers(&self, filters: &[&str]) -> Vec<String> {
-        let mut args = vec!["ps", "-q", "--no-trunc"];
-        args.extend(filters.iter().flat_map(|filter| ["--filter", filter]));
-        let listed = self.docker(&args);
-        let runs = |id: &&str| {
+        let runs = |id: &String| {
             let host = self.docker_host();
             let running =
                 try_run("docker", &["-H", &host, "inspect", "--type=container", "-f", "{{.State.Running}}", id]);
@@ -31,7 +28,18 @@ impl Testbed {
                 Err(error) => panic!("{error:#}"),
             }
         };
-        listed.split_whitespace().filter(runs).map(str::to_owned).collect()
+        self.listed("-q", filters).into_iter().filter(runs).collect()
+    }
+
+    /// The ids of the containers that match these filters of `docker ps`, be it that they run or have ended, newest first.
+    pub fn all_containers(&self, filters: &[&str]) -> Vec<String> {
+        self.listed("-aq", filters)
+    }
+
+    fn listed(&self, which: &str, filters: &[&str]) -> Vec<String> {
+        let mut args = vec!["ps", which, "--no-trunc"];
+        args.extend(filters.iter().flat_map(|filter| ["--filter", filter]));
+        self.docker(&args).split_whitespace().map(str::to_owned).collect()
     }
 }
 

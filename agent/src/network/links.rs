@@ -1,6 +1,6 @@
 //! Interfaces, addresses and routes, by netlink.
 //!
-//! The host's side uses one connection that is kept open. The pod's side runs on a fresh thread that enters the pod's
+//! The host's side uses one connection that is kept open, but for lists, which each have their own. The pod's side runs on a fresh thread that enters the pod's
 //! namespace and ends: no other thread ever changes its namespace.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -135,20 +135,22 @@ impl Links {
     /// must not advertise routes to the host.
     pub(super) async fn keep_advertised_routes(&self) -> Result<(), NetworkError> {
         let failed = |why: String| NetworkError::new("the host's IPv6 default route could not be kept", why);
-        let looked = async {
-            let mut names = Vec::new();
-            let mut routes = self.handle.route().get(RouteMessageBuilder::<Ipv6Addr>::new().build()).execute();
+        let looked = by_own_socket(async |handle| {
+            let mut routes = handle.route().get(RouteMessageBuilder::<Ipv6Addr>::new().build()).execute();
+            let mut advertised = Vec::new();
             while let Some(route) = routes.try_next().await? {
                 if route.header.protocol == RouteProtocol::Ra {
-                    for index in ways_out(&route) {
-                        let link = self.handle.link().get().match_index(index).execute().try_next().await?;
-                        names.extend(link.and_then(|link| name_of(&link)));
-                    }
+                    advertised.extend(ways_out(&route));
                 }
             }
-            Ok::<_, rtnetlink::Error>(names)
-        };
-        for name in looked.await.map_err(|e| failed(e.to_string()))? {
+            let mut names = Vec::new();
+            for index in advertised {
+                let link = handle.link().get().match_index(index).execute().try_next().await?;
+                names.extend(link.and_then(|link| name_of(&link)));
+            }
+            Ok(names)
+        });
+        for name in looked.await.map_err(failed)? {
             let file = format!("/proc/sys/net/ipv6/conf/{name}/accept_ra");
             if std::fs::read_to_string(&file).is_ok_and(|value| value.trim() == "1") {
                 std::fs::write(&file, "2").map_err(|e| failed(format!("{file}: {e}")))?;
@@ -159,26 +161,31 @@ impl Links {
 
     /// The smallest packet that all of the host's default routes take, which is what pods may send: of a smaller one of
     /// their own nobody would tell them. `None` without such a route.
-    async fn mtu(&self) -> Result<Option<u32>, rtnetlink::Error> {
-        let mut interfaces = Vec::new();
-        let of_either =
-            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()];
-        for family in of_either {
-            let mut routes = self.handle.route().get(family).execute();
-            while let Some(route) = routes.try_next().await? {
-                interfaces.extend(ways_out(&route));
+    async fn mtu() -> Result<Option<u32>, String> {
+        by_own_socket(async |handle| {
+            let mut interfaces = Vec::new();
+            let of_either =
+                [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()];
+            for family in of_either {
+                let mut routes = handle.route().get(family).execute();
+                while let Some(route) = routes.try_next().await? {
+                    interfaces.extend(ways_out(&route));
+                }
             }
-        }
-        let mut smallest = None;
-        let mut links = self.handle.link().get().execute();
-        while let Some(link) = links.try_next().await? {
-            let mtu =
-                link.attributes.iter().find_map(|a| if let LinkAttribute::Mtu(mtu) = a { Some(*mtu) } else { None });
-            if let Some(mtu) = mtu.filter(|_| interfaces.contains(&link.header.index)) {
-                smallest = Some(smallest.map_or(mtu, |other: u32| other.min(mtu)));
+            let mut smallest = None;
+            let mut links = handle.link().get().execute();
+            while let Some(link) = links.try_next().await? {
+                let mtu = link
+                    .attributes
+                    .iter()
+                    .find_map(|a| if let LinkAttribute::Mtu(mtu) = a { Some(*mtu) } else { None });
+                if let Some(mtu) = mtu.filter(|_| interfaces.contains(&link.header.index)) {
+                    smallest = Some(smallest.map_or(mtu, |other: u32| other.min(mtu)));
+                }
             }
-        }
-        Ok(smallest)
+            Ok(smallest)
+        })
+        .await
     }
 
     /// Connects a pod; `ends` are its addresses, each with the gateway of its range, and `loopback` whether the host's
@@ -229,7 +236,7 @@ impl Links {
             // Its other end is in the namespace of an earlier sandbox, which somebody still holds.
             self.delete(index).await.map_err(netlink("removing the interface of its earlier sandbox"))?;
         }
-        let mtu = self.mtu().await.map_err(netlink("looking for the host's default route"))?;
+        let mtu = Self::mtu().await.map_err(|e| ("looking for the host's default route", e))?;
         let pod_mac = hardware_address(pod_uid, 2);
         let mut peer = LinkMessageBuilder::<LinkUnspec>::new()
             .name(POD_INTERFACE.to_owned())
@@ -317,24 +324,22 @@ impl Links {
     /// Removes all pod interfaces and the gateways; returns what could not be removed.
     pub(super) async fn remove_all(&self, gateways: &[IpAddr]) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut links = self.handle.link().get().execute();
-        let mut ours = Vec::new();
-        loop {
-            match links.try_next().await {
-                Ok(Some(link)) => {
-                    let name = name_of(&link).unwrap_or_default();
-                    let of_pod = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(LIMITER_PREFIX));
-                    if of_pod.is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit())) {
-                        ours.push((link.header.index, name));
-                    }
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    problems.push(format!("the interfaces could not be listed: {error}"));
-                    break;
+        let ours = by_own_socket(async |handle| {
+            let mut links = handle.link().get().execute();
+            let mut ours = Vec::new();
+            while let Some(link) = links.try_next().await? {
+                let name = name_of(&link).unwrap_or_default();
+                let of_pod = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(LIMITER_PREFIX));
+                if of_pod.is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit())) {
+                    ours.push((link.header.index, name));
                 }
             }
-        }
+            Ok(ours)
+        });
+        let ours = ours.await.unwrap_or_else(|error| {
+            problems.push(format!("the interfaces could not be listed: {error}"));
+            Vec::new()
+        });
         for (index, name) in ours {
             if let Err(error) = self.delete(index).await {
                 problems.push(format!("the interface {name}: {error}"));
@@ -348,13 +353,13 @@ impl Links {
 
     /// Removes a gateway address from the host; a missing one is success.
     pub(super) async fn remove_gateway(&self, gateway: IpAddr) -> Result<(), NetworkError> {
-        let removed = async {
-            let mut all = self.handle.address().get().set_address_filter(gateway).execute();
-            while let Some(message) = all.try_next().await? {
-                self.handle.address().del(message).execute().await?;
+        let removed = by_own_socket(async |handle| {
+            let all: Vec<_> = handle.address().get().set_address_filter(gateway).execute().try_collect().await?;
+            for message in all {
+                handle.address().del(message).execute().await?;
             }
-            Ok::<_, rtnetlink::Error>(())
-        };
+            Ok(())
+        });
         let attempt = || format!("the address {gateway} could not be taken off the host");
         removed.await.map_err(|e| NetworkError::new(attempt(), e))
     }
@@ -409,13 +414,19 @@ where
     W: Future<Output = Result<T, rtnetlink::Error>>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string())?;
-    runtime.block_on(async {
-        let (connection, handle, _) = new_connection().map_err(|e| e.to_string())?;
-        let connection = tokio::spawn(connection);
-        let result = work(handle).await;
-        connection.abort();
-        result.map_err(|e| e.to_string())
-    })
+    runtime.block_on(by_own_socket(work))
+}
+
+/// Runs netlink requests through a socket of their own. Whatever reads a list does so: the kernel gives a socket one list at
+/// a time, and refuses the next with EBUSY (`netlink_dump_start`), also while the reader of the first is gone.
+async fn by_own_socket<W, T>(work: impl FnOnce(Handle) -> W) -> Result<T, String>
+where
+    W: Future<Output = Result<T, rtnetlink::Error>>,
+{
+    let (connection, handle, _) = new_connection().map_err(|e| format!("no netlink socket: {e}"))?;
+    // Ends with the last handle.
+    tokio::spawn(connection);
+    work(handle).await.map_err(|e| e.to_string())
 }
 
 async fn set_link_up(handle: &Handle, name: &str) -> Result<(), rtnetlink::Error> {

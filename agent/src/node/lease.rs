@@ -109,7 +109,7 @@ pub(super) async fn renew(
             Err(error) => {
                 // Someone else may have changed it.
                 known = None;
-                tracing::warn!(%error, "failed to renew node lease; retrying");
+                tracing::warn!(error = %windlass_kit::client::message(&error), "failed to renew node lease; retrying");
                 backoff.next_delay()
             }
         };

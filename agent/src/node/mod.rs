@@ -237,7 +237,7 @@ pub async fn run(
                 }
             }
             Err(error) => {
-                tracing::warn!(node = config.name, %error, "failed to update node status; retrying");
+                tracing::warn!(node = config.name, error = %windlass_kit::client::message(&error), "failed to update node status; retrying");
                 wait = backoff.next_delay();
             }
         }

@@ -27,7 +27,7 @@ pub async fn register(client: &Client, config: &NodeConfig, shutdown: &Cancellat
         match try_register(&Api::all(client.clone()), config, server).await {
             Ok(node) => return Some(node),
             Err(error) => {
-                tracing::warn!(node = config.name, %error, "failed to register node; retrying")
+                tracing::warn!(node = config.name, error = %windlass_kit::client::message(&error), "failed to register node; retrying")
             }
         }
         tokio::select! {

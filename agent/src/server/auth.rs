@@ -116,7 +116,7 @@ pub(super) struct AuthFilter {
 /// Why a token could not be reviewed.
 #[derive(Debug, thiserror::Error)]
 enum AuthenticationError {
-    #[error(transparent)]
+    #[error("{}", windlass_kit::client::message(.0))]
     Api(#[from] kube::Error),
     #[error("too many tokens wait to be reviewed")]
     Busy,

@@ -39,7 +39,8 @@ pub(super) async fn resolve(
     claim: &Claim,
 ) -> Result<(PersistentVolumeClaim, PersistentVolume, BTreeMap<String, String>), String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    let unread = |what: &str, e: kube::Error| format!("{what} could not be read: {e}");
+    let unread =
+        |what: &str, e: kube::Error| format!("{what} could not be read: {}", windlass_kit::client::message(&e));
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let Claim { name: claim, ephemeral, .. } = claim;
     let found = retry_forbidden(|| claims.get_opt(claim))

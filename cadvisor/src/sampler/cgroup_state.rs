@@ -141,11 +141,13 @@ impl CgroupState {
             }
             Err(SourceError::Removed { .. } | SourceError::NotInCgroup { .. }) => {
                 self.row = None;
-                self.log_once(|id| tracing::debug!(container = id, "no usage of container yet"));
+                self.log_once(|id| tracing::debug!(cgroup = id, "no usage of cgroup yet"));
             }
             Err(error) => {
                 self.mark_stale();
-                self.log_once(|id| tracing::warn!(container = id, %error, "failed to read usage of container; reporting stale usage"));
+                self.log_once(
+                    |id| tracing::warn!(cgroup = id, %error, "failed to read usage of cgroup; reporting stale usage"),
+                );
             }
         }
     }
@@ -163,9 +165,10 @@ impl CgroupState {
         }
     }
 
+    /// Logs the first of several failures in a row, of a container by its id, of a pod by its uid.
     pub(super) fn log_once(&mut self, log: impl FnOnce(&str)) {
         if !std::mem::replace(&mut self.failure_logged, true) {
-            log(&self.target.container_id);
+            log(self.key.id());
         }
     }
 }

@@ -367,7 +367,7 @@ impl Sampler {
             state.mark_stale();
             state.log_once(|id| {
                 tracing::warn!(
-                    container = id,
+                    cgroup = id,
                     "cgroup read timed out ({} ms); reporting stale usage",
                     READ_TIMEOUT.as_millis()
                 );

@@ -186,8 +186,12 @@ impl ContainerFiles {
         buffer: &mut Buffer,
         sample: &mut Sample,
     ) -> Result<(), SourceError> {
-        let result = self.read_files(all, totals, buffer, sample);
-        result.map_err(|error| self.failed_read(error))?;
+        let mut result = self.read_files(all, totals, buffer, sample);
+        if result.as_ref().is_err_and(|error| self.reopens(error)) {
+            *sample = Sample::empty(sample.moment);
+            result = self.read_files(true, totals, buffer, sample);
+        }
+        result.map_err(|error| self.failed("its cgroup's files", error))?;
         // Packets arrive whether it is idle or not.
         match text_of(self.network.as_ref(), buffer) {
             Ok(Some(text)) => {
@@ -261,16 +265,14 @@ impl ContainerFiles {
         Ok(())
     }
 
-    /// What a failed read means. A controller that was switched off and on again has other files than those that are
-    /// open, though the cgroup is the same: they are opened again, for the next read.
-    fn failed_read(&mut self, error: io::Error) -> SourceError {
-        if is_removed(&error)
-            && let Ok(Some(files)) = CgroupFiles::open(&self.dirs)
-        {
-            self.files = files;
-            return SourceError::Read { path: PathBuf::from(&self.cgroup), source: error };
-        }
-        self.failed("its cgroup's files", error)
+    /// Opens the files again after a failed read, where they are others by now: of a controller that was switched off and on
+    /// again, or of a cgroup that was removed and made again, as systemd does with the slices of pods.
+    fn reopens(&mut self, error: &io::Error) -> bool {
+        let reopened = if is_removed(error) { CgroupFiles::open(&self.dirs).ok().flatten() } else { None };
+        let Some(files) = reopened else { return false };
+        self.files = files;
+        self.last = None;
+        true
     }
 
     /// Opens the files of controllers that were not there before.

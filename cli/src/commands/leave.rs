@@ -14,13 +14,14 @@ use kube::{
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
+use windlass_kit::client::message;
 
 use super::{purge, require_root, runtime, say};
 use crate::{
     assemble,
     config::{Settings, connect},
     exit,
-    join::{discovery::reason, join_dir::JoinDir},
+    join::join_dir::JoinDir,
     service,
 };
 
@@ -141,7 +142,7 @@ async fn delete_node(kubeconfig: &std::path::Path, name: &str) -> anyhow::Result
     match api.delete(name, &DeleteParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
-        Err(error) => Err(anyhow::anyhow!(reason(&error))),
+        Err(error) => Err(anyhow::anyhow!(message(&error))),
     }
 }
 
@@ -160,7 +161,7 @@ async fn drain(client: Client, node: &str, limit: Duration) -> anyhow::Result<()
     nodes
         .patch(node, &PatchParams::default(), &Patch::Merge(&cordon))
         .await
-        .map_err(|error| anyhow::anyhow!("node {node} could not be cordoned: {}", reason(&error)))?;
+        .map_err(|error| anyhow::anyhow!("node {node} could not be cordoned: {}", message(&error)))?;
     say(format!("[drain] node {node} is cordoned"));
     let started_at = Instant::now();
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -168,7 +169,7 @@ async fn drain(client: Client, node: &str, limit: Duration) -> anyhow::Result<()
         let all = Api::<Pod>::all(client.clone())
             .list(&on_node)
             .await
-            .map_err(|e| anyhow::anyhow!("pods could not be listed: {}", reason(&e)))?;
+            .map_err(|e| anyhow::anyhow!("pods could not be listed: {}", message(&e)))?;
         let mut pending = Vec::new();
         for pod in all.items.iter().filter(|pod| should_evict(pod)) {
             let (namespace, name) = (
@@ -189,7 +190,7 @@ async fn drain(client: Client, node: &str, limit: Duration) -> anyhow::Result<()
                 Err(kube::Error::Api(answer)) if answer.code == 429 => {
                     pending.push(format!("{named} ({})", answer.message))
                 }
-                Err(error) => anyhow::bail!("{named} could not be evicted: {}", reason(&error)),
+                Err(error) => anyhow::bail!("{named} could not be evicted: {}", message(&error)),
             }
         }
         if pending.is_empty() {

@@ -12,8 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::version::Info,
 };
 use kube::{Api, Client, api::PostParams};
-
-use super::discovery::reason;
+use windlass_kit::client::message;
 
 /// The facts; what is forbidden or missing is absent.
 #[derive(Debug, Default)]
@@ -37,7 +36,7 @@ fn optional<T>(answer: Result<T, kube::Error>) -> anyhow::Result<Option<T>> {
         Err(kube::Error::Api(answer)) if answer.code == 401 => bail!(
             "the API server does not accept the token: it has expired, or its usages do not include authentication; create another with `kubeadm token create`"
         ),
-        Err(error) => bail!("the request to the API server failed: {}", reason(&error)),
+        Err(error) => bail!("the request to the API server failed: {}", message(&error)),
     }
 }
 

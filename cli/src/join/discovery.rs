@@ -14,7 +14,7 @@ use kube::{Api, Client, config::AuthInfo};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use windlass_kit::{
     bootstrap::{BadSignature, Pin, Token},
-    client::{Access, Limits},
+    client::{Access, Limits, message},
 };
 
 use super::cluster_info::{self, ClusterInfo, ClusterInfoError};
@@ -74,20 +74,6 @@ async fn read_cluster_info(client: Client) -> Result<BTreeMap<String, String>, k
     Ok(map.data.unwrap_or_default())
 }
 
-/// The innermost cause of an error.
-pub(crate) fn reason(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(answer) => format!("{} ({})", answer.message, answer.code),
-        other => {
-            let mut last: &dyn std::error::Error = other;
-            while let Some(source) = last.source() {
-                last = source;
-            }
-            last.to_string()
-        }
-    }
-}
-
 /// Discovers the cluster with API server `typed` by a token; `report` gets progress messages.
 pub(crate) async fn by_token(
     typed: &Uri,
@@ -123,7 +109,7 @@ pub(crate) async fn by_token(
                     bail!("the cluster's description (kube-public/cluster-info) cannot be used: {why}")
                 }
             },
-            Err(error) => format!("failed to read kube-public/cluster-info from {typed}: {}", reason(&error)),
+            Err(error) => format!("failed to read kube-public/cluster-info from {typed}: {}", message(&error)),
         };
         if started_at.elapsed() + POLL_INTERVAL > limit {
             bail!("{message}; gave up after {} s", started_at.elapsed().as_secs());
@@ -138,7 +124,7 @@ pub(crate) async fn by_token(
         // The server may know the token: the same must come over a connection verified by the pinned authority.
         let verified = client(config(typed, described.authority.as_deref())?)?;
         let verified_data = read_cluster_info(verified).await.map_err(|error| {
-            anyhow::anyhow!("{typed} could not be verified by the authority that was pinned: {}", reason(&error))
+            anyhow::anyhow!("{typed} could not be verified by the authority that was pinned: {}", message(&error))
         })?;
         anyhow::ensure!(
             verified_data.get("kubeconfig") == data.get("kubeconfig"),
@@ -161,7 +147,7 @@ pub(crate) async fn by_file(
         let path = path.as_ref().map_or("/", |path| path.as_str());
         let web = client(config(&Uri::from_parts(parts)?, None)?)?;
         let asked = web.request_text(Request::get(path).body(Vec::new())?).await;
-        let text = asked.map_err(|error| anyhow::anyhow!("{named} could not be read: {}", reason(&error)))?;
+        let text = asked.map_err(|error| anyhow::anyhow!("{named} could not be read: {}", message(&error)))?;
         cluster_info::read(&text)
     } else {
         // Relative paths are relative to the file.
@@ -185,7 +171,7 @@ pub(crate) async fn by_file(
             _ => report("kube-public/cluster-info cannot be used; using the file".to_owned()),
         },
         Ok(Err(error)) => {
-            let why = error.downcast_ref::<kube::Error>().map_or_else(|| error.to_string(), reason);
+            let why = error.downcast_ref::<kube::Error>().map_or_else(|| error.to_string(), |error| message(error));
             report(format!("failed to read kube-public/cluster-info ({why}); using the file"));
         }
         Err(_) => report("reading kube-public/cluster-info timed out; using the file".to_owned()),
@@ -208,7 +194,7 @@ async fn resolve_server(
             Err(kube::Error::Api(_)) => {}
             Err(error) => report(format!(
                 "the cluster's server {server} does not answer from here ({}); using {typed} until it does",
-                reason(&error)
+                message(&error)
             )),
         }
     }

@@ -80,7 +80,7 @@ const CIPHER_SUITES: [&str; 6] = [
 const CURVES: [u64; 3] = [23, 24, 29];
 
 /// Whether two values mean the same: durations have more than one form.
-fn is_same(a: &Value, b: &Value) -> bool {
+pub(super) fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::String(a), Value::String(b)) => {
             a == b || duration::parse(a).is_some_and(|duration| duration::parse(b) == Some(duration))

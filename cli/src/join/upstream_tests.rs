@@ -3,8 +3,10 @@
 
 use std::{fs, path::Path};
 
-use super::kubelet_config::import;
-use crate::config::kube_proxy;
+use serde_json::Value;
+
+use super::kubelet_config::{self, config_file, import};
+use crate::config::{Settings, file, kube_proxy, list::entries};
 
 fn read(path: &str) -> String {
     let tree = std::env::var("KUBERNETES").expect("KUBERNETES names a directory with Kubernetes' sources");
@@ -29,8 +31,18 @@ fn of_upstreams_kubelet_configurations_nothing_is_refused_and_what_differs_here_
             _ => &["cgroupDriver", "eventBurst", "eventRecordQPS", "seccompDefault"],
         };
         assert_eq!((skipped.as_slice(), &found.refused), (differ, &Vec::new()), "{file}");
-        // What is written out is taken, be it the default or not.
-        assert_eq!(found.settings.is_empty(), file == "before", "{file}: {:?}", found.settings);
+        // What is written out is taken, be it the default or not, as a file that a node starts with. One of upstream's defaults
+        // is another here.
+        file::parse(&config_file(&found.settings, "upstream's")).unwrap();
+        let defaults = entries(&Settings::example());
+        let is_default = |name: &str, value: &Value| {
+            defaults.iter().any(|entry| entry.name == name && kubelet_config::is_same(&entry.value, value))
+        };
+        let (same, other): (Vec<_>, Vec<_>) =
+            found.settings.iter().partition::<Vec<_>, _>(|(name, value)| is_default(name, value));
+        let (same, other): (usize, Vec<&str>) = (same.len(), other.iter().map(|(name, _)| *name).collect());
+        let expected: (usize, &[&str]) = if file == "before" { (0, &[]) } else { (20, &["failSwapOn"]) };
+        assert_eq!((same, other.as_slice()), expected, "{file}");
     }
 }
 

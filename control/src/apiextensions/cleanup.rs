@@ -31,12 +31,12 @@ pub(super) async fn run(client: Client, definition: Value, shutdown: Cancellatio
             Ok(0) => match finish(&client, &name).await {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(name, %error, "failed to remove finalizer of custom resource definition; retrying")
+                    tracing::warn!(name, error = %windlass_kit::client::message(&error), "failed to remove finalizer of custom resource definition; retrying")
                 }
             },
             Ok(remaining) => tracing::debug!(name, remaining, "waiting for custom objects to be deleted"),
             Err(error) => {
-                tracing::warn!(name, %error, "failed to delete objects of custom resource definition; retrying");
+                tracing::warn!(name, error = %windlass_kit::client::message(&error), "failed to delete objects of custom resource definition; retrying");
                 pause = RECHECK_INTERVAL;
             }
         }

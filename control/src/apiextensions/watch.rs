@@ -213,7 +213,7 @@ impl CustomResources {
                 (Ok(None), Some(one)) => one.is_settled = conditions::is_true(&definition, "NamesAccepted"),
                 (Ok(_), None) => {}
                 (Err(error), _) => {
-                    tracing::warn!(name, %error, "failed to write status of custom resource definition; retrying");
+                    tracing::warn!(name, error = %windlass_kit::client::message(&error), "failed to write status of custom resource definition; retrying");
                     settled = false;
                 }
             }
@@ -221,7 +221,7 @@ impl CustomResources {
             tokio::task::yield_now().await;
         }
         if let Err(error) = api_services::keep(client, &self.store, &self.api.catalogs().current()).await {
-            tracing::warn!(%error, "failed to keep the APIServices of custom resources; retrying");
+            tracing::warn!(error = %windlass_kit::client::message(&error), "failed to keep the APIServices of custom resources; retrying");
             settled = false;
         }
         settled

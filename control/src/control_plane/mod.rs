@@ -122,7 +122,7 @@ pub enum Error {
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// A bootstrap object could not be created.
-    #[error("failed to create {what}: {source}")]
+    #[error("failed to create {what}: {}", windlass_kit::client::message(.source))]
     Bootstrap {
         /// Which.
         what: String,

@@ -43,7 +43,7 @@ where
         future::ready(match event {
             Ok(event) => Some(event),
             Err(error) => {
-                tracing::warn!(%error, what, "watch failed; the cluster's DNS answers from what it knows, retrying");
+                tracing::warn!(error = %windlass_kit::client::message(&error), what, "watch failed; the cluster's DNS answers from what it knows, retrying");
                 None
             }
         })

@@ -50,7 +50,7 @@ pub(crate) enum Error {
         kind: String,
     },
     /// The API refused or could not be reached.
-    #[error("failed to {action}: {source}")]
+    #[error("failed to {action}: {}", windlass_kit::client::message(.source))]
     Api {
         /// What was attempted.
         action: &'static str,

@@ -21,6 +21,7 @@ mod access;
 mod connections;
 mod credentials;
 mod exec_plugin;
+mod message;
 mod resolver;
 mod retry;
 mod servers;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 pub use access::{Access, AccessError, inlined};
 pub use exec_plugin::PluginError;
+pub use message::message;
 
 /// The timeouts of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

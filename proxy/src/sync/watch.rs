@@ -77,7 +77,7 @@ where
                             tracing::error!(what, "the API forbids a watch that the proxy needs; services do not work on this node, retrying: {message}; {remedy}");
                         }
                     }
-                    None => tracing::warn!(%error, what, "watch failed; rules stay as they are, retrying"),
+                    None => tracing::warn!(error = %windlass_kit::client::message(&error), what, "watch failed; rules stay as they are, retrying"),
                 }
                 None
             }

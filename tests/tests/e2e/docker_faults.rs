@@ -96,9 +96,9 @@ fn pod(name: &str) -> String {
     pod.to_string()
 }
 
-/// What a pod's status says when all is well: of everything but ids, names, addresses and times. `forgotten` says that the init
-/// container is run once more, since Docker has forgotten how it has ended.
-fn essence(pod: &Value, with_restarts: bool, forgotten: bool) -> Value {
+/// What a pod's status says when all is well: of everything but ids, names, addresses and times. `counted_again` says that
+/// there may be two of the init container, since Docker has forgotten what became of the first.
+fn essence(pod: &Value, with_restarts: bool, counted_again: bool) -> Value {
     let status = &pod["status"];
     let all = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     let conditions: BTreeMap<String, Value> =
@@ -110,7 +110,7 @@ fn essence(pod: &Value, with_restarts: bool, forgotten: bool) -> Value {
             json!({"name": c["name"], "ready": c["ready"], "started": c["started"], "running": running, "image": c["image"],
             "ended": [ended["exitCode"], ended["reason"]],
             "restarts": match with_restarts {
-                true if forgotten && c["name"] == "init" && c["restartCount"] == 1 => json!(0),
+                true if counted_again && c["name"] == "init" && c["restartCount"] == 1 => json!(0),
                 true => c["restartCount"].clone(),
                 false => Value::Null,
             }})
@@ -140,8 +140,8 @@ struct Run<'t> {
     dies: Option<Dies>,
     serial: usize,
     live_restore: bool,
-    /// Docker has forgotten how the init container has ended.
-    forgotten: bool,
+    /// Docker has forgotten how the init container has ended, or that it has begun.
+    counted_again: bool,
 }
 
 impl<'t> Run<'t> {
@@ -154,7 +154,7 @@ impl<'t> Run<'t> {
                 .to_string(),
         );
         kubectl.accounts(&["default"]);
-        Self { testbed, proxy, windlass, kubectl, dies: None, serial: 0, live_restore: false, forgotten: false }
+        Self { testbed, proxy, windlass, kubectl, dies: None, serial: 0, live_restore: false, counted_again: false }
     }
 
     /// Waits, and ends who is to die when his hour has come.
@@ -184,9 +184,13 @@ impl<'t> Run<'t> {
                 self.proxy.release();
                 self.testbed.start_docker();
                 // What ends while there is no engine may lose its exit code, and the next engine says 255, as of one that has
-                // failed. Nobody can tell one from the other, and so the init container, which ends by itself, is run again.
-                let lost = self.testbed.docker(&["ps", "-a", "--filter", "exited=255", "--format", "{{.Names}}"]);
-                self.forgotten = lost.lines().any(|name| name.starts_with("k8s_init_"));
+                // failed. Nobody can tell one from the other, and so the init container, which ends by itself, is run again. A
+                // sandbox whose start the engine had not written down is another one afterwards, with other containers, and
+                // those that were only made are counted like any other, as by kubelet.
+                let all = self.testbed.docker(&["ps", "-a", "--format", "{{.Names}} {{.Status}}"]);
+                self.counted_again = all.lines().any(|line| {
+                    line.starts_with("k8s_init_") && (line.ends_with(" Created") || line.contains(" Exited (255)"))
+                });
             }
             None => self.proxy.release(),
         }
@@ -229,7 +233,7 @@ impl<'t> Run<'t> {
             let _ = self.windlass.is_ready();
         }
         self.serial += 1;
-        self.forgotten = false;
+        self.counted_again = false;
         let name = format!("p{}", self.serial);
         let (call, event) = match trouble {
             None => (None, None),
@@ -247,7 +251,7 @@ impl<'t> Run<'t> {
         };
         let is = self.until("it is as it would be", |run| {
             let pod = run.kubectl.json(&["pod", &name])?;
-            let is = essence(&pod, exact(run.proxy.spoiled()), run.forgotten);
+            let is = essence(&pod, exact(run.proxy.spoiled()), run.counted_again);
             let should = wanted.map(|wanted| if exact(run.proxy.spoiled()) { &wanted.exact } else { &wanted.roughly });
             anyhow::ensure!(
                 should.is_none_or(|should| *should == is),

@@ -227,10 +227,8 @@ impl<'n> Case<'n> {
 
     /// Docker's ids of a container of a pod, newest first; `POD` is the sandbox.
     pub(crate) fn ids(&self, pod: &str, container: &str) -> Vec<String> {
-        let mut args = vec!["ps", "-aq", "--no-trunc"];
         let filters = self.filters_of(pod, container);
-        args.extend(filters.iter().flat_map(|filter| ["--filter", filter]));
-        self.testbed.docker(&args).split_whitespace().map(str::to_owned).collect()
+        self.testbed.all_containers(&filters.each_ref().map(String::as_str))
     }
 
     /// For a pod that the API has removed: no such container runs, and dead ones are removed.

@@ -8,8 +8,8 @@ use super::*;
 struct Life {
     network: Network,
     dir: tempfile::TempDir,
-    first: Child,
-    second: Child,
+    first: Sandbox,
+    second: Sandbox,
     /// The address of the first pod.
     address: Option<IpAddr>,
 }
@@ -58,13 +58,6 @@ impl Life {
         }
         panic!("step {step} fails again and again");
     }
-
-    fn end(mut self) {
-        for process in [&mut self.first, &mut self.second] {
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
-    }
 }
 
 /// Every restore of two pods' lives, each fault at each point of it: a step that says it is done is, and after it the
@@ -81,7 +74,6 @@ fn a_fault_at_any_restore_ends_in_the_rules_of_a_fresh_start() {
             wanted.push(fresh(life.dir.path(), &[PODS]));
             assert_eq!(world(), wanted[step]);
         }
-        life.end();
         let mut ran = 0;
         for restore in 0..STEPS {
             for (fault, tables) in Fault::ALL.into_iter().flat_map(|fault| (0..=2).map(move |tables| (fault, tables))) {
@@ -103,7 +95,6 @@ fn a_fault_at_any_restore_ends_in_the_rules_of_a_fresh_start() {
                 }
                 assert!(programs.struck());
                 ran += 1;
-                life.end();
             }
         }
         println!("{ran} pairs of a restore and a fault");
@@ -135,10 +126,6 @@ fn a_host_port_that_is_refused_keeps_no_other_pod_out() {
         again.attach(request("bad", &bad, &addresses, &[refused])).await.unwrap();
         assert_eq!(world(), fresh(dir.path(), &[PODS]));
         shutdown.cancel();
-        for mut process in [bad, good] {
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
     });
 }
 

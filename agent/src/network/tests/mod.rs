@@ -34,16 +34,31 @@ pub(super) fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F 
     thread.join().unwrap();
 }
 
-/// A process in a network namespace of its own, and a server there that answers every datagram with its name.
+/// A process in a network namespace of its own.
+struct Sandbox(Child);
+
+impl Sandbox {
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // Also when the test fails: whoever reads its output waits for the end of all that has it open.
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// A sandbox, and a server there that answers every datagram with its name.
 struct Pod {
     uid: &'static str,
-    process: Child,
+    _process: Sandbox,
     addresses: Vec<IpAddr>,
 }
 
-/// A process in a network namespace of its own.
-async fn sandbox() -> Child {
-    let process = Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap();
+async fn sandbox() -> Sandbox {
+    let process = Sandbox(Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap());
     let path = format!("/proc/{}/ns/net", process.id());
     let host = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
     while std::fs::read_link(&path).unwrap() == host {
@@ -52,7 +67,7 @@ async fn sandbox() -> Child {
     process
 }
 
-fn request(uid: &str, sandbox: &Child, addresses: &[IpAddr], host_ports: &[HostPort]) -> Attach {
+fn request(uid: &str, sandbox: &Sandbox, addresses: &[IpAddr], host_ports: &[HostPort]) -> Attach {
     Attach {
         pod_uid: uid.to_owned(),
         pod_name: uid.to_owned(),
@@ -79,18 +94,11 @@ impl Pod {
                 let _ = socket.send_to(uid.as_bytes(), from);
             }
         });
-        Self { uid, process, addresses }
+        Self { uid, _process: process, addresses }
     }
 
     async fn stop(self, network: &Network) {
         network.detach(self.uid).await.unwrap();
-    }
-}
-
-impl Drop for Pod {
-    fn drop(&mut self) {
-        // Also when the test fails: whoever reads its output waits for the end of all that has it open.
-        let _ = self.process.kill().and_then(|()| self.process.wait());
     }
 }
 
@@ -197,7 +205,7 @@ fn world() -> Vec<String> {
 }
 
 /// So many datagrams to the host, and their answers.
-fn talk(sandbox: &Child, datagrams: usize) {
+fn talk(sandbox: &Sandbox, datagrams: usize) {
     let namespace = File::open(format!("/proc/{}/ns/net", sandbox.id())).unwrap();
     let host = UdpSocket::bind((HOST, 0)).unwrap();
     let to = host.local_addr().unwrap();
@@ -264,20 +272,17 @@ fn a_new_sandbox_is_connected_while_the_namespace_of_the_old_one_is_held() {
     in_own_namespace(|| async {
         let dir = tempfile::tempdir().unwrap();
         let (network, shutdown) = network(dir.path()).await;
-        let mut old = sandbox().await;
+        let old = sandbox().await;
         let addresses = network.allocate("pod").await.unwrap();
         let held = request("pod", &old, &addresses, &[]);
         network.attach(held.clone()).await.unwrap();
         network.attach(held.clone()).await.unwrap();
-        old.kill().unwrap();
-        old.wait().unwrap();
-        let mut new = sandbox().await;
+        drop(old);
+        let new = sandbox().await;
         network.attach(request("pod", &new, &addresses, &[])).await.unwrap();
         network.attach(request("pod", &new, &addresses, &[])).await.unwrap();
         talk(&new, 1);
         drop(held);
-        new.kill().unwrap();
-        new.wait().unwrap();
         shutdown.cancel();
     });
 }
@@ -297,7 +302,7 @@ fn interfaces_are_as_large_and_as_slow_as_they_may_be() {
         }
         let dir = tempfile::tempdir().unwrap();
         let (network, shutdown) = network(dir.path()).await;
-        let mut sandbox = sandbox().await;
+        let sandbox = sandbox().await;
         let addresses = network.allocate("pod").await.unwrap();
         let bandwidth = Bandwidth { ingress: Some(10_000_000), egress: Some(20_000_000) };
         let request = Attach { bandwidth, ..request("pod", &sandbox, &addresses, &[udp_port()]) };
@@ -321,8 +326,6 @@ fn interfaces_are_as_large_and_as_slow_as_they_may_be() {
         network.detach("pod").await.unwrap();
         let left = output("ip -o link");
         assert!(!left.contains(&host) && !left.contains(&limiter), "{left}");
-        sandbox.kill().unwrap();
-        sandbox.wait().unwrap();
         shutdown.cancel();
     });
 }
@@ -390,5 +393,32 @@ fn addresses_that_nothing_leads_to_do_not_hold_up_another_range() {
         assert_eq!(network.allocate("given").await.unwrap(), given);
         assert_eq!(network.ranges_in_use().borrow().clone(), windlass_kit::known::Known::Is(other.into()));
         ended.stop(&network).await;
+    });
+}
+
+/// A netlink socket gives one list at a time, whoever asks.
+#[test]
+fn pods_that_are_connected_at_once_do_not_refuse_each_other() {
+    in_own_namespace(|| async {
+        let links = std::sync::Arc::new(links::Links::open().unwrap());
+        let mut sandboxes = Vec::new();
+        for uid in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            sandboxes.push((uid, sandbox().await));
+        }
+        let connect = |(index, (uid, sandbox)): (usize, &(&'static str, Sandbox))| {
+            let (links, uid, namespace) = (links.clone(), *uid, NetworkNamespace::of_process(sandbox.id()));
+            let end = (format!("10.244.9.{}", index + 10).parse().unwrap(), "10.244.9.1".parse().unwrap());
+            tokio::spawn(async move { links.connect(uid, &namespace, &[end], false).await })
+        };
+        run("ip address add 10.244.9.1/32 dev lo");
+        for _ in 0..3 {
+            let connected: Vec<_> = sandboxes.iter().enumerate().map(connect).collect();
+            for connected in futures::future::join_all(connected).await {
+                connected.unwrap().unwrap();
+            }
+            for (uid, _) in &sandboxes {
+                links.disconnect(uid).await.unwrap();
+            }
+        }
     });
 }

@@ -28,6 +28,9 @@ pub use priority_groups::{GracePeriod, from_two, total};
 /// Added to the grace period of a group, for Docker's own work.
 const SETTLE_DELAY: Duration = Duration::from_secs(1);
 
+/// The longest that the end of pods may take to get to the API, which may be away.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What the shutdown manager needs of the agent's other parts.
 #[derive(Debug)]
 pub struct ShutdownInputs {
@@ -127,6 +130,7 @@ async fn terminate_pods(inputs: &ShutdownInputs) {
     tracing::info!("node is shutting down; terminating pods");
     record(inputs, "Shutdown manager detected shutdown event");
     inputs.metrics.shutdown_started();
+    let deadline = tokio::time::Instant::now() + total(&inputs.grace_periods);
     let pods = Arc::clone(&inputs.pods.borrow());
     for group in priority_groups::groups(&inputs.grace_periods, pods.iter().map(AsRef::as_ref)) {
         let ends = group.uids.iter().filter_map(|uid| pods.iter().find(|p| p.metadata.uid.as_ref() == Some(uid)));
@@ -148,10 +152,19 @@ async fn terminate_pods(inputs: &ShutdownInputs) {
             );
         }
     }
-    // Wait for their statuses to be reported.
-    let mut pods = inputs.pods.clone();
-    let reported = pods.wait_for(|all| all.iter().all(|pod| crate::pods::is_terminal(pod)));
-    let _ = tokio::time::timeout(SETTLE_DELAY, reported).await;
+    // A pod that was killed at the end of its period is known to have ended a moment later, and one that is not known to
+    // would be started again after the boot: what is left of the time that logind gives is for that.
+    let mut watched = inputs.pods.clone();
+    let reported = watched.wait_for(|all| all.iter().all(|pod| crate::pods::is_terminal(pod)));
+    let now = tokio::time::Instant::now();
+    let until = deadline.clamp(now + SETTLE_DELAY, now + REPORT_TIMEOUT);
+    let reported = tokio::time::timeout_at(until, reported).await;
     inputs.metrics.shutdown_ended();
-    tracing::info!("all pods are terminated");
+    match reported {
+        Ok(_) => tracing::info!("all pods are terminated"),
+        Err(_) => {
+            let running = inputs.pods.borrow().iter().filter(|pod| !crate::pods::is_terminal(pod)).count();
+            tracing::warn!(running, "time is up before the end of all pods was reported; those go on after the boot");
+        }
+    }
 }

@@ -227,7 +227,7 @@ impl Dispatcher {
                         self.on_watch_event(event);
                     }
                     Ok(None) => break,
-                    Err(error) => tracing::warn!(%error, "failed to watch the pods of this node; retrying"),
+                    Err(error) => tracing::warn!(error = %windlass_kit::client::message(&error), "failed to watch the pods of this node; retrying"),
                 },
                 Ok(()) = static_pods.changed() => {
                     let latest = static_pods.borrow_and_update().clone();

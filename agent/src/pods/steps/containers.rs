@@ -249,7 +249,9 @@ async fn files(
 async fn fetch_sources(pod: &Pod, container: &Container, contents: &ObjectReader) -> Result<EnvSources, StepError> {
     let (maps, secrets) = env::references(container);
     let mut sources = EnvSources::default();
-    let failed = |e: Arc<kube::Error>| config_error(format!("failed to get an object of the environment: {e}"));
+    let failed = |e: Arc<kube::Error>| {
+        config_error(format!("failed to get an object of the environment: {}", windlass_kit::client::message(&e)))
+    };
     for name in maps {
         if let Some(map) = contents.config_map(spec::namespace(pod), name).await.map_err(failed)? {
             sources.config_maps.insert(name.to_owned(), map);

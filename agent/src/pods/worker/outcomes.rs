@@ -271,7 +271,7 @@ impl Worker {
                 self.patch_after = Some(saturating_add(now, self.refused_patches.next_delay()));
             }
             Err(error) => {
-                tracing::warn!(pod = self.uid, %error, "failed to patch pod status; retrying");
+                tracing::warn!(pod = self.uid, error = %windlass_kit::client::message(&error), "failed to patch pod status; retrying");
                 self.patch_after = Some(saturating_add(now, API_RETRY));
             }
         }

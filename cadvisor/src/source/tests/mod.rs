@@ -447,3 +447,39 @@ fn sizes_count_links_once_and_logs_alone() {
     let (space, _) = space(dir.path(), jiff::Timestamp::UNIX_EPOCH).unwrap();
     assert!(space.capacity_bytes >= space.used_bytes && space.capacity_bytes > 0);
 }
+
+/// In this machine's kernel: files of a cgroup that is gone are dead, also when there is another of its name.
+#[test]
+fn a_cgroup_that_is_removed_and_made_again_is_read_on() {
+    struct Dirs(Vec<PathBuf>);
+    impl Drop for Dirs {
+        fn drop(&mut self) {
+            for dir in &self.0 {
+                let _ = fs::remove_dir(dir);
+            }
+        }
+    }
+    let layout = cgroups(Path::new("/")).unwrap();
+    let name = format!("/windlass-test-{}", std::process::id());
+    let of_v1 = super::cgroup_v1::CONTROLLERS.iter().filter_map(|controller| layout.v1_dir(controller, &name));
+    // Controllers may share a hierarchy, which has one directory.
+    let dirs: std::collections::BTreeSet<PathBuf> = of_v1.chain(layout.v2_dir(&name)).collect();
+    let dirs = Dirs(dirs.into_iter().collect());
+    let each = |act: fn(&PathBuf) -> std::io::Result<()>| dirs.0.iter().for_each(|dir| act(dir).unwrap());
+    each(|dir| fs::create_dir(dir));
+    let mut buffer = Buffer::new();
+    let mut files = ContainerFiles::open_pod(Path::new("/"), &layout, &name).unwrap();
+    let mut read = |all| {
+        let mut sample = Sample::empty(Moment::now());
+        files.read(all, &Totals::default(), &mut buffer, &mut sample).map(|()| sample)
+    };
+    read(true).unwrap();
+    for all in [true, false] {
+        each(|dir| fs::remove_dir(dir));
+        each(|dir| fs::create_dir(dir));
+        assert!(read(all).unwrap().memory.is_some() || layout.v1_dir("memory", &name).is_none());
+    }
+    each(|dir| fs::remove_dir(dir));
+    let error = read(true).unwrap_err();
+    assert!(matches!(error, SourceError::Removed { .. }), "{error}");
+}

@@ -66,7 +66,7 @@ async fn ensure_service(client: &Client, address: Option<SocketAddr>, cluster_ip
             match ensure(client, &service_object(cluster_ip)).await {
                 // Another Service may have the address, which is no reason not to start.
                 Err(Error::Bootstrap { source, .. }) if is_invalid(&source) => {
-                    tracing::error!(error = %source, "failed to create the Service {SERVICE} of the cluster's DNS, so that pods have no DNS; delete what has its address, or set clusterDNS for pods");
+                    tracing::error!(error = %windlass_kit::client::message(&source), "failed to create the Service {SERVICE} of the cluster's DNS, so that pods have no DNS; delete what has its address, or set clusterDNS for pods");
                     Ok(())
                 }
                 ensured => ensured,

@@ -83,7 +83,7 @@ impl ControlPlane {
                 () = tokio::time::sleep(INTERVAL) => {}
             }
             if let Err(error) = self.ensure_objects().await {
-                tracing::warn!(%error, "failed to check the objects that every cluster has; retrying in a minute");
+                tracing::warn!(error = %windlass_kit::client::message(&error), "failed to check the objects that every cluster has; retrying in a minute");
             }
         }
     }

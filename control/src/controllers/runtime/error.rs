@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use kube::core::response::reason;
+pub(crate) use windlass_kit::client::message;
 
 /// An error of a controller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The API refused or could not be reached.
-    #[error("failed to {action} {object}: {source}; retrying")]
+    #[error("failed to {action} {object}: {}; retrying", message(.source))]
     Api {
         /// What was attempted, such as `create a pod for`.
         action: &'static str,
@@ -75,14 +76,6 @@ pub(crate) fn is_already_exists(error: &kube::Error) -> bool {
 pub(crate) fn is_namespace_terminating(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status)
         if status.details.as_ref().is_some_and(|d| d.causes.iter().any(|c| c.reason == "NamespaceTerminating")))
-}
-
-/// The text that a user sees in an event: the API's own message where there is one.
-pub(crate) fn message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        other => other.to_string(),
-    }
 }
 
 /// The answer to a write of the version that was seen; `None` when the object is gone.

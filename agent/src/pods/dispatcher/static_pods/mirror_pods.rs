@@ -96,7 +96,7 @@ pub(crate) async fn run(
         for (change, owner) in uid.iter().flat_map(|uid| changes(&now, uid)).zip(owner.iter().cycle()) {
             if let Err(error) = apply(&client, &change, owner).await {
                 failed = true;
-                tracing::warn!(%error, "failed to create or delete mirror pod; static pod keeps running, retrying");
+                tracing::warn!(error = %windlass_kit::client::message(&error), "failed to create or delete mirror pod; static pod keeps running, retrying");
             }
         }
         if !failed {
