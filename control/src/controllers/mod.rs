@@ -169,7 +169,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     controllers.add::<DaemonSets>(());
     controllers.add::<Disruption>(());
     controllers.add::<StalePodDisruptions>(());
-    controllers.add::<HorizontalPodAutoscalers>(());
+    controllers.add::<HorizontalPodAutoscalers>(jiff::Timestamp::now);
     controllers.add::<ClusterRoleAggregation>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());

@@ -70,7 +70,11 @@ pub(super) struct HorizontalPodAutoscalers {
     monitor: Arc<Monitor>,
     /// From here on, steady time is counted.
     started: Instant,
+    clock: Clock,
 }
+
+/// Tells the time of day, which the ages of pods are compared with.
+pub(super) type Clock = fn() -> Timestamp;
 
 /// What is remembered of one autoscaler.
 #[derive(Debug, Default)]
@@ -93,9 +97,9 @@ impl Controller for HorizontalPodAutoscalers {
     const NAME: &'static str = "horizontal-pod-autoscaler-controller";
     const QUEUE: &'static str = "horizontalpodautoscaler";
     type Key = Key;
-    type Config = ();
+    type Config = Clock;
 
-    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+    fn subscribe(context: &mut Context<Key>, clock: Clock) -> Self {
         let (autoscalers, pods) = (context.informer::<HorizontalPodAutoscaler>(), context.informer::<CachedPod>());
         pods.index(&PODS_BY_LABEL);
         let queue = context.queue();
@@ -124,6 +128,7 @@ impl Controller for HorizontalPodAutoscalers {
             selectors: Mutex::default(),
             monitor,
             started: Instant::now(),
+            clock,
         }
     }
 
@@ -145,7 +150,7 @@ impl Controller for HorizontalPodAutoscalers {
         if let Some(wait) = self.memories.with(&key, &uid, |memory| memory.wait(spec, begun)) {
             return Ok(Outcome::After(wait));
         }
-        let mut pass = Pass::new(&autoscaler, Timestamp::now());
+        let mut pass = Pass::new(&autoscaler, (self.clock)());
         self.visit(&key, &uid, &spec.scale_target_ref, &mut pass).await;
         if let Err(message) = self.write(&key, &autoscaler, &pass.status).await {
             pass.events.push(message);
@@ -236,7 +241,7 @@ impl HorizontalPodAutoscalers {
             None => None,
         };
         let (current, present) = (found.wanted(), found.present());
-        let of = Target { pods, current, present, tolerances: pass.tolerances(), now: Timestamp::now() };
+        let of = Target { pods, current, present, tolerances: pass.tolerances(), now: (self.clock)() };
         let proposal = proposals::propose(metric, &of, &key.namespace, answer);
         let shown = pass.status.current_replicas.unwrap_or(0);
         let (action, fault) = match &proposal {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -71,6 +72,12 @@ struct Seen {
     asked: BTreeSet<String>,
 }
 
+/// One moment: a busy machine takes longer for the test than pods of these cases stay young.
+fn now() -> Timestamp {
+    static NOW: OnceLock<Timestamp> = OnceLock::new();
+    *NOW.get_or_init(Timestamp::now)
+}
+
 /// Times are told in seconds from now.
 fn at_their_times(value: &mut Value, now: Timestamp) {
     match value {
@@ -127,7 +134,7 @@ fn list(api: &str, namespace: &str, items: &[Value]) -> Value {
         if !item["usage"].is_null() {
             item["containers"] = json!([{"name": "c", "usage": item["usage"].take()}]);
         }
-        at_their_times(&mut item, Timestamp::now());
+        at_their_times(&mut item, now());
         item
     };
     json!({"kind": kind, "apiVersion": api, "metadata": {}, "items": items.iter().map(item).collect::<Vec<_>>()})
@@ -170,7 +177,7 @@ fn path_of(kind: &str, namespace: &str) -> String {
 }
 
 async fn create(client: &Client, namespace: &str, mut object: Value) {
-    at_their_times(&mut object, Timestamp::now());
+    at_their_times(&mut object, now());
     let path = match object["kind"].as_str().unwrap() {
         "Namespace" => "/api/v1/namespaces".to_owned(),
         kind => path_of(kind, namespace),
@@ -204,7 +211,7 @@ async fn ours(cases: &[Case], apis: bool) -> BTreeMap<String, Seen> {
     }
     let (client, stop) = (fake.client(), CancellationToken::new());
     let mut controllers = Controllers::new(client.clone(), None, &Registry::default(), stop.clone());
-    controllers.add::<HorizontalPodAutoscalers>(());
+    controllers.add::<HorizontalPodAutoscalers>(now);
     let running = tokio::spawn(controllers.run());
     for case in cases {
         create(&client, "", json!({"kind": "Namespace", "metadata": {"name": case.name}})).await;
