@@ -28,7 +28,7 @@ struct SettingsDiff {
 fn diff(current: &Settings, read: &Settings) -> SettingsDiff {
     let mut all = SettingsDiff::default();
     for (old, new) in entries(current).into_iter().zip(entries(read)).filter(|(old, new)| old.value != new.value) {
-        if RELOADABLE.contains(&new.name) { &mut all.applied } else { &mut all.needs_restart }.push(old.name);
+        if RELOADABLE.contains(&new.name()) { &mut all.applied } else { &mut all.needs_restart }.push(old.name());
     }
     all
 }

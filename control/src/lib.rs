@@ -41,7 +41,7 @@ mod tests;
 pub use windlass_store as store;
 
 pub use control_plane::{
-    Config, ControlPlane, Error, RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir,
+    Component, Config, ControlPlane, Error, RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir,
     remove_unmarked_store, restore_store,
 };
 pub use loopback_probe::LoopbackProbe;

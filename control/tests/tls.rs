@@ -66,5 +66,5 @@ async fn old_versions_and_weak_ciphers_are_refused() {
     });
     tried.await.unwrap();
     stop.cancel();
-    server.await.unwrap().unwrap();
+    server.await.unwrap();
 }

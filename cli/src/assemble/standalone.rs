@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use windlass_control::{ControlPlane, apiserver::User, controllers, dns::ClusterDns, manifests, scheduler};
+use windlass_control::{Component, ControlPlane, controllers, dns::ClusterDns, manifests, scheduler};
 use windlass_kit::supervise::Supervisor;
 
 use super::{AgentAccess, Node, STUCK_AFTER, build_agent, start_agent, start_proxy, usage};
@@ -42,22 +42,14 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let dns_ready = dns.as_ref().map(ClusterDns::ready);
     if let Some(dns) = dns {
         dns.register_metrics(&plane.metrics());
-        let as_dns = plane.client(User::internal("system:coredns"));
+        let as_dns = plane.client_of(Component::Dns);
         tasks.forever("cluster DNS", dns.run(as_dns, liveness.heartbeats.clone(), token.clone()));
     }
     if node {
         start_node(settings, &plane, &mut liveness, &mut tasks).await?;
     }
-    let (server, stop) = (plane.clone(), token.clone());
-    tasks.spawn("API server", async move { server.serve(listeners, stop).await });
-    tasks.spawn("certificate renewal", plane.clone().renew(token.clone()));
-    tasks.spawn("store", plane.clone().watch_store(token.clone()));
-    tasks.spawn("custom resources", plane.clone().serve_custom_resources(token.clone()));
-    tasks.spawn("bootstrap objects", plane.clone().keep_bootstrap_objects(token.clone()));
-    tasks.spawn("uses of tokens", plane.clone().note_token_uses(token.clone()));
-    tasks.spawn("usage of nodes", plane.clone().scrape_nodes(token.clone()));
-    tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
-    let as_controllers = plane.client(User::internal("system:kube-controller-manager"));
+    plane.start(listeners, &mut tasks);
+    let as_controllers = plane.client_of(Component::Controllers);
     let own = controllers_config(settings, plane.root_ca());
     let stalled = {
         let plane = plane.clone();
@@ -74,9 +66,9 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         ..own
     };
     tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));
-    let as_scheduler = plane.client(User::internal("system:kube-scheduler"));
+    let as_scheduler = plane.client_of(Component::Scheduler);
     tasks.spawn("scheduler", scheduler::run(as_scheduler, plane.metrics(), token.clone()));
-    let as_manifests = plane.client(User::internal("system:manifests"));
+    let as_manifests = plane.client_of(Component::Manifests);
     tasks.spawn("manifests directory", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
     Ok(Node { tasks, liveness: Some(liveness), plane: Some(plane), dns_ready })
 }
@@ -88,7 +80,7 @@ async fn start_node(
     liveness: &mut Liveness,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<()> {
-    let as_node = plane.client(User::node(&settings.node_name));
+    let as_node = plane.client_of_node(&settings.node_name);
     let client_ca = settings.data_dir.join("pki/ca.crt");
     let access = AgentAccess {
         client: as_node.clone(),
@@ -102,6 +94,6 @@ async fn start_node(
     let usage = usage::follow(agent.usage.clone(), settings.node_name.clone(), plane.clone(), tasks.token());
     start_agent(settings, agent, tasks).await?;
     tasks.spawn("usage of this node", usage);
-    start_proxy(valid_proxy_config(settings)?, plane.client(User::proxy()), liveness, tasks);
+    start_proxy(valid_proxy_config(settings)?, plane.client_of(Component::Proxy), liveness, tasks);
     Ok(())
 }

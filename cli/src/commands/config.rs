@@ -36,7 +36,7 @@ enum Action {
     Default,
 }
 
-pub(super) fn run(args: &Args, flags: &Flags, help: &clap::Command) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args, flags: &Flags) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Check { file } => check(file.clone().or_else(|| flags.config.clone())),
         Action::Show => {
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, flags: &Flags, help: &clap::Command) -> anyhow::R
             Ok(ExitCode::SUCCESS)
         }
         Action::Default => {
-            say(default_file(&entries(&Settings::example()), help));
+            say(default_file(&entries(&Settings::example())));
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -87,38 +87,25 @@ fn header() -> String {
 pub(super) fn shown(entries: &[Entry]) -> String {
     let mut out = header();
     for entry in entries.iter().filter(|e| !e.value.is_null()) {
-        let _ = writeln!(out, "{}: {}", entry.name, entry.value);
+        let _ = writeln!(out, "{}: {}", entry.name(), entry.value);
     }
     out.truncate(out.trim_end().len());
     out
 }
 
-fn default_file(entries: &[Entry], help: &clap::Command) -> String {
+fn default_file(entries: &[Entry]) -> String {
     let mut out = String::from(
         "# Settings of Windlass. Every line shows a default; take the `#` before a name away to set it.\n\
          # `windlass config check` says what is wrong, `windlass config show` what is in effect.\n",
     );
     out.push_str(&header());
     for entry in entries {
-        let _ = writeln!(out, "\n# {}", explained(entry, help));
+        let _ = writeln!(out, "\n# {}", entry.setting.help);
         let value = if entry.value == Value::Null { "\"\"".to_owned() } else { entry.value.to_string() };
-        let _ = writeln!(out, "#{}: {value}", entry.name);
+        let _ = writeln!(out, "#{}: {value}", entry.name());
     }
     out.truncate(out.trim_end().len());
     out
-}
-
-/// The explanation of a setting: its flag's help.
-fn explained(entry: &Entry, help: &clap::Command) -> String {
-    match entry.flag {
-        Err(words) => words.to_owned(),
-        Ok(flag) => {
-            // Those of a node of an existing cluster are flags of one command.
-            let of = |command: &clap::Command| command.get_arguments().find(|a| a.get_long() == Some(flag)).cloned();
-            let argument = of(help).or_else(|| help.find_subcommand("agent").and_then(of));
-            argument.as_ref().and_then(clap::Arg::get_help).map(ToString::to_string).unwrap_or_default()
-        }
-    }
 }
 
 #[cfg(test)]
@@ -128,17 +115,23 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
-    use crate::{commands::Cli, config::file};
+    use crate::{
+        commands::Cli,
+        config::{SETTINGS, file},
+    };
 
+    /// Names and flags are each there once, and each flag is one of a command.
     #[test]
-    fn every_setting_is_listed_and_explained() {
+    fn every_setting_is_named_once_and_explained() {
         let help = Cli::command();
-        let all = entries(&Settings::example());
-        let listed: BTreeSet<&str> = all.iter().map(|e| e.name).chain(["apiVersion", "kind"]).collect();
-        let read: BTreeSet<&str> = crate::config::field_names::names::<file::File>().iter().copied().collect();
-        assert_eq!(listed, read);
-        for entry in &all {
-            assert!(explained(entry, &help).len() > 10, "{} has no explanation", entry.name);
+        let (mut names, mut flags) = (BTreeSet::new(), BTreeSet::new());
+        for setting in SETTINGS {
+            assert!(setting.name.is_empty() || names.insert(setting.name), "{}", setting.name);
+            assert!(setting.help.len() > 10, "{} has no explanation", setting.name);
+            let Some(long) = setting.long() else { continue };
+            assert!(flags.insert(long), "--{long}");
+            let has = |command: &clap::Command| command.get_arguments().any(|arg| arg.get_long() == Some(long));
+            assert!(has(&help) || help.find_subcommand("agent").is_some_and(has), "--{long}");
         }
     }
 
@@ -157,19 +150,17 @@ effect. A change counts after a restart, which takes seconds and touches no pod;
 ";
 
     /// Markdown of all settings.
-    fn reference(entries: &[Entry], help: &clap::Command) -> String {
+    fn reference(entries: &[Entry]) -> String {
         let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
         let mut out = INTRO.to_owned();
         for entry in entries {
-            let words = explained(entry, help);
+            let words = entry.setting.help;
             let (meaning, default) = match words.rsplit_once(" [default: ") {
                 Some((meaning, default)) => (meaning, default.trim_end_matches(']').to_owned()),
-                None => {
-                    (words.as_str(), if entry.value.is_null() { String::new() } else { format!("`{}`", entry.value) })
-                }
+                None => (words, if entry.value.is_null() { String::new() } else { format!("`{}`", entry.value) }),
             };
-            let flag = entry.flag.map_or_else(|_| String::new(), |flag| format!("`--{flag}`"));
-            let _ = writeln!(out, "| `{}` | {flag} | {} | {} |", entry.name, cell(&default), cell(meaning));
+            let flag = entry.setting.long().map_or_else(String::new, |flag| format!("`--{flag}`"));
+            let _ = writeln!(out, "| `{}` | {flag} | {} | {} |", entry.name(), cell(&default), cell(meaning));
         }
         out
     }
@@ -177,7 +168,7 @@ effect. A change counts after a restart, which takes seconds and touches no pod;
     #[test]
     fn the_reference_is_as_the_code() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
-        let now = reference(&entries(&Settings::example()), &Cli::command());
+        let now = reference(&entries(&Settings::example()));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             std::fs::write(file, &now).unwrap();
         }
@@ -201,7 +192,7 @@ effect. A change counts after a restart, which takes seconds and touches no pod;
 
     #[test]
     fn the_default_file_is_all_defaults_with_and_without_its_comments() {
-        let text = default_file(&entries(&Settings::example()), &Cli::command());
+        let text = default_file(&entries(&Settings::example()));
         assert_eq!(Settings::check(&text).unwrap(), vec![]);
         // Without what has no default.
         let unset = [

@@ -84,7 +84,7 @@ enum Command {
 pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
     // These need no settings, or check them.
     match &cli.command {
-        Command::Config(args) => return config::run(args, &cli.flags, &Cli::command()),
+        Command::Config(args) => return config::run(args, &cli.flags),
         Command::Completions(args) => return generate::completions(args, &mut Cli::command()),
         Command::Manual(args) => return generate::manual(args, Cli::command()),
         Command::Rbac => return Ok(rbac::run()),

@@ -66,102 +66,42 @@ impl ClusterAccess {
     }
 }
 
-/// The flags of these settings, for the commands that run or join such a node.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct ClusterAccessFlags {
-    /// Whether the node's client certificate is rotated before it expires [default: true]
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    rotate_certificates: Option<bool>,
-    /// Whether the serving certificate of the node's API is requested from the cluster, as serverTLSBootstrap [default: false]
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    rotate_server_certificates: Option<bool>,
-    /// Another API server of the cluster, used if the kubeconfig's does not answer; may be given more than once
-    #[arg(long = "server", value_name = "URL")]
-    servers: Vec<String>,
-    /// Serving certificate of the node's API [default: a self-signed one]
-    #[arg(long, value_name = "FILE")]
-    tls_cert_file: Option<PathBuf>,
-    /// The private key of that certificate
-    #[arg(long, value_name = "FILE")]
-    tls_private_key_file: Option<PathBuf>,
-    /// Certificate authority of the clients of the node's API [default: that of the kubeconfig's current context]
-    #[arg(long, value_name = "FILE")]
-    client_ca_file: Option<PathBuf>,
-    /// Whether another service proxy runs on this node [default: false]
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    no_proxy: Option<bool>,
-}
-
-impl ClusterAccessFlags {
-    pub(super) fn apply(&self, to: &mut ClusterAccess) {
-        for (given, to) in [
-            (self.rotate_certificates, &mut to.rotate_certificates),
-            (self.rotate_server_certificates, &mut to.server_tls_bootstrap),
-            (self.no_proxy, &mut to.no_proxy),
-        ] {
-            *to = given.unwrap_or(*to);
-        }
-        if !self.servers.is_empty() {
-            to.servers.clone_from(&self.servers);
-        }
-        for (given, to) in [
-            (&self.tls_cert_file, &mut to.tls_cert_file),
-            (&self.tls_private_key_file, &mut to.tls_private_key_file),
-            (&self.client_ca_file, &mut to.client_ca_file),
-        ] {
-            *to = given.clone().or(to.take());
-        }
-    }
-
-    /// Whether --no-proxy is set.
-    pub(crate) fn sets_no_proxy(&self) -> bool {
-        self.no_proxy.is_some()
-    }
-}
-
-/// The node's identity, for the command that runs it.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct IdentityFlags {
-    /// Credentials of this node [default: kubelet.conf in the data directory]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Credentials to request the node's own with, while the kubeconfig is missing or its certificate has expired [default: none]
-    #[arg(long, value_name = "FILE")]
-    bootstrap_kubeconfig: Option<PathBuf>,
-}
-
-impl IdentityFlags {
-    pub(super) fn apply(&self, to: &mut ClusterAccess) {
-        to.kubeconfig = self.kubeconfig.clone().or(to.kubeconfig.take());
-        to.bootstrap_kubeconfig = self.bootstrap_kubeconfig.clone().or(to.bootstrap_kubeconfig.take());
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::{Args as _, FromArgMatches as _};
+
+    use super::{
+        super::{ClusterAccessFlags, Flags, Settings},
+        *,
+    };
 
     #[test]
     fn flags_override_the_file_and_halves_are_refused() {
-        let mut set = ClusterAccess {
+        let mut set = Settings::example();
+        set.cluster_access = ClusterAccess {
             servers: vec!["https://a:1".into()],
             server_tls_bootstrap: true,
             no_proxy: true,
             ..ClusterAccess::default()
         };
-        ClusterAccessFlags::default().apply(&mut set);
-        assert!(set.server_tls_bootstrap && set.rotate_certificates && set.no_proxy);
-        assert_eq!(set.server_urls(), ["https://a:1"]);
-        assert_eq!(set.problems(), Vec::<String>::new());
-        let flags = ClusterAccessFlags {
-            servers: vec!["b:1".into()],
-            tls_cert_file: Some("/c".into()),
-            no_proxy: Some(false),
-            ..ClusterAccessFlags::default()
+        let flags = |line: &[&str]| {
+            let command = ClusterAccessFlags::augment_args(clap::Command::new("node").no_binary_name(true));
+            let cluster_access = ClusterAccessFlags::from_arg_matches(&command.get_matches_from(line)).unwrap();
+            let mut flags = Flags::default();
+            flags.cluster_access = cluster_access;
+            flags
         };
-        flags.apply(&mut set);
-        assert!(!set.no_proxy && set.serving_files().is_none());
-        let problems = set.problems().join("; ");
+        flags(&[]).apply(&mut set).unwrap();
+        let access = &set.cluster_access;
+        assert!(access.server_tls_bootstrap && access.rotate_certificates && access.no_proxy);
+        assert_eq!(access.server_urls(), ["https://a:1"]);
+        assert_eq!(access.problems(), Vec::<String>::new());
+        let given = flags(&["--server", "b:1", "--tls-cert-file", "/c", "--no-proxy=false", "--rotate-certificates"]);
+        assert!(given.cluster_access.has("no-proxy") && !given.cluster_access.has("client-ca-file"));
+        given.apply(&mut set).unwrap();
+        let access = &set.cluster_access;
+        assert!(!access.no_proxy && access.rotate_certificates && access.serving_files().is_none());
+        let problems = access.problems().join("; ");
         assert!(problems.contains("servers \"b:1\"") && problems.contains("together alone"), "{problems}");
     }
 }

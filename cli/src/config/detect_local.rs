@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use windlass_proxy::DetectLocal;
 
+use super::setting::Assign;
+
 /// `detectLocalMode`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "String")]
@@ -59,6 +61,25 @@ pub(crate) struct DetectLocalSettings {
     pub(crate) mode: DetectLocalMode,
     pub(crate) bridge_interface: String,
     pub(crate) interface_name_prefix: String,
+}
+
+/// The file's `detectLocal`, as in a KubeProxyConfiguration.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct DetectLocalFields {
+    bridge_interface: Option<String>,
+    interface_name_prefix: Option<String>,
+}
+
+impl Assign<DetectLocalFields> for DetectLocalSettings {
+    fn assign(&mut self, value: DetectLocalFields) {
+        if let Some(name) = value.bridge_interface {
+            self.bridge_interface = name;
+        }
+        if let Some(prefix) = value.interface_name_prefix {
+            self.interface_name_prefix = prefix;
+        }
+    }
 }
 
 impl DetectLocalSettings {

@@ -1,6 +1,6 @@
 //! The settings of KubeletConfiguration on eviction, reserved resources, images and shutdown. Names are kubelet's.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -209,138 +209,6 @@ pub(crate) fn duration(text: &str) -> Duration {
     duration::parse(text.trim()).unwrap_or_default()
 }
 
-/// The flags of these settings, in kubelet's syntax.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct KubeletFlags {
-    /// Hard eviction thresholds [default: upstream's]
-    #[arg(long, global = true, value_name = "SIGNAL<AMOUNT,…", value_parser = |t: &str| parse_key_values(t, '<'))]
-    eviction_hard: Option<KeyValues>,
-    /// Soft eviction thresholds
-    #[arg(long, global = true, value_name = "SIGNAL<AMOUNT,…", value_parser = |t: &str| parse_key_values(t, '<'))]
-    eviction_soft: Option<KeyValues>,
-    /// Grace periods of soft eviction thresholds
-    #[arg(long, global = true, value_name = "SIGNAL=DURATION,…", value_parser = |t: &str| parse_key_values(t, '='))]
-    eviction_soft_grace_period: Option<KeyValues>,
-    /// Amounts to reclaim beyond a threshold that was met
-    #[arg(long, global = true, value_name = "SIGNAL=AMOUNT,…", value_parser = |t: &str| parse_key_values(t, '='))]
-    eviction_minimum_reclaim: Option<KeyValues>,
-    /// How long a pressure condition is held after its threshold was last met [default: 5m]
-    #[arg(long, global = true, value_name = "DURATION")]
-    eviction_pressure_transition_period: Option<String>,
-    /// Maximum grace period of pods at a soft eviction, in seconds [default: 0]
-    #[arg(long, global = true, value_name = "SECONDS")]
-    eviction_max_pod_grace_period: Option<i64>,
-    /// Percent of disk usage at which garbage collection of images starts [default: 85]
-    #[arg(long, global = true, value_name = "PERCENT")]
-    image_gc_high_threshold: Option<u8>,
-    /// Percent of disk usage at which garbage collection of images stops [default: 80]
-    #[arg(long, global = true, value_name = "PERCENT")]
-    image_gc_low_threshold: Option<u8>,
-    /// Minimum age of unused images for garbage collection [default: 2m]
-    #[arg(long, global = true, value_name = "DURATION")]
-    minimum_image_ttl_duration: Option<String>,
-    /// Resources reserved for Kubernetes daemons
-    #[arg(long, global = true, value_name = "RESOURCE=AMOUNT,…", value_parser = |t: &str| parse_key_values(t, '='))]
-    kube_reserved: Option<KeyValues>,
-    /// Resources reserved for system daemons
-    #[arg(long, global = true, value_name = "RESOURCE=AMOUNT,…", value_parser = |t: &str| parse_key_values(t, '='))]
-    system_reserved: Option<KeyValues>,
-    /// Whether the cgroup of all pods is limited to what is not reserved: pods, or none [default: pods]
-    #[arg(long, global = true, value_name = "WHAT", value_delimiter = ',')]
-    enforce_node_allocatable: Option<Vec<String>>,
-    /// Maximum age of unused images, at which they are removed in any case; 0s is no limit [default: 0s]
-    #[arg(long, global = true, value_name = "DURATION")]
-    image_maximum_gc_age: Option<String>,
-    /// Whether garbage collection also removes images that this node did not pull [default: false]
-    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    image_gc_foreign_images: Option<bool>,
-    /// Maximum number of parallel image pulls [default: 16]
-    #[arg(long, global = true, value_name = "NUMBER")]
-    max_parallel_image_pulls: Option<usize>,
-    /// How long a pull may make no progress before it is given up; unpacking has ten minutes at least [default: 1m]
-    #[arg(long, global = true, value_name = "DURATION")]
-    image_pull_progress_deadline: Option<String>,
-    /// Policy for which present images pods need credentials [default: NeverVerifyPreloadedImages]
-    #[arg(long, global = true, value_name = "POLICY")]
-    image_pull_credentials_verification_policy: Option<String>,
-    /// Configuration of image credential provider plugins, a file or a directory of files, as kubelet's [default: none]
-    #[arg(long, global = true, value_name = "PATH")]
-    image_credential_provider_config: Option<PathBuf>,
-    /// Directory of image credential provider plugins [default: none]
-    #[arg(long, global = true, value_name = "DIR")]
-    image_credential_provider_bin_dir: Option<PathBuf>,
-    /// Maximum number of images in the node's status; below zero is all [default: 50]
-    #[arg(long, global = true, value_name = "NUMBER", allow_negative_numbers = true)]
-    node_status_max_images: Option<i32>,
-    /// Maximum number of processes and threads of a pod; below one is no limit [default: -1]
-    #[arg(long, global = true, value_name = "NUMBER", allow_negative_numbers = true)]
-    pod_max_pids: Option<i64>,
-}
-
-/// The pairs of a flag.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct KeyValues(BTreeMap<String, String>);
-
-/// Parses `name<value,name<value`; an empty text is an empty setting.
-fn parse_key_values(text: &str, sign: char) -> Result<KeyValues, String> {
-    let one = |part: &str| {
-        let (name, value) =
-            part.split_once(sign).ok_or_else(|| format!("{part:?} is not of the form NAME{sign}VALUE"))?;
-        Ok((name.trim().to_owned(), value.trim().to_owned()))
-    };
-    let parts = text.split(',').filter(|part| !part.trim().is_empty());
-    parts.map(one).collect::<Result<_, String>>().map(KeyValues)
-}
-
-impl KubeletFlags {
-    pub(super) fn apply(&self, to: &mut KubeletSettings) {
-        for (given, to) in [
-            (&self.eviction_hard, &mut to.eviction_hard),
-            (&self.eviction_soft, &mut to.eviction_soft),
-            (&self.eviction_soft_grace_period, &mut to.eviction_soft_grace_period),
-            (&self.eviction_minimum_reclaim, &mut to.eviction_minimum_reclaim),
-            (&self.kube_reserved, &mut to.kube_reserved),
-            (&self.system_reserved, &mut to.system_reserved),
-        ] {
-            if let Some(KeyValues(given)) = given {
-                to.clone_from(given);
-            }
-        }
-        if let Some(period) = &self.eviction_pressure_transition_period {
-            to.eviction_pressure_transition_period.clone_from(period);
-        }
-        if let Some(age) = &self.minimum_image_ttl_duration {
-            to.image_minimum_gc_age.clone_from(age);
-        }
-        if let Some(age) = &self.image_maximum_gc_age {
-            to.image_maximum_gc_age.clone_from(age);
-        }
-        if let Some(what) = &self.enforce_node_allocatable {
-            to.enforce_node_allocatable.clone_from(what);
-        }
-        if let Some(deadline) = &self.image_pull_progress_deadline {
-            to.image_pull_progress_deadline.clone_from(deadline);
-        }
-        to.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.max_parallel_image_pulls);
-        if let Some(policy) = &self.image_pull_credentials_verification_policy {
-            to.image_pull_credentials_verification_policy.clone_from(policy);
-        }
-        for (given, to) in [
-            (&self.image_credential_provider_config, &mut to.image_credential_provider_config),
-            (&self.image_credential_provider_bin_dir, &mut to.image_credential_provider_bin_dir),
-        ] {
-            *to = given.clone().or(to.take());
-        }
-        to.pod_pids_limit = self.pod_max_pids.unwrap_or(to.pod_pids_limit);
-        to.node_status_max_images = self.node_status_max_images.unwrap_or(to.node_status_max_images);
-        to.eviction_max_pod_grace_period =
-            self.eviction_max_pod_grace_period.unwrap_or(to.eviction_max_pod_grace_period);
-        to.image_gc_high_threshold_percent = self.image_gc_high_threshold.unwrap_or(to.image_gc_high_threshold_percent);
-        to.image_gc_foreign_images = self.image_gc_foreign_images.unwrap_or(to.image_gc_foreign_images);
-        to.image_gc_low_threshold_percent = self.image_gc_low_threshold.unwrap_or(to.image_gc_low_threshold_percent);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,14 +216,5 @@ mod tests {
     #[test]
     fn the_defaults_can_be_used() {
         assert_eq!(KubeletSettings::default().problems(), Vec::<String>::new());
-    }
-
-    #[test]
-    fn flags_are_written_as_kubelets() {
-        let given = parse_key_values("memory.available<1Gi, nodefs.available<10%", '<').unwrap();
-        let wanted = [("memory.available", "1Gi"), ("nodefs.available", "10%")];
-        assert_eq!(given.0, wanted.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-        assert!(parse_key_values("", '<').unwrap().0.is_empty());
-        assert!(parse_key_values("memory.available=1Gi", '<').unwrap_err().contains("NAME<VALUE"));
     }
 }

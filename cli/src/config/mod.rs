@@ -22,6 +22,8 @@ mod problems;
 pub(crate) mod proxy;
 mod ranges;
 pub(crate) mod registration;
+mod setting;
+mod table;
 mod validation;
 mod values;
 
@@ -35,13 +37,15 @@ use anyhow::Context as _;
 
 pub(crate) use addresses::Addresses;
 use audit::AuditSettings;
-pub(crate) use cluster_access::{ClusterAccess, ClusterAccessFlags, IdentityFlags};
+pub(crate) use cluster_access::ClusterAccess;
 use detect_local::DetectLocalSettings;
-pub(crate) use flags::Flags;
+pub(crate) use flags::{ClusterAccessFlags, Flags, IdentityFlags};
 pub(crate) use kubelet::KubeletSettings;
 pub(crate) use problem::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
+#[cfg(test)]
+pub(crate) use table::SETTINGS;
 pub(crate) use values::{LogFormat, OptionalAddress, PodNetwork, RulesLayout};
 use windlass_kit::net::NodeIps;
 
@@ -188,7 +192,7 @@ impl Settings {
         {
             file.apply(&mut settings);
         }
-        flags.apply(&mut settings);
+        flags.apply(&mut settings)?;
         Ok(settings)
     }
 

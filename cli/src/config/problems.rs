@@ -1,25 +1,44 @@
-//! Finds all problems of a configuration file, with their lines. Pure.
+//! The keys of a configuration file, and the problems of each with its line. Pure.
 
-use super::{
-    Problem,
-    field_names::{names, nearest},
-    file::File,
-};
+use std::collections::BTreeSet;
 
-/// A top-level key of a file: its name, its first line counted from 0, and its text.
-struct TopLevelKey<'a> {
-    name: &'a str,
-    line: usize,
-    text: String,
+use serde_json::{Map, Value};
+
+use super::{Problem, field_names::nearest, table::SETTINGS};
+
+/// A top-level key of a file.
+#[derive(Debug)]
+pub(super) struct Key<'a> {
+    pub(super) name: &'a str,
+    /// Its first line, counted from 0; unknown in a file that is no list of lines, such as one of JSON.
+    pub(super) line: Option<usize>,
+    /// The key with its value.
+    pub(super) text: String,
+}
+
+impl Key<'_> {
+    /// What is wrong with it, by the parser's report.
+    pub(super) fn problem(&self, report: &str) -> Problem {
+        let (inside, why) = parse_report(report);
+        Problem { line: self.line.map(|line| line + 1 + inside), reason: format!("{}: {why}", self.name) }
+    }
+
+    /// There is no such setting.
+    pub(super) fn unknown(&self) -> Problem {
+        let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).chain(["apiVersion", "kind"]).collect();
+        let hint = nearest(self.name, &names).map(|name| format!("; did you mean {name:?}?"));
+        let reason = format!("there is no setting {:?}{}", self.name, hint.unwrap_or_default());
+        Problem { line: self.line.map(|line| line + 1), reason }
+    }
 }
 
 /// Splits a file at the keys at the beginning of a line.
-fn top_level_keys(text: &str) -> Vec<TopLevelKey<'_>> {
-    let mut all: Vec<TopLevelKey<'_>> = Vec::new();
+fn by_lines(text: &str) -> Vec<Key<'_>> {
+    let mut all: Vec<Key<'_>> = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let is_key = line.starts_with(|c: char| c.is_ascii_alphabetic() || c == '"' || c == '\'');
         if let Some((name, _)) = line.split_once(':').filter(|_| is_key) {
-            all.push(TopLevelKey { name: name.trim().trim_matches(['"', '\'']), line: at, text: String::new() });
+            all.push(Key { name: name.trim().trim_matches(['"', '\'']), line: Some(at), text: String::new() });
         }
         if let Some(key) = all.last_mut() {
             key.text.push_str(line);
@@ -29,34 +48,31 @@ fn top_level_keys(text: &str) -> Vec<TopLevelKey<'_>> {
     all
 }
 
-/// The problems of single settings; combinations are checked elsewhere.
-pub(super) fn problems(text: &str) -> Vec<Problem> {
-    let known = names::<File>();
-    let mut all = Vec::new();
-    for key in top_level_keys(text) {
-        let line = Some(key.line + 1);
-        if !known.contains(&key.name) {
-            let hint = nearest(key.name, known).map(|name| format!("; did you mean {name:?}?"));
-            let reason = format!("there is no setting {:?}{}", key.name, hint.unwrap_or_default());
-            all.push(Problem { line, reason });
-        } else if let Err(error) = serde_saphyr::from_str::<File>(&key.text) {
-            let (inside, why) = parse_report(&error.to_string());
-            all.push(Problem { line: line.map(|l| l + inside), reason: format!("{}: {why}", key.name) });
+/// The keys of a file.
+///
+/// # Errors
+/// When it is not a mapping, or has a key twice.
+pub(super) fn keys(text: &str) -> Result<Vec<Key<'_>>, Vec<Problem>> {
+    let by_lines = by_lines(text);
+    let all: Map<String, Value> = match serde_saphyr::from_str(text) {
+        Ok(all) => all,
+        Err(error) => {
+            let (inside, reason) = parse_report(&error.to_string());
+            return Err(vec![Problem { line: Some(inside + 1), reason }]);
         }
+    };
+    let found: BTreeSet<&str> = by_lines.iter().map(|key| key.name).collect();
+    if found == all.keys().map(String::as_str).collect() {
+        return Ok(by_lines);
     }
-    // Not a mapping, or a duplicate key.
-    if all.is_empty()
-        && let Err(error) = serde_saphyr::from_str::<File>(text)
-    {
-        let (inside, reason) = parse_report(&error.to_string());
-        all.push(Problem { line: Some(inside + 1), reason });
-    }
-    all
+    let own = |name: &str| text.find(name).map(|at| &text[at..at + name.len()]);
+    let named = all.iter().filter_map(|(name, value)| Some((own(name)?, format!("{name}: {value}"))));
+    Ok(named.map(|(name, text)| Key { name, line: None, text }).collect())
 }
 
 /// Splits the parser's report `error: line 2 column 9: reason`, followed by an excerpt, into the lines before and the
 /// reason.
-fn parse_report(report: &str) -> (usize, String) {
+pub(super) fn parse_report(report: &str) -> (usize, String) {
     let first = report.lines().next().unwrap_or("");
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let place = first.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
@@ -72,6 +88,6 @@ fn parse_report(report: &str) -> (usize, String) {
 /// A problem of a combination, with the line of the setting that its text begins with.
 pub(super) fn with_line(text: &str, problem: String) -> Problem {
     let name = problem.split(' ').next().unwrap_or("");
-    let line = top_level_keys(text).iter().find(|part| part.name == name).map(|part| part.line + 1);
+    let line = by_lines(text).iter().find(|part| part.name == name).and_then(|part| part.line).map(|line| line + 1);
     Problem { line, reason: problem }
 }

@@ -73,98 +73,18 @@ impl Registration {
     }
 }
 
-/// The flags of these settings, in kubelet's syntax.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct RegistrationFlags {
-    /// Labels of the node when it registers [default: none]
-    #[arg(long, global = true, value_name = "LABEL=VALUE,…", value_parser = labels)]
-    node_labels: Option<Labels>,
-    /// Taints of the node when it registers [default: none]
-    #[arg(long, global = true, value_name = "KEY=VALUE:EFFECT,…", value_parser = taints)]
-    register_with_taints: Option<Taints>,
-    /// Provider ID of the machine, set when the node registers [default: none]
-    #[arg(long, global = true, value_name = "ID")]
-    provider_id: Option<String>,
-    /// external: a cloud controller manager initializes the node, and no pods run before [default: none]
-    #[arg(long, global = true, value_name = "KIND")]
-    cloud_provider: Option<String>,
-    /// How often the node's status is computed [default: 10s]
-    #[arg(long, global = true, value_name = "DURATION")]
-    node_status_update_frequency: Option<String>,
-    /// Credentials of the service proxy, if the node's own may not watch services [default: the node's]
-    #[arg(long, global = true, value_name = "FILE")]
-    proxy_kubeconfig: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone)]
-struct Labels(BTreeMap<String, String>);
-
-/// Parses `zone=a,disk=ssd`.
-fn labels(text: &str) -> Result<Labels, String> {
-    let one = |part: &str| {
-        let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not of the form LABEL=VALUE"))?;
-        Ok((key.trim().to_owned(), value.trim().to_owned()))
-    };
-    let parts = text.split(',').filter(|part| !part.trim().is_empty());
-    parts.map(one).collect::<Result<_, String>>().map(Labels)
-}
-
-#[derive(Debug, Clone)]
-struct Taints(Vec<Taint>);
-
-/// Parses `dedicated=db:NoSchedule,gpu:NoExecute`.
-fn taints(text: &str) -> Result<Taints, String> {
-    let one = |part: &str| {
-        let (what, effect) =
-            part.trim().rsplit_once(':').ok_or_else(|| format!("{part:?} is not of the form KEY=VALUE:EFFECT"))?;
-        let (key, value) = what.split_once('=').map_or((what, None), |(key, value)| (key, Some(value)));
-        let value = value.filter(|value| !value.is_empty()).map(str::to_owned);
-        Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
-    };
-    let parts = text.split(',').filter(|part| !part.trim().is_empty());
-    parts.map(one).collect::<Result<_, String>>().map(Taints)
-}
-
-impl RegistrationFlags {
-    pub(super) fn apply(&self, to: &mut Registration) {
-        if let Some(Labels(given)) = &self.node_labels {
-            to.node_labels.clone_from(given);
-        }
-        if let Some(Taints(given)) = &self.register_with_taints {
-            to.register_with_taints.clone_from(given);
-        }
-        for (given, to) in [
-            (&self.provider_id, &mut to.provider_id),
-            (&self.cloud_provider, &mut to.cloud_provider),
-            (&self.node_status_update_frequency, &mut to.node_status_update_frequency),
-        ] {
-            if let Some(given) = given {
-                to.clone_from(given);
-            }
-        }
-        to.proxy_kubeconfig = self.proxy_kubeconfig.clone().or(to.proxy_kubeconfig.take());
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::setting::FlagValue as _, *};
+
+    fn taints(text: &str) -> Vec<Taint> {
+        Vec::read(&[text]).unwrap()
+    }
 
     #[test]
     fn the_defaults_can_be_used() {
         assert_eq!(Registration::default().problems("n"), Vec::<String>::new());
         assert_eq!(Registration::default().frequencies(), (Duration::from_secs(10), Duration::from_secs(300)));
-    }
-
-    #[test]
-    fn flags_are_written_as_kubelets() {
-        let wanted = [("zone", "a"), ("example.com/disk", "")];
-        assert_eq!(labels("zone=a, example.com/disk=").unwrap().0, wanted.map(|(k, v)| (k.into(), v.into())).into());
-        assert!(labels("zone").unwrap_err().contains("LABEL=VALUE"));
-        let read: Vec<(String, Option<String>, String)> =
-            taints("a=b:NoSchedule,c:NoExecute").unwrap().0.into_iter().map(|t| (t.key, t.value, t.effect)).collect();
-        assert_eq!(read, [("a".into(), Some("b".into()), "NoSchedule".into()), ("c".into(), None, "NoExecute".into())]);
-        assert!(taints("a=b").unwrap_err().contains("KEY=VALUE:EFFECT"));
     }
 
     #[test]
@@ -178,7 +98,7 @@ mod tests {
         assert!(role.contains("kubectl label node n1 node-role.kubernetes.io/worker="), "{role}");
         for (told, words) in [
             (problems(|r| drop(r.node_labels.insert("a b".into(), String::new()))), "nodeLabels \"a b\""),
-            (problems(|r| r.register_with_taints = taints("a:Never").unwrap().0), "registerWithTaints a"),
+            (problems(|r| r.register_with_taints = taints("a:Never")), "registerWithTaints a"),
             (problems(|r| r.cloud_provider = "aws".into()), "cloudProvider \"aws\""),
             (problems(|r| r.node_lease_duration_seconds = 0), "nodeLeaseDurationSeconds 0"),
             (problems(|r| r.node_status_report_frequency = "soon".into()), "nodeStatusReportFrequency \"soon\""),

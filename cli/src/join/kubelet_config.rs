@@ -356,7 +356,7 @@ mod tests {
     fn what_is_taken_is_a_setting() {
         let settings = entries(&Settings::example());
         for field in fields().filter(|field| field.fate == Fate::Taken) {
-            assert!(settings.iter().any(|setting| setting.name == field.name), "{}", field.name);
+            assert!(settings.iter().any(|setting| setting.name() == field.name), "{}", field.name);
         }
     }
 

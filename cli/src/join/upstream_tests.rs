@@ -36,7 +36,7 @@ fn of_upstreams_kubelet_configurations_nothing_is_refused_and_what_differs_here_
         file::parse(&config_file(&found.settings, "upstream's")).unwrap();
         let defaults = entries(&Settings::example());
         let is_default = |name: &str, value: &Value| {
-            defaults.iter().any(|entry| entry.name == name && kubelet_config::is_same(&entry.value, value))
+            defaults.iter().any(|entry| entry.name() == name && kubelet_config::is_same(&entry.value, value))
         };
         let (same, other): (Vec<_>, Vec<_>) =
             found.settings.iter().partition::<Vec<_>, _>(|(name, value)| is_default(name, value));

@@ -26,13 +26,10 @@ const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 impl ControlPlane {
     /// Renews certificates before they expire, until `shutdown`; their users continue without a restart.
-    ///
-    /// # Errors
-    /// Never; the signature is that of the other tasks.
-    pub async fn renew(self, shutdown: CancellationToken) -> Result<(), Error> {
+    pub(super) async fn renew(self, shutdown: CancellationToken) {
         loop {
             tokio::select! {
-                () = shutdown.cancelled() => return Ok(()),
+                () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(RENEWAL_CHECK_INTERVAL) => {}
             }
             match self.renew_once() {

@@ -9,13 +9,14 @@ pub(crate) mod instance;
 mod metrics;
 pub(crate) mod rbac_defaults;
 mod stored_types;
+mod tasks;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
     sync::{Arc, RwLock, atomic::AtomicBool},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use axum::{
@@ -26,7 +27,6 @@ use axum::{
 };
 use kube::Client;
 use tokio::{net::TcpListener, sync::watch};
-use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     rest_client,
     serve::{self, ClientIdentity, InProcessListener, ReservedAddresses, ServeError, Tls},
@@ -35,9 +35,9 @@ use windlass_kit::{
 use crate::{
     apiextensions::CustomResources,
     apiserver::{Api, KubeletClient, User, generate::new_uid, proxy::is_proxyable},
-    event_ttl, kinds,
+    kinds,
     loopback_probe::LoopbackProbe,
-    metrics::{Readings, Scraper, Usage},
+    metrics::{Readings, Usage},
     pki::{self, Lifetimes, Names, Pki},
     plugin::{
         admission::{AdmissionConfiguration, AdmissionError},
@@ -53,6 +53,7 @@ pub use data_dir::{
 };
 use data_dir::{adopt_data_dir, store_dir};
 use instance::{ApiConfig, Instance};
+pub use tasks::Component;
 
 /// Configuration of the control plane.
 #[derive(Debug, Clone)]
@@ -263,91 +264,9 @@ impl ControlPlane {
         Ok(listeners)
     }
 
-    /// Serves the API over TLS until `shutdown`.
-    ///
-    /// # Errors
-    /// Never; the signature is that of the other tasks.
-    pub async fn serve(&self, listeners: Vec<TcpListener>, shutdown: CancellationToken) -> Result<(), Error> {
-        let streams = async {
-            shutdown.cancelled().await;
-            self.api.close();
-        };
-        let servers = listeners.into_iter().map(|listener| {
-            let (tls, router, reserved) = (self.server_tls.clone(), self.router(), self.reserved.clone());
-            serve::serve_tls("apiserver", listener, tls, router, reserved, shutdown.clone())
-        });
-        let counting = metrics::follow(&self.api, &self.store, &shutdown);
-        tokio::join!(futures::future::join_all(servers), streams, counting);
-        Ok(())
-    }
-
     /// Takes samples of the node in this process, for `metrics.k8s.io`.
     pub fn record_usage(&self, readings: &Readings) {
         self.usage.record(readings);
-    }
-
-    /// Asks all other nodes for their usage, for `metrics.k8s.io`, until `shutdown`.
-    ///
-    /// # Errors
-    /// Never; it has the shape of the other tasks.
-    pub async fn scrape_nodes(self, shutdown: CancellationToken) -> Result<(), Error> {
-        Scraper::new(self.store.clone(), self.kubelet.clone(), self.usage.clone()).run(shutdown).await;
-        Ok(())
-    }
-
-    /// For how long in all nothing could be written.
-    #[must_use]
-    pub fn stalled(&self) -> Duration {
-        self.store.stalled()
-    }
-
-    /// Ends only when the store's writer has: only a restart helps then.
-    ///
-    /// # Errors
-    /// When it has ended before `shutdown`.
-    pub async fn watch_store(self, shutdown: CancellationToken) -> Result<(), Error> {
-        tokio::select! {
-            () = shutdown.cancelled() => Ok(()),
-            () = self.store.ended() => Err(Error::Store(store::Error::Closed)),
-        }
-    }
-
-    /// Flushes and closes the store, after all writers have ended.
-    ///
-    /// # Errors
-    /// When the disk fails.
-    pub async fn close(&self) -> Result<(), Error> {
-        Ok(self.store.close().await?)
-    }
-
-    /// Deletes expired events until `shutdown`.
-    ///
-    /// # Errors
-    /// Never; it has the shape of the other tasks.
-    pub async fn expire_events(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let client = self.client(User::internal("system:event-sweeper"));
-        event_ttl::sweep(&self.store, &client, &shutdown).await;
-        Ok(())
-    }
-
-    /// Writes to the labels of service accounts' secrets when their tokens are used, until `shutdown`.
-    ///
-    /// # Errors
-    /// Never; it has the shape of the other tasks.
-    pub async fn note_token_uses(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let client = self.client(User::api_server());
-        self.token_uses.write_labels(&client, &shutdown).await;
-        Ok(())
-    }
-
-    /// Serves what CustomResourceDefinitions define until `shutdown`.
-    ///
-    /// # Errors
-    /// Never; it has the shape of the other tasks.
-    pub async fn serve_custom_resources(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let client = self.client(User::api_server());
-        self.custom_resources.run(client, shutdown).await;
-        Ok(())
     }
 
     /// Changes whenever the API serves other types.

@@ -12,12 +12,12 @@ use super::{
     runtime::{Cache, Context, Controller, Error, Key, Outcome, error},
 };
 
-pub(crate) struct ClusterRoleAggregation {
+pub(crate) struct ClusterRoleAggregationController {
     client: Client,
     roles: Cache<ClusterRole>,
 }
 
-impl Controller for ClusterRoleAggregation {
+impl Controller for ClusterRoleAggregationController {
     const NAME: &'static str = "clusterrole-aggregation-controller";
     const QUEUE: &'static str = "ClusterRoleAggregator";
     type Key = Key;

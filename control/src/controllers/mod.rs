@@ -54,37 +54,40 @@ use crate::{pki::ClusterSigner, service_account_tokens::TokenIssuer};
 pub use local_path::Place as LocalPath;
 pub use nodes::WriteStalls;
 pub use runtime::Error;
-pub(crate) use runtime::kinds;
+pub(crate) use runtime::rest_mapper;
 use windlass_kit::objects::label_selector;
 
 use bootstrap_tokens::{BootstrapSigner, BootstrapTokenCleaner};
 use certificates::{CertificateApprover, CertificateCleaner, CertificateSigner};
-use cluster_role_aggregation::ClusterRoleAggregation;
-use cron_job::CronJobs;
-use daemon_set::DaemonSets;
-use deployment::Deployments;
-use disruption::{Disruption, StalePodDisruptions};
-use endpoints::{EndpointSliceMirroring, EndpointsController};
+use cluster_role_aggregation::ClusterRoleAggregationController;
+use cron_job::CronJobController;
+use daemon_set::DaemonSetController;
+use deployment::DeploymentController;
+use disruption::{DisruptionController, StalePodDisruptionController};
+use endpoints::{EndpointSliceMirroringController, EndpointsController};
 use gc::GarbageCollector;
-use horizontal_pod_autoscaler::HorizontalPodAutoscalers;
-use job::{JobPodOrphans, Jobs};
+use horizontal_pod_autoscaler::HorizontalController;
+use job::{JobController, OrphanPodController};
 use legacy_tokens::LegacyTokenCleaner;
 use local_path::LocalPathProvisioner;
-use namespaces::Namespaces;
-use nodes::{NodeIpam, NodeLifecycle, NodeTtl, PodGc, Ranges, TaintEviction, Timing};
-use persistent_volumes::PersistentVolumes;
-use replication::Replication;
-use resource_claims::ResourceClaims;
-use resource_quotas::ResourceQuotas;
+use namespaces::NamespaceController;
+use nodes::{
+    NodeIpamController, NodeLifecycleController, PodGcController, Ranges, TaintEvictionController, Timing,
+    TtlController,
+};
+use persistent_volumes::PersistentVolumeController;
+use replication::ReplicaSetController;
+use resource_claims::ResourceClaimController;
+use resource_quotas::ResourceQuotaController;
 use runtime::Controllers;
-use service_account_tokens::{ServiceAccountTokens, TokensConfig};
-use service_accounts::ServiceAccounts;
-use service_addresses::{Repair, ServiceCidrs};
-use service_load_balancer::ServiceLoadBalancer;
-use stateful_set::StatefulSets;
-use ttl_after_finished::TtlAfterFinished;
-use volume_attributes_classes::VolumeAttributesClasses;
-use volume_expansion::VolumeExpansion;
+use service_account_tokens::{TokensConfig, TokensController};
+use service_accounts::ServiceAccountsController;
+use service_addresses::{ServiceAddressRepairController, ServiceCidrController};
+use service_load_balancer::ServiceLoadBalancerController;
+use stateful_set::StatefulSetController;
+use ttl_after_finished::TtlAfterFinishedController;
+use volume_attributes_classes::VolumeAttributesClassController;
+use volume_expansion::ExpandController;
 
 /// Configuration of the controllers.
 #[derive(Debug, Clone)]
@@ -150,54 +153,54 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         Timing { grace: config.node_grace, startup_grace: config.node_startup_grace, stalls: config.write_stalls };
     let mut controllers = Controllers::new(client, config.served_types, &config.metrics, shutdown);
     controllers.add::<GarbageCollector>(());
-    controllers.add::<Namespaces>(());
+    controllers.add::<NamespaceController>(());
     if let Some(issuer) = config.tokens {
-        controllers.add::<ServiceAccountTokens>(TokensConfig { issuer, root_ca: config.root_ca.clone() });
+        controllers.add::<TokensController>(TokensConfig { issuer, root_ca: config.root_ca.clone() });
     }
-    controllers.add::<ServiceAccounts>(config.root_ca);
+    controllers.add::<ServiceAccountsController>(config.root_ca);
     controllers.add::<LegacyTokenCleaner>(());
     controllers.add::<BootstrapSigner>(());
     controllers.add::<BootstrapTokenCleaner>(());
-    controllers.add::<Replication<ReplicationController>>(());
-    controllers.add::<Jobs>(());
-    controllers.add::<JobPodOrphans>(());
-    controllers.add::<CronJobs>(());
-    controllers.add::<TtlAfterFinished>(());
-    controllers.add::<Replication<ReplicaSet>>(());
-    controllers.add::<Deployments>(());
-    controllers.add::<StatefulSets>(());
-    controllers.add::<DaemonSets>(());
-    controllers.add::<Disruption>(());
-    controllers.add::<StalePodDisruptions>(());
-    controllers.add::<HorizontalPodAutoscalers>(jiff::Timestamp::now);
-    controllers.add::<ClusterRoleAggregation>(());
+    controllers.add::<ReplicaSetController<ReplicationController>>(());
+    controllers.add::<JobController>(());
+    controllers.add::<OrphanPodController>(());
+    controllers.add::<CronJobController>(());
+    controllers.add::<TtlAfterFinishedController>(());
+    controllers.add::<ReplicaSetController<ReplicaSet>>(());
+    controllers.add::<DeploymentController>(());
+    controllers.add::<StatefulSetController>(());
+    controllers.add::<DaemonSetController>(());
+    controllers.add::<DisruptionController>(());
+    controllers.add::<StalePodDisruptionController>(());
+    controllers.add::<HorizontalController>(jiff::Timestamp::now);
+    controllers.add::<ClusterRoleAggregationController>(());
     controllers.add::<CertificateApprover>(());
     controllers.add::<CertificateCleaner>(());
     if let Some(signer) = config.signer {
         controllers.add::<CertificateSigner>(signer);
     }
     controllers.add::<EndpointsController>(());
-    controllers.add::<EndpointSliceMirroring>(());
-    controllers.add::<PersistentVolumes>(());
+    controllers.add::<EndpointSliceMirroringController>(());
+    controllers.add::<PersistentVolumeController>(());
     if let Some(place) = config.local_path {
         controllers.add::<LocalPathProvisioner>(place);
     }
-    controllers.add::<VolumeExpansion>(());
-    controllers.add::<VolumeAttributesClasses>(());
-    controllers.add::<ResourceClaims>(());
-    controllers.add::<ResourceQuotas>(());
-    controllers.add::<ServiceCidrs>(());
-    controllers.add::<Repair>(());
+    controllers.add::<ExpandController>(());
+    controllers.add::<VolumeAttributesClassController>(());
+    controllers.add::<ResourceClaimController>(());
+    controllers.add::<ResourceQuotaController>(());
+    controllers.add::<ServiceCidrController>(());
+    controllers.add::<ServiceAddressRepairController>(());
     if let Some(reserved) = config.service_load_balancer {
-        controllers.add::<ServiceLoadBalancer>(reserved);
+        controllers.add::<ServiceLoadBalancerController>(reserved);
     }
     if !ranges.is_empty() {
-        controllers.add::<NodeIpam>(ranges);
+        controllers.add::<NodeIpamController>(ranges);
     }
-    controllers.add::<NodeLifecycle>(timing);
-    controllers.add::<NodeTtl>(());
-    controllers.add::<TaintEviction>(());
-    controllers.add::<PodGc>(());
+    controllers.add::<NodeLifecycleController>(timing);
+    controllers.add::<TtlController>(());
+    controllers.add::<TaintEvictionController>(());
+    controllers.add::<PodGcController>(());
     controllers.run().await;
     Ok(())
 }

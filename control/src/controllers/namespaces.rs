@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::runtime::{
     Cache, CachedPod, Context, Controller, During as _, Error, Key, Outcome, error,
-    kinds::{Kind, Kinds},
+    rest_mapper::{Kind, RestMapper},
 };
 
 const FINALIZER: &str = "kubernetes";
@@ -31,13 +31,13 @@ struct Remaining {
     finalizers: Vec<(String, usize)>,
 }
 
-pub(crate) struct Namespaces {
+pub(crate) struct NamespaceController {
     client: Client,
     namespaces: Cache<Namespace>,
     pods: Cache<CachedPod>,
 }
 
-impl Controller for Namespaces {
+impl Controller for NamespaceController {
     const NAME: &'static str = "namespace-controller";
     const QUEUE: &'static str = "namespace";
     /// Mostly they wait.
@@ -88,7 +88,7 @@ impl Controller for Namespaces {
             let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
             error::ignore_deleted(written).during("mark as terminating namespace", &key)?;
         }
-        let kinds = Kinds::discover(&self.client).await.during("list what is in namespace", &key)?;
+        let kinds = RestMapper::discover(&self.client).await.during("list what is in namespace", &key)?;
         let mut failures: Vec<String> = Vec::new();
         let remaining = self.delete_content(&key.name, &kinds, &mut failures).await;
         if remaining.is_empty() && failures.is_empty() && kinds.failed.is_empty() {
@@ -106,9 +106,9 @@ impl Controller for Namespaces {
     }
 }
 
-impl Namespaces {
+impl NamespaceController {
     /// Deletes the content and returns what remains.
-    async fn delete_content(&self, namespace: &str, kinds: &Kinds, failures: &mut Vec<String>) -> Vec<Remaining> {
+    async fn delete_content(&self, namespace: &str, kinds: &RestMapper, failures: &mut Vec<String>) -> Vec<Remaining> {
         let content = |kind: &&std::sync::Arc<Kind>| kind.namespaced && kind.has(&["list", "delete"]);
         let is_pods = |kind: &Kind| kind.resource.group.is_empty() && kind.resource.plural == "pods";
         let (pods, others): (Vec<_>, Vec<_>) = kinds.all.iter().filter(content).partition(|kind| is_pods(kind));

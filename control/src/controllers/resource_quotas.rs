@@ -18,7 +18,7 @@ use windlass_kit::repairs::Repair;
 
 use super::runtime::{
     Cache, CachedPod, Context, Controller, Discovery, During as _, Error, Key, Live, Outcome, WorkQueue, error,
-    kinds::{Kind, Kinds},
+    rest_mapper::{Kind, RestMapper},
 };
 use crate::quota::{Evaluator, charged_until, recount};
 
@@ -28,14 +28,14 @@ const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// What was counted, by how.
 type Counted = Vec<(Evaluator, Option<Vec<Value>>)>;
 
-pub(crate) struct ResourceQuotas {
+pub(crate) struct ResourceQuotaController {
     client: Client,
     discovery: Discovery,
     quotas: Cache<ResourceQuota>,
     queue: WorkQueue<Key>,
 }
 
-impl Controller for ResourceQuotas {
+impl Controller for ResourceQuotaController {
     const NAME: &'static str = "resourcequota-controller";
     const QUEUE: &'static str = "resourcequota_primary";
     type Key = Key;
@@ -118,7 +118,7 @@ fn whole(object: &DynamicObject) -> Value {
     value
 }
 
-impl ResourceQuotas {
+impl ResourceQuotaController {
     /// All objects of a namespace that a quota counts, by how they are counted; `None` of types that are not served, and of
     /// those that cannot be listed, which do not keep the others. Why that is so comes beside.
     async fn count(&self, key: &Key, hard: &Value) -> Result<(Counted, Option<Error>), Error> {
@@ -147,17 +147,17 @@ impl ResourceQuotas {
 
     /// The kinds of these resources. Most quotas are about the core group alone; what is known of other groups is asked for
     /// again only when a type is not among it.
-    async fn kinds(&self, key: &Key, resources: &[&str]) -> Result<Arc<Kinds>, Error> {
+    async fn kinds(&self, key: &Key, resources: &[&str]) -> Result<Arc<RestMapper>, Error> {
         let what = "discover what is counted by";
         if !resources.iter().any(|resource| resource.contains('.')) {
-            return Kinds::of_version(&self.client, "v1").await.map(Arc::new).during(what, key);
+            return RestMapper::of_version(&self.client, "v1").await.map(Arc::new).during(what, key);
         }
         if let Some(known) = self.discovery.latest()
             && resources.iter().all(|resource| find(&known, resource).is_some())
         {
             return Ok(known);
         }
-        Kinds::discover(&self.client).await.map(Arc::new).during(what, key)
+        RestMapper::discover(&self.client).await.map(Arc::new).during(what, key)
     }
 
     /// The objects of one type; without their content where only their number counts.
@@ -174,6 +174,6 @@ impl ResourceQuotas {
     }
 }
 
-fn find<'a>(kinds: &'a Kinds, resource: &str) -> Option<&'a Arc<Kind>> {
+fn find<'a>(kinds: &'a RestMapper, resource: &str) -> Option<&'a Arc<Kind>> {
     kinds.all.iter().find(|kind| kind.namespaced && kind.group_resource() == resource)
 }

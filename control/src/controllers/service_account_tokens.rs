@@ -42,14 +42,14 @@ pub(crate) struct TokensConfig {
     pub(crate) root_ca: watch::Receiver<String>,
 }
 
-pub(crate) struct ServiceAccountTokens {
+pub(crate) struct TokensController {
     client: Client,
     secrets: Cache<Secret>,
     accounts: Cache<PartialObjectMeta<ServiceAccount>>,
     config: TokensConfig,
 }
 
-impl Controller for ServiceAccountTokens {
+impl Controller for TokensController {
     const NAME: &'static str = "serviceaccount-token-controller";
     const QUEUE: &'static str = "serviceaccount_tokens_service";
     type Key = Key;

@@ -31,7 +31,7 @@ const DESCRIBED_BY: &str = "kubernetes.io/description";
 /// Upstream's description.
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 
-pub(crate) struct ServiceAccounts {
+pub(crate) struct ServiceAccountsController {
     client: Client,
     namespaces: Cache<Namespace>,
     accounts: Cache<PartialObjectMeta<ServiceAccount>>,
@@ -80,7 +80,7 @@ impl PublisherMetrics {
     }
 }
 
-impl Controller for ServiceAccounts {
+impl Controller for ServiceAccountsController {
     const NAME: &'static str = "serviceaccount-controller";
     const QUEUE: &'static str = "serviceaccount";
     type Key = Key;
@@ -139,7 +139,7 @@ impl Controller for ServiceAccounts {
     }
 }
 
-impl ServiceAccounts {
+impl ServiceAccountsController {
     async fn ensure(&self, namespace: &str) -> Result<(), Error> {
         if self.accounts.get(&Key::new(namespace, ACCOUNT)).is_none() {
             let account = ServiceAccount {

@@ -17,7 +17,7 @@ use super::{
 };
 
 /// The controller.
-pub(crate) struct TtlAfterFinished {
+pub(crate) struct TtlAfterFinishedController {
     client: Client,
     jobs: Cache<Job>,
     metrics: Arc<JobDeletions>,
@@ -42,7 +42,7 @@ impl Metrics for JobDeletions {
     }
 }
 
-impl Controller for TtlAfterFinished {
+impl Controller for TtlAfterFinishedController {
     const NAME: &'static str = "ttl-after-finished-controller";
     const QUEUE: &'static str = "ttl_jobs_to_delete";
     type Key = Key;

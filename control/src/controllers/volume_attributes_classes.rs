@@ -19,14 +19,14 @@ const CLAIMS_BY_CLASS: Index<PersistentVolumeClaim> = Index::new("attributes cla
 /// Volumes by their class.
 const VOLUMES_BY_CLASS: Index<PersistentVolume> = Index::new("attributes class", classes_of_volume);
 
-pub(crate) struct VolumeAttributesClasses {
+pub(crate) struct VolumeAttributesClassController {
     client: Client,
     classes: Cache<VolumeAttributesClass>,
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
 }
 
-impl Controller for VolumeAttributesClasses {
+impl Controller for VolumeAttributesClassController {
     const NAME: &'static str = "volumeattributesclass-protection-controller";
     const QUEUE: &'static str = "vacprotection";
     type Key = Key;

@@ -16,7 +16,7 @@ use super::{
     storage::{claim_capacity, claim_phase, holder_uid, is_local_path, requested, volume_of},
 };
 
-pub(crate) struct VolumeExpansion {
+pub(crate) struct ExpandController {
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
     recorder: Recorder,
@@ -36,7 +36,7 @@ fn waits(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
         && !is_local_path(volume)
 }
 
-impl Controller for VolumeExpansion {
+impl Controller for ExpandController {
     const NAME: &'static str = "persistentvolume-expander-controller";
     const QUEUE: &'static str = "volume_expand";
     type Key = Key;

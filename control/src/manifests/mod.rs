@@ -21,7 +21,7 @@ use windlass_kit::{
     repairs::Repair,
 };
 
-use crate::controllers::kinds::{Kind, Kinds};
+use crate::controllers::rest_mapper::{Kind, RestMapper};
 
 mod merge;
 #[cfg(test)]
@@ -102,7 +102,7 @@ pub async fn run(client: Client, dir: PathBuf, shutdown: CancellationToken) -> R
 struct Applier {
     client: Client,
     /// By apiVersion.
-    kinds: BTreeMap<String, Kinds>,
+    kinds: BTreeMap<String, RestMapper>,
     files: BTreeMap<PathBuf, File>,
 }
 
@@ -188,7 +188,8 @@ impl Applier {
     async fn kind(&mut self, document: &Document) -> Result<std::sync::Arc<Kind>, Error> {
         let version = &document.api_version;
         if !self.kinds.contains_key(version) {
-            let kinds = Kinds::of_version(&self.client, version).await.map_err(api_error("read the API's kinds"))?;
+            let kinds =
+                RestMapper::of_version(&self.client, version).await.map_err(api_error("read the API's kinds"))?;
             self.kinds.insert(version.clone(), kinds);
         }
         self.kinds

@@ -118,7 +118,7 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
         }
         ask(&real, &ours).await?;
         stop.cancel();
-        custom_resources.await??;
+        custom_resources.await?;
         Ok(())
     });
     if let Err(error) = done {

@@ -54,7 +54,7 @@ pub(super) fn cluster_settings(
         }
     }
     settings.extend(from_kubeadm);
-    if let Some(proxy) = facts.service_proxy.filter(|_| !flags.cluster_access.sets_no_proxy()) {
+    if let Some(proxy) = facts.service_proxy.filter(|_| !flags.cluster_access.has("no-proxy")) {
         step(
             "cluster",
             format!(

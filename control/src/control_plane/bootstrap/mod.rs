@@ -73,13 +73,10 @@ impl ControlPlane {
     }
 
     /// Puts back what every cluster has, until `shutdown`.
-    ///
-    /// # Errors
-    /// Never; it has the shape of the other tasks.
-    pub async fn keep_bootstrap_objects(self, shutdown: CancellationToken) -> Result<(), Error> {
+    pub(super) async fn keep_bootstrap_objects(self, shutdown: CancellationToken) {
         loop {
             tokio::select! {
-                () = shutdown.cancelled() => return Ok(()),
+                () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(INTERVAL) => {}
             }
             if let Err(error) = self.ensure_objects().await {

@@ -176,7 +176,7 @@ async fn a_certificate_that_was_asked_for_authenticates() {
     }
 
     stop.cancel();
-    noting.await.unwrap().unwrap();
+    noting.await.unwrap();
     running.await.unwrap().unwrap();
     served.end().await;
 }

@@ -31,7 +31,7 @@ struct Served {
     plane: ControlPlane,
     address: SocketAddr,
     stop: CancellationToken,
-    server: JoinHandle<Result<(), Error>>,
+    server: JoinHandle<()>,
 }
 
 impl Served {
@@ -60,7 +60,7 @@ impl Served {
 
     async fn end(self) {
         self.stop.cancel();
-        self.server.await.unwrap().unwrap();
+        self.server.await.unwrap();
     }
 }
 

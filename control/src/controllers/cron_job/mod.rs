@@ -39,12 +39,12 @@ use plan::{Observed, Start};
 const JOBS_BY_CONTROLLER: Index<Job> = Index::new("controller", controller_uid);
 
 /// The controller.
-pub(crate) struct CronJobs {
+pub(crate) struct CronJobController {
     client: Client,
     recorder: Recorder,
     cron_jobs: Cache<CronJob>,
     jobs: Cache<Job>,
-    memories: Arc<PerOwner<Memory>>,
+    states: Arc<PerOwner<CronJobState>>,
     metrics: Arc<CronJobMetrics>,
 }
 
@@ -68,7 +68,7 @@ impl Metrics for CronJobMetrics {
 
 /// What is remembered of one CronJob.
 #[derive(Debug, Clone, Default)]
-struct Memory {
+struct CronJobState {
     /// The last write of the status.
     written: Option<SyncPoint>,
     /// The last Job that was started.
@@ -79,7 +79,7 @@ struct Memory {
     rescheduled: Option<Timestamp>,
 }
 
-impl Controller for CronJobs {
+impl Controller for CronJobController {
     const NAME: &'static str = "cronjob-controller";
     const QUEUE: &'static str = "cronjob";
     type Key = Key;
@@ -88,8 +88,8 @@ impl Controller for CronJobs {
     fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
         let (cron_jobs, jobs) = (context.informer::<CronJob>(), context.informer::<Job>());
         jobs.index(&JOBS_BY_CONTROLLER);
-        let memories: Arc<PerOwner<Memory>> = Arc::default();
-        let (queue, remembered) = (context.queue(), Arc::clone(&memories));
+        let states: Arc<PerOwner<CronJobState>> = Arc::default();
+        let (queue, remembered) = (context.queue(), Arc::clone(&states));
         cron_jobs.on_change(move |old, new| {
             let Some(cron_job) = new.or(old) else { return };
             let key = Key::of(&cron_job.metadata);
@@ -97,7 +97,7 @@ impl Controller for CronJobs {
                 && (&old.spec.schedule, &old.spec.time_zone) != (&new.spec.schedule, &new.spec.time_zone)
             {
                 let uid = new.uid().unwrap_or_default();
-                remembered.with(&key, &uid, |memory| memory.rescheduled = Some(Timestamp::now()));
+                remembered.with(&key, &uid, |state| state.rescheduled = Some(Timestamp::now()));
             }
             queue.add(key);
         });
@@ -110,19 +110,19 @@ impl Controller for CronJobs {
             recorder: context.recorder("cronjob-controller"),
             cron_jobs: cron_jobs.cache(),
             jobs: jobs.cache(),
-            memories,
+            states,
             metrics: context.metrics().of(),
         }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(cron_job) = self.cron_jobs.get(&key) else {
-            self.memories.forget(&key);
+            self.states.forget(&key);
             return Ok(Outcome::Done);
         };
         let uid = cron_job.uid().unwrap_or_default();
-        let memory = self.memories.with(&key, &uid, |memory| memory.clone());
-        let (written, started) = (memory.written, memory.started);
+        let state = self.states.with(&key, &uid, |state| state.clone());
+        let (written, started) = (state.written, state.started);
         if written.is_some_and(|point| !self.cron_jobs.reached(point))
             || started.is_some_and(|point| !self.jobs.reached(point))
         {
@@ -133,11 +133,11 @@ impl Controller for CronJobs {
         let gone = self.gone(&key, &cron_job);
         let local = TimeZone::system();
         let now = Timestamp::now();
-        let Memory { told, rescheduled, .. } = memory;
+        let CronJobState { told, rescheduled, .. } = state;
         let observed = Observed { jobs: &jobs, gone: &gone, local: &local, told, rescheduled, now };
         let mut plan = plan::reconcile(&cron_job, &observed);
         if plan.missed.is_some() {
-            self.memories.with(&key, &uid, |memory| memory.told = plan.missed);
+            self.states.with(&key, &uid, |state| state.told = plan.missed);
         }
         let mut replaced = true;
         for job in &plan.replace {
@@ -164,7 +164,7 @@ impl Controller for CronJobs {
     }
 }
 
-impl CronJobs {
+impl CronJobController {
     /// The active Jobs that exist no longer.
     fn gone(&self, key: &Key, cron_job: &CronJob) -> HashSet<String> {
         let active = cron_job.status.iter().flat_map(|status| status.active.iter().flatten());
@@ -209,7 +209,7 @@ impl CronJobs {
         };
         let point = self.jobs.sync_point(job.metadata.resource_version.as_deref());
         let uid = cron_job.uid().unwrap_or_default();
-        self.memories.with(key, &uid, |memory| memory.started = Some(point));
+        self.states.with(key, &uid, |state| state.started = Some(point));
         plan::started(status, job.object_ref(&()), start.at);
         Ok(true)
     }
@@ -257,7 +257,7 @@ impl CronJobs {
         if let Some(written) = error::of_seen(answer, "update the status of", key)? {
             let point = self.cron_jobs.sync_point(written.metadata.resource_version.as_deref());
             let uid = cron_job.uid().unwrap_or_default();
-            self.memories.with(key, &uid, |memory| memory.written = Some(point));
+            self.states.with(key, &uid, |state| state.written = Some(point));
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ use plan::{Desired, Plan, Update};
 const COMPONENT: &str = "daemonset-controller";
 
 /// The controller.
-pub(crate) struct DaemonSets {
+pub(crate) struct DaemonSetController {
     sets: Cache<DaemonSet>,
     nodes: Cache<Node>,
     control: PodControl<DaemonSet>,
@@ -56,9 +56,9 @@ pub(crate) struct DaemonSets {
     placements: Arc<PerOwner<Placement>>,
 }
 
-impl fmt::Debug for DaemonSets {
+impl fmt::Debug for DaemonSetController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DaemonSets").finish_non_exhaustive()
+        f.debug_struct("DaemonSetController").finish_non_exhaustive()
     }
 }
 
@@ -96,7 +96,7 @@ fn hash_of(revision: &ControllerRevision) -> Option<&String> {
     revision.metadata.labels.as_ref()?.get(HASH_LABEL)
 }
 
-impl DaemonSets {
+impl DaemonSetController {
     /// Which nodes fit a set. Pods that change do not change that.
     fn fits(&self, key: &Key, set: &DaemonSet, spec: &DaemonSetSpec) -> Arc<BTreeMap<String, Fit>> {
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
@@ -133,7 +133,7 @@ impl DaemonSets {
     }
 }
 
-impl Controller for DaemonSets {
+impl Controller for DaemonSetController {
     const NAME: &'static str = "daemonset-controller";
     const QUEUE: &'static str = "daemonset";
     const WORKERS: usize = 2;

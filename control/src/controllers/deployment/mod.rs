@@ -46,7 +46,7 @@ use steps::{Step, Update};
 
 const SETS_BY_OWNER: Index<ReplicaSet> = Index::new("owner", owner_or_namespace);
 
-pub(crate) struct Deployments {
+pub(crate) struct DeploymentController {
     client: Client,
     deployments: Cache<Deployment>,
     sets: Cache<ReplicaSet>,
@@ -60,7 +60,7 @@ fn selector_of(deployment: &Deployment) -> Option<Selector<'_>> {
     Selector::of(&deployment.spec.as_ref()?.selector)
 }
 
-impl Controller for Deployments {
+impl Controller for DeploymentController {
     const NAME: &'static str = "deployment-controller";
     const QUEUE: &'static str = "deployment";
     type Key = Key;
@@ -132,7 +132,7 @@ fn queue_recreating(
     }
 }
 
-impl Deployments {
+impl DeploymentController {
     /// The ReplicaSets that the Deployment has, should have and should not have.
     fn claim(&self, key: &Key, deployment: &Deployment) -> Claim<ReplicaSet> {
         let (Some(selector), Some(uid)) = (selector_of(deployment), deployment.metadata.uid.as_deref()) else {

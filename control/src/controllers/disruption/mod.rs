@@ -33,13 +33,13 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stale::StalePodDisruptions;
+pub(crate) use stale::StalePodDisruptionController;
 
 use expected::{Expected, Owners, Uncountable};
 use scale::Scales;
 
 /// The controller.
-pub(crate) struct Disruption {
+pub(crate) struct DisruptionController {
     client: Client,
     budgets: Cache<PodDisruptionBudget>,
     pods: Cache<CachedPod>,
@@ -47,7 +47,7 @@ pub(crate) struct Disruption {
     recorder: Recorder,
 }
 
-impl Controller for Disruption {
+impl Controller for DisruptionController {
     const NAME: &'static str = "disruption-controller";
     const QUEUE: &'static str = "disruption";
     type Key = Key;
@@ -119,7 +119,7 @@ impl Controller for Disruption {
     }
 }
 
-impl Disruption {
+impl DisruptionController {
     /// The pods of a budget: none without a selector, and with an empty one all of its namespace.
     fn pods_of(&self, budget: &PodDisruptionBudget) -> Vec<Arc<CachedPod>> {
         let namespace = budget.metadata.namespace.as_deref().unwrap_or_default();

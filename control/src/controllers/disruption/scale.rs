@@ -17,7 +17,7 @@ use crate::controllers::{
     pods,
     runtime::{
         Cache, Context, Key, error,
-        kinds::{self, Kind, Kinds},
+        rest_mapper::{self, Kind, RestMapper},
     },
 };
 
@@ -32,7 +32,7 @@ pub(super) struct Scales {
 
 /// Upstream's `verifyGroupKind`.
 fn is(owner: &OwnerReference, kind: &str, groups: &[&str]) -> bool {
-    owner.kind == kind && groups.contains(&kinds::group_of(&owner.api_version))
+    owner.kind == kind && groups.contains(&rest_mapper::group_of(&owner.api_version))
 }
 
 /// The scale of the object that an owner reference means, and not of another one of its name.
@@ -87,7 +87,7 @@ impl Scales {
 
     /// Asks the API. Upstream's `getScaleController`.
     async fn served(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<Scale>, Uncountable> {
-        let kind = kind_of(&kinds::document(&self.client, &owner.api_version).await?, owner)?;
+        let kind = kind_of(&rest_mapper::document(&self.client, &owner.api_version).await?, owner)?;
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
         match api.get_scale(&owner.name).await {
             Err(error) if error::is_not_found(&error) => Ok(None),
@@ -103,7 +103,7 @@ impl Scales {
 /// An owner's kind, if it has a scale, by the discovery document of its group and version. Pure.
 pub(super) fn kind_of(list: &APIResourceList, owner: &OwnerReference) -> Result<Arc<Kind>, Uncountable> {
     let (api_version, kind) = (&owner.api_version, &owner.kind);
-    let found = Kinds::of_document(api_version, list).find(api_version, kind);
+    let found = RestMapper::of_document(api_version, list).find(api_version, kind);
     let found =
         found.ok_or_else(|| Uncountable::UnknownKind { kind: kind.clone(), api_version: api_version.clone() })?;
     let scale = format!("{}/scale", found.resource.plural);

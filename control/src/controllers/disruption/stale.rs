@@ -25,12 +25,12 @@ const STALE_AFTER: SignedDuration = SignedDuration::from_secs(2 * 60);
 const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
 /// The controller, whose keys are pods.
-pub(crate) struct StalePodDisruptions {
+pub(crate) struct StalePodDisruptionController {
     client: Client,
     pods: Cache<CachedPod>,
 }
 
-impl Controller for StalePodDisruptions {
+impl Controller for StalePodDisruptionController {
     const NAME: &'static str = "stale_pod_disruption";
     type Key = Key;
     type Config = ();

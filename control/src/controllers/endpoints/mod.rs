@@ -39,7 +39,7 @@ mod tests;
 mod topology;
 mod writes;
 
-pub(crate) use mirroring::EndpointSliceMirroring;
+pub(crate) use mirroring::EndpointSliceMirroringController;
 
 use metrics::SliceMetrics;
 use model::{Family, Groups};

@@ -23,7 +23,7 @@ use windlass_kit::{
 
 use super::runtime::{
     Context, Controller, Discovery, During as _, Error, Informers, Life, MetadataSource, Outcome, WorkQueue, error,
-    kinds::{self, Kind, Kinds},
+    rest_mapper::{self, Kind, RestMapper},
 };
 
 mod graph;
@@ -229,9 +229,9 @@ impl GarbageCollector {
 
     /// Begins to monitor the kinds that are new, and ceases to with those that are no longer served; those of a group whose
     /// discovery failed are among what was found.
-    fn sync_monitors(&self, found: &Kinds) {
+    fn sync_monitors(&self, found: &RestMapper) {
         let served: BTreeMap<String, Arc<Kind>> =
-            kinds::by_name(found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();
+            rest_mapper::by_name(found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();
         if !found.failed.is_empty() {
             self.metrics.0.add([]);
         }

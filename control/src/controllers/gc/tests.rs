@@ -5,7 +5,7 @@ use kube::api::ApiResource;
 use proptest::prelude::*;
 
 use super::graph::*;
-use crate::controllers::runtime::kinds::Kind;
+use crate::controllers::runtime::rest_mapper::Kind;
 
 fn kind() -> Arc<Kind> {
     let resource = ApiResource {

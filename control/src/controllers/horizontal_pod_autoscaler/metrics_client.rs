@@ -15,7 +15,7 @@ use super::{
 };
 use crate::controllers::runtime::{
     error,
-    kinds::{group_of, with_group},
+    rest_mapper::{group_of, with_group},
 };
 
 const CUSTOM: &str = "custom.metrics.k8s.io";

@@ -58,14 +58,14 @@ use selectors::Selectors;
 const SYNC_PERIOD: Duration = Duration::from_secs(15);
 
 /// The controller.
-pub(super) struct HorizontalPodAutoscalers {
+pub(super) struct HorizontalController {
     client: Client,
     recorder: Recorder,
     autoscalers: Cache<HorizontalPodAutoscaler>,
     pods: Cache<CachedPod>,
     metrics: MetricsClient,
     scales: Scales,
-    memories: PerOwner<Memory>,
+    states: PerOwner<AutoscalerState>,
     selectors: Mutex<Selectors>,
     monitor: Arc<Monitor>,
     /// From here on, steady time is counted.
@@ -78,13 +78,13 @@ pub(super) type Clock = fn() -> Timestamp;
 
 /// What is remembered of one autoscaler.
 #[derive(Debug, Default)]
-struct Memory {
+struct AutoscalerState {
     history: History,
     /// The end of the last visit, and the spec that it found.
     visited: Option<(Duration, HorizontalPodAutoscalerSpec)>,
 }
 
-impl Memory {
+impl AutoscalerState {
     /// How long to wait for the next visit, if it is not due.
     fn wait(&self, spec: &HorizontalPodAutoscalerSpec, now: Duration) -> Option<Duration> {
         let (at, of) = self.visited.as_ref()?;
@@ -93,7 +93,7 @@ impl Memory {
     }
 }
 
-impl Controller for HorizontalPodAutoscalers {
+impl Controller for HorizontalController {
     const NAME: &'static str = "horizontal-pod-autoscaler-controller";
     const QUEUE: &'static str = "horizontalpodautoscaler";
     type Key = Key;
@@ -124,7 +124,7 @@ impl Controller for HorizontalPodAutoscalers {
             metrics: MetricsClient::new(client.clone()),
             scales: Scales::new(client.clone(), context.discovery()),
             client,
-            memories: PerOwner::default(),
+            states: PerOwner::default(),
             selectors: Mutex::default(),
             monitor,
             started: Instant::now(),
@@ -138,7 +138,7 @@ impl Controller for HorizontalPodAutoscalers {
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(autoscaler) = self.autoscalers.get(&key) else {
-            self.memories.forget(&key);
+            self.states.forget(&key);
             self.selectors.lock().unwrap_or_else(PoisonError::into_inner).forget(&key);
             self.monitor.forget(&key);
             return Ok(Outcome::Done);
@@ -147,7 +147,7 @@ impl Controller for HorizontalPodAutoscalers {
         self.monitor.seen(&key);
         let uid = autoscaler.uid().unwrap_or_default();
         let begun = self.started.elapsed();
-        if let Some(wait) = self.memories.with(&key, &uid, |memory| memory.wait(spec, begun)) {
+        if let Some(wait) = self.states.with(&key, &uid, |state| state.wait(spec, begun)) {
             return Ok(Outcome::After(wait));
         }
         let mut pass = Pass::new(&autoscaler, (self.clock)());
@@ -165,13 +165,13 @@ impl Controller for HorizontalPodAutoscalers {
         }
         let ended = self.started.elapsed();
         self.monitor.reconciled(pass.action, pass.fault, ended.saturating_sub(begun));
-        self.memories.with(&key, &uid, |memory| memory.visited = Some((ended, spec.clone())));
+        self.states.with(&key, &uid, |state| state.visited = Some((ended, spec.clone())));
         // Also after a failure, as upstream.
         Ok(Outcome::After(SYNC_PERIOD))
     }
 }
 
-impl HorizontalPodAutoscalers {
+impl HorizontalController {
     /// Finds out what `pass` asks for, and does it.
     async fn visit(&self, key: &Key, uid: &str, target: &CrossVersionObjectReference, pass: &mut Pass<'_>) {
         let version = target.api_version.as_deref().unwrap_or_default();
@@ -183,7 +183,7 @@ impl HorizontalPodAutoscalers {
             Err(why) => return pass.no_scale(&why, Fault::Internal),
         };
         let steady = self.started.elapsed();
-        let mut next = self.memories.with(key, uid, |memory| pass.begin(found.wanted(), &mut memory.history, steady));
+        let mut next = self.states.with(key, uid, |state| pass.begin(found.wanted(), &mut state.history, steady));
         let mut statuses = Vec::new();
         if next == Next::Measure {
             let (selector, pods) = match self.select(key, &found) {
@@ -194,16 +194,15 @@ impl HorizontalPodAutoscalers {
             for metric in pass.metrics() {
                 proposals.push(self.measure(key, metric, pass, &found, &selector, &pods).await);
             }
-            (next, statuses) =
-                self.memories.with(key, uid, |memory| pass.measured(proposals, &mut memory.history, steady));
+            (next, statuses) = self.states.with(key, uid, |state| pass.measured(proposals, &mut state.history, steady));
         }
         let Next::Rescale { size, reason } = next else { return };
         match found.resize(size).await {
             Ok(()) => {
                 let from = found.wanted();
                 tracing::info!(autoscaler = %key, from, to = size, reason, "rescaled");
-                self.memories.with(key, uid, |memory| {
-                    pass.rescaled(size, &reason, statuses, &mut memory.history, steady);
+                self.states.with(key, uid, |state| {
+                    pass.rescaled(size, &reason, statuses, &mut state.history, steady);
                 });
             }
             Err(why) => pass.not_rescaled(size, &reason, &why, statuses),

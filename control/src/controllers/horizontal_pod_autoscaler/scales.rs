@@ -18,7 +18,7 @@ use crate::controllers::{
     label_selector,
     runtime::{
         Discovery, error,
-        kinds::{Kind, group_of},
+        rest_mapper::{Kind, group_of},
     },
 };
 

@@ -39,7 +39,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use orphan_pods::JobPodOrphans;
+pub(crate) use orphan_pods::OrphanPodController;
 
 use backoff::Backoff;
 use messages::{Reason, events};
@@ -53,16 +53,16 @@ const CONTROLLER: &str = "kubernetes.io/job-controller";
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
 
 /// The controller.
-pub(crate) struct Jobs {
+pub(crate) struct JobController {
     control: PodControl<Job>,
     jobs: Cache<Job>,
-    memories: PerOwner<Memory>,
+    states: PerOwner<JobState>,
     metrics: Arc<JobMetrics>,
 }
 
 /// What is remembered of one Job.
 #[derive(Debug, Default)]
-struct Memory {
+struct JobState {
     /// UIDs of pods whose finalizer is gone, though the cache may still show it.
     released: HashSet<String>,
     /// The last write of the status. An older status would count pods a second time.
@@ -70,7 +70,7 @@ struct Memory {
     backoff: Backoff,
 }
 
-impl Controller for Jobs {
+impl Controller for JobController {
     const NAME: &'static str = "job-controller";
     const QUEUE: &'static str = "job";
     type Key = Key;
@@ -82,7 +82,7 @@ impl Controller for Jobs {
         let (of_pods, of_jobs) = (Arc::clone(&metrics), Arc::clone(&metrics));
         context.informer::<CachedPod>().count_changes(move |old, new| of_pods.on_pod(old, new));
         context.informer::<Job>().count_changes(move |old, new| of_jobs.on_job(old, new));
-        Self { control, jobs: watch_owners(context, selector), memories: PerOwner::default(), metrics }
+        Self { control, jobs: watch_owners(context, selector), states: PerOwner::default(), metrics }
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
@@ -99,7 +99,7 @@ impl Controller for Jobs {
         let (Some(uid), Some(selector)) = (job.metadata.uid.as_deref(), selector(&job)) else {
             return Ok(Outcome::Done);
         };
-        if !self.memories.with(&key, uid, |memory| memory.written.is_none_or(|(point, _)| self.jobs.reached(point))) {
+        if !self.states.with(&key, uid, |state| state.written.is_none_or(|(point, _)| self.jobs.reached(point))) {
             return Ok(Outcome::After(CACHE_PATIENCE));
         }
         let (began, mut action) = (Instant::now(), "reconciling");
@@ -110,7 +110,7 @@ impl Controller for Jobs {
     }
 }
 
-impl Jobs {
+impl JobController {
     /// Reconciles a Job that has not ended; `action` becomes what it does, for the metrics.
     async fn sync(
         &self,
@@ -130,9 +130,9 @@ impl Jobs {
             return Ok(Outcome::Done);
         }
         let held: HashSet<&str> = ours.iter().filter(|pod| is_tracked(pod)).map(|pod| pod::uid(pod)).collect();
-        let (released, backoff, written) = self.memories.with(key, uid, |memory| {
-            memory.released.retain(|uid| held.contains(uid.as_str()));
-            (memory.released.clone(), memory.backoff, memory.written)
+        let (released, backoff, written) = self.states.with(key, uid, |state| {
+            state.released.retain(|uid| held.contains(uid.as_str()));
+            (state.released.clone(), state.backoff, state.written)
         });
         let observed = Observed { pods: &ours, settled, released: &released, backoff, now: Timestamp::now() };
         let plan = plan::reconcile(job, &observed);
@@ -183,8 +183,7 @@ impl Jobs {
         };
         self.record(job, &plan.events);
         self.metrics.handled(&plan.handled);
-        self.memories
-            .with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| memory.backoff = plan.backoff);
+        self.states.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |state| state.backoff = plan.backoff);
 
         let (removed, failure) = finalizer::remove(&pods, &plan.release).await;
         self.released(key, job, &removed);
@@ -223,15 +222,15 @@ impl Jobs {
         self.metrics.written(job, old, new);
         let version = written.metadata.resource_version;
         let point = self.jobs.sync_point(version.as_deref());
-        self.memories.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
-            memory.written = Some((point, Instant::now()));
+        self.states.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |state| {
+            state.written = Some((point, Instant::now()));
         });
         Ok(Some(version))
     }
 
     fn released(&self, key: &Key, job: &Job, uids: &HashSet<String>) {
-        self.memories.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |memory| {
-            memory.released.extend(uids.iter().cloned());
+        self.states.with(key, job.metadata.uid.as_deref().unwrap_or_default(), |state| {
+            state.released.extend(uids.iter().cloned());
         });
     }
 
@@ -243,7 +242,7 @@ impl Jobs {
 
     fn forget(&self, key: &Key) {
         self.control.forget(key);
-        self.memories.forget(key);
+        self.states.forget(key);
     }
 }
 

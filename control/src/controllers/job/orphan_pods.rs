@@ -14,13 +14,13 @@ use crate::controllers::{
 };
 
 /// The controller, whose keys are pods.
-pub(crate) struct JobPodOrphans {
+pub(crate) struct OrphanPodController {
     client: Client,
     jobs: Cache<Job>,
     pods: Cache<CachedPod>,
 }
 
-impl Controller for JobPodOrphans {
+impl Controller for OrphanPodController {
     const NAME: &'static str = "job_orphan_pod";
     type Key = Key;
     type Config = ();

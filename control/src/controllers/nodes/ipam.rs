@@ -21,7 +21,7 @@ use crate::controllers::runtime::{
     Cache, Context, Controller, During as _, Error, Key, Outcome, error::ignore_deleted,
 };
 
-pub(crate) struct NodeIpam {
+pub(crate) struct NodeIpamController {
     client: Client,
     nodes: Cache<Node>,
     recorder: Recorder,
@@ -64,7 +64,7 @@ impl Allocations {
     }
 }
 
-impl Controller for NodeIpam {
+impl Controller for NodeIpamController {
     const NAME: &'static str = "node-ipam-controller";
     /// One, so that no two nodes get the same CIDR.
     const WORKERS: usize = 1;
@@ -112,7 +112,7 @@ impl Controller for NodeIpam {
     }
 }
 
-impl NodeIpam {
+impl NodeIpamController {
     /// Nothing for a node that has been deleted: its CIDRs would never be given back.
     fn choose(&self, key: &Key, uid: &str) -> Option<Vec<String>> {
         let mut allocations = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);

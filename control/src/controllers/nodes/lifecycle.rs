@@ -69,7 +69,7 @@ struct HealthMap {
     zones: Zones,
 }
 
-pub(crate) struct NodeLifecycle {
+pub(crate) struct NodeLifecycleController {
     client: Client,
     nodes: Cache<Node>,
     pods: Cache<CachedPod>,
@@ -79,7 +79,7 @@ pub(crate) struct NodeLifecycle {
     metrics: Arc<NodeMetrics>,
 }
 
-impl Controller for NodeLifecycle {
+impl Controller for NodeLifecycleController {
     const NAME: &'static str = "node-lifecycle-controller";
     const QUEUE: &'static str = "node_lifecycle_controller";
     type Key = Key;
@@ -142,7 +142,7 @@ impl Controller for NodeLifecycle {
     }
 }
 
-impl NodeLifecycle {
+impl NodeLifecycleController {
     async fn update(&self, key: &Key, mut node: Node) -> Result<Outcome, Error> {
         let reported = health::condition(&node, "Ready").is_some();
         let grace = if reported { self.timing.grace } else { self.timing.startup_grace };

@@ -12,10 +12,10 @@ mod taint_eviction;
 mod ttl;
 mod zones;
 
-pub(crate) use ipam::NodeIpam;
-pub(crate) use lifecycle::{NodeLifecycle, Timing};
-pub(crate) use pod_gc::PodGc;
+pub(crate) use ipam::NodeIpamController;
+pub(crate) use lifecycle::{NodeLifecycleController, Timing};
+pub(crate) use pod_gc::PodGcController;
 pub(crate) use ranges::Ranges;
 pub use silence::WriteStalls;
-pub(crate) use taint_eviction::TaintEviction;
-pub(crate) use ttl::NodeTtl;
+pub(crate) use taint_eviction::TaintEvictionController;
+pub(crate) use ttl::TtlController;

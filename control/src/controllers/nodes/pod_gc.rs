@@ -36,7 +36,7 @@ const TERMINATED_PODS: Index<CachedPod> = Index::new("terminated", |pod| {
     is_kept.then(String::new).into_iter().collect()
 });
 
-pub(crate) struct PodGc {
+pub(crate) struct PodGcController {
     client: Client,
     nodes: Cache<Node>,
     pods: Cache<CachedPod>,
@@ -108,7 +108,7 @@ fn terminated_pods_key() -> Key {
     Key::new("", "")
 }
 
-impl Controller for PodGc {
+impl Controller for PodGcController {
     const NAME: &'static str = "pod-garbage-collector-controller";
     const QUEUE: &'static str = "orphaned_pods_nodes";
     type Key = Key;
@@ -176,7 +176,7 @@ const fn without_node(_: &Proof) -> Ending<'static> {
     Ending::forced(Some((BY_POD_GC, "PodGC: node no longer exists")))
 }
 
-impl PodGc {
+impl PodGcController {
     async fn delete(&self, pod: &CachedPod, reason: GcReason, ending: &Ending<'_>) -> Result<(), Error> {
         let namespace = pod.namespace().unwrap_or_default();
         let labels = [namespace.as_str(), reason.name()];

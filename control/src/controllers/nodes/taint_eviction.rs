@@ -25,7 +25,7 @@ use crate::{
     pod_ending::Ending,
 };
 
-pub(crate) struct TaintEviction {
+pub(crate) struct TaintEvictionController {
     client: Client,
     nodes: Cache<Node>,
     pods: Cache<CachedPod>,
@@ -60,7 +60,7 @@ impl Metrics for EvictionMetrics {
     }
 }
 
-impl Controller for TaintEviction {
+impl Controller for TaintEvictionController {
     const NAME: &'static str = "taint-eviction-controller";
     const QUEUE: &'static str = "noexec_taint_pod";
     type Key = Key;
@@ -135,7 +135,7 @@ impl Controller for TaintEviction {
     }
 }
 
-impl TaintEviction {
+impl TaintEvictionController {
     /// The pending evictions, without that of another pod of the same name.
     fn pending(&self, key: &Key, uid: &str) -> MutexGuard<'_, HashMap<Key, (String, Instant)>> {
         let mut pending = self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner);

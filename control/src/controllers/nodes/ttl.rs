@@ -45,13 +45,13 @@ impl Cluster {
     }
 }
 
-pub(crate) struct NodeTtl {
+pub(crate) struct TtlController {
     client: Client,
     nodes: Cache<Node>,
     cluster: Arc<Mutex<Cluster>>,
 }
 
-impl Controller for NodeTtl {
+impl Controller for TtlController {
     const NAME: &'static str = "ttl-controller";
     const QUEUE: &'static str = "ttlcontroller";
     type Key = Key;

@@ -16,7 +16,7 @@ use super::{
         pods::{is_active, is_controlled_by},
         runtime::{CachedPod, During as _, Error, Key, Step, error},
     },
-    PersistentVolumes, messages,
+    PersistentVolumeController, messages,
 };
 
 /// Metrics by upstream's names (`pkg/controller/volume/ephemeral/metrics`).
@@ -49,7 +49,7 @@ impl Metrics for EphemeralMetrics {
     }
 }
 
-impl PersistentVolumes {
+impl PersistentVolumeController {
     pub(super) async fn reconcile_pod(&self, key: &Key) -> Result<Step, Error> {
         let Some(pod) = self.pods.get(key).filter(|p| is_active(p)) else { return Ok(Step::Done) };
         let mut all = Step::Done;

@@ -66,7 +66,7 @@ impl std::fmt::Display for QueueItem {
     }
 }
 
-pub(crate) struct PersistentVolumes {
+pub(crate) struct PersistentVolumeController {
     client: Client,
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
@@ -78,7 +78,7 @@ pub(crate) struct PersistentVolumes {
     metrics: Arc<VolumeMetrics>,
 }
 
-impl Controller for PersistentVolumes {
+impl Controller for PersistentVolumeController {
     const NAME: &'static str = "persistentvolume-binder-controller";
     const QUEUE: &'static str = "claims";
     type Key = QueueItem;
@@ -181,7 +181,7 @@ fn enqueue_pod(queue: &WorkQueue<QueueItem>, old: Option<&CachedPod>, new: Optio
     }
 }
 
-impl PersistentVolumes {
+impl PersistentVolumeController {
     async fn reconcile_claim(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(claim) = self.claims.get(key) else { return Ok(Outcome::Done) };
         let api = self.claims_of(&key.namespace);

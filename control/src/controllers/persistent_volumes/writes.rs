@@ -16,7 +16,7 @@ use super::{
             has_annotation, holder_uid, is_bound, is_held_by, volume_of,
         },
     },
-    PersistentVolumes,
+    PersistentVolumeController,
     claim::status_changes,
     messages::Note,
 };
@@ -27,7 +27,7 @@ fn of_version<K: Resource>(object: &K, mut patch: Value) -> Patch<Value> {
     Patch::Merge(patch)
 }
 
-impl PersistentVolumes {
+impl PersistentVolumeController {
     pub(super) fn volumes_api(&self) -> Api<PersistentVolume> {
         Api::all(self.client.clone())
     }

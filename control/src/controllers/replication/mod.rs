@@ -16,11 +16,11 @@ use super::{
     runtime::{CACHE_PATIENCE, Cache, CachedPod, Context, Controller, Error, Index, Key, Outcome},
 };
 
-mod controller;
 mod metrics;
 mod plan;
 pub(super) mod ranking;
 mod replica_set;
+mod replication_controller;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -50,13 +50,13 @@ pub(crate) trait Owner: Namespaced {
 }
 
 /// The controller of one owner kind.
-pub(crate) struct Replication<O> {
+pub(crate) struct ReplicaSetController<O> {
     owners: Cache<O>,
     control: PodControl<O>,
     metrics: Arc<SortingMetrics>,
 }
 
-impl<O: Owner> Replication<O> {
+impl<O: Owner> ReplicaSetController<O> {
     /// The pods of all owners that have the same controller, such as the older ReplicaSets of a Deployment.
     fn related(&self, owner: &O) -> Vec<Arc<CachedPod>> {
         let Some(controller) = pods::controller_of(owner.meta()) else { return Vec::new() };
@@ -71,7 +71,7 @@ fn selector_of<O: Owner>(owner: &O) -> Option<Selector<'_>> {
     owner.desired().map(|desired| desired.selector)
 }
 
-impl<O: Owner> Controller for Replication<O> {
+impl<O: Owner> Controller for ReplicaSetController<O> {
     const NAME: &'static str = O::CONTROLLER;
     const QUEUE: &'static str = O::QUEUE;
     type Key = Key;

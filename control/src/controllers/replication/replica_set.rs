@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{
     Owner,
-    controller::NO_LABELS,
     plan::{Counts, Desired},
+    replication_controller::NO_LABELS,
     status,
 };
 use crate::controllers::{label_selector::Selector, pod_control::Failure, pods};

@@ -73,25 +73,25 @@ impl fmt::Display for QueueItem {
 
 /// What is remembered of one pod.
 #[derive(Debug, Clone, Copy, Default)]
-struct Memory {
+struct PodClaimState {
     /// The last claim that was made for it.
     made: Option<SyncPoint>,
     /// Whether a claim may have been made without an answer.
     in_doubt: bool,
 }
 
-pub(crate) struct ResourceClaims {
+pub(crate) struct ResourceClaimController {
     client: Client,
     pods: Cache<CachedPod>,
     claims: Cache<ResourceClaim>,
     templates: Cache<ResourceClaimTemplate>,
     statuses: StatusWriter<ResourceClaim>,
-    memories: PerOwner<Memory>,
+    states: PerOwner<PodClaimState>,
     recorder: Recorder,
     metrics: Arc<ClaimMetrics>,
 }
 
-impl Controller for ResourceClaims {
+impl Controller for ResourceClaimController {
     const NAME: &'static str = "resourceclaim-controller";
     const QUEUE: &'static str = "resource_claim";
     type Key = QueueItem;
@@ -141,7 +141,7 @@ impl Controller for ResourceClaims {
             claims: claims.cache(),
             templates: templates.cache(),
             statuses: StatusWriter::new(context.client(), claims.cache()),
-            memories: PerOwner::default(),
+            states: PerOwner::default(),
             recorder: context.recorder("resource_claim"),
             metrics,
         }
@@ -155,14 +155,14 @@ impl Controller for ResourceClaims {
     }
 }
 
-impl ResourceClaims {
+impl ResourceClaimController {
     fn api(&self, namespace: &str) -> Api<ResourceClaim> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
     async fn reconcile_pod(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(pod) = self.pods.get(key) else {
-            self.memories.forget(key);
+            self.states.forget(key);
             return Ok(Outcome::Done);
         };
         // Upstream makes claims for pods that have ended too, and deletes them again.
@@ -170,8 +170,8 @@ impl ResourceClaims {
             return Ok(Outcome::Done);
         }
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let memory = self.memories.with(key, &uid, |memory| *memory);
-        if memory.made.is_some_and(|point| !self.claims.reached(point)) {
+        let state = self.states.with(key, &uid, |state| *state);
+        if state.made.is_some_and(|point| !self.claims.reached(point)) {
             return Ok(Outcome::After(CACHE_PATIENCE));
         }
         let (mut names, mut steps) = (Vec::new(), Step::Done);
@@ -240,7 +240,7 @@ impl ResourceClaims {
             return Ok(Ensured::Not(Step::waits_for(&self.templates)));
         };
         let (api, uid) = (self.api(&key.namespace), pod.metadata.uid.clone().unwrap_or_default());
-        if self.memories.with(key, &uid, |memory| memory.in_doubt) {
+        if self.states.with(key, &uid, |state| state.in_doubt) {
             let all = Live::list(&api).await.during("look for claims of", key)?;
             let found = all
                 .answer()
@@ -255,14 +255,14 @@ impl ResourceClaims {
             Ok(made) => {
                 self.metrics.made(&made, "success");
                 let point = self.claims.sync_point(made.metadata.resource_version.as_deref());
-                self.memories.with(key, &uid, |memory| memory.made = Some(point));
+                self.states.with(key, &uid, |state| state.made = Some(point));
                 Ok(Ensured::New(made.metadata.name.unwrap_or_default()))
             }
             // The pod goes with its namespace.
             Err(error) if error::is_namespace_terminating(&error) => Ok(Ensured::Not(Step::waits_for(&self.pods))),
             Err(error) => {
                 self.metrics.made(&wanted, "failure");
-                self.memories.with(key, &uid, |memory| memory.in_doubt = true);
+                self.states.with(key, &uid, |state| state.in_doubt = true);
                 // Upstream's text has the name, which is not known yet, at this place.
                 self.tell(pod, claim, &format!("create ResourceClaim : {}", error::message(&error)));
                 Ok(Ensured::Not(Step::Failed))

@@ -5,18 +5,18 @@ use std::{sync::Arc, time::Duration};
 use kube::Client;
 use tokio::sync::watch;
 
-use super::kinds::Kinds;
+use super::rest_mapper::RestMapper;
 
 /// Interval of discovery where nothing tells of changes, and after a failure (upstream's garbage collector).
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the API served when it was last asked, as one controller follows it.
 #[derive(Clone)]
-pub(crate) struct Discovery(watch::Receiver<Option<Arc<Kinds>>>);
+pub(crate) struct Discovery(watch::Receiver<Option<Arc<RestMapper>>>);
 
 impl Discovery {
     /// What is served: at once the first time, afterwards when it may have changed.
-    pub(crate) async fn next(&mut self) -> Arc<Kinds> {
+    pub(crate) async fn next(&mut self) -> Arc<RestMapper> {
         loop {
             if self.0.changed().await.is_err() {
                 // Shutdown.
@@ -29,7 +29,7 @@ impl Discovery {
     }
 
     /// The last result; `None` before the first.
-    pub(crate) fn latest(&self) -> Option<Arc<Kinds>> {
+    pub(crate) fn latest(&self) -> Option<Arc<RestMapper>> {
         self.0.borrow().clone()
     }
 }
@@ -39,7 +39,7 @@ pub(super) struct Discoverer {
     client: Client,
     /// Changes with every change of what is served; `None` where the API does not tell.
     generation: Option<watch::Receiver<u64>>,
-    found: watch::Sender<Option<Arc<Kinds>>>,
+    found: watch::Sender<Option<Arc<RestMapper>>>,
 }
 
 impl Discoverer {
@@ -63,7 +63,7 @@ impl Discoverer {
                 generation.mark_unchanged();
             }
             // A group that failed may be back without a change of the catalog: its server is another one.
-            let whole = match Kinds::discover(&self.client).await {
+            let whole = match RestMapper::discover(&self.client).await {
                 Ok(mut kinds) => {
                     let whole = kinds.failed.is_empty();
                     if let Some(before) = self.found.borrow().as_deref() {

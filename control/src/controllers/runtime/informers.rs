@@ -24,7 +24,7 @@ use windlass_kit::{
 
 use super::{
     informer::{Informer, MetadataSource},
-    kinds::group_resource,
+    rest_mapper::group_resource,
     trim::Cached,
 };
 

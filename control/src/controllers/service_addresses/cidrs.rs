@@ -26,13 +26,13 @@ const IN_USE: (&str, &str, &str) = (
     "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR",
 );
 
-pub(in crate::controllers) struct ServiceCidrs {
+pub(in crate::controllers) struct ServiceCidrController {
     client: Client,
     cidrs: Cache<ServiceCIDR>,
     addresses: Cache<IPAddress>,
 }
 
-impl Controller for ServiceCidrs {
+impl Controller for ServiceCidrController {
     const NAME: &'static str = "service-cidr-controller";
     const QUEUE: &'static str = "ipaddresses";
     type Key = Key;

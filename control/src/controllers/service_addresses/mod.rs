@@ -13,8 +13,8 @@ use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use kube::ResourceExt;
 use windlass_kit::net::Cidr;
 
-pub(super) use cidrs::ServiceCidrs;
-pub(super) use repair::Repair;
+pub(super) use cidrs::ServiceCidrController;
+pub(super) use repair::ServiceAddressRepairController;
 
 const FAMILY_LABEL: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGED_BY_LABEL: &str = "ipaddress.kubernetes.io/managed-by";

@@ -24,7 +24,7 @@ use runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, erro
 /// An IPAddress may be older than its service by so much.
 const GRACE: Duration = Duration::from_secs(60);
 
-pub(in crate::controllers) struct Repair {
+pub(in crate::controllers) struct ServiceAddressRepairController {
     client: Client,
     services: Cache<Service>,
     addresses: Cache<IPAddress>,
@@ -49,7 +49,7 @@ pub(super) enum RepairAction {
     Delete,
 }
 
-impl Controller for Repair {
+impl Controller for ServiceAddressRepairController {
     const NAME: &'static str = "ipallocator-repair-controller";
     const QUEUE: &'static str = "services";
     /// A service, or an IPAddress, which has no namespace.
@@ -90,7 +90,7 @@ impl Controller for Repair {
     }
 }
 
-impl Repair {
+impl ServiceAddressRepairController {
     async fn reconcile_service(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(service) = self.services.get(key) else { return Ok(Outcome::Done) };
         for ip in cluster_ips(&service) {

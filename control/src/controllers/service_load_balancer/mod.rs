@@ -47,7 +47,7 @@ const PODS_BY_HOST_PORT: Index<CachedPod> = Index::new("host port", |pod| {
 const SLICES: Index<EndpointSlice> =
     Index::new("service name", |slice| service_of(slice).map(|key| key.to_string()).into_iter().collect());
 
-pub(crate) struct ServiceLoadBalancer {
+pub(crate) struct ServiceLoadBalancerController {
     client: Client,
     services: Cache<Service>,
     nodes: Cache<Node>,
@@ -62,7 +62,7 @@ fn enqueue_all(queue: &WorkQueue<Key>, services: &[Arc<Service>]) {
     services.iter().for_each(|service| queue.add(Key::of(&service.metadata)));
 }
 
-impl Controller for ServiceLoadBalancer {
+impl Controller for ServiceLoadBalancerController {
     const NAME: &'static str = "service-lb-controller";
     type Key = Key;
     /// Ports of the node's own servers.
@@ -153,7 +153,7 @@ fn is_held(service: &Service) -> bool {
     service.metadata.finalizers.iter().flatten().any(|f| f == plan::FINALIZER)
 }
 
-impl ServiceLoadBalancer {
+impl ServiceLoadBalancerController {
     fn decide(&self, key: &Key, service: &Service) -> Step {
         if !is_balanced(service) {
             return plan::decide(service, &Surroundings::default());

@@ -14,7 +14,7 @@ use serde_json::json;
 use windlass_kit::events::Severity;
 
 use super::{
-    StatefulSets, identity, messages,
+    StatefulSetController, identity, messages,
     plan::{Desired, Plan, Step as Planned, Why},
     retention::{self, Owners, Policy},
 };
@@ -25,7 +25,7 @@ use crate::controllers::{
     runtime::{CachedPod, During as _, Error, Key, Step, bounded_join, error, same_object},
 };
 
-impl StatefulSets {
+impl StatefulSetController {
     /// Takes the steps in batches of 1, 2, 4 …, until one fails.
     pub(super) async fn execute(
         &self,

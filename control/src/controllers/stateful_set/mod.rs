@@ -36,16 +36,16 @@ use plan::{Desired, Update};
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
 /// The controller.
-pub(crate) struct StatefulSets {
+pub(crate) struct StatefulSetController {
     sets: Cache<StatefulSet>,
     claims: Cache<PersistentVolumeClaim>,
     control: PodControl<StatefulSet>,
     history: History<StatefulSet>,
 }
 
-impl fmt::Debug for StatefulSets {
+impl fmt::Debug for StatefulSetController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatefulSets").finish_non_exhaustive()
+        f.debug_struct("StatefulSetController").finish_non_exhaustive()
     }
 }
 
@@ -90,7 +90,7 @@ fn current_revision(set: &StatefulSet, revisions: &Revisions) -> Arc<ControllerR
     Arc::clone(found.unwrap_or(&revisions.update))
 }
 
-impl Controller for StatefulSets {
+impl Controller for StatefulSetController {
     const NAME: &'static str = "statefulset-controller";
     const QUEUE: &'static str = "statefulset";
     type Key = Key;

@@ -35,7 +35,7 @@ const MIRRORS: Index<EndpointSlice> =
     Index::new("mirrored", |slice| mirrored(slice).map(|key| key.to_string()).into_iter().collect());
 
 /// The controller, whose keys are Endpoints.
-pub(crate) struct EndpointSliceMirroring {
+pub(crate) struct EndpointSliceMirroringController {
     client: Client,
     services: Cache<Service>,
     endpoints: Cache<Endpoints>,
@@ -50,7 +50,7 @@ fn mirrored(slice: &EndpointSlice) -> Option<Key> {
     super::managed_service(slice, plan::MANAGER)
 }
 
-impl Controller for EndpointSliceMirroring {
+impl Controller for EndpointSliceMirroringController {
     const NAME: &'static str = "endpointslice-mirroring-controller";
     const QUEUE: &'static str = "endpoint_slice_mirroring";
     type Key = Key;
@@ -126,7 +126,7 @@ impl Controller for EndpointSliceMirroring {
     }
 }
 
-impl EndpointSliceMirroring {
+impl EndpointSliceMirroringController {
     async fn write(&self, key: &Key, uid: &str, plan: Plan) -> Result<(), Error> {
         let wrote = |_: &str, slice: Option<&EndpointSlice>| {
             if let Some(slice) = slice {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{metrics::Registry, percent::decoded};
 
 use super::recorded_api::RecordedApi;
-use crate::controllers::{horizontal_pod_autoscaler::HorizontalPodAutoscalers, runtime::Controllers};
+use crate::controllers::{horizontal_pod_autoscaler::HorizontalController, runtime::Controllers};
 
 #[derive(Deserialize)]
 struct Case {
@@ -211,7 +211,7 @@ async fn ours(cases: &[Case], apis: bool) -> BTreeMap<String, Seen> {
     }
     let (client, stop) = (fake.client(), CancellationToken::new());
     let mut controllers = Controllers::new(client.clone(), None, &Registry::default(), stop.clone());
-    controllers.add::<HorizontalPodAutoscalers>(now);
+    controllers.add::<HorizontalController>(now);
     let running = tokio::spawn(controllers.run());
     for case in cases {
         create(&client, "", json!({"kind": "Namespace", "metadata": {"name": case.name}})).await;

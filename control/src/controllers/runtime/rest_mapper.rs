@@ -75,13 +75,13 @@ pub(crate) async fn document(client: &Client, group_version: &str) -> Result<API
 /// All kinds, each in the version in which it is stored, which needs no conversion that could fail, or in the preferred version
 /// of its group where that is not told, and the group versions that could not be discovered.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Kinds {
+pub(crate) struct RestMapper {
     pub(crate) all: Vec<Arc<Kind>>,
     /// Group versions whose documents could not be read, with the reason.
     pub(crate) failed: Vec<(String, String)>,
 }
 
-impl Kinds {
+impl RestMapper {
     /// Reads discovery. A group that fails does not hide the others.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Kinds {
 }
 
 /// Kinds by group and plural, for comparing two discoveries.
-pub(crate) fn by_name(kinds: &Kinds) -> BTreeMap<String, Arc<Kind>> {
+pub(crate) fn by_name(kinds: &RestMapper) -> BTreeMap<String, Arc<Kind>> {
     kinds.all.iter().map(|k| (k.group_resource(), Arc::clone(k))).collect()
 }
 
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_could_not_be_read_is_still_known() {
         let kinds = |documents: &[(&str, &str)], failed: &[&str]| {
-            let mut kinds = Kinds::default();
+            let mut kinds = RestMapper::default();
             for (version, plural) in documents {
                 let resource =
                     json!({"name": plural, "kind": plural, "singularName": "", "namespaced": true, "verbs": []});
@@ -220,7 +220,7 @@ mod tests {
         for (stored, used) in
             [(None, "a/v1"), (Some("a/v1"), "a/v1"), (Some("a/v1beta1"), "a/v1beta1"), (Some("a/v9"), "a/v1")]
         {
-            let mut kinds = Kinds::default();
+            let mut kinds = RestMapper::default();
             kinds.add("a/v1", &document(stored));
             kinds.add("a/v1beta1", &document(stored));
             let all: Vec<&str> = kinds.all.iter().map(|kind| kind.resource.api_version.as_str()).collect();
