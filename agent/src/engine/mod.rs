@@ -62,7 +62,7 @@ impl EngineError {
                 (Cause::Failed, error.clone())
             }
             Error::IOError { .. } | Error::HyperResponseError { .. } | Error::RequestTimeoutError => {
-                (Cause::Unreachable, format!("Docker did not answer: {}", innermost(error)))
+                (Cause::Unreachable, format!("Docker did not answer: {}", windlass_kit::client::innermost(error)))
             }
             other => (Cause::Failed, format!("Docker's answer could not be used: {other}")),
         };
@@ -95,11 +95,6 @@ impl EngineError {
     pub fn is_unreachable(&self) -> bool {
         self.cause == Cause::Unreachable
     }
-}
-
-/// What an error begins with: the libraries around the connection say only that there was one.
-fn innermost(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error).to_string()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Interfaces, addresses and routes, by netlink.
 //!
-//! The host's side uses one connection that is kept open, but for lists, which each have their own. The pod's side runs on a fresh thread that enters the pod's
-//! namespace and ends: no other thread ever changes its namespace.
+//! The host's side uses one connection that is kept open, but for lists, which each have their own. The pod's side runs
+//! on a fresh thread that enters the pod's namespace and ends: no other thread ever changes its namespace.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::{
     DEFAULT_DIR, DEFAULT_FILE, Problem, Settings,
-    problems::{self, Key, parse_report, with_line},
+    problems::{self, Key},
     setting::{Apply, yaml},
-    table::SETTINGS,
+    settings_table,
 };
 
 /// What a file sets; all else keeps its default.
@@ -86,26 +86,23 @@ fn read_text(text: &str) -> Result<File, Vec<Problem>> {
     // As upstream: a file that does not say what it is might be meant for another version, or another program.
     let (mut missing, mut wrong, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for (name, wanted) in HEADER {
-        match keys.iter().find(|key| key.name == name).map(|key| yaml::<String>(&key.text)) {
-            None | Some(Ok(None)) => {
+        let key = keys.iter().find(|key| key.name == name);
+        match key.map(|key| (key, yaml::<String>(&key.text))) {
+            None | Some((_, Ok(None))) => {
                 missing.push(Problem { line: Some(1), reason: format!("{name} is missing; write {name}: {wanted}") });
             }
-            Some(Ok(Some(given))) if given == wanted => {}
-            Some(Ok(Some(given))) if name == "kind" => {
-                wrong.push(with_line(text, format!("kind is {given:?}; did you mean {KIND:?}?")));
+            Some((_, Ok(Some(given)))) if given == wanted => {}
+            Some((key, Ok(Some(given)))) if name == "kind" => {
+                wrong.push(key.found(format!("kind is {given:?}; did you mean {KIND:?}?")));
             }
-            Some(Ok(Some(given))) => {
-                let why = format!("{name} is {given:?}; this version of windlass reads {wanted:?}");
-                wrong.push(with_line(text, why));
+            Some((key, Ok(Some(given)))) => {
+                wrong.push(key.found(format!("{name} is {given:?}; this version of windlass reads {wanted:?}")));
             }
-            Some(Err(report)) => unreadable.push(report_of(text, name, &report)),
+            Some((key, Err(report))) => unreadable.push(key.problem(&report)),
         }
     }
     for key in keys.iter().filter(|key| !HEADER.iter().any(|(name, _)| key.name == *name)) {
-        match file.read(key) {
-            Ok(()) => {}
-            Err(problem) => unreadable.push(problem),
-        }
+        unreadable.extend(file.read(key).err());
     }
     if unreadable.is_empty() && missing.is_empty() && wrong.is_empty() {
         return Ok(file);
@@ -115,17 +112,10 @@ fn read_text(text: &str) -> Result<File, Vec<Problem>> {
     Err([missing, wrong, unreadable].concat())
 }
 
-/// The problem of a key of the header.
-fn report_of(text: &str, name: &str, report: &str) -> Problem {
-    let (inside, why) = parse_report(report);
-    let Problem { line, .. } = with_line(text, name.to_owned());
-    Problem { line: line.map(|line| line + inside), reason: format!("{name}: {why}") }
-}
-
 impl File {
     /// Reads one key.
-    fn read(&mut self, key: &Key<'_>) -> Result<(), Problem> {
-        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == key.name && !setting.name.is_empty()) else {
+    fn read(&mut self, key: &Key) -> Result<(), Problem> {
+        let Some(setting) = settings_table::of_file().find(|setting| setting.name == key.name) else {
             return Err(key.unknown());
         };
         let read = (setting.from_yaml)(&key.text).map_err(|report| key.problem(&report))?;
@@ -138,8 +128,7 @@ impl File {
         let mut file = Self::default();
         for (name, value) in all.as_object().into_iter().flatten() {
             if !HEADER.iter().any(|(header, _)| name == header) {
-                let read = file.read(&Key { name, line: None, text: format!("{name}: {value}") });
-                read.map_err(|problem| anyhow::anyhow!(problem.reason))?;
+                file.read(&Key::of_value(name, value)).map_err(|problem| anyhow::anyhow!(problem.reason))?;
             }
         }
         Ok(file)

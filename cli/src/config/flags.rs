@@ -4,12 +4,13 @@ use std::{marker::PhantomData, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Command, FromArgMatches};
+use windlass_kit::net::NodeIps;
 
 use super::{
     Settings,
     kube_proxy::{DetectLocalFile, KubeProxy},
-    setting::{Scope, Setting, node_ips},
-    table::SETTINGS,
+    setting::{Scope, Setting},
+    settings_table::SETTINGS,
 };
 
 /// The settings on the command line or in the environment.
@@ -100,7 +101,7 @@ impl<S: InScope> clap::Args for SettingFlags<S> {
 impl<S: InScope> FromArgMatches for SettingFlags<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let words = |setting: &'static Setting| {
-            let words = matches.try_get_many::<String>(setting.long()?).ok().flatten()?;
+            let words = matches.get_many::<String>(setting.long()?)?;
             Some((setting, words.cloned().collect()))
         };
         Ok(Self { given: Self::settings().filter_map(words).collect(), scope: PhantomData })
@@ -121,7 +122,7 @@ impl Flags {
             bind_address: self
                 .of_all
                 .text("node-ip")
-                .and_then(|ips| node_ips(ips).ok())
+                .and_then(|ips| ips.parse::<NodeIps>().ok())
                 .map(|ips| ips.first().to_string()),
             healthz_bind_address: text("healthz-bind-address"),
             metrics_bind_address: text("metrics-bind-address"),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Settings, setting::Setting, table::SETTINGS};
+use super::{Settings, setting::Setting, settings_table::of_file};
 
 /// A setting of the file and its value.
 #[derive(Debug)]
@@ -21,6 +21,5 @@ impl Entry {
 
 /// All settings, in the order of the table.
 pub(crate) fn entries(settings: &Settings) -> Vec<Entry> {
-    let of_file = SETTINGS.iter().filter(|setting| !setting.name.is_empty());
-    of_file.map(|setting| Entry { setting, value: (setting.shown)(settings) }).collect()
+    of_file().map(|setting| Entry { setting, value: (setting.shown)(settings) }).collect()
 }

@@ -23,7 +23,7 @@ pub(crate) mod proxy;
 mod ranges;
 pub(crate) mod registration;
 mod setting;
-mod table;
+mod settings_table;
 mod validation;
 mod values;
 
@@ -45,7 +45,7 @@ pub(crate) use problem::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
 #[cfg(test)]
-pub(crate) use table::SETTINGS;
+pub(crate) use settings_table::SETTINGS;
 pub(crate) use values::{LogFormat, OptionalAddress, PodNetwork, RulesLayout};
 use windlass_kit::net::NodeIps;
 

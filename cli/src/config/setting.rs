@@ -1,5 +1,5 @@
 //! What a setting is: its name in the file, its flag, its help, and the field of [`Settings`] that it sets. The table of all
-//! is in [`super::table`]; the file, the flags, the lists of `windlass config` and the documentation follow from it.
+//! is in [`super::settings_table`]; the file, the flags, the lists of `windlass config` and the documentation follow from it.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, str::FromStr};
 
@@ -353,10 +353,6 @@ impl FlagValue for Vec<Taint> {
         };
         last(words).split(',').filter(|part| !part.trim().is_empty()).map(one).collect()
     }
-}
-
-pub(super) fn node_ips(text: &str) -> Result<NodeIps, String> {
-    text.parse()
 }
 
 /// Parses `10Mi`.

@@ -20,6 +20,23 @@ fn an_empty_file_is_all_defaults() {
     assert!(problems_of("").is_empty());
 }
 
+/// A file of JSON, which writes its names in more than one way: none of them falls away.
+#[test]
+fn settings_of_a_file_of_json_are_read_or_refused() {
+    let json = |setting: &str| {
+        format!("{{\"apiVersion\": \"windlass.io/v1alpha1\", \"kind\": \"WindlassConfiguration\", {setting}}}")
+    };
+    for setting in ["\"maxPods\": 7", "\"max\\u0050ods\": 7"] {
+        let mut settings = Settings::example();
+        file::parse(&json(setting)).unwrap().apply(&mut settings);
+        assert_eq!(settings.max_pods, 7, "{setting}");
+    }
+    for setting in ["\"maxPod\": 7", "\"max\\u0050od\": 7", "\"\": 7", "\"max: Pods\": 7"] {
+        let error = file::parse(&json(setting)).unwrap_err().to_string();
+        assert!(error.contains("there is no setting"), "{setting}: {error}");
+    }
+}
+
 #[test]
 fn unknown_and_wrong_settings_are_refused_by_name() {
     for (text, word) in [

@@ -4,6 +4,7 @@
 mod api_services;
 mod bootstrap;
 mod certificates;
+mod component;
 mod data_dir;
 pub(crate) mod instance;
 mod metrics;
@@ -48,12 +49,12 @@ use crate::{
     store::{self, Store},
 };
 use certificates::{client_tls, pems, pki_dir};
+pub use component::Component;
 pub use data_dir::{
     RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir, remove_unmarked_store, restore_store,
 };
 use data_dir::{adopt_data_dir, store_dir};
 use instance::{ApiConfig, Instance};
-pub use tasks::Component;
 
 /// Configuration of the control plane.
 #[derive(Debug, Clone)]

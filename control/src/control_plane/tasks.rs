@@ -1,8 +1,7 @@
-//! What the control plane does on its own until it is shut down, and as whom the parts of its process use its API.
+//! What the control plane does on its own until it is shut down.
 
 use std::time::Duration;
 
-use kube::Client;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{serve, supervise::Supervisor};
@@ -10,46 +9,7 @@ use windlass_kit::{serve, supervise::Supervisor};
 use super::{ControlPlane, Error, metrics};
 use crate::{apiserver::User, event_ttl, metrics::Scraper, store};
 
-/// A part of the process that is a client of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Component {
-    /// The controllers.
-    Controllers,
-    /// The scheduler.
-    Scheduler,
-    /// The cluster's DNS.
-    Dns,
-    /// What applies the directory of manifests.
-    Manifests,
-    /// The service proxy.
-    Proxy,
-}
-
-impl Component {
-    fn user(self) -> User {
-        match self {
-            Self::Controllers => User::internal("system:kube-controller-manager"),
-            Self::Scheduler => User::internal("system:kube-scheduler"),
-            Self::Dns => User::internal("system:coredns"),
-            Self::Manifests => User::internal("system:manifests"),
-            Self::Proxy => User::proxy(),
-        }
-    }
-}
-
 impl ControlPlane {
-    /// A client for a part of this process, with its rights.
-    #[must_use]
-    pub fn client_of(&self, component: Component) -> Client {
-        self.client(component.user())
-    }
-
-    /// A client with the rights of the node of this name.
-    #[must_use]
-    pub fn client_of_node(&self, name: &str) -> Client {
-        self.client(User::node(name))
-    }
-
     /// Starts to serve at `listeners`, and everything that is done without a request. Only the store's task can fail: a
     /// restart alone helps when its writer has ended.
     pub fn start(&self, listeners: Vec<TcpListener>, tasks: &mut Supervisor) {

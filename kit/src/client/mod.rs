@@ -20,8 +20,8 @@
 mod access;
 mod connections;
 mod credentials;
+mod error_message;
 mod exec_plugin;
-mod message;
 mod resolver;
 mod retry;
 mod servers;
@@ -30,8 +30,8 @@ mod verifier;
 use std::time::Duration;
 
 pub use access::{Access, AccessError, inlined};
+pub use error_message::{innermost, message};
 pub use exec_plugin::PluginError;
-pub use message::message;
 
 /// The timeouts of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

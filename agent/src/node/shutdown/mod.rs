@@ -161,8 +161,9 @@ async fn terminate_pods(inputs: &ShutdownInputs) {
     let reported = tokio::time::timeout_at(until, reported).await;
     inputs.metrics.shutdown_ended();
     match reported {
-        Ok(_) => tracing::info!("all pods are terminated"),
-        Err(_) => {
+        Ok(Ok(_)) => tracing::info!("all pods are terminated"),
+        // Or nobody says any more what pods there are.
+        Ok(Err(_)) | Err(_) => {
             let running = inputs.pods.borrow().iter().filter(|pod| !crate::pods::is_terminal(pod)).count();
             tracing::warn!(running, "time is up before the end of all pods was reported; those go on after the boot");
         }

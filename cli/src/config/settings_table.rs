@@ -17,14 +17,19 @@ use super::{
     detect_local::{DetectLocalFields, DetectLocalMode},
     kube_proxy::bind,
     kubelet::{MemorySwap, ShutdownGracePeriodByPodPriority},
-    setting::{Setting, any_path, bytes, choice, key_values, node_ips, ports, setting},
+    setting::{Setting, any_path, bytes, choice, key_values, ports, setting},
 };
+
+/// The settings of the file, which are all but the parts of one that have a flag alone.
+pub(super) fn of_file() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().filter(|setting| !setting.name.is_empty())
+}
 
 #[rustfmt::skip]
 pub(crate) static SETTINGS: &[Setting] = &[
     setting!("nodeName", "--node-name NAME", node_name: String,
         "Name of this node [default: the host's name]"),
-    setting!("nodeIP", "--node-ip IP", node_ip: NodeIps as text node_ips,
+    setting!("nodeIP", "--node-ip IP", node_ip: NodeIps as text str::parse::<NodeIps>,
         "Address of this node, or one per family: IP,IP [default: the source address of the default route]",
         |s| json!(s.node_ips().to_string())),
     setting!("nodeLabels", "--node-labels LABEL=VALUE,…", registration.node_labels: ThresholdMap,

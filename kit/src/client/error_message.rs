@@ -4,13 +4,20 @@ use std::error::Error;
 
 use kube::core::Status;
 
-/// The API's own message; of what is no answer of the API the innermost cause, such as `Connection refused`.
+/// What an error begins with: the libraries around a connection say only that there was one.
 #[must_use]
-pub fn message(error: &(dyn Error + 'static)) -> String {
+pub fn innermost<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut last = error;
     while let Some(cause) = last.source() {
         last = cause;
     }
+    last
+}
+
+/// The API's own message; of what is no answer of the API the innermost cause, such as `Connection refused`.
+#[must_use]
+pub fn message(error: &(dyn Error + 'static)) -> String {
+    let last = innermost(error);
     let status = last.downcast_ref::<Status>().or_else(|| last.downcast_ref::<Box<Status>>().map(AsRef::as_ref));
     match status {
         Some(status) if !status.message.is_empty() => status.message.clone(),
