@@ -196,7 +196,7 @@ storm: build ## 200 Deployments changed at random for two minutes while the cont
 
 .PHONY: test-api-faults
 test-api-faults: ## each request and each watch event of controllers and scheduler fails in each way: hours (FAULTS=100: that many of each scenario)
-	FAULTS=$${FAULTS:-all} cargo test --locked -p windlass-control --lib controllers::tests::faults -- --nocapture
+	FAULTS=$${FAULTS:-all} cargo test --locked -p windlass-controllers --lib tests::faults -- --nocapture
 
 .PHONY: fuzz
 fuzz: ## feed random input to the readers of kernel state, logs, manifests and the API, SECONDS_EACH=60

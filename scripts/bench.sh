@@ -21,7 +21,7 @@ bench-instructions)
     exec cargo bench --manifest-path proxy/benches/instructions/Cargo.toml --target-dir target/instructions --bench rules
     ;;
 bench-store)
-    cargo build --release --manifest-path store/benches/engines/Cargo.toml --target-dir target/bench-store
+    cargo build --release --manifest-path control/store/benches/engines/Cargo.toml --target-dir target/bench-store
     exec target/bench-store/release/bench-store "${1:-target/bench-store/data}"
     ;;
 esac

@@ -182,8 +182,8 @@ def main():
         queues.setdefault("all" if os.environ.get("TEST_LANES") == "1" else program.lane, []).append(program)
     for lane, queue in queues.items():
         order = list(LANES.get(lane, {}))
-        # The controllers' unit tests are the longest.
-        queue.sort(key=lambda p: (order.index(p.target) if p.target in order else 99, p.crate != "windlass-control", p.name))
+        # The unit tests of the API server and of its clients are the longest.
+        queue.sort(key=lambda p: (order.index(p.target) if p.target in order else 99, p.crate not in ("windlass-control", "windlass-controllers"), p.name))
     began = time.monotonic()
     threads = [threading.Thread(target=lambda queue=queue: [program.run() for program in queue], daemon=True) for lane, queue in queues.items() if lane != ALONE]
     for thread in threads:

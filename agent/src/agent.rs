@@ -31,7 +31,7 @@ use crate::{
     metrics::Metrics,
     network::{CniConfig, Network, NetworkConfig, NetworkError},
     node::{
-        self, NodeConfig, NodeInputs,
+        self, NodeClients, NodeConfig, NodeInputs, Watched,
         eviction::{self, EvictionConfig, EvictionInputs},
         shutdown::{self, GracePeriod, ShutdownInputs},
     },
@@ -323,7 +323,13 @@ impl Agent {
             pressure: owned.pressure,
         };
         tasks.forever("eviction", eviction::run(eviction_config, eviction_inputs, token.clone()));
-        start_node(tasks, (client, heartbeat), config.node, node_inputs, (heartbeats, metrics));
+        start_node(
+            tasks,
+            NodeClients { api: client, heartbeat },
+            config.node,
+            node_inputs,
+            Watched { heartbeats, metrics },
+        );
         start_network(tasks, &config.network, &config.pods, parts.network, node).await;
         tasks.forever("pods", owned.pods.run(token));
     }
@@ -382,17 +388,11 @@ fn is_swap_on(swaps: &str) -> bool {
 }
 
 /// Starts registration, status and lease. They wait for the API, which static pods do not.
-fn start_node(
-    tasks: &mut Supervisor,
-    clients: (Client, Client),
-    config: NodeConfig,
-    inputs: NodeInputs,
-    liveness: (Heartbeats, Arc<Metrics>),
-) {
+fn start_node(tasks: &mut Supervisor, clients: NodeClients, config: NodeConfig, inputs: NodeInputs, watched: Watched) {
     let token = tasks.token();
     tasks.forever("node status", async move {
-        if let Some(node) = node::register(&clients.0, &config, &token).await {
-            node::run(clients, config, node, inputs, liveness, token).await;
+        if let Some(node) = node::register(&clients.api, &config, &token).await {
+            node::run(clients, config, node, inputs, watched, token).await;
         }
     });
 }

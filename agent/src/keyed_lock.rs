@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 /// Locks by key; a key that nobody holds or waits for takes no space for long.
@@ -22,7 +23,7 @@ impl<K: Eq + Hash> KeyedLock<K> {
     /// Waits until nobody else holds this key.
     pub(crate) async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.0.lock();
             all.retain(|_, lock| lock.strong_count() > 0);
             let known = all.get(&key).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
@@ -50,6 +51,6 @@ mod tests {
         drop(held);
         assert!(locks.lock("a").now_or_never().is_some());
         let _last = locks.lock("c").await;
-        assert_eq!(locks.0.lock().unwrap().len(), 1);
+        assert_eq!(locks.0.lock().len(), 1);
     }
 }

@@ -1,11 +1,8 @@
 //! The metrics of probes, `/metrics/probes`: observed by `pods`, served by `server`; knows neither.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use windlass_kit::prometheus::{Format, Kind, Text};
 
 /// Upper bounds of the duration histogram's buckets in seconds; upstream's.
@@ -72,19 +69,19 @@ pub struct ProbeMetrics(Arc<Mutex<BTreeMap<ProbeLabels, Counts>>>);
 
 impl ProbeMetrics {
     pub(crate) fn observe(&self, labels: ProbeLabels, result: ResultLabel, took: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(labels).or_default().observe(result, took);
+        self.0.lock().entry(labels).or_default().observe(result, took);
     }
 
     /// Drops the metrics of a pod that was deleted.
     pub(crate) fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|labels, _| labels.uid != uid);
+        self.0.lock().retain(|labels, _| labels.uid != uid);
     }
 
     /// The page of `/metrics/probes`. `started` is when this process began, in seconds since 1970.
     #[must_use]
     pub fn page(&self, format: Format, started: f64) -> String {
         let all: Vec<(ProbeLabels, Counts)> = {
-            let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let counts = self.0.lock();
             counts.iter().map(|(probed, counts)| (probed.clone(), *counts)).collect()
         };
         #[allow(clippy::cast_precision_loss, reason = "exact up to 2^53 probes")]

@@ -7,6 +7,7 @@ pub mod decode;
 pub mod duration;
 pub mod field;
 mod go_quote;
+pub mod group_version;
 pub mod line_diff;
 pub mod managed_fields;
 pub mod names;

@@ -1,6 +1,6 @@
 //! The built-in types, for tests.
 
-#[path = "../../control/src/kinds/types/tables.rs"]
+#[path = "../../control/apiserver/src/kinds/types/tables.rs"]
 mod tables;
 
 use std::sync::{Arc, LazyLock};

@@ -1,10 +1,8 @@
 //! Events of containers: a bounded list, oldest first.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::parse::oom::Kill;
@@ -60,7 +58,7 @@ impl Events {
     pub(crate) fn add(&self, event: Event) {
         // There may be no subscriber.
         let _ = self.sender.send(event.clone());
-        let mut all = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.list.lock();
         all.push_back(event);
         if all.len() > MAX_EVENTS {
             all.pop_front();
@@ -68,12 +66,12 @@ impl Events {
     }
 
     pub(crate) fn all(&self) -> Vec<Event> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.list.lock().iter().cloned().collect()
     }
 
     /// The starts of a pod's containers: names and times.
     pub(crate) fn starts(&self, pod_uid: &str) -> Vec<(String, jiff::Timestamp)> {
-        let all = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.list.lock();
         let of_pod = all.iter().filter_map(|event| match &event.kind {
             EventType::Created => event
                 .container

@@ -1,10 +1,11 @@
 //! Pages that are rendered once for all clients between two housekeepings.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use windlass_kit::moment::Moment;
 
 use crate::{expose::View, model::Snapshot};
@@ -129,7 +130,7 @@ impl PageCache {
 
     /// The page that is available without rendering, if any.
     pub(crate) fn cached(&self, view: &View) -> Option<CachedPage> {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self.newest.lock();
         let newest = newest.as_mut()?;
         if let Some(page) = newest.of(view) {
             return Some(CachedPage { page, needs_refresh: false });
@@ -147,7 +148,7 @@ impl PageCache {
         if let Some(page) = self.known(|newest| newest.of(view)) {
             return page;
         }
-        let _making = self.rendering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.rendering.lock();
         // Another caller rendered it meanwhile.
         if let Some(page) = self.known(|newest| newest.of(view)) {
             return page;
@@ -165,12 +166,12 @@ impl PageCache {
             page: if self.weak { Slot::Weak(Arc::downgrade(&page.0)) } else { Slot::Strong(page.clone()) },
             next: Weak::new(),
         };
-        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(newest);
+        *self.newest.lock() = Some(newest);
         page
     }
 
     fn known(&self, of: impl FnOnce(&CachedRendering) -> Option<Page>) -> Option<Page> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(of)
+        self.newest.lock().as_ref().and_then(of)
     }
 }
 

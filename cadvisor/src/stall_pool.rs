@@ -5,9 +5,11 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 type Run<J, R> = Box<dyn Fn(J) -> R + Send + Sync>;
 
@@ -49,7 +51,7 @@ impl<K, J, R> fmt::Debug for StallTolerantPool<K, J, R> {
 
 impl<K, J, R> Shared<K, J, R> {
     fn lock(&self) -> MutexGuard<'_, State<K, J, R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -101,7 +103,7 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> StallTolerantPool<
                 None if state.workers < self.max_threads && self.spawn(&mut state) => stall_timeout,
                 None => break,
             };
-            state = self.shared.finished.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.finished.wait_for(&mut state, wait);
         }
         // Both lists keep their allocations.
         done.append(&mut state.done);
@@ -136,7 +138,7 @@ fn work<K, J, R>(shared: &Shared<K, J, R>, number: u64) {
                 break;
             }
             state.idle += 1;
-            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            shared.work.wait(&mut state);
             state.idle -= 1;
             continue;
         };
@@ -165,7 +167,7 @@ mod tests {
         let blocker = Mutex::new(blocker);
         let pool = StallTolerantPool::new("test", 3, Duration::from_millis(50), move |job: u32| {
             if job == 7 {
-                let _ = blocker.lock().unwrap().recv();
+                let _ = blocker.lock().recv();
             }
             job * 2
         });
@@ -197,7 +199,7 @@ mod tests {
         let (release, blocker) = mpsc::channel::<()>();
         let blocker = Mutex::new(blocker);
         let pool = StallTolerantPool::new("test", 2, Duration::from_millis(20), move |job: u32| {
-            let _ = blocker.lock().unwrap().recv();
+            let _ = blocker.lock().recv();
             job
         });
         let mut late = Vec::new();

@@ -32,7 +32,7 @@ pub const TARGETS: [Target; 26] = [
     ("cni_configuration", |bytes| text(bytes, network::cni_fuzzing::configuration)),
     ("credential_provider", images::fuzzing::provider),
     ("der", der::run),
-    ("dns_packets", control::dns_packet),
+    ("dns_packets", windlass_dns::fuzzing::packet),
     ("kernel_state", |bytes| text(bytes, kernel_state::run)),
     ("log_entry", log_entry::run),
     ("log_reader", log_reader::run),

@@ -4,7 +4,7 @@
 use windlass_agent::certificates::CertifiedKey;
 
 pub(crate) fn run(bytes: &[u8]) {
-    let Some((cert, user)) = windlass_control::fuzzing::subject(bytes) else { return };
+    let Some((cert, user)) = windlass_identity::fuzzing::subject(bytes) else { return };
     let of_node = CertifiedKey { cert, key: String::new() }.user();
     assert_eq!(of_node.unwrap_or_default(), user);
 }

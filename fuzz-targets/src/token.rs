@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use serde_json::json;
-use windlass_control::service_account_tokens::{ISSUER, TokenIssuer};
+use windlass_identity::service_account_tokens::{ISSUER, TokenIssuer};
 use windlass_kit::serve::bearer;
 
 const NOW: i64 = 150;

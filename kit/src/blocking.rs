@@ -4,10 +4,10 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Semaphore,
     task::{JoinError, JoinHandle},
@@ -116,7 +116,7 @@ impl Lane {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     fn queued(&'static self) -> Result<Place, LaneError> {

@@ -1,17 +1,13 @@
 //! Waits for changes in directories. All watches of the process share one inotify instance: the kernel gives a user 128 of
 //! them, which systemd, dockerd and this process share.
 
-use std::{
-    collections::HashMap,
-    io,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, io, path::Path, sync::Arc};
 
 use nix::{
     errno::Errno,
     sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor},
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The kernel's `IN_MASK_ADD`, which nix does not name: a directory that is watched already is watched for more.
@@ -28,13 +24,9 @@ struct Hub {
 /// The hub of the process, from the first watch on.
 static HUB: Mutex<Option<Arc<Hub>>> = Mutex::new(None);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Hub {
     fn get() -> io::Result<Arc<Self>> {
-        let mut hub = lock(&HUB);
+        let mut hub = HUB.lock();
         if let Some(hub) = &*hub {
             return Ok(Arc::clone(hub));
         }
@@ -56,7 +48,7 @@ impl Hub {
                     return;
                 }
             };
-            let watches = lock(&self.watches);
+            let watches = self.watches.lock();
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
                     watches.values().flatten().for_each(|one| one.notify_one());
@@ -97,7 +89,7 @@ impl Watch {
         let changed = Arc::new(Notify::new());
         let of = {
             // Added and remembered in one: another watch of it may end now.
-            let mut watches = lock(&hub.watches);
+            let mut watches = hub.watches.lock();
             let of = hub.inotify.add_watch(dir, changes | AddWatchFlags::IN_ONLYDIR | MASK_ADD)?;
             watches.entry(of).or_default().push(Arc::clone(&changed));
             of
@@ -113,7 +105,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut watches = lock(&self.hub.watches);
+        let mut watches = self.hub.watches.lock();
         let Some(all) = watches.get_mut(&self.of) else { return };
         all.retain(|one| !Arc::ptr_eq(one, &self.changed));
         if all.is_empty() {

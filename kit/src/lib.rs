@@ -16,6 +16,7 @@ pub mod bootstrap;
 pub mod build_info;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod cluster_dns;
 pub mod conntrack;
 pub mod der;
 #[cfg(feature = "dirfd")]
@@ -25,6 +26,8 @@ pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod external_program;
+#[cfg(feature = "reflector")]
+pub mod fan_out;
 pub mod inotify;
 pub mod iptables_save;
 #[cfg(feature = "json")]
@@ -45,6 +48,8 @@ pub mod object_ref;
 #[cfg(feature = "events")]
 pub mod objects;
 pub mod percent;
+#[cfg(feature = "events")]
+pub mod pod_ending;
 pub mod preflight;
 #[cfg(feature = "keys")]
 pub mod private_key;
@@ -68,4 +73,4 @@ pub mod supervise;
 #[cfg(feature = "serve")]
 pub mod unverified_tls;
 
-pub use windlass_apimachinery::{go_quoted, quantity};
+pub use windlass_apimachinery::{go_quoted, group_version, quantity};

@@ -3,9 +3,11 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// How often a loop reports while it has nothing else to do.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
@@ -70,7 +72,7 @@ impl Heartbeats {
     }
 
     fn loops(&self) -> MutexGuard<'_, BTreeMap<Key, LoopState>> {
-        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
+        self.loops.lock()
     }
 
     /// The loops that are stuck at `now`.

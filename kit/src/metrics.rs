@@ -8,11 +8,13 @@ use std::{
     fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
+
+use parking_lot::{Mutex, RwLock};
 
 use crate::prometheus::{Described, Format, Kind, Text};
 
@@ -50,21 +52,21 @@ type Collector = Arc<dyn Fn(&mut Text) + Send + Sync>;
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry").field("collectors", &lock(&self.collectors).len()).finish()
+        f.debug_struct("Registry").field("collectors", &self.collectors.lock().len()).finish()
     }
 }
 
 impl Registry {
     /// Adds whole families, written by `collector` whenever the page is rendered. No two collectors write the same one.
     pub fn register(&self, collector: impl Fn(&mut Text) + Send + Sync + 'static) {
-        lock(&self.collectors).push(Arc::new(collector));
+        self.collectors.lock().push(Arc::new(collector));
     }
 
     /// The metrics of type `M`, which are registered when they are first asked for: a part that is started again goes on
     /// with those that it had.
     #[must_use]
     pub fn of<M: Metrics>(&self) -> Arc<M> {
-        let mut parts = lock(&self.parts);
+        let mut parts = self.parts.lock();
         if let Some(known) = parts.get(&TypeId::of::<M>())
             && let Ok(metrics) = Arc::clone(known).downcast::<M>()
         {
@@ -80,7 +82,7 @@ impl Registry {
     /// The names of all families and of their labels, those of families without samples too.
     #[must_use]
     pub fn described(&self) -> Described {
-        let collectors = lock(&self.collectors).clone();
+        let collectors = self.collectors.lock().clone();
         let mut page = Text::describing();
         collectors.iter().for_each(|collect| collect(&mut page));
         page.described()
@@ -90,7 +92,7 @@ impl Registry {
     #[must_use]
     pub fn page(&self, format: Format) -> String {
         // Rendered without the lock: a collector may take others.
-        let collectors = lock(&self.collectors).clone();
+        let collectors = self.collectors.lock().clone();
         let mut page = Text::of(format);
         collectors.iter().for_each(|collect| collect(&mut page));
         page.finish()
@@ -121,13 +123,13 @@ impl<const N: usize, S> Family<N, S> {
         labels.hash(&mut hasher);
         let hash = hasher.finish();
         {
-            let all = self.series.read().unwrap_or_else(PoisonError::into_inner);
+            let all = self.series.read();
             let mut of_hash = all.get(&hash).into_iter().flatten();
             if let Some((_, series)) = of_hash.find(|(with, _)| *with == labels) {
                 return update(series);
             }
         }
-        let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.series.write();
         let of_hash = all.entry(hash).or_default();
         // Somebody else may have made it meanwhile.
         if let Some((_, series)) = of_hash.iter().find(|(with, _)| *with == labels) {
@@ -141,7 +143,7 @@ impl<const N: usize, S> Family<N, S> {
 
     /// All series, in the order of their labels' values.
     fn all(&self) -> Vec<Labelled<N, S>> {
-        let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        let series = self.series.read();
         let mut all: Vec<_> = series.values().flatten().cloned().collect();
         drop(series);
         all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -303,11 +305,6 @@ fn number(value: u64) -> f64 {
 
 fn pairs<'a, const N: usize>(labels: &'a [&'static str; N], with: &'a [String; N]) -> Vec<(&'a str, &'a str)> {
     labels.iter().copied().zip(with.iter().map(String::as_str)).collect()
-}
-
-/// A value that a panicking thread left is consistent: each change is a single step.
-fn lock<T>(values: &Mutex<T>) -> MutexGuard<'_, T> {
-    values.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

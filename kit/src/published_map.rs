@@ -5,9 +5,10 @@
 use std::{
     borrow::Borrow,
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// By key: the new value, or `None` where it was removed.
@@ -18,10 +19,6 @@ struct State<K, V> {
     all: BTreeMap<K, V>,
     /// What each follower has not seen yet.
     unseen: Vec<Weak<Mutex<Differences<K, V>>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The owner's side. Clones change the same map.
@@ -47,7 +44,7 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Default for Publisher<K, V> {
 impl<K: Ord + Clone, V: Clone + PartialEq> Publisher<K, V> {
     /// Sets a value; one that is equal to the known one is no change, and the known one stays.
     pub fn set(&self, key: K, value: V) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.all.get(&key) == Some(&value) {
             return;
         }
@@ -60,7 +57,7 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Publisher<K, V> {
     where
         K: Borrow<Q>,
     {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some((key, _)) = state.all.remove_entry(key) {
             self.tell(state, &key, None);
         }
@@ -68,7 +65,7 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Publisher<K, V> {
 
     /// Sets all of these, and removes all others.
     pub fn replace(&self, all: BTreeMap<K, V>) {
-        let known: Vec<K> = lock(&self.state).all.keys().cloned().collect();
+        let known: Vec<K> = self.state.lock().all.keys().cloned().collect();
         known.iter().filter(|key| !all.contains_key(key)).for_each(|key| self.remove(key));
         all.into_iter().for_each(|(key, value)| self.set(key, value));
     }
@@ -92,7 +89,7 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Publisher<K, V> {
     fn tell(&self, mut state: MutexGuard<'_, State<K, V>>, key: &K, value: Option<&V>) {
         state.unseen.retain(|unseen| {
             let Some(unseen) = unseen.upgrade() else { return false };
-            lock(&unseen).insert(key.clone(), value.cloned());
+            unseen.lock().insert(key.clone(), value.cloned());
             true
         });
         drop(state);
@@ -120,13 +117,13 @@ impl<K: Ord + Clone, V: Clone> Published<K, V> {
     where
         K: Borrow<Q>,
     {
-        lock(&self.state).all.get(key).cloned()
+        self.state.lock().all.get(key).cloned()
     }
 
     /// All present values, in the order of their keys.
     #[must_use]
     pub fn values(&self) -> Vec<V> {
-        lock(&self.state).all.values().cloned().collect()
+        self.state.lock().all.values().cloned().collect()
     }
 
     /// Whether nobody is left who could change it.
@@ -138,7 +135,7 @@ impl<K: Ord + Clone, V: Clone> Published<K, V> {
     /// Follows the map: what it has is new at first.
     #[must_use]
     pub fn follow(&self) -> Follower<K, V> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let all = state.all.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
         let unseen = Arc::new(Mutex::new(all));
         state.unseen.push(Arc::downgrade(&unseen));
@@ -158,7 +155,7 @@ impl<K: Ord, V> Follower<K, V> {
     #[must_use]
     pub fn take(&mut self) -> Differences<K, V> {
         self.changed.mark_unchanged();
-        std::mem::take(&mut lock(&self.unseen))
+        std::mem::take(&mut self.unseen.lock())
     }
 
     /// Waits for a change; `None` when nobody is left who could make one. Nothing is lost when this is cancelled.
@@ -218,6 +215,6 @@ mod tests {
         let publisher: Publisher<u32, u32> = Publisher::default();
         drop(publisher.subscribe().follow());
         publisher.set(1, 1);
-        assert!(lock(&publisher.state).unseen.is_empty());
+        assert!(publisher.state.lock().unseen.is_empty());
     }
 }

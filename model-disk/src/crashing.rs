@@ -5,9 +5,10 @@ use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use windlass_kit::disk::{self, FileSystem, Kind, Open, OpenFile, Real};
 
 use crate::fault::{Fault, Goes, Needs, Plan};
@@ -35,7 +36,7 @@ impl Crashing {
     }
 
     fn plan<T>(&self, with: impl FnOnce(&mut Plan) -> T) -> T {
-        with(&mut self.plan.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.plan.lock())
     }
 
     /// Calls so far.
@@ -69,7 +70,7 @@ impl Drop for Crashing {
 
 impl Volume {
     fn call(&self, needs: Needs) -> io::Result<Goes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).call(needs)
+        self.0.lock().call(needs)
     }
 }
 

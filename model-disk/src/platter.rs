@@ -4,18 +4,19 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use windlass_kit::disk::{self, FileSystem};
 
 use crate::{
     fault::Fault,
     inode::{Chance, Content, Inode},
     state::State,
-    volume::{Gate, Shared, Volume, lock},
+    volume::{Gate, Shared, Volume},
 };
 
 /// A disk, mounted at a path of its own until the last of its handles is gone. The kernel shows at once what is written; what
@@ -74,66 +75,66 @@ impl Platter {
     /// System calls so far.
     #[must_use]
     pub fn calls(&self) -> usize {
-        lock(&self.state).plan.calls()
+        self.state.lock().plan.calls()
     }
 
     /// Has a call meet a fault, counted from now on.
     pub fn fail(&self, at: usize, fault: Fault) {
-        lock(&self.state).plan.set(at, fault);
+        self.state.lock().plan.set(at, fault);
     }
 
     /// Has all calls of a range fail, counted from now on.
     pub fn fail_calls(&self, calls: std::ops::Range<usize>) {
-        lock(&self.state).plan.set_range(calls);
+        self.state.lock().plan.set_range(calls);
     }
 
     /// Has so many writes fail for want of space, after a part of them.
     pub fn fail_writes(&self, times: usize) {
-        lock(&self.state).failing_writes = times;
+        self.state.lock().failing_writes = times;
     }
 
     /// Has so many syncs of files fail.
     pub fn fail_syncs(&self, times: usize) {
-        lock(&self.state).failing_syncs = times;
+        self.state.lock().failing_syncs = times;
     }
 
     /// Whether the fault has met a call.
     #[must_use]
     pub fn has_met(&self) -> bool {
-        lock(&self.state).plan.has_met()
+        self.state.lock().plan.has_met()
     }
 
     /// Says how much room there is.
     pub fn set_free(&self, bytes: Option<u64>) {
-        lock(&self.state).free = bytes;
+        self.state.lock().free = bytes;
     }
 
     /// The same.
     #[must_use]
     pub fn free(&self) -> Option<u64> {
-        lock(&self.state).free
+        self.state.lock().free
     }
 
     /// Decides what a cut of the power and a failing sync leave.
     pub fn set_seed(&self, seed: u64) {
-        lock(&self.state).chance = Chance(seed);
+        self.state.lock().chance = Chance(seed);
     }
 
     /// Has syncs of files wait, or go on.
     pub fn hold_syncs(&self, hold: bool) {
-        self.gate.0.lock().unwrap_or_else(PoisonError::into_inner).0 = hold;
+        self.gate.0.lock().0 = hold;
         self.gate.1.notify_all();
     }
 
     /// How many syncs wait.
     #[must_use]
     pub fn held_syncs(&self) -> usize {
-        self.gate.0.lock().unwrap_or_else(PoisonError::into_inner).1
+        self.gate.0.lock().1
     }
 
     /// The process ends at once: what it still does goes nowhere. The next one has a disk without faults.
     pub fn kill(&mut self) {
-        let mut state = lock(&self.state).clone();
+        let mut state = self.state.lock().clone();
         state.plan.mend();
         (state.failing_writes, state.failing_syncs) = (0, 0);
         (self.state, self.gate) = (Arc::new(Mutex::new(state)), Gate::default());
@@ -143,18 +144,18 @@ impl Platter {
     /// The machine ends at once.
     pub fn cut_power(&mut self) {
         self.kill();
-        lock(&self.state).cut_power();
+        self.state.lock().cut_power();
     }
 
     /// All that was written becomes durable, as after a while.
     pub fn settle(&self) {
-        lock(&self.state).settle();
+        self.state.lock().settle();
     }
 
     /// All files and links with what is in them, and directories that are empty, by their paths below the root. No call.
     #[must_use]
     pub fn tree(&self) -> BTreeMap<String, Vec<u8>> {
-        lock(&self.state).tree()
+        self.state.lock().tree()
     }
 
     /// Gives a file this durable content. No call.
@@ -162,7 +163,7 @@ impl Platter {
     /// # Panics
     /// When there is no such file.
     pub fn put(&self, path: &Path, bytes: Vec<u8>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let found = state.find(self.root(), path, true);
         match found.map(|inode| &mut state.inodes[inode]) {
             Ok(Inode::File(content, _)) => *content = Content::durable(bytes),

@@ -4,9 +4,10 @@ use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Condvar, Mutex};
 use windlass_kit::disk::{FileSystem, Kind, Open, OpenFile};
 
 use crate::{
@@ -35,13 +36,9 @@ struct Handle {
     inode: usize,
 }
 
-pub(crate) fn lock(state: &Shared) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl FileSystem for Volume {
     fn open(&self, path: &Path, how: Open) -> io::Result<Box<dyn OpenFile>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let found = state.find(&self.root, path, true);
         let makes = matches!(how, Open::New(_)) || (matches!(how, Open::Empty(_) | Open::Append(_)) && found.is_err());
         state.plan.call(if makes {
@@ -69,14 +66,14 @@ impl FileSystem for Volume {
     }
 
     fn names(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Look)?;
         let dir = state.find(&self.root, dir, true)?;
         Ok(state.names(dir)?.keys().map(OsString::from).collect())
     }
 
     fn kind(&self, path: &Path) -> io::Result<Kind> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Look)?;
         let inode = state.find(&self.root, path, false)?;
         Ok(match &state.inodes[inode] {
@@ -87,13 +84,13 @@ impl FileSystem for Volume {
     }
 
     fn make_dir(&self, path: &Path, _: u32) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Space)?;
         state.make(&self.root, path, Inode::Directory(Names::default())).map(drop)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Space)?;
         let (from, to) = (state.parent(&self.root, from)?, state.parent(&self.root, to)?);
         let inode = state.names(from.0)?.get(&from.1).copied().ok_or(io::ErrorKind::NotFound)?;
@@ -116,13 +113,13 @@ impl FileSystem for Volume {
     }
 
     fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Space)?;
         state.make(&self.root, link, Inode::Link(target.to_owned())).map(drop)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Change)?;
         let inode = state.find(&self.root, path, false)?;
         if matches!(state.inodes[inode], Inode::Directory(_)) {
@@ -132,7 +129,7 @@ impl FileSystem for Volume {
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Change)?;
         let inode = state.find(&self.root, path, false)?;
         if !state.names(inode)?.is_empty() {
@@ -142,7 +139,7 @@ impl FileSystem for Volume {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Change)?;
         let dir = state.find(&self.root, dir, true)?;
         state.names(dir)?;
@@ -153,13 +150,13 @@ impl FileSystem for Volume {
 
 impl OpenFile for Handle {
     fn length(&self) -> io::Result<u64> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Look)?;
         Ok(state.content(self.inode).shown.len() as u64)
     }
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Look)?;
         let shown = &state.content(self.inode).shown;
         let rest = shown.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
@@ -169,27 +166,27 @@ impl OpenFile for Handle {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
-        lock(&self.state).write(self.inode, Some(offset), bytes)
+        self.state.lock().write(self.inode, Some(offset), bytes)
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<usize> {
-        lock(&self.state).write(self.inode, None, bytes)
+        self.state.lock().write(self.inode, None, bytes)
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Change)?;
         state.content(self.inode).truncate(usize::try_from(length).unwrap_or(usize::MAX));
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut held = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.gate.0.lock();
         held.1 += 1;
-        let mut held = self.gate.1.wait_while(held, |held| held.0).unwrap_or_else(PoisonError::into_inner);
+        self.gate.1.wait_while(&mut held, |held| held.0);
         held.1 -= 1;
         drop(held);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let failing = state.failing_syncs > 0;
         state.failing_syncs -= usize::from(failing);
         let goes = state.plan.call(Needs::Space);
@@ -206,7 +203,7 @@ impl OpenFile for Handle {
     }
 
     fn restrict(&self, mode: u32) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.plan.call(Needs::Change)?;
         if let Inode::File(_, is) = &mut state.inodes[self.inode] {
             *is &= mode;

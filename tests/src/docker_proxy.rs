@@ -4,7 +4,7 @@
 use std::{
     convert::Infallible,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::Notify,
@@ -162,7 +163,7 @@ impl DockerProxy {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock()
     }
 }
 
@@ -188,7 +189,7 @@ fn name_of(request: &Request<Incoming>) -> String {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Counts a call, and says what becomes of it.

@@ -7,7 +7,7 @@ use std::{
     net::Ipv4Addr,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -24,6 +24,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt as _, watcher},
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -52,7 +53,7 @@ struct Dead(Arc<Mutex<BTreeSet<String>>>);
 
 impl Dead {
     fn contains(&self, node: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
+        self.0.lock().contains(node)
     }
 }
 
@@ -87,7 +88,7 @@ impl HollowNodes {
 
     /// The node does nothing any more: no heartbeat, and nothing for its pods.
     pub fn kill(&self, number: usize) {
-        let _ = self.dead.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name(number));
+        let _ = self.dead.0.lock().insert(name(number));
     }
 
     /// The nodes that were killed are back, if there still are objects of them, and report so; changes of pods that
@@ -96,7 +97,7 @@ impl HollowNodes {
     /// # Errors
     /// When a status cannot be written.
     pub async fn revive(&self) -> anyhow::Result<()> {
-        let back = std::mem::take(&mut *self.dead.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let back = std::mem::take(&mut *self.dead.0.lock());
         for name in back {
             // One that was removed stays away.
             if self.nodes.get_opt(&name).await?.is_some() {

@@ -1,10 +1,9 @@
 //! Nodes that tests use one after the other: starting a machine and a node takes longer than what many tests do with it. A test has
 //! the node for itself, with nothing of an earlier one on it. Tests that kill, fill, freeze or configure a node have one of their own.
 
-use std::{
-    fs,
-    sync::{Mutex, PoisonError},
-};
+use std::fs;
+
+use parking_lot::Mutex;
 
 use crate::{DEFAULT_TIMEOUT, Kubectl, Testbed, Windlass, eventually};
 
@@ -32,7 +31,7 @@ impl LentNode {
     /// A node that is Ready, in the configuration of [`Windlass::up`].
     #[must_use]
     pub fn take() -> Self {
-        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = FREE.lock().pop();
         Self(Some(free.unwrap_or_else(|| {
             let testbed: &'static Testbed = Box::leak(Box::new(Testbed::new()));
             let mut windlass = testbed.windlass();
@@ -100,6 +99,6 @@ impl Drop for LentNode {
             return;
         }
         clean(&node);
-        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(node);
+        FREE.lock().push(node);
     }
 }

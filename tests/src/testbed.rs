@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::Context as _;
 use nix::sys::signal::Signal;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use crate::{
@@ -307,7 +308,7 @@ impl Testbed {
     }
 
     fn dockerd(&self) -> MutexGuard<'_, Option<Daemon>> {
-        self.dockerd.lock().unwrap_or_else(PoisonError::into_inner)
+        self.dockerd.lock()
     }
 
     /// Whether Docker's containers outlive it, from its next start on.

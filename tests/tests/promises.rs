@@ -118,7 +118,7 @@ fn what_is_no_test_is_told() {
         ("tests/tests/none.rs", "x", "does not exist"),
         ("tests/tests/promises.rs", "no_such_test", "has no fn"),
         ("tests/tests/promises.rs", "quoted", "is no test"),
-        ("control/tests/api_process/mod.rs", "the_api_that_is_killed", "is ignored"),
+        ("control/apiserver/tests/api_process/mod.rs", "the_api_that_is_killed", "is ignored"),
     ] {
         let told = problem(file, name).unwrap_or_default();
         assert!(told.contains(why), "{file}::{name}: {told:?}");

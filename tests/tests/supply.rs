@@ -4,9 +4,9 @@ use std::{fs, path::Path};
 
 use windlass_tests::sources::{repository, rust_sources};
 
-/// The number of packages in the lock file. A higher number is a decision, and needs a reason: 400 as surveyed, and
+/// The number of packages of others in the lock file. A higher number is a decision, and needs a reason: those of the survey, and
 /// hickory-proto with what it brings.
-const MAX_PACKAGES: usize = 404;
+const MAX_PACKAGES: usize = 391;
 
 /// Every `unsafe` of this project by file: the number, and why it is necessary.
 const UNSAFE: [(&str, usize, &str); 1] = [(
@@ -22,7 +22,7 @@ fn read(path: &Path) -> String {
 #[test]
 fn the_lock_file_stays_below_its_maximum() {
     let lock = read(&repository().join("Cargo.lock"));
-    let packages = lock.lines().filter(|line| *line == "[[package]]").count();
+    let packages = lock.lines().filter(|line| line.starts_with("source = ")).count();
     assert!(packages > 100, "the lock file is read wrongly: {packages} packages");
     assert!(packages <= MAX_PACKAGES, "{packages} packages in Cargo.lock; {MAX_PACKAGES} are allowed");
 }
@@ -76,20 +76,10 @@ fn unsafe_is_counted_and_each_is_justified() {
 fn every_crate_takes_the_workspaces_lints() {
     let manifest = read(&repository().join("Cargo.toml"));
     assert!(manifest.contains("unsafe_code = \"forbid\""), "the workspace allows unsafe code");
-    for member in [
-        "apimachinery",
-        "kit",
-        "cadvisor",
-        "proxy",
-        "store",
-        "control",
-        "agent",
-        "cli",
-        "tests",
-        "bench",
-        "fuzz-targets",
-    ] {
-        assert!(manifest.contains(&format!("\"{member}\"")), "{member} is no member any more");
+    let members = manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).expect("members").0;
+    let members: Vec<&str> = members.split(',').map(|member| member.trim().trim_matches('"')).collect();
+    assert!(members.len() > 15, "only {members:?} were found");
+    for member in members {
         let own = read(&repository().join(member).join("Cargo.toml"));
         assert!(own.contains("[lints]\nworkspace = true"), "{member} has lints of its own");
     }

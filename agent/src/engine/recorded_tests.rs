@@ -5,11 +5,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
-    sync::Mutex,
     time::Duration,
 };
 
 use futures::{StreamExt as _, TryStreamExt as _};
+use parking_lot::Mutex;
 use windlass_kit::known::Known;
 
 use super::{
@@ -69,7 +69,7 @@ impl Recorded {
                 "POST /images/create 127.0.0.1:5000/rec/nothing:1".to_owned()
             }
             "/images/create" => {
-                let mut pulled = pulled.lock().unwrap();
+                let mut pulled = pulled.lock();
                 *pulled += 1;
                 format!("POST /images/create {}", if *pulled == 1 { LAYERS } else { "again" })
             }

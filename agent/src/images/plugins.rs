@@ -6,7 +6,7 @@ use std::{
     fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,6 +14,7 @@ use futures::{
     FutureExt as _,
     future::{BoxFuture, Shared, WeakShared},
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use windlass_kit::{duration, external_program::Program, objects::image::Reference};
@@ -216,7 +217,7 @@ impl Plugin {
     }
 
     fn cached(&self, image: &Reference) -> Option<Value> {
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         let now = Instant::now();
         cache.retain(|_, answer| answer.until > now);
         let kinds = [CacheKeyType::Image, CacheKeyType::Registry, CacheKeyType::Global];
@@ -226,7 +227,7 @@ impl Plugin {
     /// The call for this image that is under way, or a new one. Which images an answer is good for is only known from it,
     /// so that calls for others of the same registry do not wait.
     fn flight(self: &Arc<Self>, image: &Reference) -> Shared<Flight> {
-        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flights = self.flights.lock();
         flights.retain(|_, flight| flight.upgrade().is_some_and(|f| f.peek().is_none()));
         if let Some(flight) = flights.get(&image.repository()).and_then(WeakShared::upgrade) {
             return flight;
@@ -250,7 +251,7 @@ impl Plugin {
             && let Some(until) = Instant::now().checked_add(cache_for)
         {
             let answer = CachedResponse { config: config.clone(), until };
-            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cache = self.cache.lock();
             cache.insert(cache_key(response.cache_key_type, image), answer);
         }
         Ok(config)

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use futures::{
     future::{BoxFuture, Shared},
 };
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
@@ -103,7 +104,7 @@ impl Pulls {
     /// dropped.
     pub(crate) async fn pull(&self, name: &str, credentials: Vec<DockerCredentials>) -> Result<Pulled, EngineError> {
         let waiting = {
-            let mut in_progress = self.0.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut in_progress = self.0.in_progress.lock();
             let key = key(name, &credentials);
             match in_progress.get(&key) {
                 Some((_, waiting)) => waiting.clone(),
@@ -128,7 +129,7 @@ impl Pulls {
         let task = tokio::spawn(async move {
             let result = inner.run(number, &name, &credentials).await;
             inner.progress.send_modify(|all| drop(all.remove(&number)));
-            let mut in_progress = inner.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut in_progress = inner.in_progress.lock();
             in_progress.remove(&key);
             result
         });

@@ -1,14 +1,10 @@
 //! Streams a log to a client, in chunks as they are read; with `follow` also what is written later.
 
-use std::{
-    io,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use windlass_kit::{blocking::LOGS, inotify::Watch};
@@ -68,7 +64,7 @@ async fn run(
         let shared = Arc::clone(&reader);
         let (chunk, state) = LOGS
             .io(move || {
-                let mut reader = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut reader = shared.lock();
                 let mut chunk = Vec::with_capacity(reader.expected());
                 let mut state = reader.fill(&mut chunk)?;
                 if state == ReadState::CaughtUp && chunk.is_empty() && reader.follow_rotation()? {

@@ -18,6 +18,7 @@ mod status;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -161,14 +162,38 @@ fn limits_on(machine: &Machine, config: &NodeConfig) -> Amounts {
 /// How often the API server's version is read: it may be updated.
 const VERSION_POLL_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Renews the lease and reports the status until `shutdown`. Both use `heartbeat`, whose requests must have a short
-/// timeout and connections of their own: a node whose heartbeat is queued behind other requests is taken for dead.
+/// The ways to the API.
+#[derive(Clone)]
+pub struct NodeClients {
+    /// For registration and events.
+    pub api: Client,
+    /// For lease and status. Its requests must have a short timeout and connections of their own: a node whose heartbeat is
+    /// queued behind other requests is taken for dead.
+    pub heartbeat: Client,
+}
+
+impl fmt::Debug for NodeClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeClients")
+    }
+}
+
+/// Who sees how the loops do.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// Whether they run.
+    pub heartbeats: Heartbeats,
+    /// What they count.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Renews the lease and reports the status until `shutdown`.
 pub async fn run(
-    (client, heartbeat): (Client, Client),
+    NodeClients { api: client, heartbeat }: NodeClients,
     config: NodeConfig,
     node: Node,
     mut changes: NodeInputs,
-    (heartbeats, metrics): (Heartbeats, Arc<Metrics>),
+    Watched { heartbeats, metrics }: Watched,
     shutdown: CancellationToken,
 ) {
     let recorder = metrics.recorder(client, &config.name);

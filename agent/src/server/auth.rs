@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,7 @@ use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
 use kube::{Api, Client, api::PostParams};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use windlass_kit::serve::{self, Caller, ClientIdentity, headers::NotText};
 
@@ -76,12 +77,12 @@ impl<K, V> Default for TtlCache<K, V> {
 
 impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
     fn get(&self, key: &K, now: Instant) -> Option<V> {
-        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.0.lock();
         entries.get(key).filter(|(_, until)| now < *until).map(|(answer, _)| answer.clone())
     }
 
     fn put(&self, key: K, answer: V, until: Instant, now: Instant) {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.0.lock();
         if entries.len() >= MAX_CACHE_ENTRIES {
             entries.retain(|_, (_, until)| now < *until);
         }
@@ -295,7 +296,7 @@ mod tests {
         }
         assert_eq!(entries.get(&2, later(20)), Some(false), "the old one has made room");
         entries.put(0, true, later(200), later(20));
-        assert!(entries.0.lock().unwrap().len() <= MAX_CACHE_ENTRIES);
+        assert!(entries.0.lock().len() <= MAX_CACHE_ENTRIES);
         for key in 2 * MAX_CACHE_ENTRIES..3 * MAX_CACHE_ENTRIES + 2 {
             entries.put(key, false, later(100), later(20));
         }
@@ -336,7 +337,7 @@ mod tests {
                 let status = serde_json::json!({"allowed": sub == "proxy"});
                 (sub, status)
             };
-            asked.lock().expect("a list").push(key);
+            asked.lock().push(key);
             let mut answer = review;
             answer["status"] = status;
             (StatusCode::CREATED, axum::Json(answer))
@@ -370,7 +371,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(ask("/configz", "bad").await, 401);
         }
-        assert_eq!(*asked.lock().unwrap(), ["token", "token", "configz", "proxy", "metrics"]);
+        assert_eq!(*asked.lock(), ["token", "token", "configz", "proxy", "metrics"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -403,9 +404,9 @@ mod tests {
         for answer in wrong.collect::<Vec<_>>() {
             assert!(answer.await.unwrap());
         }
-        let before = asked.lock().unwrap().len();
+        let before = asked.lock().len();
         assert!(filter.authenticate("good").await.unwrap().is_some());
-        assert_eq!(asked.lock().unwrap().len(), before, "the good token is remembered");
+        assert_eq!(asked.lock().len(), before, "the good token is remembered");
     }
 
     #[tokio::test]
@@ -422,7 +423,7 @@ mod tests {
         for scope in ["a", "b", "a"] {
             assert!(filter.authorize(&user(scope), "get", "proxy").await.unwrap());
         }
-        assert_eq!(asked.lock().unwrap().len(), 2);
+        assert_eq!(asked.lock().len(), 2);
     }
 
     #[tokio::test]

@@ -2,10 +2,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{RunningContainers, engine::Engine};
@@ -26,10 +27,6 @@ pub struct Exits {
     waiting: Arc<Notices>,
 }
 
-fn lock(waiting: &Notices) -> MutexGuard<'_, HashMap<String, Weak<Notify>>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Exits {
     /// Must be called within a runtime.
     #[must_use]
@@ -42,7 +39,7 @@ impl Exits {
                 tell(&told, ended);
             }
             // Nobody publishes any more.
-            let all: Vec<String> = lock(&told).keys().cloned().collect();
+            let all: Vec<String> = told.lock().keys().cloned().collect();
             tell(&told, all.iter().map(String::as_str));
         });
         Self { containers, waiting }
@@ -77,7 +74,7 @@ impl Exits {
     }
 
     fn notice_of(&self, id: &str) -> Arc<Notify> {
-        let mut all = lock(&self.waiting);
+        let mut all = self.waiting.lock();
         let known = all.get(id).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
             let notice = Arc::new(Notify::new());
@@ -89,7 +86,7 @@ impl Exits {
 
 /// Wakes those whose containers have ended.
 fn tell<'a>(waiting: &Notices, ended: impl Iterator<Item = &'a str>) {
-    let mut all = lock(waiting);
+    let mut all = waiting.lock();
     for id in ended {
         if let Some(notice) = all.remove(id).as_ref().and_then(Weak::upgrade) {
             notice.notify_waiters();

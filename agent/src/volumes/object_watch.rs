@@ -4,13 +4,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client, runtime::watcher};
+use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use windlass_kit::{
@@ -159,7 +160,7 @@ impl ObjectWatches {
 
     /// Watches an object, or joins the existing watch.
     pub(crate) fn watch(&self, reference: &ObjectRef) -> ObjectWatch {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = self.watches.lock();
         // An immutable object may have been recreated since.
         if let Some(watched) = watches.get(reference).and_then(Weak::upgrade).filter(|f| !f.is_finished()) {
             let was_synced = watched.has_synced();

@@ -1,10 +1,6 @@
 //! Service account tokens for projected volumes: requested from the API, bound to the pod, cached, and renewed in time.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -12,6 +8,7 @@ use k8s_openapi::api::{
     core::v1::{Pod, ServiceAccount, ServiceAccountTokenProjection},
 };
 use kube::{Api, Client, api::PostParams};
+use parking_lot::Mutex;
 use windlass_kit::duration;
 
 use crate::node_authorizer::retry_forbidden;
@@ -118,8 +115,8 @@ impl Tokens {
         self.lock().retain(|key, _| key.pod != uid);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<TokenKey, Token>> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<TokenKey, Token>> {
+        self.cached.lock()
     }
 }
 

@@ -23,6 +23,8 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
+use crate::group_version::GroupVersion;
+
 pub use conflict::{Conflict, Conflicts};
 pub use fields_v1::FieldsV1Error;
 pub use managers::{ManagerId, Managers, ManagersError, Operation, Owned, is_reset};
@@ -310,7 +312,7 @@ fn describe(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let metadata = &object["metadata"];
     let api_version = text(&object["apiVersion"]);
-    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let GroupVersion { group, version } = GroupVersion::parse(&api_version);
     let (namespace, name, kind) = (text(&metadata["namespace"]), text(&metadata["name"]), text(&object["kind"]));
     format!("{namespace}/{name}; {group}/{version}, Kind={kind}")
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Descriptions, GroupVersion,
+    Descriptions, GroupVersionResources,
     definitions::Definitions,
     names,
     operation::{Operation, Path},
@@ -27,7 +27,7 @@ pub struct Documents<'a> {
 impl<'a> Documents<'a> {
     /// The document of one group version in version 3.
     #[must_use]
-    pub fn v3(&self, group_version: &GroupVersion) -> Value {
+    pub fn v3(&self, group_version: &GroupVersionResources) -> Value {
         let mut definitions = Definitions::new(self.types, self.descriptions);
         let paths = self.paths(&mut definitions, group_version);
         let tag = names::tag(&group_version.group, &group_version.version);
@@ -43,7 +43,7 @@ impl<'a> Documents<'a> {
 
     /// The document of all group versions in version 2.
     #[must_use]
-    pub fn v2(&self, group_versions: &[GroupVersion]) -> Value {
+    pub fn v2(&self, group_versions: &[GroupVersionResources]) -> Value {
         let mut definitions = Definitions::new(self.types, self.descriptions);
         let mut shared = v2::SharedParameters::default();
         let mut paths = Map::new();
@@ -66,8 +66,8 @@ impl<'a> Documents<'a> {
         })
     }
 
-    fn paths(&self, definitions: &mut Definitions<'a>, group_version: &GroupVersion) -> Vec<Path> {
-        let GroupVersion { group, version, resources } = group_version;
+    fn paths(&self, definitions: &mut Definitions<'a>, group_version: &GroupVersionResources) -> Vec<Path> {
+        let GroupVersionResources { group, version, resources } = group_version;
         let mut makes = Paths { definitions, descriptions: self.descriptions, group, version };
         let mut paths = vec![makes.discovery()];
         for resource in resources {

@@ -1,7 +1,7 @@
 //! OpenAPI documents of what an API server serves: version 3 for each group version, version 2 for all together, as JSON
 //! and, for version 2, in the protobuf form that client-go asks for.
 //!
-//! A document is made from [`GroupVersion`]s, which say what is served, and from the types of their objects. Pure; imports
+//! A document is made from [`GroupVersionResources`]s, which say what is served, and from the types of their objects. Pure; imports
 //! [`crate::schema`], and of [`crate::protobuf`] the wire format. Documents are large and seldom asked for: nothing is kept
 //! here, callers cache what they serve.
 //!
@@ -22,7 +22,7 @@ pub mod v2_protobuf;
 
 pub use descriptions::{Descriptions, LIST};
 pub use document::Documents;
-pub use resource::{GroupVersion, Gvk, Model, Resource, Subresource, SubresourceKind};
+pub use resource::{GroupVersionResources, Gvk, Model, Resource, Subresource, SubresourceKind};
 
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,7 @@ pub struct Gvk {
 
 /// The resources of one group version.
 #[derive(Debug, Clone, Default)]
-pub struct GroupVersion {
+pub struct GroupVersionResources {
     /// Empty for the core group.
     pub group: String,
     /// The version.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use windlass_control::{Component, ControlPlane, controllers, dns::ClusterDns, manifests, scheduler};
+use windlass_control::{Component, ControlPlane};
+use windlass_controllers::manifests;
+use windlass_dns::ClusterDns;
 use windlass_kit::supervise::Supervisor;
 
 use super::{AgentAccess, Node, STUCK_AFTER, build_agent, start_agent, start_proxy, usage};
@@ -55,19 +57,19 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         let plane = plane.clone();
         move || plane.stalled()
     };
-    let config = controllers::Config {
+    let config = windlass_controllers::Config {
         // Volumes of this machine are for pods of this machine.
         local_path: own.local_path.clone().filter(|_| node),
         served_types: Some(plane.served_types()),
         metrics: plane.metrics(),
         signer: plane.signer(),
         tokens: Some(Arc::new(plane.token_issuer()?)),
-        write_stalls: controllers::WriteStalls::new(stalled),
+        write_stalls: windlass_controllers::WriteStalls::new(stalled),
         ..own
     };
-    tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));
+    tasks.spawn("controllers", windlass_controllers::run(as_controllers, config, token.clone()));
     let as_scheduler = plane.client_of(Component::Scheduler);
-    tasks.spawn("scheduler", scheduler::run(as_scheduler, plane.metrics(), token.clone()));
+    tasks.spawn("scheduler", windlass_scheduler::run(as_scheduler, plane.metrics(), token.clone()));
     let as_manifests = plane.client_of(Component::Manifests);
     tasks.spawn("manifests directory", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
     Ok(Node { tasks, liveness: Some(liveness), plane: Some(plane), dns_ready })

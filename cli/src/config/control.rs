@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 
 use anyhow::Context as _;
 use tokio::sync::watch;
-use windlass_control::{Config, controllers, dns, pki::Lifetimes};
+use windlass_control::Config;
+use windlass_identity::pki::Lifetimes;
+use windlass_kit::cluster_dns;
 
 use super::{Ranges, Settings};
 
@@ -34,17 +36,21 @@ pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
 }
 
 /// The configuration of the controllers.
-pub(crate) fn controllers_config(settings: &Settings, root_ca: watch::Receiver<String>) -> controllers::Config {
-    let local_path = controllers::LocalPath { node: settings.node_name.clone(), dir: settings.local_path_dir() };
+pub(crate) fn controllers_config(
+    settings: &Settings,
+    root_ca: watch::Receiver<String>,
+) -> windlass_controllers::Config {
+    let local_path =
+        windlass_controllers::LocalPath { node: settings.node_name.clone(), dir: settings.local_path_dir() };
     let mut servers: Vec<u16> = settings.api_bind_addresses().iter().map(|at| at.port()).collect();
     servers.extend([settings.node_api_bind.port(), settings.proxy_health_bind.port()]);
     servers.extend(settings.cluster_dns_bind_address().map(|at| at.port()));
-    controllers::Config {
+    windlass_controllers::Config {
         cluster_cidr: settings.cluster_cidr().to_string(),
         local_path: settings.local_path_provisioner.then_some(local_path),
         service_load_balancer: settings.service_load_balancer.then_some(servers),
         root_ca,
-        ..controllers::Config::default()
+        ..windlass_controllers::Config::default()
     }
 }
 
@@ -52,11 +58,11 @@ pub(crate) fn controllers_config(settings: &Settings, root_ca: watch::Receiver<S
 ///
 /// # Errors
 /// When serviceCIDR has no IPv4 range.
-pub(crate) fn dns_config(settings: &Settings) -> anyhow::Result<Option<dns::Config>> {
+pub(crate) fn dns_config(settings: &Settings) -> anyhow::Result<Option<windlass_dns::Config>> {
     let Some(listen) = settings.cluster_dns_bind_address() else { return Ok(None) };
-    Ok(Some(dns::Config {
+    Ok(Some(windlass_dns::Config {
         listen,
-        service_ip: dns::service_ip(ipv4(&settings.service_cidr, "serviceCIDR")?),
+        service_ip: cluster_dns::service_ip(ipv4(&settings.service_cidr, "serviceCIDR")?),
         domain: settings.cluster_domain.clone(),
         resolv_conf: settings.resolv_conf.clone(),
         pod_cidrs: settings.cluster_cidr().iter().copied().collect(),

@@ -259,7 +259,7 @@ impl Settings {
         settings.cluster_ips_check.get_or_insert(true);
         if settings.cluster_dns.is_empty() && self.cluster_dns_bind_address().is_some() {
             let range = self.service_cidr.ipv4();
-            settings.cluster_dns.extend(range.map(|range| IpAddr::V4(windlass_control::dns::service_ip(range))));
+            settings.cluster_dns.extend(range.map(|range| IpAddr::V4(windlass_kit::cluster_dns::service_ip(range))));
         }
         settings
     }

@@ -5,10 +5,10 @@ use std::{
     collections::{HashMap, hash_map::DefaultHasher},
     fmt::{self, Write as _},
     hash::{Hash as _, Hasher as _},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tracing::{
     Event, Level,
     field::{Field, Visit},
@@ -91,7 +91,7 @@ pub(super) struct SharedRateLimiter(Mutex<RateLimiter>);
 
 impl SharedRateLimiter {
     fn lock(&self) -> MutexGuard<'_, RateLimiter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(super) fn allow(&self, event: &Event<'_>, now: Duration) -> bool {

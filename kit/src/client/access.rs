@@ -1,16 +1,12 @@
 //! The address of an API and our credentials, for all clients of it. Both may change while clients use them.
 
-use std::{
-    fmt, io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use base64::Engine as _;
 use http::Uri;
 use jiff::Timestamp;
 use kube::{client::ConfigExt as _, config::AuthInfo};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -127,11 +123,11 @@ pub(super) struct Transport {
 
 impl Shared {
     pub(super) fn servers(&self) -> MutexGuard<'_, ServerPool> {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.servers.lock()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn generation(&self) -> watch::Receiver<Generation> {

@@ -4,7 +4,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -19,6 +19,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::client::{Body, ConfigExt as _};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, retry::RetryLayer, util::BoxCloneService};
 
@@ -168,7 +169,7 @@ impl Inner {
     /// A pool with room for a request, and what the request is to be authorized with.
     async fn pool(&self, until: Instant) -> Result<(InFlight, Arc<Transport>), BoxError> {
         let (generation, transport) = self.shared.transport(until).await?;
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.lock();
         pools.retain(|pool| pool.generation == generation);
         let has_room = |pool: &&Arc<Pool>| pool.in_flight.load(Ordering::Relaxed) < MAX_STREAMS;
         let pool = match pools.iter().find(has_room) {
@@ -184,7 +185,7 @@ impl Inner {
 
     /// Drops the pool that failed, unless another request has done so. Its other requests end by their own timeouts.
     fn drop_pool(&self, failed: &Arc<Pool>) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.lock();
         pools.retain(|pool| !Arc::ptr_eq(pool, failed));
     }
 
@@ -233,7 +234,7 @@ impl Inner {
         }
         let request_line = RequestLine { method: request.method().clone(), uri: request.uri().clone() };
         let asked_at = Instant::now();
-        let mut service = pool.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut service = pool.service.lock().clone();
         let answer = tokio::time::timeout_at(until, async { service.ready().await?.call(request).await });
         let answer = answer.await;
         let code = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|answer| answer.status().as_u16());

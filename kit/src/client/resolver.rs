@@ -6,12 +6,13 @@ use std::{
     io,
     net::{SocketAddr, ToSocketAddrs as _},
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use hyper_util::client::legacy::connect::dns::Name;
+use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tower::Service;
 
@@ -51,7 +52,7 @@ fn system(host: &str) -> Answer {
 
 impl Resolver {
     fn entry<T>(&self, host: &str, with: impl FnOnce(&mut Entry) -> T) -> T {
-        with(self.entries.lock().unwrap_or_else(PoisonError::into_inner).entry(host.to_owned()).or_default())
+        with(self.entries.lock().entry(host.to_owned()).or_default())
     }
 
     async fn resolve(&self, host: String) -> io::Result<Vec<SocketAddr>> {

@@ -14,10 +14,12 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
+
+use parking_lot::RwLock;
 
 pub use real::Real;
 
@@ -217,7 +219,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Has all calls below a path go to another file system, also in place of one that was mounted there. For tests.
 pub fn mount(at: &Path, file_system: Arc<dyn FileSystem>) {
-    let mut mounted = MOUNTED.write().unwrap_or_else(PoisonError::into_inner);
+    let mut mounted = MOUNTED.write();
     mounted.retain(|(path, _)| path != at);
     mounted.push((at.to_owned(), file_system));
     ANY.store(true, Ordering::SeqCst);
@@ -225,7 +227,7 @@ pub fn mount(at: &Path, file_system: Arc<dyn FileSystem>) {
 
 /// Ends that.
 pub fn unmount(at: &Path) {
-    MOUNTED.write().unwrap_or_else(PoisonError::into_inner).retain(|(path, _)| path != at);
+    MOUNTED.write().retain(|(path, _)| path != at);
 }
 
 /// The file system of a path.
@@ -233,7 +235,7 @@ pub fn unmount(at: &Path) {
 pub fn of(path: &Path) -> Arc<dyn FileSystem> {
     static REAL: OnceLock<Arc<dyn FileSystem>> = OnceLock::new();
     if ANY.load(Ordering::SeqCst) {
-        let mounted = MOUNTED.read().unwrap_or_else(PoisonError::into_inner);
+        let mounted = MOUNTED.read();
         if let Some((_, found)) = mounted.iter().find(|(at, _)| path.starts_with(at)) {
             return Arc::clone(found);
         }

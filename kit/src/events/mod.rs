@@ -262,7 +262,7 @@ fn event_of(pending: &PendingEvent, source: &EventSource, observed: &Observed) -
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -292,12 +292,12 @@ mod tests {
             let (codes, seen) = (Arc::clone(&codes), Arc::clone(&seen));
             async move {
                 let body = request.into_body().collect_bytes().await?;
-                let code = codes.lock().unwrap().next().unwrap_or(200);
+                let code = codes.lock().next().unwrap_or(200);
                 let answer = if code == 200 {
                     let mut event: serde_json::Value = serde_json::from_slice(&body).unwrap();
-                    seen.lock().unwrap().push(event.clone());
+                    seen.lock().push(event.clone());
                     event["involvedObject"] = serde_json::json!({});
-                    event["metadata"]["resourceVersion"] = serde_json::json!(seen.lock().unwrap().len().to_string());
+                    event["metadata"]["resourceVersion"] = serde_json::json!(seen.lock().len().to_string());
                     event
                 } else {
                     serde_json::json!({"kind": "Status", "status": "Failure", "code": code, "reason": "", "message": ""})
@@ -311,13 +311,13 @@ mod tests {
 
     async fn until(taken: &Mutex<Vec<serde_json::Value>>, count: usize) -> Vec<serde_json::Value> {
         for _ in 0..10_000 {
-            let now = taken.lock().unwrap().clone();
+            let now = taken.lock().clone();
             if now.len() >= count {
                 return now;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("never came: {count} events; there are {:?}", taken.lock().unwrap());
+        panic!("never came: {count} events; there are {:?}", taken.lock());
     }
 
     #[tokio::test(start_paused = true)]

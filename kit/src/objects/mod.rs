@@ -16,6 +16,7 @@ pub mod requests;
 pub mod resource_names;
 pub mod resources;
 pub mod schedule;
+pub mod storage_version;
 pub mod sums;
 pub mod tolerations;
 #[cfg(test)]

@@ -1,9 +1,6 @@
 //! Against a script of what a server answers.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{convert::Infallible, sync::Arc};
 
 use futures::TryStreamExt as _;
 use http::{Request, Response};
@@ -11,6 +8,7 @@ use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::client::Body;
+use parking_lot::Mutex;
 
 use super::*;
 
@@ -48,8 +46,8 @@ fn scripted(script: Vec<Answer>) -> (Api<ConfigMap>, Requests) {
         let what = if query.contains("watch=true") { "watch" } else { "list" };
         let line =
             format!("{what}{}{}{}{}", of("sendInitialEvents"), of("resourceVersion"), of("limit"), of("continue"));
-        seen.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-        let next = script.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        seen.lock().push(line);
+        let next = script.lock().pop_front();
         async move { answer(next.expect("the script has an answer")) }
     });
     (Api::namespaced(kube::Client::new(service, "n"), "n"), requests)
@@ -137,7 +135,7 @@ async fn outcomes_of(events: impl Stream<Item = Result<Event<ConfigMap>, Error>>
 }
 
 fn lines(requests: &Requests) -> Vec<String> {
-    requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    requests.lock().clone()
 }
 
 const ONE: &[(&str, &str)] = &[("a", "5")];

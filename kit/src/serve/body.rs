@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -13,6 +13,7 @@ use std::{
 
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, Sleep, sleep_until},
@@ -114,7 +115,7 @@ impl BodyMemory {
         }
         let count = u32::try_from(bytes).map_err(|_| BodyError::Busy)?;
         let more = Arc::clone(&self.limit.0).try_acquire_many_owned(count).map_err(|_| BodyError::Busy)?;
-        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut permit = self.permit.lock();
         match permit.as_mut() {
             Some(permit) => permit.merge(more),
             None => *permit = Some(more),
@@ -124,7 +125,7 @@ impl BodyMemory {
 
     /// The request is answered: its body is no longer used.
     pub(super) fn release(&self) {
-        self.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.permit.lock().take();
     }
 }
 

@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
+
+use parking_lot::Mutex;
 
 /// Why a connection was refused or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,13 +70,13 @@ pub struct ServerCounts {
 static SERVERS: Mutex<BTreeMap<&'static str, Arc<Counts>>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn of(server: &'static str) -> Arc<Counts> {
-    Arc::clone(SERVERS.lock().unwrap_or_else(PoisonError::into_inner).entry(server).or_default())
+    Arc::clone(SERVERS.lock().entry(server).or_default())
 }
 
 /// The counters of all servers of this process.
 #[must_use]
 pub fn connection_counts() -> Vec<ServerCounts> {
-    let servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let servers = SERVERS.lock();
     let counts = |(server, counts): (&&'static str, &Arc<Counts>)| ServerCounts {
         server,
         open: counts.open.load(Ordering::Relaxed),

@@ -3,11 +3,12 @@
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::Poll,
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Connections that wait to be accepted; Go's and the kernel's default.
@@ -90,23 +91,22 @@ impl From<TcpListener> for Listener {
 impl Listener {
     /// Closes the socket; connections that were accepted stay.
     pub fn close(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock() = None;
     }
 
     /// Where it listens; `None` once it is closed.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.local_addr().ok()
+        self.0.lock().as_ref()?.local_addr().ok()
     }
 
     /// The next connection, and its client's address as it is known in its family; never any once it is closed.
     pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (stream, address) =
-            std::future::poll_fn(|context| match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-                Some(listener) => listener.poll_accept(context),
-                None => Poll::Pending,
-            })
-            .await?;
+        let (stream, address) = std::future::poll_fn(|context| match &*self.0.lock() {
+            Some(listener) => listener.poll_accept(context),
+            None => Poll::Pending,
+        })
+        .await?;
         Ok((stream, SocketAddr::new(address.ip().to_canonical(), address.port())))
     }
 }

@@ -6,12 +6,13 @@ use std::{
     io,
     net::IpAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
 };
 
 use hyper::rt::Executor;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Sleep, sleep_until},
@@ -29,7 +30,7 @@ pub(super) struct Progress(Mutex<Option<tokio::time::Instant>>);
 
 impl Progress {
     fn since(&self) -> MutexGuard<'_, Option<tokio::time::Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The response waits for the client from now on.
@@ -116,7 +117,7 @@ pub(super) struct Writes(Mutex<Option<Instant>>);
 
 impl Writes {
     pub(super) fn record<T>(&self, written: &Poll<io::Result<T>>) {
-        let mut blocked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocked = self.0.lock();
         if written.is_pending() {
             blocked.get_or_insert_with(Instant::now);
         } else {
@@ -125,7 +126,7 @@ impl Writes {
     }
 
     pub(super) fn blocked_for(&self, now: Instant) -> Option<std::time::Duration> {
-        let blocked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocked = *self.0.lock();
         blocked.map(|since| now.saturating_duration_since(since))
     }
 }

@@ -18,8 +18,8 @@ use crate::{
     iptables_save::SavedRuleset,
     model::{Model, Protocol, ServiceId},
     rules::{
-        ChainId, DispatchChain, DispatchRules, MAX_FLAT_LINES, ServicePortRules, Settings, StaticChain, Table,
-        constant_rules, service_port_rules, writes_kubelet_firewall,
+        ChainId, DispatchChain, DispatchRules, MAX_FLAT_LINES, PerPolicy, ServicePortRules, Settings, StaticChain,
+        Table, constant_rules, service_port_rules, writes_kubelet_firewall,
     },
 };
 
@@ -35,7 +35,7 @@ pub(super) type ServicePortKey = Arc<(IpAddr, u16, Protocol, Arc<str>)>;
 #[derive(Debug)]
 struct ServicePortState {
     chains: Box<[ChainId]>,
-    no_local: [bool; 2],
+    no_local: PerPolicy<bool>,
 }
 
 /// Desired and last committed chains of one address family.
@@ -82,7 +82,7 @@ pub struct RulesetState {
     /// Rules committed, of filter and nat.
     pub(super) rules: [u64; 2],
     /// Service ports of traffic policy Local (internal, external) without an endpoint on this node.
-    without_local: [usize; 2],
+    without_local: PerPolicy<usize>,
 }
 
 impl RulesetState {
@@ -111,7 +111,7 @@ impl RulesetState {
             services_per_batch: usize::MAX,
             quarantine: Quarantine::default(),
             rules: [0; 2],
-            without_local: [0; 2],
+            without_local: PerPolicy::default(),
         }
     }
 
@@ -312,7 +312,7 @@ impl RulesetState {
         let mut old: HashMap<ServicePortKey, ServicePortState> = HashMap::new();
         for key in self.by_service.remove(id).unwrap_or_default() {
             if let Some(state) = self.service_ports.remove(&key) {
-                (0..2).for_each(|i| self.without_local[i] -= usize::from(state.no_local[i]));
+                self.without_local = self.without_local.without(state.no_local);
                 old.insert(key, state);
             }
         }
@@ -334,11 +334,8 @@ impl RulesetState {
                     changed.push((chain, body));
                 }
             }
-            let state = ServicePortState {
-                chains: chains.into(),
-                no_local: [rules.no_local_internal, rules.no_local_external],
-            };
-            (0..2).for_each(|i| self.without_local[i] += usize::from(state.no_local[i]));
+            let state = ServicePortState { chains: chains.into(), no_local: rules.no_local };
+            self.without_local = self.without_local.with(state.no_local);
             self.service_ports.insert(key.clone(), state);
             keys.push(key);
         }
@@ -442,9 +439,9 @@ impl RulesetState {
         self.rules[table as usize]
     }
 
-    /// Service ports of traffic policy Local (internal, external) with endpoints on other nodes only.
+    /// Service ports of traffic policy Local with endpoints on other nodes only.
     #[must_use]
-    pub const fn without_local(&self) -> [usize; 2] {
+    pub const fn without_local(&self) -> PerPolicy<usize> {
         self.without_local
     }
 }

@@ -11,7 +11,7 @@ mod tests;
 
 pub use dispatch::{DispatchRules, DispatchTree, LineKey, MAX_FLAT_LINES, is_tree_chain};
 pub use names::{ChainId, ChainKind, MAX_TREE_LEVELS, is_service_chain};
-pub use service_port::{ServicePortRules, probability, service_port_rules};
+pub use service_port::{PerPolicy, ServicePortRules, probability, service_port_rules};
 pub use settings::{Layout, LocalTraffic, NodePortDestinations, Settings};
 pub use static_chains::{
     CLUSTER_IPS_CHECK, DispatchChain, JUMPS, Jump, StaticChain, Table, base_chain_jumps, constant_rules,

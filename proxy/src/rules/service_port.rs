@@ -18,10 +18,37 @@ pub struct ServicePortRules {
     pub chains: Vec<(ChainId, String)>,
     /// The number of its endpoints, usable or not.
     pub endpoints: usize,
-    /// internalTrafficPolicy is Local, and all usable endpoints are on other nodes.
-    pub no_local_internal: bool,
-    /// The same for externalTrafficPolicy.
-    pub no_local_external: bool,
+    /// The policy is Local, and all usable endpoints are on other nodes.
+    pub no_local: PerPolicy<bool>,
+}
+
+/// A value for `internalTrafficPolicy`, and one for `externalTrafficPolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PerPolicy<T> {
+    /// For traffic from the cluster.
+    pub internal: T,
+    /// For traffic from elsewhere.
+    pub external: T,
+}
+
+impl PerPolicy<usize> {
+    /// Counted up where `more` is true.
+    #[must_use]
+    pub fn with(self, more: PerPolicy<bool>) -> Self {
+        Self {
+            internal: self.internal + usize::from(more.internal),
+            external: self.external + usize::from(more.external),
+        }
+    }
+
+    /// Counted down where `fewer` is true.
+    #[must_use]
+    pub fn without(self, fewer: PerPolicy<bool>) -> Self {
+        Self {
+            internal: self.internal - usize::from(fewer.internal),
+            external: self.external - usize::from(fewer.external),
+        }
+    }
 }
 
 /// Renders one port of a Service; `None` when the Service has no address of the family, or the kernel no match for
@@ -45,9 +72,11 @@ pub fn service_port_rules(
     };
     let selected = categorize_endpoints(endpoints, &policy);
     let mut out = ServicePortRules { endpoints: endpoints.len(), ..ServicePortRules::default() };
-    out.no_local_internal = policy.internal_local && selected.has_any && selected.local.is_empty();
-    out.no_local_external =
-        policy.externally_accessible && policy.external_local && selected.has_any && selected.local.is_empty();
+    let none_local = selected.has_any && selected.local.is_empty();
+    out.no_local = PerPolicy {
+        internal: policy.internal_local && none_local,
+        external: policy.externally_accessible && policy.external_local && none_local,
+    };
     let renderer = Renderer { settings, service, port, endpoints, policy, selected: &selected, cluster_ip };
     renderer.dispatch_rules(&mut out);
     renderer.render_chains(&mut out);

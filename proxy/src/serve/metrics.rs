@@ -9,7 +9,7 @@ use windlass_kit::{
 };
 
 use super::{Status, status::FamilyStatus};
-use crate::model::Family;
+use crate::{model::Family, rules::PerPolicy};
 
 #[allow(clippy::cast_precision_loss)]
 const fn float(n: u64) -> f64 {
@@ -104,21 +104,22 @@ pub(super) fn page(status: &Status, packets: [Option<u64>; 2]) -> String {
         page.family(total, "Rules in the kernel", Kind::Gauge);
         for (family, status) in &families {
             let label = family.name();
-            page.sample(total, &[("table", "filter"), ("ip_family", label)], float(status.rules.0));
-            page.sample(total, &[("table", "nat"), ("ip_family", label)], float(status.rules.1));
+            page.sample(total, &[("table", "filter"), ("ip_family", label)], float(status.rules.filter));
+            page.sample(total, &[("table", "nat"), ("ip_family", label)], float(status.rules.nat));
         }
         let last = "kubeproxy_sync_proxy_rules_iptables_last";
         page.family(last, "Rules of the last write", Kind::Gauge);
         for (family, status) in &families {
             let label = family.name();
-            page.sample(last, &[("table", "filter"), ("ip_family", label)], float(status.last_lines.0));
-            page.sample(last, &[("table", "nat"), ("ip_family", label)], float(status.last_lines.1));
+            page.sample(last, &[("table", "filter"), ("ip_family", label)], float(status.last_lines.filter));
+            page.sample(last, &[("table", "nat"), ("ip_family", label)], float(status.last_lines.nat));
         }
         let local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
         page.family(local, "Service ports with policy Local and no endpoint on this node", Kind::Gauge);
         for (family, status) in &families {
-            for (policy, count) in [("internal", status.without_local.0), ("external", status.without_local.1)] {
-                page.sample(local, &[("traffic_policy", policy), ("ip_family", family.name())], float(count));
+            let PerPolicy { internal, external } = status.without_local;
+            for (policy, count) in [("internal", internal), ("external", external)] {
+                page.sample(local, &[("traffic_policy", policy), ("ip_family", family.name())], float(count as u64));
             }
         }
         for (name, help, kind, value) in [

@@ -28,7 +28,7 @@ use crate::{
 };
 
 pub(crate) use health_check_node_port::{HealthCheckServers, LocalEndpoints};
-pub(crate) use status::{Status, SyncOutcome};
+pub(crate) use status::{PerTable, Status, SyncOutcome};
 
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 

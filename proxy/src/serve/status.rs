@@ -3,15 +3,19 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        LazyLock, Mutex, MutexGuard, PoisonError,
+        LazyLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
-use crate::model::Family;
+use crate::{
+    model::Family,
+    rules::{PerPolicy, Table},
+};
 
 /// Bounds of the duration histograms in seconds, kube-proxy's: 1 ms doubling to 16.384 s.
 const BOUNDS: [f64; 15] =
@@ -22,6 +26,22 @@ static PROGRAMMING_BOUNDS: LazyLock<Vec<f64>> = LazyLock::new(|| {
     let steps = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
     [0.25, 0.5].into_iter().chain(steps.map(f64::from)).collect()
 });
+
+/// Numbers of rules.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PerTable {
+    pub(crate) filter: u64,
+    pub(crate) nat: u64,
+}
+
+impl PerTable {
+    pub(crate) const fn of_mut(&mut self, table: Table) -> &mut u64 {
+        match table {
+            Table::Filter => &mut self.filter,
+            Table::Nat => &mut self.nat,
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct Histogram {
@@ -85,12 +105,12 @@ pub(crate) struct FamilyStatus {
     pub(crate) partial: Histogram,
     pub(crate) failures: u64,
     pub(crate) partial_failures: u64,
-    /// Rules committed in filter and nat.
-    pub(crate) rules: (u64, u64),
-    /// Rules written by the last sync, in filter and nat.
-    pub(crate) last_lines: (u64, u64),
-    /// Service ports without local endpoints: internal, external policy.
-    pub(crate) without_local: (u64, u64),
+    /// Rules committed.
+    pub(crate) rules: PerTable,
+    /// Rules written by the last sync.
+    pub(crate) last_lines: PerTable,
+    /// Service ports without local endpoints.
+    pub(crate) without_local: PerPolicy<usize>,
     pub(crate) repairs: u64,
     /// Service ports whose rules the kernel refuses.
     pub(crate) refused_ports: u64,
@@ -157,7 +177,7 @@ impl Status {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds a family, which counts as healthy until a change is pending for too long.

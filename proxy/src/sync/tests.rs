@@ -1,11 +1,7 @@
 //! Watches of the real API server: whichever request fails and whichever event, in whichever way, the model ends as that of
 //! a proxy that starts anew.
 
-use std::{
-    net::Ipv4Addr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::{
@@ -17,6 +13,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 use windlass_control::{apiserver::User, in_memory::InMemory};
@@ -53,7 +50,7 @@ impl Watching {
         let (mut told, filled) = (changes(client, NODE, true), Arc::clone(&known));
         let task = tokio::spawn(async move {
             while let Some(change) = told.next().await {
-                let mut known = filled.lock().unwrap();
+                let mut known = filled.lock();
                 let Known { sync, model, node } = &mut *known;
                 if let Some(facts) = sync.apply(change, model, NODE).node {
                     *node = facts;
@@ -64,17 +61,17 @@ impl Watching {
     }
 
     fn is_complete(&self) -> bool {
-        self.known.lock().unwrap().sync.complete()
+        self.known.lock().sync.complete()
     }
 
     /// Nothing waits for these.
     fn has_ranges(&self) -> bool {
-        !self.known.lock().unwrap().model.service_cidrs.of(Family::V4).is_empty()
+        !self.known.lock().model.service_cidrs.of(Family::V4).is_empty()
     }
 
     /// The node, the ranges of cluster IPs, and all services with their endpoints.
     fn known(&self) -> Vec<String> {
-        let known = self.known.lock().unwrap();
+        let known = self.known.lock();
         let model = &known.model;
         let text = |service: &Arc<crate::model::Service>| {
             let of = |family| service.ports.iter().flat_map(move |port| model.endpoints(&service.id, port, family));

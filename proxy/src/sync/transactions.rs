@@ -3,10 +3,11 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{io::unix::AsyncFd, sync::Notify};
 
 use crate::apply::nf_tables_netlink::{NfTables, NftMonitor};
@@ -69,7 +70,7 @@ impl Transactions {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A family writes, until the guard is dropped: the monitor is closed.

@@ -2,10 +2,11 @@
 
 use std::{
     io::ErrorKind,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{liveness::Heartbeats, repairs::Repairs};
@@ -23,12 +24,12 @@ static XTABLES: RwLock<()> = RwLock::new(());
 
 /// Excludes tests that hold the xtables lock, where this back end needs it.
 pub(crate) fn lock_is_free(variant: Variant) -> Option<RwLockReadGuard<'static, ()>> {
-    (variant == Variant::Legacy).then(|| XTABLES.read().unwrap_or_else(PoisonError::into_inner))
+    (variant == Variant::Legacy).then(|| XTABLES.read())
 }
 
 /// For the test that holds the xtables lock.
 pub(crate) fn lock_is_mine() -> RwLockWriteGuard<'static, ()> {
-    XTABLES.write().unwrap_or_else(PoisonError::into_inner)
+    XTABLES.write()
 }
 
 /// A proxy with its own threads, all in the node's namespace.

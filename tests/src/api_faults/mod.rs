@@ -9,7 +9,7 @@ mod fault_loop;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     task::{Context, Poll},
     time::Duration,
 };
@@ -22,6 +22,7 @@ use axum::{
 use futures::{StreamExt as _, future::BoxFuture, stream};
 use http::{Method, Request, header};
 use kube::client::Body as ClientBody;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::sync::watch;
 use tower::{BoxError, Service, ServiceExt as _};
@@ -123,7 +124,7 @@ impl Default for Faults {
 
 impl Faults {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The same for those who start now.

@@ -5,11 +5,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use nix::sys::signal::Signal;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use super::{
@@ -174,7 +174,7 @@ impl ControlPlane {
     }
 
     fn running(&self) -> MutexGuard<'_, BTreeMap<Part, Daemon>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 
     /// Starts a program (again) without waiting for it.
@@ -188,7 +188,7 @@ impl ControlPlane {
         let place = if part == Part::Etcd { self.dir.join("etcd") } else { self.dir.clone() };
         fs::create_dir_all(&place).expect("a directory can be created");
         command.args(self.arguments(part).expect("its files can be written")).current_dir(&place);
-        let further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
+        let further = self.further.lock();
         command.args(further.get(&part).into_iter().flatten());
         drop(further);
         let daemon = Daemon::start(part.program(), &mut command, &self.log_file(part)).expect("the program starts");
@@ -201,7 +201,7 @@ impl ControlPlane {
     /// When it cannot be started.
     pub fn change(&self, part: Part, arguments: &[&str]) {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        self.further.lock().unwrap_or_else(PoisonError::into_inner).insert(part, arguments);
+        self.further.lock().insert(part, arguments);
         self.end(part, Signal::SIGKILL);
         self.begin(part);
     }

@@ -84,7 +84,7 @@ pub(crate) fn is_recording() -> bool {
     std::env::var_os("UPDATE_RECORDED").is_some() && program().is_some() && assets().is_some()
 }
 
-const RECORDED: &str = "../control/src/apiserver/tests/go_client.tsv";
+const RECORDED: &str = "../control/apiserver/src/apiserver/tests/go_client.tsv";
 
 fn rows(requests: &str) -> String {
     let mut rows = String::from(

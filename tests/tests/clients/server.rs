@@ -2,12 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::atomic::{AtomicU8, Ordering},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, eventually};
 
@@ -61,7 +59,7 @@ impl Server {
 
     /// There is an object for every type that discovery shows: a new type is tested with all clients.
     pub(crate) fn check_objects(&self) {
-        assert!(self.daemon.lock().unwrap_or_else(PoisonError::into_inner).runs());
+        assert!(self.daemon.lock().runs());
         let known: BTreeSet<Type> = read_objects("known", 0).iter().map(type_of).collect();
         let missing: Vec<&Type> = self.served.difference(&known).collect();
         assert!(missing.is_empty(), "tests/clients/objects.yaml has no object of {missing:?}");

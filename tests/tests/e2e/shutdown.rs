@@ -1,14 +1,9 @@
 //! Graceful node shutdown: pods end in order before the machine is switched off. The test has its own message bus and a
 //! login manager that speaks logind's protocol.
 
-use std::{
-    io::Read as _,
-    os::unix::net::UnixStream,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{io::Read as _, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::json;
 use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 use zbus::{connection, object_server::SignalEmitter};
@@ -26,7 +21,7 @@ impl Manager {
     fn inhibit(&self, what: &str, _who: &str, _why: &str, mode: &str) -> zbus::OwnedFd {
         assert_eq!((what, mode), ("shutdown", "delay"));
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
-        self.locks.lock().expect("the locks").push(ours);
+        self.locks.lock().push(ours);
         std::os::fd::OwnedFd::from(theirs).into()
     }
 
@@ -78,7 +73,7 @@ impl Logind {
     /// Waits for a new lock after `known` and returns our end.
     fn lock(&self, known: usize) -> UnixStream {
         eventually(DEFAULT_TIMEOUT, "the node asks the machine to wait", || {
-            let locks = self.locks.lock().expect("the locks");
+            let locks = self.locks.lock();
             let lock = locks.get(known).ok_or_else(|| anyhow::anyhow!("{} locks", locks.len()))?;
             Ok(lock.try_clone()?)
         })

@@ -4,10 +4,11 @@ use std::{
     collections::BTreeMap,
     fs,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use windlass_tests::{
     DEFAULT_TIMEOUT, Daemon, FailingRegistry, Kubectl, Testbed, eventually,
@@ -125,7 +126,7 @@ impl<'n> Case<'n> {
 
     /// Computes a result that several cases of an area share, in a namespace that stays.
     pub(crate) fn once(&self, area: &str, ask: impl FnOnce(&Case<'n>) -> Vec<String>) -> Vec<String> {
-        let mut all = self.node.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.node.cached.lock();
         let output = Arc::clone(all.entry(area.to_owned()).or_default());
         drop(all);
         output.get_or_init(|| ask(&Self::in_namespace(self.node, area, false))).clone()
@@ -342,7 +343,7 @@ impl<'n> Case<'n> {
 
     /// The peak memory of the node's process in MiB.
     pub(crate) fn peak_memory_megabytes(&self) -> u64 {
-        let pid = self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).pid();
+        let pid = self.node.windlass.lock().pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("windlass runs");
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
@@ -355,7 +356,7 @@ impl<'n> Case<'n> {
 
     /// The log of windlass so far.
     pub(crate) fn log(&self) -> String {
-        self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).log()
+        self.node.windlass.lock().log()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use axum::{
     routing::get,
 };
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
+use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -336,7 +337,7 @@ impl Signer {
     }
 
     fn decide(&self, name: &str, mode: &str) {
-        let mut objects = self.objects.lock().unwrap();
+        let mut objects = self.objects.lock();
         let Some(object) = objects.get_mut(name) else { return };
         let now = jiff::Timestamp::now().as_second();
         match mode {
@@ -354,20 +355,20 @@ impl Signer {
 
     async fn create(State(signer): State<Self>, Json(mut object): Json<Value>) -> Response {
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-        signer.sent.lock().unwrap().push(name.clone());
-        if signer.objects.lock().unwrap().contains_key(&name) {
+        signer.sent.lock().push(name.clone());
+        if signer.objects.lock().contains_key(&name) {
             let status = json!({"kind": "Status", "apiVersion": "v1", "code": 409, "reason": "AlreadyExists", "status": "Failure", "message": ""});
             return (StatusCode::CONFLICT, Json(status)).into_response();
         }
         object["metadata"]["resourceVersion"] = json!("1");
-        signer.objects.lock().unwrap().insert(name.clone(), object.clone());
-        let mode = *signer.mode.lock().unwrap();
+        signer.objects.lock().insert(name.clone(), object.clone());
+        let mode = *signer.mode.lock();
         signer.decide(&name, mode);
         (StatusCode::CREATED, Json(object)).into_response()
     }
 
     async fn read(State(signer): State<Self>, Path(name): Path<String>) -> Json<Value> {
-        Json(signer.objects.lock().unwrap()[&name].clone())
+        Json(signer.objects.lock()[&name].clone())
     }
 
     /// Lists; a watch ends after a moment and says that it is too old, so that it begins with a list again.
@@ -378,7 +379,7 @@ impl Signer {
             let gone = json!({"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "status": "Failure", "message": "too old"});
             return Json(json!({"type": "ERROR", "object": gone})).into_response();
         }
-        let objects = signer.objects.lock().unwrap();
+        let objects = signer.objects.lock();
         let items: Vec<&Value> =
             objects.iter().filter(|(name, _)| query.contains(name.as_str())).map(|(_, o)| o).collect();
         let list = json!({"kind": "CertificateSigningRequestList", "apiVersion": "certificates.k8s.io/v1", "metadata": {"resourceVersion": "1"}, "items": items});
@@ -414,7 +415,7 @@ impl Running {
 #[tokio::test]
 async fn a_certificate_is_asked_for_once_and_kept() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
-    *signer.mode.lock().unwrap() = "sign";
+    *signer.mode.lock() = "sign";
     let mut running = run(&signer, dir.path());
     running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     let pair = running.pairs.borrow().clone().unwrap();
@@ -426,18 +427,18 @@ async fn a_certificate_is_asked_for_once_and_kept() {
     let mut again = run(&signer, dir.path());
     again.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     assert_eq!(again.pairs.borrow().clone().unwrap().text(), pair.text());
-    assert_eq!(signer.sent.lock().unwrap().len(), 1);
+    assert_eq!(signer.sent.lock().len(), 1);
 }
 
 /// What is over as soon as it is issued is not asked for in a loop.
 #[tokio::test]
 async fn a_signer_of_short_lives_is_not_flooded() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
-    *signer.mode.lock().unwrap() = "sign short";
+    *signer.mode.lock() = "sign short";
     let mut running = run(&signer, dir.path());
     running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(signer.sent.lock().unwrap().len(), 1);
+    assert_eq!(signer.sent.lock().len(), 1);
 }
 
 #[tokio::test]
@@ -453,33 +454,33 @@ async fn a_crash_while_a_request_waits_makes_no_second_one() {
     let CertificateState::Requested(name) = running.until(|s| matches!(s, CertificateState::Requested(_))).await else {
         panic!()
     };
-    assert_eq!(signer.objects.lock().unwrap().len(), 1);
+    assert_eq!(signer.objects.lock().len(), 1);
     signer.decide(&name, "sign");
     running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
-    assert_eq!(signer.objects.lock().unwrap().len(), 1);
+    assert_eq!(signer.objects.lock().len(), 1);
 }
 
 #[tokio::test]
 async fn what_was_denied_or_deleted_is_asked_for_again_with_another_key() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
-    *signer.mode.lock().unwrap() = "deny";
+    *signer.mode.lock() = "deny";
     let mut running = run(&signer, dir.path());
     let CertificateState::Failed { reason, .. } = running.until(|s| matches!(s, CertificateState::Failed { .. })).await
     else {
         panic!()
     };
     assert!(reason.contains("it was denied"), "{reason}");
-    *signer.mode.lock().unwrap() = "";
+    *signer.mode.lock() = "";
     running.until(|s| matches!(s, CertificateState::Requested(_))).await;
-    let second = signer.sent.lock().unwrap().last().unwrap().clone();
-    signer.objects.lock().unwrap().remove(&second);
+    let second = signer.sent.lock().last().unwrap().clone();
+    signer.objects.lock().remove(&second);
     let CertificateState::Failed { reason, .. } = running.until(|s| matches!(s, CertificateState::Failed { .. })).await
     else {
         panic!()
     };
     assert!(reason.contains("was deleted"), "{reason}");
-    *signer.mode.lock().unwrap() = "sign";
+    *signer.mode.lock() = "sign";
     running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
-    let sent = signer.sent.lock().unwrap().clone();
+    let sent = signer.sent.lock().clone();
     assert_eq!(sent.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{sent:?}");
 }

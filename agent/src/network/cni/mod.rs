@@ -15,13 +15,11 @@ use std::{
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
@@ -207,7 +205,7 @@ impl Cni {
         for plugin in &list.plugins {
             let name = config::type_of(plugin).unwrap_or_default();
             let Some(file) = self.config.program(name).and_then(program_file) else { continue };
-            let known = lock(&self.versions).get(&file).cloned();
+            let known = self.versions.lock().get(&file).cloned();
             let versions = match known {
                 Some(versions) => versions,
                 None => {
@@ -216,7 +214,7 @@ impl Cni {
                         tracing::warn!(plugin = name, %error, "failed to ask a network plugin for its versions; it is used all the same");
                         Vec::new()
                     });
-                    lock(&self.versions).insert(file, versions.clone());
+                    self.versions.lock().insert(file, versions.clone());
                     versions
                 }
             };
@@ -286,7 +284,7 @@ impl Cni {
                 let addresses = config::addresses(result);
                 // Once in the life of this process, which found the attachment on disk. It is told of and not mended, as
                 // other runtimes do: that its check fails is no proof that a pod cannot be reached.
-                if lock(&self.checked).insert(uid.clone()) {
+                if self.checked.lock().insert(uid.clone()) {
                     let checked = tokio::time::timeout(CHECK_TIMEOUT, self.check(&attachment)).await;
                     let late = |_| {
                         let why = format!("no answer within {} s", CHECK_TIMEOUT.as_secs());
@@ -319,7 +317,7 @@ impl Cni {
         match added.await {
             Ok((result, addresses)) => {
                 self.save(Attachment { result: Some(result), ..attachment })?;
-                lock(&self.checked).insert(request.pod_uid);
+                self.checked.lock().insert(request.pod_uid);
                 Ok(addresses)
             }
             Err(error) => {
@@ -392,7 +390,7 @@ impl Cni {
             .map_err(|e| NetworkError::new(format!("the namespace {} could not be given up", file.display()), e))?;
         self.store.remove(uid).map_err(|why| NetworkError::new("a network attachment could not be forgotten", why))?;
         self.attachments().remove(uid);
-        lock(&self.checked).remove(uid);
+        self.checked.lock().remove(uid);
         Ok(())
     }
 
@@ -463,12 +461,8 @@ impl Cni {
     }
 
     fn attachments(&self) -> MutexGuard<'_, BTreeMap<String, Attachment>> {
-        lock(&self.attachments)
+        self.attachments.lock()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A program that is replaced is another one.

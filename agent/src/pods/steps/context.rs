@@ -3,11 +3,12 @@
 use std::{
     fmt,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::{Client, Resource as _};
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use windlass_cadvisor::Target;
 use windlass_kit::{
@@ -183,7 +184,7 @@ impl PodContext {
     /// critical pod may have others killed.
     pub(crate) fn admit(&self, uid: &str, pod: &Pod, may_preempt: bool) -> Admission {
         let (view, reservation) = (self.node_view(), Reservation::of(pod));
-        let mut reservations = self.reservations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reservations = self.reservations.lock();
         let Some(reason) = rules::reject(pod, &view, reservations.others(uid).map(|(_, other)| other)) else {
             reservations.set(uid, Some(reservation));
             return Admission::Admitted;
@@ -200,7 +201,7 @@ impl PodContext {
 
     /// Sets or clears a pod's reservation and drops its deferred resize.
     pub(crate) fn set_reservation(&self, uid: &str, reservation: Option<Reservation>) {
-        let freed = self.reservations.lock().unwrap_or_else(PoisonError::into_inner).set(uid, reservation);
+        let freed = self.reservations.lock().set(uid, reservation);
         if freed {
             self.capacity_freed.send_modify(|count| *count += 1);
         }
@@ -209,7 +210,7 @@ impl PodContext {
     /// Evaluates a pod's resize; what is granted is reserved in the same critical section.
     pub(crate) fn evaluate_resize(&self, uid: &str, current: Reservation, request: ResizeRequest) -> ResizeDecision {
         let view = self.node_view();
-        let mut reservations = self.reservations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reservations = self.reservations.lock();
         let (decision, others_granted) = reservations.evaluate(uid, current, request, &view.allocatable);
         if others_granted {
             self.capacity_freed.send_modify(|count| *count += 1);

@@ -204,10 +204,10 @@ mod tests {
     async fn a_command_outlives_the_agent_and_not_its_client() {
         for agent_ends in [true, false] {
             let dir = tempfile::tempdir().unwrap();
-            let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+            let asked = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
             let seen = std::sync::Arc::clone(&asked);
             let engine = fake::scripted(dir.path(), move |line| {
-                seen.lock().unwrap().push(line.to_owned());
+                seen.lock().push(line.to_owned());
                 if line.starts_with("POST") && line.contains("/start") {
                     return "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n".to_owned();
                 }
@@ -225,7 +225,7 @@ mod tests {
                 async move { run(engine, process, streams, session, &shutdown).await }
             });
             tokio::time::timeout(Duration::from_secs(20), async {
-                while asked.lock().unwrap().is_empty() {
+                while asked.lock().is_empty() {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             })
@@ -238,8 +238,8 @@ mod tests {
             }
             tokio::time::timeout(Duration::from_secs(20), running).await.unwrap().unwrap();
             // To signal a command, its process is asked for.
-            let signalled = asked.lock().unwrap().iter().any(|line| line.contains("/exec/e1/json"));
-            assert_eq!(signalled, !agent_ends, "{:?}", asked.lock().unwrap());
+            let signalled = asked.lock().iter().any(|line| line.contains("/exec/e1/json"));
+            assert_eq!(signalled, !agent_ends, "{:?}", asked.lock());
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{GroupVersion, Gvk, Model, Resource, Subresource, SubresourceKind};
+use super::{GroupVersionResources, Gvk, Model, Resource, Subresource, SubresourceKind};
 use crate::testing::TYPES;
 
 fn verbs(words: &str) -> Vec<String> {
@@ -37,11 +37,11 @@ fn status() -> Subresource {
     }
 }
 
-fn group_version(group: &str, resources: Vec<Resource>) -> GroupVersion {
-    GroupVersion { group: group.to_owned(), version: "v1".to_owned(), resources }
+fn group_version(group: &str, resources: Vec<Resource>) -> GroupVersionResources {
+    GroupVersionResources { group: group.to_owned(), version: "v1".to_owned(), resources }
 }
 
-fn pods() -> GroupVersion {
+fn pods() -> GroupVersionResources {
     let mut pods = Resource { returns_deleted: true, ..built_in("pods", "Pod", "core/v1.Pod") };
     let of = |name: &str| TYPES.named(name).unwrap();
     let gvk =
@@ -62,7 +62,7 @@ fn pods() -> GroupVersion {
     group_version("", vec![pods])
 }
 
-fn custom(schema: Value) -> GroupVersion {
+fn custom(schema: Value) -> GroupVersionResources {
     let scale = Subresource {
         name: "scale".to_owned(),
         verbs: verbs("get patch update"),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{built_in, custom, group_version};
 use crate::{
-    openapi::{Descriptions, Documents, GroupVersion},
+    openapi::{Descriptions, Documents, GroupVersionResources},
     testing::TYPES,
 };
 
@@ -16,7 +16,7 @@ fn recorded(name: &str) -> Value {
 }
 
 /// Our document, as the recorded ones are: a reference beside which a description stood is one of `allOf`.
-fn ours(group_version: &GroupVersion) -> Value {
+fn ours(group_version: &GroupVersionResources) -> Value {
     let descriptions = Descriptions::default();
     Documents { types: &TYPES, descriptions: &descriptions, version: "1.36" }.v3(group_version)
 }

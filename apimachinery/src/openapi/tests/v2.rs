@@ -82,7 +82,7 @@ fn all_groups_are_one_document_with_shared_parameters() {
     visit(&document, &document);
 }
 
-/// Compared with a real server's bytes where there is one: `control/tests/differential`.
+/// Compared with a real server's bytes where there is one: `control/apiserver/tests/differential`.
 #[test]
 fn the_protobuf_form_has_upstreams_numbers() {
     let document = json!({

@@ -13,7 +13,7 @@ use windlass_bench::median;
 
 const ROUNDS: usize = 3;
 /// The table that has the fields of pods; a field is a line of it.
-const TABLE: &str = "control/src/kinds/types/core_v1.tsv";
+const TABLE: &str = "control/apiserver/src/kinds/types/core_v1.tsv";
 /// The line before the new field.
 const TYPE: &str = "\nContainerPort\n";
 

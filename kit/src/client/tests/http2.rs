@@ -20,7 +20,7 @@ type Seen = Arc<Mutex<BTreeSet<(SocketAddr, bool)>>>;
 async fn respond(State(seen): State<Seen>, Extension(caller): Extension<Caller>, request: Request) -> Response {
     caller.authenticated();
     let is_http2 = request.version() == Version::HTTP_2;
-    seen.lock().unwrap().insert((caller.address().unwrap(), is_http2));
+    seen.lock().insert((caller.address().unwrap(), is_http2));
     if request.uri().query().unwrap_or_default().contains("watch=true") {
         let map =
             r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"n","resourceVersion":"2"}}"#;
@@ -65,7 +65,7 @@ async fn a_nodes_watches_share_connections_and_requests_find_room() {
         let listed = tokio::time::timeout(LONG_TIMEOUT, api.list(&ListParams::default())).await;
         listed.expect("no request waits behind watches").unwrap();
     }
-    let seen = seen.lock().unwrap().clone();
+    let seen = seen.lock().clone();
     assert!(seen.iter().all(|(_, is_http2)| *is_http2), "{seen:?}");
     assert_eq!(seen.len(), 3, "{seen:?}");
 }

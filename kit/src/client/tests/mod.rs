@@ -1,13 +1,14 @@
 //! Against a fake API server that speaks just enough HTTP, and stops doing so.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::ListParams, runtime::watcher};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -266,7 +267,7 @@ async fn telling() -> (kube::Config, Arc<Mutex<Vec<String>>>) {
         async move {
             while let Some(head) = heard_all(&mut stream).await {
                 let token = token_in(&head);
-                tell.lock().unwrap().push(format!("{number} {token}"));
+                tell.lock().push(format!("{number} {token}"));
                 if head.contains("watch=true") {
                     say(&mut stream, STREAM).await;
                     say(&mut stream, &event(&token, 2)).await;
@@ -298,7 +299,7 @@ async fn another_identity_takes_over_requests_and_watches() {
     assert!(access.replace(with_token(&config, "new")).unwrap());
     assert_eq!(next().await, "new", "an open watch goes on as somebody else");
     api.list(&ListParams::default()).await.unwrap();
-    let told = told.lock().unwrap().clone();
+    let told = told.lock().clone();
     let of = |token: &str| {
         told.iter().filter(|t| t.ends_with(token)).map(|t| t.split(' ').next().unwrap()).collect::<Vec<_>>()
     };
@@ -333,7 +334,7 @@ async fn requests_wait_for_an_identity_and_say_why_there_is_none() {
         access.replace(with_token(&config, "first")).unwrap();
     });
     asked.unwrap().unwrap();
-    assert_eq!(*told.lock().unwrap(), ["0 first"]);
+    assert_eq!(*told.lock(), ["0 first"]);
     access.forget("it has ended");
     let why = maps_of(&access, SHORT).list(&ListParams::default()).await.unwrap_err();
     assert!(format!("{why:?}").contains("it has ended"), "{why:?}");

@@ -25,7 +25,7 @@ async fn resuming_server() -> (kube::Config, Arc<Mutex<Vec<HandshakeKind>>>) {
         loop {
             let Ok((stream, _)) = listener.accept().await else { return };
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
-            seen.lock().unwrap().push(stream.get_ref().1.handshake_kind().unwrap());
+            seen.lock().push(stream.get_ref().1.handshake_kind().unwrap());
             let mut head = Vec::new();
             while !head.ends_with(b"\r\n\r\n") {
                 let mut byte = [0];
@@ -53,7 +53,7 @@ async fn another_identity_resumes_no_session() {
     let api = maps_of(&access, LONG);
     let ask = async || {
         api.list(&ListParams::default()).await.unwrap();
-        *kinds.lock().unwrap().last().unwrap()
+        *kinds.lock().last().unwrap()
     };
     assert_eq!(ask().await, HandshakeKind::Full);
     // The same identity may; otherwise this server would prove nothing.

@@ -5,10 +5,11 @@ mod table;
 use std::{
     collections::HashSet,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -57,7 +58,7 @@ impl ReservedAddresses {
     }
 
     fn addresses(&self) -> MutexGuard<'_, HashSet<SocketAddr>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -73,7 +74,7 @@ impl ConnectionLimit {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Accepts a connection; `None` when the limit is reached. One without an address comes from this process.
@@ -185,7 +186,7 @@ struct RequestState {
 
 impl RequestGuard {
     fn change(&self, change: impl FnOnce(&mut RequestState, &mut Connection)) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         self.guard.limit.with(self.guard.id, |connection| change(&mut state, connection));
     }
 

@@ -1,11 +1,8 @@
 //! TLS of a server whose certificates may be replaced while it runs.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
+use parking_lot::RwLock;
 use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use tokio_util::sync::CancellationToken;
@@ -70,22 +67,22 @@ impl Tls {
     /// # Errors
     /// When they are invalid; nothing is changed then.
     pub fn replace(&self, pems: Pems) -> Result<bool, ServeError> {
-        if self.current.read().unwrap_or_else(PoisonError::into_inner).pems == pems {
+        if self.current.read().pems == pems {
             return Ok(false);
         }
         let config = Arc::new(config(&pems)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Current { pems, config };
+        *self.current.write() = Current { pems, config };
         Ok(true)
     }
 
     /// When the present certificate expires, in seconds since 1970.
     #[must_use]
     pub fn ends_at(&self) -> Option<i64> {
-        ends_at(&self.current.read().unwrap_or_else(PoisonError::into_inner).pems.cert)
+        ends_at(&self.current.read().pems.cert)
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
+        Arc::clone(&self.current.read().config)
     }
 
     /// Reads the certificates periodically until `shutdown`, on a thread for files. Invalid ones are logged, and the previous

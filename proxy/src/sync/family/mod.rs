@@ -39,7 +39,7 @@ use crate::{
     object_ref,
     plan::{RulesetState, TableBatch, is_large_cluster},
     rules::{Settings, Table},
-    serve::{Status, SyncOutcome},
+    serve::{PerTable, Status, SyncOutcome},
 };
 pub(super) use task::{FamilyTask, Message, report_changes};
 
@@ -313,15 +313,15 @@ impl FamilySync {
         self.shared.events.record(&about, Severity::Warning, "FailedToWriteServiceRules", message);
     }
 
-    fn record_sync(&self, took: Duration, outcome: SyncOutcome, lines: (u64, u64)) {
-        let rules = (self.ruleset.rules(Table::Filter), self.ruleset.rules(Table::Nat));
+    fn record_sync(&self, took: Duration, outcome: SyncOutcome, lines: PerTable) {
+        let rules = PerTable { filter: self.ruleset.rules(Table::Filter), nat: self.ruleset.rules(Table::Nat) };
         let without = self.ruleset.without_local();
         let (quarantined, undeletable) = (self.ruleset.quarantined() as u64, self.ruleset.undeletable().len() as u64);
         self.shared.status.record_sync(self.family(), took, outcome, |status| {
             if let SyncOutcome::Done { .. } = outcome {
                 status.rules = rules;
                 status.last_lines = lines;
-                status.without_local = (without[0] as u64, without[1] as u64);
+                status.without_local = without;
                 status.refused_ports = quarantined;
                 status.undeletable = undeletable;
             }

@@ -12,8 +12,15 @@ use crate::{
     model::{Model, NodeFacts},
     plan::{Outcome, TableBatch},
     rules::Table,
-    serve::SyncOutcome,
+    serve::{PerTable, SyncOutcome},
 };
+
+/// What was written.
+#[derive(Debug, Clone, Copy, Default)]
+struct Written {
+    rules: PerTable,
+    batches: usize,
+}
 
 /// Refusals that are worked around in one write.
 const MAX_REFUSALS: u32 = 64;
@@ -43,12 +50,12 @@ impl FamilySync {
                 Err(error) => Err(WriteFailure { error, services: (0, None), services_only: false, full }),
             };
             match result.map_err(|failure| WriteFailure { full, ..failure }) {
-                Ok((lines, batches)) => {
+                Ok(written) => {
                     self.ruleset.limit_services_per_batch(usize::MAX);
-                    self.record_sync(started.elapsed(), SyncOutcome::Done { full }, lines);
+                    self.record_sync(started.elapsed(), SyncOutcome::Done { full }, written.rules);
                     // A write without changes does not count against the rate limit; nor does the first one, however
                     // long it took.
-                    if batches > 0 && self.synced_once {
+                    if written.batches > 0 && self.synced_once {
                         self.rate_limit.record(started, Instant::now());
                     }
                     break true;
@@ -57,7 +64,7 @@ impl FamilySync {
                 Err(_) if self.shutdown.is_cancelled() => break false,
                 Err(failure) => {
                     refusals += 1;
-                    self.record_sync(started.elapsed(), SyncOutcome::Failed { full }, (0, 0));
+                    self.record_sync(started.elapsed(), SyncOutcome::Failed { full }, PerTable::default());
                     if refusals < MAX_REFUSALS && self.work_around(model, &failure, &mut guesses, config).await {
                         let settings = self.settings(model, config, node, local);
                         self.set(model, settings);
@@ -136,10 +143,9 @@ impl FamilySync {
         (batch, result)
     }
 
-    /// Restores batch after batch, each rendered while the one before is being restored. Returns the number of rules
-    /// written, of filter and nat, and of batches.
-    async fn apply(&mut self, model: &Arc<Model>) -> Result<((u64, u64), usize), WriteFailure> {
-        let (mut lines, mut count, mut failed_deletions) = ([0, 0], 0, 0);
+    /// Restores batch after batch, each rendered while the one before is being restored.
+    async fn apply(&mut self, model: &Arc<Model>) -> Result<Written, WriteFailure> {
+        let (mut written, mut failed_deletions) = (Written::default(), 0);
         let limit = self.backend.limit();
         let mut again = false;
         let mut waiting = std::mem::take(&mut self.pending_batches);
@@ -151,7 +157,7 @@ impl FamilySync {
                 if self.ruleset.is_dirty() || std::mem::take(&mut again) {
                     continue;
                 }
-                return Ok((lines.into(), count));
+                return Ok(written);
             };
             if self.shutdown.is_cancelled() {
                 let stopped = Error::Interrupted {
@@ -160,8 +166,8 @@ impl FamilySync {
                 };
                 return Err(self.abandon(stopped, batch, waiting));
             }
-            count += 1;
-            lines[batch.table as usize] += batch.rules;
+            written.batches += 1;
+            *written.rules.of_mut(batch.table) += batch.rules;
             let mut ahead = None;
             let empty = waiting.is_empty();
             let (batch, result) = self

@@ -3,13 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
-    sync::{Mutex, PoisonError},
 };
 
 use http_body_util::StreamBody;
 use hyper::{body::Frame, service::service_fn};
 use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::core::v1::{GRPCAction, HTTPHeader};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -226,7 +226,7 @@ async fn serve(answer: impl Fn(&Asked) -> Option<(u16, String, String)> + Send +
             }
             let asked = Asked::of(&String::from_utf8_lossy(&text));
             let answer = answer(&asked);
-            *seen.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+            *seen.lock() = asked;
             match answer {
                 None => {}
                 Some((0, ..)) => waiting.push(stream),
@@ -284,7 +284,7 @@ async fn http_holds(row: &[&str]) {
                 (ProbeResult::Warning(text), _) => text.clone(),
                 // The text of a success is told nobody.
                 (_, "answer" | "redirect" | "sleep") => return,
-                (_, what) => last.lock().unwrap().shown(what),
+                (_, what) => last.lock().shown(what),
             };
             let (has, has_not) = (text_of(has), text_of(has_not));
             assert!(page.contains(&has), "{row:?}: {page}");
@@ -341,7 +341,7 @@ async fn a_host_that_is_empty_is_the_pods() {
     let header = |name: &str, value: &str| HTTPHeader { name: name.to_owned(), value: value.to_owned() };
     let headers = vec![header("Host", ""), header("Content-Length", "5"), header("Transfer-Encoding", "chunked")];
     assert_eq!(ask(port, "/", headers).await, ProbeResult::Success);
-    let asked = last.lock().unwrap().clone();
+    let asked = last.lock().clone();
     assert_eq!(asked.host(), format!("127.0.0.1:{port}"));
     assert_eq!(asked.shown("names"), "Accept\nConnection\nUser-Agent");
 }

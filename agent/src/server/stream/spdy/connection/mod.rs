@@ -1,13 +1,10 @@
 //! A SPDY connection: a task that reads frames, one that writes them, and the streams between.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use futures::{Sink, SinkExt as _, Stream as Chunks, StreamExt as _};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -90,7 +87,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        let open = self.table.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id).is_some();
+        let open = self.table.lock().remove(&self.id).is_some();
         if open && !self.finished && !self.reset.is_cancelled() {
             // A full queue means a peer that does not read; it will see the end of the connection.
             let _ = self.out.try_send(Outgoing::Reset { stream: self.id, status: CANCEL });
@@ -253,8 +250,8 @@ impl Reader {
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, StreamState>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<u32, StreamState>> {
+        self.table.lock()
     }
 
     async fn open(&mut self, id: u32, fin: bool, headers: Headers) -> Result<(), String> {

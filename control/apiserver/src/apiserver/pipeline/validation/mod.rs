@@ -1,0 +1,94 @@
+//! What the API refuses: the stages of validation that every resource has, and the words for it. Pure.
+//!
+//! Objects come here with their defaults. What one resource refuses is part of its `Strategy`.
+
+pub(crate) mod errors;
+mod metadata;
+pub(crate) mod names;
+
+use serde_json::Value;
+
+pub use errors::{Cause, Errors, FieldError};
+
+use crate::apiserver::{
+    request::user::User,
+    types::{Part, Tolerance, Version},
+};
+
+/// Validates a new object.
+pub(crate) fn validate_create(version: &Version, object: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    metadata::validate(version, &object["metadata"], &mut errors);
+    errors.0.extend(version.spec.schema.validate(object, None));
+    version.strategy.validate_against(object, None, &mut errors);
+    version.strategy.validate_create(object, &mut errors);
+    errors.0
+}
+
+/// Validates a change of an object.
+pub(crate) fn validate_update(version: &Version, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    metadata::validate_update(version, new, old, &mut errors);
+    errors.0.extend(version.spec.schema.validate(new, Some(old)));
+    version.strategy.validate_against(new, Some(old), &mut errors);
+    let schema = &version.spec.schema;
+    version.strategy.validate_update(&schema.canonical(new), &schema.canonical(old), &mut errors);
+    tolerate(version, new, old, &mut errors.0);
+    errors.0
+}
+
+/// Removes the errors that are tolerated because the stored object has them.
+fn tolerate(version: &Version, new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let strategy = &version.strategy;
+    if errors.iter().all(|error| strategy.tolerates(new, error).is_none()) {
+        return;
+    }
+    let mut before = Errors::default();
+    strategy.validate_against(old, Some(old), &mut before);
+    let broken: Vec<Tolerance> = before.0.iter().filter_map(|error| strategy.tolerates(old, error)).collect();
+    errors.retain(|error| match strategy.tolerates(new, error) {
+        None => true,
+        Some(rule @ Tolerance::Rule(_)) => !broken.contains(&rule),
+        // The value is part of what is told.
+        Some(Tolerance::Value) => !before.0.iter().any(|was| was.field == error.field && was.detail == error.detail),
+    });
+}
+
+/// Validates what not everybody may write.
+pub(crate) fn validate_writer(version: &Version, new: &Value, old: Option<&Value>, writer: &User) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    version.strategy.validate_writer(new, old, writer, &mut errors);
+    errors.0
+}
+
+/// Validates a change through `/status`: the rest is as it was.
+pub(crate) fn validate_status(version: &Version, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    metadata::validate_update(version, new, old, &mut errors);
+    let schema = &version.spec.schema;
+    let found = schema.validate(new, Some(old)).into_iter();
+    errors.0.extend(found.map(|error| if schema.is_built_in() { error } else { of_status(error) }));
+    version.strategy.validate_status(&schema.canonical(new), &schema.canonical(old), &mut errors);
+    errors.0
+}
+
+/// Upstream validates the status of a custom resource by itself: what is told of its values begins there.
+fn of_status(mut error: FieldError) -> FieldError {
+    if let Some(inside) = error.field.strip_prefix("status") {
+        let inside = inside.strip_prefix('.').unwrap_or(inside);
+        error.detail = error.detail.replace(&format!("{} in body", error.field), &format!("{inside} in body"));
+    }
+    error
+}
+
+/// Validates a change through a subresource that reaches one part.
+pub(crate) fn validate_part(version: &Version, part: &dyn Part, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    metadata::validate_update(version, new, old, &mut errors);
+    let schema = &version.spec.schema;
+    if !part.validate(&schema.canonical(new), &schema.canonical(old), &mut errors) {
+        errors.0.extend(version.spec.schema.validate(new, Some(old)));
+        version.strategy.validate_against(new, Some(old), &mut errors);
+    }
+    errors.0
+}

@@ -1,0 +1,239 @@
+//! Content negotiation: object, metadata alone or table; JSON, YAML or protobuf; compressed when large.
+//!
+//! Handlers answer in JSON. What the client accepts is made from it here, at the end: [`Accept::bytes`].
+//!
+//! Upstream: `k8s.io/apiserver/pkg/endpoints/handlers/negotiation`.
+
+use std::io::Write as _;
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use windlass_apimachinery::protobuf::envelope;
+use windlass_kit::serve::headers;
+
+use super::error::ApiResult;
+use super::{audit::Answered, error::ApiError};
+use crate::apiserver::types::Version;
+use crate::{
+    schema::transcoding::{self, Encoding},
+    store::Object,
+};
+
+/// Responses above this size are compressed if the client accepts gzip; upstream's limit.
+pub(in crate::apiserver) const GZIP_THRESHOLD_BYTES: usize = 128 << 10;
+
+/// The representation of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Representation {
+    Object,
+    Table,
+    Metadata,
+}
+
+/// What a client accepts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Accept {
+    pub(crate) representation: Representation,
+    pub(crate) encoding: Encoding,
+    /// Whether one of the accepted media types can be served.
+    pub(crate) is_acceptable: bool,
+    /// Whether one of the choices is not a table, for what is answered and has no rows.
+    pub(in crate::apiserver) takes_objects: bool,
+    /// The first choice that is not protobuf, for what has no protobuf form.
+    otherwise: Option<(Representation, Encoding)>,
+    pub(in crate::apiserver) gzip: bool,
+    /// Whether the body of the response is recorded.
+    is_recorded: bool,
+}
+
+impl Accept {
+    pub(crate) fn read(headers: &HeaderMap) -> Self {
+        let accept = headers::shown(headers, header::ACCEPT.as_str());
+        let choices = choices(&accept);
+        let first = choices.first().copied();
+        let (representation, encoding) = first.unwrap_or((Representation::Object, Encoding::Json));
+        Self {
+            representation,
+            encoding,
+            is_acceptable: first.is_some(),
+            takes_objects: choices.iter().any(|(representation, _)| *representation != Representation::Table),
+            otherwise: choices.into_iter().find(|(_, encoding)| *encoding != Encoding::Protobuf),
+            gzip: headers::shown(headers, header::ACCEPT_ENCODING.as_str()).contains("gzip"),
+            is_recorded: false,
+        }
+    }
+
+    /// The same, with the body of the response for the record.
+    pub(in crate::apiserver) fn recorded(self, is_recorded: bool) -> Self {
+        Self { is_recorded, ..self }
+    }
+
+    /// What is left for objects of a type that has no protobuf form, as custom resources have none. Their metadata has.
+    pub(crate) fn without_protobuf(self) -> Self {
+        if self.encoding != Encoding::Protobuf || self.representation == Representation::Metadata {
+            return self;
+        }
+        match self.otherwise {
+            Some((representation, encoding)) => Self { representation, encoding, ..self },
+            None => Self { encoding: Encoding::Json, is_acceptable: false, ..self },
+        }
+    }
+
+    /// One object.
+    pub(crate) fn object(self, code: StatusCode, version: &Version, object: Value, include: &str) -> Response {
+        let body = match self.representation {
+            Representation::Object => object,
+            Representation::Metadata => metadata_of(&object),
+            Representation::Table => {
+                let revision = object["metadata"]["resourceVersion"].clone();
+                table(version, &[object], include, json!({"resourceVersion": revision}), true)
+            }
+        };
+        self.write(code, &body)
+    }
+
+    /// One object of the store, with the bytes that are there where they can be.
+    ///
+    /// # Errors
+    /// When it cannot be converted to the version.
+    pub(in crate::apiserver) fn stored(
+        self,
+        code: StatusCode,
+        version: &Version,
+        object: &Object,
+        include: &str,
+    ) -> ApiResult {
+        Ok(match self.representation {
+            Representation::Object => self.bytes(code, version.encode(object)?),
+            _ => self.object(code, version, version.decode(object)?, include),
+        })
+    }
+
+    /// A JSON value as it is.
+    pub(crate) fn write(self, code: StatusCode, body: &Value) -> Response {
+        self.bytes(code, serde_json::to_vec(body).unwrap_or_default().into())
+    }
+
+    /// JSON, in the encoding that the client accepts.
+    pub(crate) fn bytes(self, code: StatusCode, json: Bytes) -> Response {
+        if self.is_recorded {
+            let mut response = Self { is_recorded: false, ..self }.bytes(code, json.clone());
+            response.extensions_mut().insert(Answered(json));
+            return response;
+        }
+        match transcoding::transcode(self.encoding, &json) {
+            Ok(None) => self.encoded(code, self.encoding.media_type(), json),
+            Ok(Some(bytes)) => self.encoded(code, self.encoding.media_type(), bytes),
+            Err(transcoding::Error::NoProtobuf) => match self.without_protobuf() {
+                other if other.is_acceptable => other.bytes(code, json),
+                _ => ApiError::not_acceptable(false).into_response(),
+            },
+            Err(transcoding::Error::Failed(why)) => ApiError::internal(why).into_response(),
+        }
+    }
+
+    /// The error as a `Status`. That nothing can be accepted is said in JSON, as upstream does.
+    pub(crate) fn error(self, error: ApiError) -> Response {
+        let encoded = match error.code {
+            406 => None,
+            _ => transcoding::transcode(self.encoding, error.status().to_string().as_bytes()).ok().flatten(),
+        };
+        let mut response = error.into_response();
+        if let Some(bytes) = encoded {
+            let media_type = HeaderValue::from_static(self.encoding.media_type());
+            response.headers_mut().insert(header::CONTENT_TYPE, media_type);
+            *response.body_mut() = Body::from(bytes);
+        }
+        response
+    }
+
+    /// Bytes of a media type, compressed if they are many.
+    pub(crate) fn encoded(self, code: StatusCode, media_type: &'static str, bytes: Bytes) -> Response {
+        let mut response = if self.gzip && bytes.len() > GZIP_THRESHOLD_BYTES {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            match encoder.write_all(&bytes).and_then(|()| encoder.finish()) {
+                Ok(compressed) => {
+                    let mut response = (code, Body::from(compressed)).into_response();
+                    response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+                    response
+                }
+                Err(_) => (code, Body::from(bytes)).into_response(),
+            }
+        } else {
+            (code, Body::from(bytes)).into_response()
+        };
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        response
+    }
+}
+
+/// What of an `Accept` header can be served, the preferred first. Without a header JSON is.
+fn choices(accept: &str) -> Vec<(Representation, Encoding)> {
+    if accept.trim().is_empty() {
+        return vec![(Representation::Object, Encoding::Json)];
+    }
+    let quality = |clause: &str| {
+        let given = clause.split(';').skip(1).find_map(|p| p.trim().strip_prefix("q="));
+        given.map_or(Some(1.0), |q| q.trim().parse().ok()).unwrap_or(0.0_f32)
+    };
+    let mut clauses: Vec<(f32, &str)> = accept.split(',').map(|clause| (quality(clause), clause)).collect();
+    clauses.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    clauses.into_iter().filter_map(|(_, clause)| choice(clause)).collect()
+}
+
+fn choice(clause: &str) -> Option<(Representation, Encoding)> {
+    let mut parts = clause.split(';').map(str::trim);
+    let encoding = match parts.next()? {
+        "application/json" | "*/*" | "application/*" => Encoding::Json,
+        "application/yaml" => Encoding::Yaml,
+        envelope::MEDIA_TYPE => Encoding::Protobuf,
+        _ => return None,
+    };
+    let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+    let value = |name: &str| parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    let is_v1 = value("v").is_none_or(|version| version == "v1");
+    let representation = match value("as") {
+        None => Representation::Object,
+        // A table has no protobuf form.
+        Some("Table") if is_v1 && value("v").is_some() && encoding != Encoding::Protobuf => Representation::Table,
+        Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_v1 => Representation::Metadata,
+        Some(_) => return None,
+    };
+    Some((representation, encoding))
+}
+
+/// A PartialObjectMetadata of an object.
+pub(crate) fn metadata_of(object: &Value) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+}
+
+/// The row of an object in a Table, with as much of the object as `includeObject` says.
+pub(crate) fn row(version: &Version, object: &Value, include: &str, now: Timestamp) -> Value {
+    let row_object = match include {
+        "Object" => object.clone(),
+        "None" => Value::Null,
+        _ => metadata_of(object),
+    };
+    let mut row = json!({"cells": (version.spec.table.row)(object, now)});
+    if !row_object.is_null() {
+        row["object"] = row_object;
+    }
+    row
+}
+
+/// A Table of objects; watches send the column definitions only once.
+pub(crate) fn table(version: &Version, objects: &[Value], include: &str, metadata: Value, columns: bool) -> Value {
+    let now = Timestamp::now();
+    let rows: Vec<Value> = objects.iter().map(|object| row(version, object, include, now)).collect();
+    let definitions: Vec<Value> = if columns {
+        version.spec.table.columns.iter().map(|c| json!({"name": c.name, "type": c.type_, "format": c.format, "description": c.description, "priority": c.priority})).collect()
+    } else {
+        Vec::new()
+    };
+    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
+}

@@ -1,0 +1,155 @@
+//! Puts the API server together: kinds, plugins, authorizers.
+
+use std::{net::Ipv4Addr, ops::RangeInclusive, sync::Arc};
+
+use windlass_identity::{
+    pki::MASTERS_GROUP,
+    service_account_tokens::{CONFIGURATION_PATH, KEY_SET_PATH, TokenIssuer},
+};
+use windlass_kit::metrics::Metrics as _;
+
+use crate::{
+    apiserver::{
+        Api, AuditSink, Authorizer, Authorizers, Components, Document, KubeletClient, PrivilegedGroups,
+        TokenAuthenticator,
+    },
+    kinds::{self, Environment, core::service::ServiceAllocator, types},
+    metrics::Usage,
+    plugin::{
+        admission::{self, AdmissionConfiguration},
+        authenticator::{BootstrapTokens, ServiceAccountTokens, TokenUses},
+        authorizer::{NodeAuthorizer, RbacAuthorizer},
+    },
+    store::Store,
+};
+
+/// Configuration of the API server.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiConfig {
+    /// First address and prefix length of the service CIDR.
+    pub(crate) service_cidr: (Ipv4Addr, u8),
+    /// The node port range.
+    pub(crate) node_ports: RangeInclusive<u16>,
+    /// Maximum lifetime of service account tokens, in seconds.
+    pub(crate) max_token_seconds: Option<i64>,
+    /// Authenticators of tokens, which are asked before those of service accounts and of nodes that join.
+    pub(crate) token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
+    /// Records requests.
+    pub(crate) audit: Option<Arc<dyn AuditSink>>,
+    /// What admission plugins are told.
+    pub(crate) admission: AdmissionConfiguration,
+}
+
+impl ApiConfig {
+    /// A configuration without limits, further authenticators and a record of requests.
+    pub(crate) fn new(service_cidr: (Ipv4Addr, u8), node_ports: RangeInclusive<u16>) -> Self {
+        Self {
+            service_cidr,
+            node_ports,
+            max_token_seconds: None,
+            token_authenticators: Vec::new(),
+            audit: None,
+            admission: AdmissionConfiguration::default(),
+        }
+    }
+}
+
+/// The API server, and what its kinds share with others.
+#[derive(Debug, Clone)]
+pub(crate) struct Instance {
+    pub(crate) api: Api,
+    /// The usage that `metrics.k8s.io` shows.
+    pub(crate) usage: Usage,
+    /// The tokens of service accounts that are used.
+    pub(crate) token_uses: Arc<TokenUses>,
+    /// The cluster IPs and node ports.
+    #[cfg(test)]
+    pub(crate) allocator: Arc<ServiceAllocator>,
+}
+
+impl Instance {
+    /// An API over `store`. Without a `kubelet` client there are no logs, without `tokens` service accounts cannot
+    /// authenticate.
+    pub(crate) fn new(
+        store: &Store,
+        config: &ApiConfig,
+        kubelet: Option<KubeletClient>,
+        tokens: Option<TokenIssuer>,
+    ) -> Self {
+        let tokens = tokens.map(Arc::new);
+        let usage = Usage::default();
+        let allocator = Arc::new(ServiceAllocator::new(config.service_cidr, config.node_ports.clone(), store));
+        let environment = Environment {
+            store: store.clone(),
+            allocator: Arc::clone(&allocator),
+            kubelet,
+            tokens: tokens.clone(),
+            max_token_seconds: config.max_token_seconds,
+            usage: usage.clone(),
+        };
+        let rbac = RbacAuthorizer::new(store.clone());
+        let policy = rbac.policy();
+        let authorizers: Vec<Arc<dyn Authorizer>> = vec![
+            Arc::new(PrivilegedGroups(vec![MASTERS_GROUP])),
+            Arc::new(NodeAuthorizer::new(store.clone())),
+            Arc::new(rbac),
+        ];
+        let authorizers = Authorizers::new(authorizers);
+        let documents = tokens.as_deref().map(documents).unwrap_or_default();
+        let mut token_authenticators = config.token_authenticators.clone();
+        let token_uses: Arc<TokenUses> = Arc::default();
+        token_authenticators.extend(tokens.map(|tokens| {
+            let uses = Arc::clone(&token_uses);
+            Arc::new(ServiceAccountTokens { store: store.clone(), tokens, uses }) as Arc<dyn TokenAuthenticator>
+        }));
+        token_authenticators.push(Arc::new(BootstrapTokens { store: store.clone() }));
+        let definitions = kinds::definitions(&environment);
+        let components = Components {
+            object_meta: types::schema("meta/v1.ObjectMeta"),
+            delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
+            scale: types::built_in("autoscaling/v1", "Scale"),
+            admission: admission::plugins(
+                store,
+                &authorizers,
+                &policy,
+                &config.admission,
+                admission::plurals(&definitions),
+            ),
+            definitions,
+            authorizers,
+            token_authenticators,
+            audit: config.audit.clone(),
+            documents,
+        };
+        let api = Api::new(store.clone(), components);
+        let counted = Arc::clone(&token_uses);
+        api.metrics().register(move |page| counted.write(page));
+        Self {
+            api,
+            usage,
+            token_uses,
+            #[cfg(test)]
+            allocator,
+        }
+    }
+}
+
+/// By what others verify tokens of service accounts.
+fn documents(tokens: &TokenIssuer) -> Vec<Document> {
+    let document =
+        |path, content_type, body: serde_json::Value| Document { path, content_type, body: body.to_string().into() };
+    vec![
+        document(CONFIGURATION_PATH, "application/json", tokens.openid_configuration()),
+        document(KEY_SET_PATH, "application/jwk-set+json", tokens.key_set()),
+    ]
+}
+
+/// Tests call it like the API server itself.
+#[cfg(test)]
+impl std::ops::Deref for Instance {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}

@@ -1,0 +1,63 @@
+//! Defaults, validation and tables of the built-in kinds, by the words of upstream.
+
+mod defaults;
+mod pod_changes;
+mod pod_specs;
+mod recorded_rows;
+mod refusals;
+mod reset_fields;
+mod rules;
+mod security_profiles;
+mod stored;
+mod tables;
+mod upstream;
+mod validation;
+mod volume_changes;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use windlass_apimachinery::schema::FieldProblems;
+
+use crate::apiserver::{self, pipeline::validation as checks, tests::version, types::Version};
+
+fn gvk(kind: &str) -> Arc<Version> {
+    version(kind)
+}
+
+fn defaulted(kind: &str, mut value: Value) -> Value {
+    apiserver::default(&version(kind), &mut value);
+    value
+}
+
+fn validate_update(version: Arc<Version>, new: &Value, old: &Value) -> Vec<checks::FieldError> {
+    checks::validate_update(&version, new, old)
+}
+
+fn unknown_fields(version: Arc<Version>, value: &Value) -> FieldProblems {
+    version.spec.schema.check(value)
+}
+
+fn errors(kind: &str, value: Value) -> Vec<String> {
+    let value = defaulted(kind, value);
+    let errors = checks::validate_create(&version(kind), &value);
+    errors.into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
+}
+
+/// A good object of each kind that has a line here: `apiVersion`, kind, and the rest of the object.
+static SAMPLES: &str = include_str!("samples.tsv");
+
+/// A table beside this file, read when its test runs.
+fn table(name: &str) -> String {
+    let path = format!("{}/src/kinds/tests/{name}.tsv", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A good object of a kind, without its metadata.
+pub(crate) fn sample(api_version: &str, kind: &str) -> Value {
+    let rest =
+        |line: &'static str| line.strip_prefix(api_version)?.strip_prefix('\t')?.strip_prefix(kind)?.strip_prefix('\t');
+    let found = SAMPLES.lines().find_map(rest).unwrap_or_else(|| panic!("{api_version} {kind} needs a sample"));
+    serde_json::from_str(found).unwrap()
+}

@@ -1,0 +1,176 @@
+//! Which crate may import which, and that the program and its tests are of one build.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
+
+use serde_json::Value;
+
+/// A crate of ours, and which of the others it may import, as in ARCHITECTURE.md.
+struct Crate {
+    name: &'static str,
+    imports: &'static [&'static str],
+    /// What its tests may stand on beside that.
+    in_tests: &'static [&'static str],
+}
+
+const fn imports(name: &'static str, imports: &'static [&'static str], in_tests: &'static [&'static str]) -> Crate {
+    Crate { name, imports, in_tests }
+}
+
+const CRATES: [Crate; 19] = [
+    imports("windlass-apimachinery", &[], &[]),
+    // Quantities.
+    imports("windlass-kit", &["windlass-apimachinery"], &[]),
+    // Both for tests alone, see `FOR_TESTS`.
+    imports("windlass-fixtures", &[], &[]),
+    imports("windlass-model-disk", &["windlass-kit"], &[]),
+    // Tests compare pages of metrics with the table that the tests' library has.
+    imports("windlass-cadvisor", &["windlass-kit"], &["windlass-tests"]),
+    // Who is a client of the API is tested with the real server, in place of one that is kinder.
+    imports("windlass-proxy", &["windlass-kit"], &["windlass-control", "windlass-tests"]),
+    imports("windlass-agent", &["windlass-kit", "windlass-cadvisor"], &["windlass-control", "windlass-tests"]),
+    // The model's disk is called through the kit.
+    imports("windlass-store", &[], &["windlass-kit"]),
+    imports("windlass-identity", &["windlass-apimachinery", "windlass-kit"], &[]),
+    imports("windlass-quota", &["windlass-kit"], &[]),
+    imports("windlass-scheduler", &["windlass-kit"], &["windlass-test-api"]),
+    imports("windlass-dns", &["windlass-kit"], &["windlass-control", "windlass-identity"]),
+    imports(
+        "windlass-controllers",
+        &["windlass-identity", "windlass-kit", "windlass-quota"],
+        &["windlass-apimachinery", "windlass-control", "windlass-scheduler", "windlass-test-api", "windlass-tests"],
+    ),
+    // Its tests compare it with a real control plane, which the tests' library starts, and let its clients run.
+    imports(
+        "windlass-control",
+        &["windlass-apimachinery", "windlass-identity", "windlass-kit", "windlass-quota", "windlass-store"],
+        &["windlass-controllers", "windlass-scheduler", "windlass-test-api", "windlass-tests"],
+    ),
+    // For tests alone.
+    imports("windlass-test-api", &["windlass-control", "windlass-store", "windlass-tests"], &[]),
+    imports(
+        "windlass",
+        &[
+            "windlass-agent",
+            "windlass-cadvisor",
+            "windlass-control",
+            "windlass-controllers",
+            "windlass-dns",
+            "windlass-identity",
+            "windlass-kit",
+            "windlass-proxy",
+            "windlass-scheduler",
+        ],
+        &[],
+    ),
+    // The tests use the program from outside, like a user.
+    imports("windlass-tests", &[], &[]),
+    // Benchmarks start nodes like the tests.
+    imports("windlass-bench", &["windlass-tests"], &[]),
+    // What reads foreign input is everywhere.
+    imports(
+        "windlass-fuzz-targets",
+        &[
+            "windlass-agent",
+            "windlass-apimachinery",
+            "windlass-control",
+            "windlass-dns",
+            "windlass-identity",
+            "windlass-kit",
+            "windlass-proxy",
+            "windlass-store",
+        ],
+        &["windlass-tests"],
+    ),
+];
+
+/// What the tests of all crates may stand on beside that: facts and files of others, and a model of a disk.
+const FOR_TESTS: [&str; 2] = ["windlass-fixtures", "windlass-model-disk"];
+
+/// External crates that only one of ours may use, because it owns that part of the system.
+const OWNED: [(&str, &[&str]); 2] = [("bollard", &["windlass-agent"]), ("redb", &["windlass-store"])];
+
+#[test]
+fn imports_point_one_way() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo metadata");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert_eq!(packages.len(), CRATES.len(), "a crate is missing from this test's table");
+    for package in packages {
+        let name = package["name"].as_str().expect("a name");
+        let found = CRATES.iter().find(|of| of.name == name);
+        let Crate { imports, in_tests, .. } =
+            found.unwrap_or_else(|| panic!("{name} is missing from this test's table"));
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let on = dependency["name"].as_str().expect("a name");
+            if on.starts_with("windlass") {
+                let of_tests = dependency["kind"] == "dev" && (FOR_TESTS.contains(&on) || in_tests.contains(&on));
+                assert!(imports.contains(&on) || of_tests, "{name} must not import {on}");
+            }
+            if let Some((_, owners)) = OWNED.iter().find(|(owned, _)| *owned == on) {
+                assert!(owners.contains(&name), "{name} must not use {on}; only {owners:?} may");
+            }
+        }
+    }
+}
+
+/// The API machinery knows no kind, no client and no runtime: what compiles without them cannot.
+#[test]
+fn the_api_machinery_knows_no_kind() {
+    let manifest = windlass_tests::sources::repository().join("apimachinery/Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap_or_else(|e| panic!("{}: {e}", manifest.display()));
+    for name in ["axum", "hyper", "k8s-openapi", "kube", "schemars", "tokio", "tower", "tracing", "windlass-"] {
+        // What its tests read of others knows nothing either.
+        let depends = text.lines().any(|line| line.starts_with(name) && !line.starts_with("windlass-fixtures"));
+        assert!(!depends, "apimachinery must not depend on {name}");
+    }
+}
+
+/// Every crate of a build of the whole workspace with its features; more than once where host programs need others.
+fn features(edges: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--workspace",
+            "--offline",
+            "--prefix=none",
+            "--no-dedupe",
+            "--format={p}\t{f}",
+            "--edges",
+            edges,
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo tree");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (package, has) in text.lines().filter_map(|line| line.split_once('\t')) {
+        // What stands twice in a tree is marked.
+        found.entry(package.to_owned()).or_default().insert(has.trim_end_matches("(*)").trim_end().to_owned());
+    }
+    found
+}
+
+/// `make run` uses the build of `make test`: a feature that only tests enable would rebuild the crate and all its
+/// dependents.
+#[test]
+fn tests_and_the_program_are_of_one_build() {
+    let (program, tests) = (features("normal,build"), features("normal,build,dev"));
+    assert!(program.len() > 100, "{program:?}");
+    let differ: Vec<String> = program
+        .iter()
+        .filter_map(|(package, has)| {
+            let wanted = tests.get(package)?;
+            (has != wanted).then(|| format!("{package} has the features {has:?} and in tests {wanted:?}"))
+        })
+        .collect();
+    assert_eq!(differ, Vec::<String>::new(), "name them among the dependencies of tests/Cargo.toml");
+}
