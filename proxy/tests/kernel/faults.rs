@@ -104,7 +104,7 @@ fn rules_that_others_change_are_written_again_on_nf_tables() {
 }
 
 #[test]
-fn rules_that_others_change_are_written_again_when_the_kernel_tells_nothing() {
+fn foreign_changes_are_repaired_without_kernel_events() {
     let unmonitored = |config| Config { repairs: repairs("nft-monitor=off"), ..periodic(config) };
     repaired(node_with(Variant::Nft, unmonitored), Variant::Nft);
 }
@@ -283,14 +283,19 @@ fn a_flush_beside_constant_changes_is_mended_on_legacy() {
 fn rules_of_others_are_their_own_affair() {
     let node = node(Variant::Nft);
     let before = node.net.node_command("iptables-nft-save -c -t nat");
-    let syncs = node.metric("kubeproxy_sync_proxy_rules_duration_seconds_count");
+    const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count";
+    // Its rules are in the kernel before the first write is counted.
+    let syncs = eventually("the first write is counted", PATIENCE, || match node.metric(SYNCS) {
+        none if none < 1.0 => Err("none is".to_owned()),
+        some => Ok(some),
+    });
     for i in 0..20 {
         node.net.node_command(&format!("iptables-nft -t nat -N DOCKER{i}"));
         node.net.node_command(&format!("iptables-nft -t nat -A DOCKER{i} -p tcp --dport {i} -j RETURN"));
         node.net.node_command(&format!("iptables-nft -t nat -A PREROUTING -p tcp --dport {i} -j DOCKER{i}"));
     }
     std::thread::sleep(Duration::from_secs(1));
-    let now = node.metric("kubeproxy_sync_proxy_rules_duration_seconds_count");
+    let now = node.metric(SYNCS);
     assert!((now - syncs).abs() < 0.1, "{now} writes, {syncs} before");
     let ours = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|l| l.contains("-A KUBE-"));
