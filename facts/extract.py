@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables beside this file from upstream's tests.
+"""Writes the tables next to this file from upstream's tests.
 
 usage: KUBERNETES=DIRECTORY facts/extract.py [TABLE…]
 

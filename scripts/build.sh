@@ -7,7 +7,7 @@ profile=${PROFILE:-release}
 if [ "$profile" != dev ]; then
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     # No path of this machine in messages of panics and asserts. Not in .cargo/config.toml: debug builds name files as they are,
-    # and other flags would build all of it again beside the tests' build.
+    # and other flags would build all of it again next to the tests' build.
     # Symbols are named by what they are, with all types, and not by a hash: functions are put in their order by that.
     export RUSTFLAGS="-Csymbol-mangling-version=v0 --remap-path-prefix=$PWD=/windlass --remap-path-prefix=$cargo_home=/cargo ${RUSTFLAGS:-}"
     export PATH=$PWD/scripts/link:$PATH

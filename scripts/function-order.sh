@@ -11,7 +11,7 @@ scripts/test-images.sh
 keep=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
 trap 'rm -rf "$keep"' EXIT
 target=${CARGO_TARGET_DIR:-target}
-# Linked anew, whether it was built before or not.
+# Linked again, whether it was built before or not.
 rm -f "$target"/release/windlass "$target"/release/deps/windlass-*
 FUNCTION_ORDER_KEEP=$keep scripts/build.sh
 mapfile -d '' -t arguments <"$keep/arguments"

@@ -31,7 +31,7 @@ install -m 0644 README.md ARCHITECTURE.md docs/*.md packaging/copyright "$doc/"
 install -m 0644 LICENSE "$stage/"
 scripts/notices.py | gzip -9n >"$doc/NOTICE.gz"
 
-# The bill of materials is written beside the manifests, from where it is moved.
+# The bill of materials is written next to the manifests, from where it is moved.
 "$(scripts/cargo-tool.sh cargo-cyclonedx)" cyclonedx --manifest-path cli/Cargo.toml --format json --target all \
     --override-filename windlass.cdx --quiet
 find . -mindepth 2 -maxdepth 2 -name 'windlass.cdx.json' -not -path './cli/*' -delete

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs test programs that cargo has built: those that wait beside those that compute, and says where the time went.
+"""Runs test programs that cargo has built: those that wait alongside those that compute, and says where the time went.
 
 usage: run-tests.py BUILD.json [TARGET…], with what `cargo build --message-format=json` has printed. TARGET is the name of a test
 target or of a crate, as in `e2e` or `windlass-control`; without any, all run. TEST_THREADS overrides how many tests of one program

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs what a real Kubernetes control plane judges: the target `cluster`, the cases of pod conformance, the workloads, whose
-# recordings UPDATE_RECORDED=1 makes anew, and the end-to-end tests that ask nothing of the embedded API. Its programs (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) are
+# recordings UPDATE_RECORDED=1 makes again, and the end-to-end tests that ask nothing of the embedded API. Its programs (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) are
 # in the directory that KUBEBUILDER_ASSETS names; without it nothing of this can run, which is a failure.
 # usage: test-cluster.sh [all|cluster|differential|pod_conformance|workloads|e2e] [FILTER…]
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Looks at the packages in dist/ and takes the Debian one through its life in a root of its own, without systemd and without a
-# network: installed, upgraded with changed settings, removed, purged. What it does beside a running node is for test-boot.
+# network: installed, upgraded with changed settings, removed, purged. What it does with a running node is for test-boot.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD/target/boot/root

@@ -1,7 +1,7 @@
 //! The pause program: holds a pod's namespaces, reaps orphans, ends at once when told to.
 //!
 //! A program of its own, without the standard library or libc, so that its image is a few kilobytes and
-//! needs nothing beside it. `build.rs` compiles it for the machine that Windlass itself is built for.
+//! needs nothing besides it. `build.rs` compiles it for the machine that Windlass itself is built for.
 
 #![no_std]
 #![no_main]

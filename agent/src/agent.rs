@@ -382,7 +382,7 @@ fn pods_memory(config: &NodeConfig) -> Option<u64> {
     u64::try_from(node::enforced_limits(config).get("memory")?.units()).ok()
 }
 
-/// Whether a text of /proc/swaps names swap beside its headings.
+/// Whether a text of /proc/swaps names swap besides its headings.
 fn is_swap_on(swaps: &str) -> bool {
     swaps.trim().lines().count() > 1
 }

@@ -4,6 +4,8 @@
 //! never `control` or `proxy`. Only `engine` talks to Docker.
 
 mod agent;
+mod applied;
+mod async_fd;
 mod cadvisor_inputs;
 pub mod certificates;
 mod cgroup;
@@ -13,6 +15,7 @@ pub mod engine;
 mod go_text;
 pub mod images;
 mod keyed_lock;
+mod known;
 pub mod logs;
 pub mod metrics;
 pub mod network;

@@ -8,7 +8,7 @@ use windlass_tests::api_faults::{Faults, Way};
 
 /// The node whose agent it is.
 pub(crate) const NODE: &str = "n1";
-/// How long is waited, on tokio's clock. Shorter than the timeout of a watch, after which everything would be asked for anew.
+/// How long is waited, on tokio's clock. Shorter than the timeout of a watch, after which everything would be asked for again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server that has nothing yet.

@@ -17,7 +17,7 @@ pub struct Config {
     pub root: PathBuf,
     /// Directory whose file system is the node's `fs` in the summary.
     pub data_dir: PathBuf,
-    /// Where Docker keeps what; told anew whenever it comes back.
+    /// Where Docker keeps what; told again whenever it comes back.
     pub engine_dirs: watch::Receiver<EngineDirs>,
     /// The directory with a directory for each pod, by its uid; `None` when there are no pods.
     pub pods_dir: Option<PathBuf>,

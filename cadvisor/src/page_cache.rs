@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_packed_before_it_is_given_if_the_one_before_was_asked_for_packed() {
+    fn a_page_is_compressed_ahead_if_the_last_was() {
         let (cache, mut view) = (PageCache::default(), view(Tree::V2));
         let pack = |plain: &[u8]| Some(vec![plain[0] + 100]);
         let first = cache.of(&view, |_| vec![1]);

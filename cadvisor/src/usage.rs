@@ -39,7 +39,7 @@ const RESCAN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How old a list of processes may be.
 const PROCESSES_MAX_AGE: Duration = Duration::from_secs(1);
 /// An empty history would look like a container without a past.
-const BUSY: &str = "usage is being read at the moment, and the past cannot be told; ask again";
+const BUSY: &str = "usage is being read at the moment, and the past cannot be read; try again";
 
 /// A response of the REST API.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ pub use crate::disk::{make_dir, remove, sync_parent};
 /// it. Which of both contents is there after a crash is open, see [`write_durable`].
 ///
 /// # Errors
-/// Any error of the file system; the previous file is unchanged then, and nothing is left beside it that could be removed.
+/// Any error of the file system; the previous file is unchanged then, and nothing is left next to it that could be removed.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let temporary = path.with_file_name(format!(".{}.new", name.display()));

@@ -36,7 +36,7 @@ pub static COMPUTE: Lane = Lane::new("compute", 2, 256);
 
 /// All lanes.
 pub static LANES: [&Lane; 9] = [&RESOLVE, &PROBE_NAMES, &LOGS, &DISK, &RECORDS, &FILES, &RULES, &NETWORK, &COMPUTE];
-/// Threads beside those of lanes: for tokio's own files, each of which is one short call, and for the samplers of usage, which
+/// Threads besides those of lanes: for tokio's own files, each of which is one short call, and for the samplers of usage, which
 /// have theirs for as long as the process lives.
 const OTHER_THREADS: usize = 8;
 

@@ -6,8 +6,6 @@
 //! belongs in that crate.
 
 pub mod addresses;
-pub mod applied;
-pub mod async_fd;
 pub mod atomic_file;
 pub mod backoff;
 pub mod blocking;
@@ -32,7 +30,6 @@ pub mod inotify;
 pub mod iptables_save;
 #[cfg(feature = "json")]
 pub mod json;
-pub mod known;
 pub mod liveness;
 pub mod local_addresses;
 #[cfg(feature = "manifests")]

@@ -3,7 +3,7 @@
 //! with all repairs off, so that what is lost shows as a failure and not as a delay, and one test of each repair with its main path
 //! off. Programs that are built for use know no such setting.
 //!
-//! The setting is the process's; a part of which a test runs several beside each other has one of its own, a [`Repairs`].
+//! The setting is the process's; a part of which a test runs several next to each other has one of its own, a [`Repairs`].
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -25,7 +25,7 @@ pub enum Repair {
     ManifestRescan,
     /// Controllers see all cached objects as if they were new.
     InformerReplay,
-    /// Quotas are counted anew.
+    /// Quotas are counted again.
     QuotaResync,
     /// The generation of nf_tables is asked for, whatever the monitor says.
     NftCheck,

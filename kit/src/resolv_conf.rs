@@ -81,7 +81,7 @@ mod tests {
         assert!(read(Some(&path)).unwrap_err().contains("resolvConf"));
         for text in ["nameserver 192.0.2.1\n", "nameserver 192.0.2.2\n"] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(read(Some(&path)).unwrap().as_deref(), Some(text), "read anew");
+            assert_eq!(read(Some(&path)).unwrap().as_deref(), Some(text), "read again");
         }
         assert_eq!(read(Some(Path::new(""))), Ok(None));
     }

@@ -163,7 +163,7 @@ mod tests {
                 match run {
                     1 => panic!("boom"),
                     2 => Err("failed"),
-                    // Long enough for the delays to begin anew.
+                    // Long enough for the delays to begin again.
                     3 => {
                         tokio::time::sleep(RESTART_BACKOFF_RESET).await;
                         Err("failed late")

@@ -1,5 +1,5 @@
 # A first installation follows the machine's presets and starts nothing, as is the custom there; an upgrade starts the
-# running daemon anew (see postun), and pods run on.
+# running daemon again (see postun), and pods run on.
 systemd-sysusers windlass.conf || :
 systemd-tmpfiles --create windlass.conf || :
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || :; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real control plane on the machine of the boot tests, beside its node: etcd, kube-apiserver, kube-controller-manager and
+# A real control plane on the machine of the boot tests, next to its node: etcd, kube-apiserver, kube-controller-manager and
 # kube-scheduler of /root/assets as one service, which can be stopped and started as an API that goes away and comes back.
 #   cluster.sh up      starts it, makes what kubeadm makes for nodes that join, and /root/cluster.kubeconfig
 #   cluster.sh away    stops it; its objects stay

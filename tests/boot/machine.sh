@@ -38,7 +38,7 @@ start_machine() {
     qemu=$!
 }
 
-# Waits for ssh, at most SECONDS_FOR_BOOT: an emulated machine takes a minute or two to get there, more beside other work.
+# Waits for ssh, at most SECONDS_FOR_BOOT: an emulated machine takes a minute or two to get there, more with other work.
 wait_for_machine() {
     local deadline=$((SECONDS + ${SECONDS_FOR_BOOT:-600}))
     until on_machine true 2>/dev/null; do

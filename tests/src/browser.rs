@@ -176,7 +176,7 @@ impl Browser {
         Ok(result["result"]["value"].clone())
     }
 
-    /// Saves a screenshot of the whole page beside the tests' output.
+    /// Saves a screenshot of the whole page next to the tests' output.
     ///
     /// # Panics
     /// When it cannot be taken or written.

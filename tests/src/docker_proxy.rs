@@ -127,7 +127,7 @@ impl DockerProxy {
         &self.socket
     }
 
-    /// Counts calls and events anew, and spoils those of these numbers, from 0.
+    /// Counts calls and events again, and spoils those of these numbers, from 0.
     pub fn arm(&self, call: Option<(usize, Fault)>, event: Option<(usize, StreamFault)>) {
         *self.state() = State { fault: call, stream_fault: event, ..State::default() };
     }

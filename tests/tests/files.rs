@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use windlass_tests::sources::rust_sources;
 
-/// A module with children is `name/mod.rs`, never `name.rs` beside `name/`.
+/// A module with children is `name/mod.rs`, never `name.rs` next to `name/`.
 #[test]
 fn a_module_with_children_is_a_directory() {
     let sources = rust_sources();

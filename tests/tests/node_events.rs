@@ -1,4 +1,4 @@
-//! Events of the node beside a table of those that upstream's kubelet and kube-proxy record, since alerts and people search
+//! Events of the node compared with a table of those that upstream's kubelet and kube-proxy record, since alerts and people search
 //! for their reasons and words.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ fn fixed_words(message: &str) -> Vec<String> {
     words.into_iter().filter(|text| !text.trim_matches([' ', ':']).is_empty()).collect()
 }
 
-/// The values that the sources give to reasons of events: literals beside a severity, and constants of `reasons`.
+/// The values that the sources give to reasons of events: literals next to a severity, and constants of `reasons`.
 fn reasons_in(text: &str, constants: &BTreeMap<String, String>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in text.match_indices("Severity::") {

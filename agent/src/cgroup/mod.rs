@@ -35,7 +35,7 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
 pub(crate) struct ContainerLimits {
     /// Huge pages.
     pub(crate) pages: HugePages,
-    /// Bytes of swap beside the memory, with cgroup v2: Docker takes a limit of swap only beside one of memory.
+    /// Bytes of swap besides the memory, with cgroup v2: Docker takes a limit of swap only together with one of memory.
     pub(crate) swap: i64,
     /// With cgroup v2, whether the OOM killer kills all processes of the container together.
     pub(crate) oom_group: bool,

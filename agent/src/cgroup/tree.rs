@@ -17,7 +17,7 @@ pub(crate) struct Values {
     pub(crate) cpu_quota: Option<i64>,
     /// Bytes; 0 is no limit.
     pub(crate) memory: Option<i64>,
-    /// Bytes of swap beside the memory; with cgroup v2 only.
+    /// Bytes of swap besides the memory; with cgroup v2 only.
     pub(crate) swap: Option<i64>,
     /// Processes and threads; `Some(None)` is no limit.
     pub(crate) pids: Option<Option<u32>>,

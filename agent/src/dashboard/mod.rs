@@ -1,4 +1,4 @@
-//! What the dashboard and `windlass top` show: current usage of the node, its pods and containers beside their requests
+//! What the dashboard and `windlass top` show: current usage of the node, its pods and containers next to their requests
 //! and limits, and the node's history of the last hour. Contains no environment values. Pure.
 
 mod series;

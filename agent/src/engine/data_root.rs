@@ -12,12 +12,13 @@ use bollard::{Docker, models::SystemInfo, query_parameters::ListContainersOption
 use tokio::{net::UnixStream, sync::watch};
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::EngineDirs;
-use windlass_kit::{blocking::DISK, known::Known};
+use windlass_kit::blocking::DISK;
 
 use super::{
     Engine, EngineError, Health,
     docker_api::{INFO, LIST_WITH_SIZES},
 };
+use crate::known::Known;
 
 /// A restart may be too short to be seen as an outage.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(300);

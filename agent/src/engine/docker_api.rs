@@ -83,7 +83,7 @@ pub(super) const LIST: Contract = call("list_containers", REQUEST_TIMEOUT, &[]);
 pub(super) const LIST_WITH_SIZES: Contract = call("list_containers", 2 * REQUEST_TIMEOUT, &[]);
 pub(super) const EXEC: Contract = call("exec", REQUEST_TIMEOUT, &[]);
 /// That a command has ended is not told by the end of its streams: Docker learns of it a moment later. It forgets a command
-/// with its container, and all of them when it is started anew, even where containers live on.
+/// with its container, and all of them when it is started again, even where containers live on.
 pub(super) const EXEC_INSPECT: Contract = call("", REQUEST_TIMEOUT, &[404]);
 /// 404 or 409: the process has ended, and its terminal with it. Some answer with a 500 then, for a moment.
 pub(super) const RESIZE: Contract = call("", 10, &[404, 409]);
@@ -92,7 +92,7 @@ pub(super) const ATTACH: Contract = call("attach", 30, &[]);
 /// Until the first line can come, which may then take for ever. A container that is gone has no log: that is an error.
 pub(super) const LOGS: Contract = call("", REQUEST_TIMEOUT, &[]);
 /// Docker sends the headers before there is an event. What happened while nobody listened is replayed from its last 256
-/// events, none of which outlive it: whoever listens anew lists anew.
+/// events, none of which outlive it: whoever listens again lists again.
 pub(super) const EVENTS: Contract = call("", 30, &[]);
 pub(super) const IMAGE_INSPECT: Contract = call("image_status", REQUEST_TIMEOUT, &[404]);
 pub(super) const IMAGE_LIST: Contract = call("list_images", REQUEST_TIMEOUT, &[]);

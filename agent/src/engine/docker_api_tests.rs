@@ -36,7 +36,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Puts the programs of another root directory in place of the machine's, for what it starts alone.
 const WITH_PROGRAMS_OF: &str = r#"mount --rbind "$0/usr" /usr && exec "$@""#;
 
-/// A Docker Engine with data of its own, and with a containerd of its own beside it, which is not killed, as where both are
+/// A Docker Engine with data of its own, and with a containerd of its own alongside it, which is not killed, as where both are
 /// services.
 struct Dockerd {
     dir: tempfile::TempDir,
@@ -303,7 +303,7 @@ async fn lifecycle(dockerd: &mut Dockerd, engine: &Engine) -> String {
     for _ in 0..2 {
         engine.start(&id).await.unwrap();
     }
-    // Nobody has polled yet: what happened since the call is replayed, by an engine that was not started anew since.
+    // Nobody has polled yet: what happened since the call is replayed, by an engine that was not started again since.
     loop {
         match next(&mut events).await.expect("an event").expect("an event") {
             Changed { id: of, action: EventAction::Started, pod_uid } if of == id => break assert_eq!(pod_uid, "u"),

@@ -123,7 +123,7 @@ impl Engine {
             let attempt = "the exit code of a command could not be read";
             let exec_state = self.command_state(exec, attempt).await?.ok_or_else(|| EngineError {
                 attempt: attempt.to_owned(),
-                reason: "Docker does not know the command any more: it was started anew, or the container is gone"
+                reason: "Docker does not know the command any more: it was restarted, or the container is gone"
                     .to_owned(),
                 cause: Cause::Refused(404),
             })?;

@@ -10,7 +10,6 @@ use std::{
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::Mutex;
-use windlass_kit::known::Known;
 
 use super::{
     Cause, Engine, check, data_root,
@@ -18,6 +17,7 @@ use super::{
     fake,
     inspect::{Instance, State},
 };
+use crate::known::Known;
 
 const LAYERS: &str = "127.0.0.1:5000/rec/layers:1";
 

@@ -162,7 +162,7 @@ impl Images {
         self.pulls.progress()
     }
 
-    /// Removes every image that may be collected and that no container and no pod uses, beside those that are younger than the
+    /// Removes every image that may be collected and that no container and no pod uses, besides those that are younger than the
     /// minimum age: who has pulled them is about to use them. Waits for it.
     pub async fn remove_unused(&self) {
         let (answer, answered) = oneshot::channel();
@@ -288,7 +288,7 @@ impl ImageManager {
         self.remove(&stale, "age", |_| true).await;
         let (high, low) = (self.config.high, self.config.low);
         let Some(root) = image_root else {
-            tracing::warn!("Docker has not told where it keeps images; collecting none for space");
+            tracing::warn!("Docker has not reported where it keeps images; collecting none for space");
             return;
         };
         let Some((capacity, before)) = space(root) else {

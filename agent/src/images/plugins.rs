@@ -404,7 +404,7 @@ END
     }
 
     #[tokio::test]
-    async fn a_plugin_that_hangs_for_one_image_serves_others_and_is_called_once_for_the_one() {
+    async fn a_plugin_hanging_for_one_image_serves_others() {
         // It hangs for one image until another one has been asked for, and then fails.
         let wait = "case $request in *slow*) \
             until grep -q fast $(dirname $0)/asked; do sleep 0.05; done; exit 1;; esac\n";

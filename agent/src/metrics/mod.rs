@@ -191,7 +191,7 @@ impl Default for Metrics {
             ),
             relist: Histogram::new(
                 "kubelet_pleg_relist_duration_seconds",
-                "How long it took to list all containers anew, in case an event was lost.",
+                "How long it took to list all containers again, in case an event was lost.",
                 [],
                 DEFAULT_BUCKETS,
             ),

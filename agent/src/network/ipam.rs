@@ -9,12 +9,12 @@ use std::{
 };
 
 use windlass_kit::{
-    applied::{Applied, Proof},
     atomic_file,
     net::{Cidr, Family},
 };
 
 use super::{HostPort, NetworkError};
+use crate::applied::{Applied, Proof};
 
 /// The pod that an address is allocated to.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -301,7 +301,7 @@ fn read(path: &Path) -> Holder {
             tracing::warn!(
                 file = %path.display(),
                 error,
-                "failed to read which pod has an address; nobody else gets it, and a pod that still has it writes the file anew; if none has, delete the file and restart"
+                "failed to read which pod has an address; nobody else gets it, and a pod that still has it writes the file again; if none has, delete the file and restart"
             );
             Holder::Unknown
         }

@@ -4,13 +4,13 @@
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
 
 use windlass_kit::{
-    applied::Proof,
     external_program::{Program, ProgramError},
     iptables_save::canonical,
     net::{Cidr, Family},
 };
 
 use super::{HostPort, NetworkError};
+use crate::applied::Proof;
 
 const FORWARD: &str = "WINDLASS-FORWARD";
 const INPUT: &str = "WINDLASS-INPUT";

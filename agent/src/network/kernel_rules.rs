@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windlass_kit::{applied::Applied, blocking::NETWORK, net::Family, netlink::Netlink, nf_tables};
+use windlass_kit::{blocking::NETWORK, net::Family, netlink::Netlink, nf_tables};
 
 use super::{
     NetworkError,
     host_ports::{UdpHostPorts, UdpPort},
     iptables::{self, Rules},
 };
+use crate::applied::Applied;
 
 /// How often nf_tables is asked whether anything has changed: one system call, as often as for the rules of services.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comparison_is_due_when_somebody_has_changed_rules_or_time_has_passed() {
+    fn comparisons_are_due_after_foreign_changes_or_time() {
         let begun = Instant::now();
         let last = |generation| Comparison { generation, begun, took: Duration::from_millis(100) };
         let after = |seconds| begun + Duration::from_secs(seconds);

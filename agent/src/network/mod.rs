@@ -24,7 +24,7 @@ use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{known::Known, net::Cidr};
+use windlass_kit::net::Cidr;
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
@@ -34,6 +34,7 @@ pub use netns::NetworkNamespace;
 pub use pod_dialer::PodDialer;
 pub use readiness::Readiness;
 
+use crate::known::Known;
 use cni::Cni;
 use veth::VethNetwork;
 pub(crate) use veth::foreign_ranges;
@@ -187,7 +188,7 @@ impl Network {
     /// The ranges of the addresses that pods hold of the built-in network; an address whose range is not known is one of
     /// its own.
     #[must_use]
-    pub fn ranges_in_use(&self) -> watch::Receiver<Known<BTreeSet<Cidr>>> {
+    pub(crate) fn ranges_in_use(&self) -> watch::Receiver<Known<BTreeSet<Cidr>>> {
         match &*self.backend {
             Backend::Routed(routed) => routed.ranges_in_use(),
             Backend::Cni(_) => watch::Sender::new(Known::Is(BTreeSet::new())).subscribe(),

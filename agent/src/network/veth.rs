@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     blocking::NETWORK,
     conntrack,
-    known::Known,
     local_addresses::LocalAddresses,
     net::{Cidr, Family},
     repairs::Repair,
@@ -27,6 +26,7 @@ use super::{
     kernel_rules::{CHECK_INTERVAL, KernelRules},
     links::Links,
 };
+use crate::known::Known;
 
 #[derive(Debug)]
 pub(super) struct VethNetwork {
@@ -314,7 +314,7 @@ impl VethNetwork {
         }
     }
 
-    /// Writes the rules anew where the kernel's differ, and what could not be done before.
+    /// Writes the rules again where the kernel's differ, and what could not be done before.
     pub(super) async fn repair(&self) -> Result<(), NetworkError> {
         let ranges = self.state.lock().await.ranges();
         ranges.iter().try_for_each(|range| enable_forwarding(range.family()))?;

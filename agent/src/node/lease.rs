@@ -178,8 +178,8 @@ mod tests {
         let only_time = json!({"spec": {"renewTime": time}});
         assert_eq!(lease_config().renewal_patch(Some(&lease), Some("u"), now), only_time);
         assert_eq!(lease_config().renewal_patch(Some(&lease), None, now), only_time, "who owns it is not known");
-        let anew = lease_config().renewal_patch(Some(&lease), Some("u2"), now);
-        assert_eq!(anew["metadata"]["ownerReferences"][0]["uid"], "u2");
+        let again = lease_config().renewal_patch(Some(&lease), Some("u2"), now);
+        assert_eq!(again["metadata"]["ownerReferences"][0]["uid"], "u2");
         let mut other = lease.clone();
         other.spec = Some(LeaseSpec { holder_identity: Some("x".into()), ..LeaseSpec::default() });
         assert_eq!(

@@ -443,7 +443,7 @@ async fn record_startup_events(recorder: &Recorder, object: &ObjectReference, co
     }
 }
 
-/// Records an event of a Node that was cordoned, or no longer is. One that was made anew is another one.
+/// Records an event of a Node that was cordoned, or no longer is. One that was made again is another one.
 fn record_schedulable_event(recorder: &Recorder, before: &Node, now: &Node) {
     let cordoned = |node: &Node| node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
     if before.metadata.uid == now.metadata.uid && cordoned(before) != cordoned(now) {

@@ -11,8 +11,9 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{atomic_file, backoff::Backoff, known::Known, net::Cidr};
+use windlass_kit::{atomic_file, backoff::Backoff, net::Cidr};
 
+use crate::known::Known;
 use crate::network::{Network, Readiness, foreign_ranges};
 
 /// The file of the saved pod CIDRs.

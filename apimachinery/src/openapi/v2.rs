@@ -121,7 +121,7 @@ pub(super) fn schema(schema: Value) -> Value {
         fields.retain(|name, _| matches!(name.as_str(), "type" | GVK | "x-kubernetes-selectable-fields"));
         return Value::Object(fields);
     }
-    // A reference with something beside it.
+    // A reference with something next to it.
     if let Some(Value::Array(parts)) = fields.get_mut("allOf")
         && let [Value::Object(part)] = &mut parts[..]
         && let Some(reference) = part.remove("$ref")

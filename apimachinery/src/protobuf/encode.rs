@@ -203,7 +203,7 @@ fn map<'a>(schema: &Schema, value: Option<&'a Value>) -> Result<impl Iterator<It
     Ok(entries.into_iter().flat_map(Map::iter))
 }
 
-/// JSON as Go's encoder writes it, safe inside HTML. Upstream encodes `apiextensions/v1.JSON` anew, unlike a raw extension.
+/// JSON as Go's encoder writes it, safe inside HTML. Upstream encodes `apiextensions/v1.JSON` again, unlike a raw extension.
 fn html_escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for letter in json.chars() {

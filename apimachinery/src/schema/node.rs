@@ -105,7 +105,7 @@ pub enum Kind {
 pub struct Object {
     /// All fields in JSON, also those of inlined types.
     pub properties: Properties,
-    /// What fields of other names hold: `additionalProperties: true` beside properties in a CustomResourceDefinition.
+    /// What fields of other names hold: `additionalProperties: true` next to properties in a CustomResourceDefinition.
     pub additional: Option<Arc<Schema>>,
     /// The structs that Go inlines: their fields are among the properties, in protobuf they are messages of their own.
     pub inline: Vec<Inline>,

@@ -58,7 +58,7 @@ pub struct FieldSelector {
 }
 
 impl FieldSelector {
-    /// Parses the query parameter. `selectable` are the fields of the type beside name and namespace; `None` for a type
+    /// Parses the query parameter. `selectable` are the fields of the type besides name and namespace; `None` for a type
     /// that upstream registers no conversion of field labels for, which it refuses in other words.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub(super) enum ScanKey {
     Container(Arc<str>),
     /// By pod uid and volume name.
     Volume(Arc<str>, Arc<str>),
-    /// By pod uid: its files beside volumes.
+    /// By pod uid: its files besides volumes.
     PodFiles(Arc<str>),
 }
 

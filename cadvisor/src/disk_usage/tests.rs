@@ -250,7 +250,7 @@ fn a_container_that_starts_is_scanned_without_a_look_at_the_others() {
     assert_eq!(costs, [2, 2], "its layer, and its pod's files");
 }
 
-/// A walk that hangs is marked while it does, and what changes under it is scanned anew when it has ended.
+/// A walk that hangs is marked while it does, and what changes under it is scanned again when it has ended.
 #[test]
 fn schedules_keep_what_is_in_flight_apart() {
     let (now, second) = (Instant::now(), Duration::from_secs(1));

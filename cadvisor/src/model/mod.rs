@@ -410,7 +410,7 @@ pub struct SystemRow {
     pub usage_nano_cores: Option<u64>,
 }
 
-/// A cgroup of the node's own that is told beside those of pods and containers: that of all pods, and those of daemons.
+/// A cgroup of the node's own that is told besides those of pods and containers: that of all pods, and those of daemons.
 #[derive(Debug, Clone)]
 pub struct SystemCgroup {
     /// Path below the cgroup root.
@@ -438,7 +438,7 @@ pub struct Snapshot {
     pub system: Arc<Vec<SystemRow>>,
     /// The cgroup of all pods, which also has what ended ones have left there.
     pub all_pods: Option<Arc<SystemCgroup>>,
-    /// The cgroups of the engine and of what it starts beside containers.
+    /// The cgroups of the engine and of what it starts besides containers.
     pub runtime_cgroups: Arc<Vec<Arc<SystemCgroup>>>,
     /// Names of block devices by (major, minor).
     pub devices: Arc<BTreeMap<(u32, u32), String>>,

@@ -87,7 +87,7 @@ pub struct Storage {
     pub containers: SharedMap<Arc<str>, ContainerSize>,
     /// By pod uid.
     pub volumes: SharedMap<Arc<str>, Vec<VolumeSize>>,
-    /// Files of pods on the node's file system beside volumes, which containers can write: `/etc/hosts`,
+    /// Files of pods on the node's file system besides volumes, which containers can write: `/etc/hosts`,
     /// `/etc/resolv.conf` and termination messages. By pod uid.
     pub pod_files: SharedMap<Arc<str>, Size>,
     /// Bytes of all image layers, where Docker has a list of them.

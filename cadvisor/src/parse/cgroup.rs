@@ -13,7 +13,7 @@ pub(crate) enum Mode {
     V1,
     /// One hierarchy for all.
     V2,
-    /// Controllers on v1, and a v2 hierarchy without controllers beside them.
+    /// Controllers on v1, and a v2 hierarchy without controllers besides them.
     Hybrid,
 }
 

@@ -307,7 +307,7 @@ impl Sampler {
         }
     }
 
-    /// Samples new containers, and publishes them beside the last samples of the others.
+    /// Samples new containers, and publishes them together with the last samples of the others.
     fn sample_new(&mut self, new: Vec<SlotId>) {
         self.sample(new);
         let last = Arc::clone(&self.snapshot.borrow());

@@ -20,7 +20,7 @@ pub struct Capacity {
 /// The signals of the node; `None` what could not be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeSignals {
-    /// Memory: what is left beside the working set.
+    /// Memory: what is left besides the working set.
     pub memory: Option<Capacity>,
     /// Process ids.
     pub pids: Option<Capacity>,

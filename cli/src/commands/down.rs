@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     if let Some(service) = &stopped.service {
         let unit = service.unit();
         say(if args.purge {
-            format!("{unit} is stopped and disabled; `systemctl enable --now {unit}` begins anew")
+            format!("{unit} is stopped and disabled; `systemctl enable --now {unit}` starts it again")
         } else {
             format!("{unit} is stopped, and starts at the next boot or with `systemctl start {unit}`")
         });

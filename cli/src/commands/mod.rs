@@ -175,7 +175,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
         .max_blocking_threads(windlass_kit::blocking::threads())
-        // Beside tasks that always have more to send, such as long lists, new requests are seen within a few of their turns;
+        // Besides tasks that always have more to send, such as long lists, new requests are seen within a few of their turns;
         // tokio's own 61 turns take milliseconds.
         .event_interval(5)
         .thread_keep_alive(std::time::Duration::from_secs(5))

@@ -11,7 +11,7 @@ use crate::{
     systemd::{Notifier, ServiceKind},
 };
 
-/// Starts a node by `start` and runs it until a signal or a failed task; `announce` runs beside it, and says when it
+/// Starts a node by `start` and runs it until a signal or a failed task; `announce` runs alongside it, and says when it
 /// is Ready. `log_file` is rotated, if any.
 ///
 /// # Errors

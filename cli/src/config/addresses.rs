@@ -46,7 +46,7 @@ impl FromStr for Addresses {
             return Err(format!("{text:?} has several ports; give all addresses the same"));
         }
         if all.len() > 1 && all.iter().any(|address| address.ip().is_unspecified()) {
-            return Err(format!("{text:?} names all addresses and others beside them; give one or the other"));
+            return Err(format!("{text:?} names all addresses and single ones as well; give one or the other"));
         }
         Ok(Self::new(all))
     }

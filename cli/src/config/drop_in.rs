@@ -1,4 +1,4 @@
-//! Files that change the configuration file: what distributions and tools add beside a file that is the operator's. By
+//! Files that change the configuration file: what distributions and tools add besides a file that is the operator's. By
 //! the rules of kubelet's `--config-dir`.
 
 use std::path::{Path, PathBuf};

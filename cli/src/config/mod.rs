@@ -255,7 +255,7 @@ impl Settings {
         let mut settings = self.clone();
         // Its controllers give nodes their ranges.
         settings.cluster_cidr.get_or_insert_with(Self::default_cluster_cidr);
-        // Its range of Services is known, and no kube-proxy writes the same rules beside.
+        // Its range of Services is known, and no kube-proxy writes the same rules as well.
         settings.cluster_ips_check.get_or_insert(true);
         if settings.cluster_dns.is_empty() && self.cluster_dns_bind_address().is_some() {
             let range = self.service_cidr.ipv4();

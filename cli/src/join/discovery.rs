@@ -179,7 +179,7 @@ pub(crate) async fn by_file(
     resolve_server(described, None, report).await
 }
 
-/// Keeps the given address beside the cluster's own, and reports if only the given one answers.
+/// Keeps the given address besides the cluster's own, and reports if only the given one answers.
 async fn resolve_server(
     described: ClusterInfo,
     typed: Option<&Uri>,

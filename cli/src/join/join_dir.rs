@@ -20,7 +20,7 @@ const PODS: &str = "pods";
 const KUBECONFIG: &str = "kubelet.conf";
 /// The cluster's settings, which the machine's file and flags override; 0644.
 const SETTINGS: &str = "config.yaml";
-/// Other files of a cluster in the data directory, beside certificates.
+/// Other files of a cluster in the data directory, besides certificates.
 const CLUSTER_FILES: [&str; 4] = ["kubelet.conf", "api-servers", "pod-cidr", "registered"];
 
 /// The join directory; see the module.

@@ -19,7 +19,7 @@ const FILES: [&str; 3] = ["before", "after", "roundtrip/default"];
 
 #[test]
 #[ignore = "reads upstream's files in a directory that KUBERNETES names"]
-fn of_upstreams_kubelet_configurations_nothing_is_refused_and_what_differs_here_is_named() {
+fn upstreams_kubelet_configurations_are_taken_and_differences_named() {
     for file in FILES {
         let text = read(&format!("kubelet/apis/config/scheme/testdata/KubeletConfiguration/{file}/v1beta1.yaml"));
         let found = import(&text, |_| false).unwrap();

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(repeats.due(at(59)), []);
         let due = repeats.due(at(60));
         assert!(due.len() == 1 && due[0].suppressed_count == 995 && due[0].text == "line 1", "{due:?}");
-        // It begins anew.
+        // It begins again.
         assert_eq!((0..10).filter(|_| allow(&mut repeats, 1, at(61))).count(), 5);
     }
 

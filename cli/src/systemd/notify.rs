@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_hangs_is_given_no_more_time_and_one_without_a_watchdog_pings_nobody() {
+    fn a_hanging_start_is_not_extended_and_without_watchdog_no_pings() {
         let mut script = SentState::new(None);
         assert_eq!(script.next(Phase::Starting, &state_of("hangs", false, true), Duration::ZERO), [status("hangs")]);
         assert_eq!(

@@ -1,7 +1,7 @@
 //! ResourceQuota controller: copies the limits of a quota to its status and counts what is used. `quota` decides and is pure.
 //!
 //! The API server counts every write in the transaction that stores it, deletions too, so that objects need not be watched
-//! here. Counted anew is a new quota, one whose limits change, one with a pod that should have been gone by now, and every
+//! here. Counted again is a new quota, one whose limits change, one with a pod that should have been gone by now, and every
 //! few minutes all. A count is written only if the quota has not changed since before it began: nothing is counted twice.
 
 use std::{sync::Arc, time::Duration};
@@ -24,7 +24,7 @@ use super::runtime::{
 
 impl crate::runtime::Cached for ResourceQuota {}
 
-/// How often all quotas are counted anew (upstream's default).
+/// How often all quotas are counted again (upstream's default).
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 
 /// What was counted, by how.
@@ -122,7 +122,7 @@ fn whole(object: &DynamicObject) -> Value {
 
 impl ResourceQuotaController {
     /// All objects of a namespace that a quota counts, by how they are counted; `None` of types that are not served, and of
-    /// those that cannot be listed, which do not keep the others. Why that is so comes beside.
+    /// those that cannot be listed, which do not keep the others. Why that is so comes with them.
     async fn count(&self, key: &Key, hard: &Value) -> Result<(Counted, Option<Error>), Error> {
         let names = hard.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
         let mut resources: Vec<&str> = names.filter_map(Evaluator::resource_of).collect();

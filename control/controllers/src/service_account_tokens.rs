@@ -35,7 +35,7 @@ const SECRETS_BY_ACCOUNT: Index<CachedSecret> = Index::new("service account", |s
 /// When a secret is looked at again whose account the API has and the cache does not.
 const UNCACHED_ACCOUNT_RETRY: Duration = Duration::from_secs(10);
 
-/// What the controller is made of beside the API.
+/// What the controller is made of besides the API.
 #[derive(Clone)]
 pub(crate) struct TokensConfig {
     /// Signs the tokens.

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Seconds for which an answer may be kept: CoreDNS's default. kubeadm's Corefile has 30, which names of services that are
-/// made anew would be wrong for.
+/// made again would be wrong for.
 const TTL: u32 = 5;
 /// CoreDNS's times of the domain's SOA record, in seconds.
 const SOA_REFRESH: i32 = 7200;

@@ -89,7 +89,7 @@ impl Quota {
         for (name, amount) in difference.0 {
             if let Some(before) = used.get(&name) {
                 let after = sum(before, amount);
-                // What was counted wrong is not made worse; the controller counts anew.
+                // What was counted wrong is not made worse; the controller counts again.
                 used.set(name, if after.is_negative() { Quantity::from_units(0) } else { after });
             }
         }

@@ -17,7 +17,7 @@ use super::{
 const HUGE_PAGES: &str = "hugepages-";
 /// The pods that have not ended.
 const PODS: &str = "pods";
-/// Resources of pods that quotas count, beside those with a prefix.
+/// Resources of pods that quotas count, besides those with a prefix.
 const RESOURCES: [&str; 10] = [
     "cpu",
     "memory",

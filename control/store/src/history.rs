@@ -1,4 +1,4 @@
-//! The latest events of one resource. Only what they keep alive beside the objects themselves counts: superseded
+//! The latest events of one resource. Only what they keep alive besides the objects themselves counts: superseded
 //! states, and the last states of deleted objects.
 
 use std::{
@@ -18,7 +18,7 @@ pub(crate) const MAX_AGE: Duration = Duration::from_secs(300);
 pub(crate) const AGED_BYTES: usize = 2 << 20;
 /// What all histories together may keep.
 pub(crate) const MAX_SUPERSEDED_BYTES: usize = 24 << 20;
-/// What an event costs beside its objects, about.
+/// What an event costs besides its objects, about.
 const EVENT_BYTES: usize = 256;
 
 /// Time between two notes of the [`RevisionClock`].

@@ -191,7 +191,7 @@ pub struct AllocationError {
 /// Reverts the allocation of a failed write.
 pub type Rollback = Box<dyn FnOnce() + Send>;
 
-/// What an allocation does beside filling in the object.
+/// What an allocation does besides filling in the object.
 #[derive(Default)]
 pub struct Allocation {
     /// Reverts it.

@@ -99,7 +99,7 @@ impl State {
         let id = self.intern(&record.resource);
         let Some(resource) = self.resource_mut(id) else { return };
         let revision = record.object.revision;
-        // A rewrite and the commits beside it may both have a record.
+        // A rewrite and the commits alongside it may both have a record.
         if revision <= resource.replayed {
             return;
         }

@@ -17,7 +17,7 @@ use windlass_store::{Expected, Key, ResourceId, Watch, Write};
 use windlass_tests::api_faults::{Faults, RequestFault, Way};
 
 /// How long a test waits, on tokio's clock. Shorter than whatever mends what was missed: the five minutes after which
-/// expectations are forgotten and quotas are counted anew, and the hour of a replay.
+/// expectations are forgotten and quotas are counted again, and the hour of a replay.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The namespaces of every cluster.

@@ -1,4 +1,4 @@
-"""Case, pod, the pods that are on the node, the node, the node as it is when it is asked for anew (null: it is not), and why the pod does
+"""Case, pod, the pods that are on the node, the node, the node as it is when it is asked for again (null: it is not), and why the pod does
 not fit: a predicate, or a resource with what is requested and used of it, and how much there is.
 """
 from ..tests import dictionaries, get, Test, to_json

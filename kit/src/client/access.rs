@@ -23,7 +23,7 @@ use super::{
     verifier::AnyNameVerifier,
 };
 
-/// Names in the certificates of a cluster's API servers, beside their addresses.
+/// Names in the certificates of a cluster's API servers, besides their addresses.
 const CLUSTER_NAMES: [&str; 2] = ["kubernetes", "kubernetes.default.svc"];
 
 /// Why the configuration of an API cannot be used.

@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(run(&format!("echo '{both}'")).await, Ok(Answer { token: None, pair, until: None }));
     }
 
-    /// What is wanted of it and its own variables are in its environment, beside ours; its input is empty.
+    /// What is wanted of it and its own variables are in its environment, besides ours; its input is empty.
     #[tokio::test]
     async fn a_plugin_is_told_what_is_wanted() {
         let text = r#"[ -n "$PATH" ] && [ "$OWN" = value ] && [ -z "$(cat)" ] || exit 3

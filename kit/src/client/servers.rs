@@ -63,7 +63,7 @@ pub(super) enum Silence {
     /// Nothing yet: it was the first, and there is no other server.
     Bearable,
     /// New requests go to another server. One slow answer is no reason to end what works: a node's watches would all begin
-    /// anew, at a server that has just as much to do.
+    /// again, at a server that has just as much to do.
     OfOneServer,
     /// It was not the first in a row: nothing works.
     Again,

@@ -340,7 +340,7 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     if from.parent() == to.parent() { Ok(()) } else { sync_parent(from) }
 }
 
-/// Has a link lead to a target, whatever it led to before; it survives a crash. The new one is made beside it under a name
+/// Has a link lead to a target, whatever it led to before; it survives a crash. The new one is made next to it under a name
 /// that is free for it.
 ///
 /// # Errors

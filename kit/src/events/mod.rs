@@ -38,7 +38,7 @@ impl Severity {
     }
 }
 
-/// What shares a budget, beside the object and the type.
+/// What shares a budget, besides the object and the type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// Something happened.
@@ -203,7 +203,7 @@ async fn send(
     }
 }
 
-/// Writes a new event, or what is new of one that the API has; that is made anew if it has expired meanwhile.
+/// Writes a new event, or what is new of one that the API has; that is made again if it has expired meanwhile.
 async fn write(client: &kube::Client, event: &Event, observed: &Observed) -> Result<Event, kube::Error> {
     let api: Api<Event> = Api::namespaced(client.clone(), &observed.namespace);
     if observed.version.is_some() {

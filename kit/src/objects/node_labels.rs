@@ -1,6 +1,6 @@
 //! The labels that a node may set on its own Node: the admission plugin NodeRestriction.
 
-/// Reserved keys that a node may set, beside those of kubelet's two domains.
+/// Reserved keys that a node may set, besides those of kubelet's two domains.
 const OWN: [&str; 10] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",

@@ -424,7 +424,7 @@ async fn a_list_is_not_older_than_what_is_known() {
 
 /// client-go's `TestReflectorReplacesStoreOnUnsafeDelete`.
 #[tokio::test(start_paused = true)]
-async fn what_the_server_cannot_read_and_has_deleted_is_missing_in_the_next_list() {
+async fn unreadable_deleted_objects_are_missing_in_the_next_list() {
     let unreadable = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,"reason":"StorageReadError","message":"corrupt object has been deleted"}}"#;
     let (api, requests) = scripted(vec![
         Answer::List("3", ONE, None),

@@ -1,4 +1,4 @@
-//! Removes what another service proxy left that acts on packets beside our rules.
+//! Removes what another service proxy left that acts on packets besides our rules.
 
 use std::io;
 
@@ -49,7 +49,7 @@ pub(super) fn delete_kube_proxy_table(runner: &Runner, family: Family) -> io::Re
     }
 }
 
-/// Removes what acts on packets beside our rules, once these are written: the table of kube-proxy's nftables mode, and
+/// Removes what acts on packets besides our rules, once these are written: the table of kube-proxy's nftables mode, and
 /// rules of an earlier run in the other iptables back end. Nobody updates them any more, and of two rules for one
 /// address either may match first. Blocks.
 pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
@@ -61,7 +61,7 @@ pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
         Ok(false) => {}
         Err(error) => tracing::warn!(
             %error, family = family.name(),
-            "failed to delete table {KUBE_PROXY_TABLE} of kube-proxy's nftables mode, its old rules act beside ours; delete it with: nft delete table {} {KUBE_PROXY_TABLE}",
+            "failed to delete table {KUBE_PROXY_TABLE} of kube-proxy's nftables mode, its old rules act in addition to ours; delete it with: nft delete table {} {KUBE_PROXY_TABLE}",
             nft_family(family)
         ),
     }
@@ -98,7 +98,7 @@ pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
         Ok(false) => {}
         Err(error) => tracing::warn!(
             %error, family = family.name(), program = other.program(),
-            "failed to remove old service rules from the other iptables back end; they act beside ours"
+            "failed to remove old service rules from the other iptables back end; they act in addition to ours"
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! What kube-proxy's IPVS mode leaves in the kernel beside iptables rules: the device with the addresses of services,
+//! What kube-proxy's IPVS mode leaves in the kernel besides iptables rules: the device with the addresses of services,
 //! virtual services of IPVS, and the IP sets that its rules match. Each is removed over netlink, so that neither
 //! `ipset` nor `ipvsadm` has to be installed. Everything here blocks, and acts on this thread's network namespace.
 
@@ -81,7 +81,7 @@ pub(crate) enum Leftover {
     Device,
     /// A set of this name.
     Set(String),
-    /// The virtual services. They have no owner, so they count only beside one of the others.
+    /// The virtual services. They have no owner, so they count only together with one of the others.
     VirtualServices,
 }
 

@@ -211,7 +211,7 @@ fn udp_slice(ports: serde_json::Value, endpoints: serde_json::Value) -> objects:
 
 /// A controller empties the last slice of a Service, ports included: that is a change of UDP endpoints all the same.
 #[test]
-fn udp_is_looked_at_when_its_last_endpoint_goes_and_when_the_service_does() {
+fn udp_entries_go_with_the_last_endpoint_or_the_service() {
     let mut model = Model::default();
     let dns = json!([{"name": "dns", "port": 5353, "protocol": "UDP"}]);
     let endpoints = json!([{"addresses": ["10.2.2.2"]}]);

@@ -1,4 +1,4 @@
-//! What of the kernel's rules is as it should be: read back, set beside what would be rendered, chain by chain, so that
+//! What of the kernel's rules is as it should be: read back and compared with what would be rendered, chain by chain, so that
 //! only the difference is written. Pure.
 
 use std::collections::BTreeSet;

@@ -31,7 +31,7 @@ fn is_written(known: Option<Committed>, rules: &str) -> bool {
 /// Orders service ports by cluster IP, port and protocol; the full name makes it unique. Several maps share it.
 pub(super) type ServicePortKey = Arc<(IpAddr, u16, Protocol, Arc<str>)>;
 
-/// What is remembered of one rendered service port, beside its rules in the dispatch chains.
+/// What is remembered of one rendered service port, besides its rules in the dispatch chains.
 #[derive(Debug)]
 struct ServicePortState {
     chains: Box<[ChainId]>,

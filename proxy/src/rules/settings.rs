@@ -1,4 +1,4 @@
-//! What the rules of one address family depend on beside Services and endpoints.
+//! What the rules of one address family depend on besides Services and endpoints.
 
 use std::net::IpAddr;
 

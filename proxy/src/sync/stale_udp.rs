@@ -1,5 +1,5 @@
 //! Deletes conntrack entries of UDP services whose endpoint was removed, as kube-proxy's `CleanStaleEntries`
-//! (pkg/proxy/conntrack/cleanup.go). The search runs beside the family's task, and for the Services that changed alone,
+//! (pkg/proxy/conntrack/cleanup.go). The search runs alongside the family's task, and for the Services that changed alone,
 //! so that a table of a million entries does not delay other changes.
 
 use std::{

@@ -1,5 +1,5 @@
 //! Watches of the real API server: whichever request fails and whichever event, in whichever way, the model ends as that of
-//! a proxy that starts anew.
+//! a proxy that starts again.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::watch::{InitialSync, changes};
 use crate::model::{Family, Model, NodeFacts};
 
 const NODE: &str = "n1";
-/// Shorter than the timeout of a watch, after which everything would be asked for anew.
+/// Shorter than the timeout of a watch, after which everything would be asked for again.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn client(server: &InMemory, faults: Option<Faults>) -> Client {

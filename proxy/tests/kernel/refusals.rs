@@ -127,7 +127,7 @@ fn a_refused_rule_stops_its_service_and_no_other_on_nf_tables() {
 }
 
 #[test]
-fn a_refused_rule_that_is_not_named_stops_its_service_and_no_other_on_legacy() {
+fn an_unnamed_refused_rule_stops_only_its_service_on_legacy() {
     one_among_many(Variant::Legacy, true);
 }
 
@@ -302,12 +302,12 @@ fn a_fault_at_any_restore(variant: Variant) {
 }
 
 #[test]
-fn a_fault_at_any_restore_ends_in_the_rules_of_a_fresh_start_on_nf_tables() {
+fn a_fault_at_any_restore_ends_as_a_fresh_start_on_nf_tables() {
     a_fault_at_any_restore(Variant::Nft);
 }
 
 #[test]
-fn a_fault_at_any_restore_ends_in_the_rules_of_a_fresh_start_on_legacy() {
+fn a_fault_at_any_restore_ends_as_a_fresh_start_on_legacy() {
     a_fault_at_any_restore(Variant::Legacy);
 }
 

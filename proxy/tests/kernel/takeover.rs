@@ -55,7 +55,7 @@ fn rules_of_nftables_mode_go_at_the_start_and_in_clean_up() {
     assert!(listed().contains("somebody"), "{}", listed());
     as_intended(&api, &config, &net);
 
-    // Clean-up beside a running proxy would be undone at once.
+    // Clean-up alongside a running proxy would be undone at once.
     let clean = || {
         let (node, config) = (net.node.clone(), config.clone());
         std::thread::spawn(move || {

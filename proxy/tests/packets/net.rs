@@ -27,7 +27,7 @@ pub(crate) const ENDPOINTS: u8 = 7;
 /// What endpoints listen at.
 const TCP: [u16; 3] = [80, 8443, 5353];
 const UDP: u16 = 53;
-/// Ports of the node itself: a node port, a health check port, one without rules, and two beside or behind the port
+/// Ports of the node itself: a node port, a health check port, one without rules, and two next to or behind the port
 /// of a balancer with the node's address.
 const ON_NODE: [u16; 5] = [3001, HEALTH, INNER, 22, 80];
 const UDP_ON_NODE: u16 = 80;
@@ -145,7 +145,7 @@ impl Net {
                 (false, _) => format!("dev p{octet}"),
             };
             run(&format!("ip -n {node} route replace {ip}/32 {}", via(true)));
-            // IPv6 keeps the old route beside a new one of another kind.
+            // IPv6 keeps the old route next to a new one of another kind.
             run(&format!("ip -n {node} -6 route flush {}/128", twin(&ip, Family::V6)));
             run(&format!("ip -n {node} -6 route add {}/128 {}", twin(&ip, Family::V6), via(false)));
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 struct Crate {
     name: &'static str,
     imports: &'static [&'static str],
-    /// What its tests may stand on beside that.
+    /// What its tests may stand on besides that.
     in_tests: &'static [&'static str],
 }
 
@@ -86,7 +86,7 @@ const CRATES: [Crate; 19] = [
     ),
 ];
 
-/// What the tests of all crates may stand on beside that: facts and files of others, and a model of a disk.
+/// What the tests of all crates may stand on besides that: facts and files of others, and a model of a disk.
 const FOR_TESTS: [&str; 2] = ["windlass-fixtures", "windlass-model-disk"];
 
 /// External crates that only one of ours may use, because it owns that part of the system.

@@ -96,7 +96,7 @@ fn only_apply_and_the_pod_network_run_iptables() {
 #[test]
 fn only_writers_prove_that_something_is_applied() {
     let writers = ["agent/src/network/ipam.rs", "agent/src/network/iptables.rs"];
-    only_in(&[&writers[..], &["kit/src/applied.rs"]].concat(), &["fn into_written("]);
+    only_in(&[&writers[..], &["agent/src/applied.rs"]].concat(), &["fn into_written("]);
 }
 
 /// Blocking work has a lane, by its kind: what hangs in one must not take the threads of the others. The samplers of usage
@@ -145,7 +145,7 @@ fn keys_are_read_by_one_module() {
 #[test]
 fn files_beside_secrets_are_made_with_a_mode() {
     let kept = ["control/", "cli/src/", "kit/src/"];
-    // Copies beside a log with the log's mode.
+    // Copies next to a log with the log's mode.
     let of_old = ["cli/src/logging/file.rs"];
     for (path, code) in shipped().iter().filter(|(path, _)| kept.iter().any(|dir| path.starts_with(dir))) {
         for word in ["File::create(", "File::create_new(", "fs::write(", "fs::copy("] {

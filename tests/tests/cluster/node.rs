@@ -50,12 +50,12 @@ fn the_node_object_is_corrected_and_recreated() {
 
     // A deleted Node is created again, with its own lease.
     let _ = kubectl.run(&["delete", "node", NODE]);
-    let anew = eventually(DEFAULT_TIMEOUT, "the Node is made again", || {
+    let again = eventually(DEFAULT_TIMEOUT, "the Node is made again", || {
         let found = field(&kubectl, &node, ".metadata.uid")?;
         anyhow::ensure!(found != uid, "it is the old one");
         Ok(found)
     });
-    becomes(&kubectl, &LEASE, OWNER, &anew);
+    becomes(&kubectl, &LEASE, OWNER, &again);
     becomes(&kubectl, &node, ".status.conditions[?(@.type=='Ready')].status", "True");
 }
 

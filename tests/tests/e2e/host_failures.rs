@@ -218,7 +218,7 @@ fn a_flood_of_logs_affects_no_other_pod() {
         &shared.pod("flood", container("exec yes a line of a log that nobody can read as fast as it is written")),
     );
     wait_for(&kubectl, "flood", "is ready", is_ready);
-    // A follower that is slower than the output, and others beside it.
+    // A follower that is slower than the output, and others alongside it.
     let mut follower = kubectl.command();
     let follower =
         Daemon::start("kubectl logs -f", follower.args(["logs", "-f", "flood"]), &testbed.dir().join("follower.log"))

@@ -97,7 +97,7 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     let node = rows(&node);
     assert!(node.len() == 1 && node[0][0] == "node" && milli(node[0][1]) >= 180, "{node:?}");
     assert!(node[0][2].ends_with('%') && mebibytes(node[0][3]) > 50 && node[0][4].ends_with('%'), "{node:?}");
-    // The computed types beside stored ones with the same name.
+    // The computed types besides stored ones with the same name.
     let shown = kubectl.run(&["get", "pods.metrics.k8s.io", "-n", "work"]);
     assert!(shown.lines().next().is_some_and(|l| l.contains("CPU") && l.contains("WINDOW")), "{shown}");
     assert!(kubectl.run(&["get", "pods", "-n", "work"]).contains("STATUS"));

@@ -182,7 +182,7 @@ fn what_controllers_and_scheduler_are_not_told_of_they_find_by_looking() {
     wait_for(&kubectl, "waits", "has a node", |pod| pod["spec"]["nodeName"] == "hollow");
 }
 
-/// Nothing but a count anew mends what a quota says wrongly.
+/// Nothing but another count mends what a quota says wrongly.
 #[test]
 fn quotas_are_counted_anew() {
     let testbed = Testbed::without_docker();

@@ -273,7 +273,7 @@ fn killing_event(case: &Case<'_>) {
 }
 
 fn post_start_runs_after_the_start(case: &Case<'_>) {
-    // The hook runs in the container beside its first process, and the pod is ready only when it has ended.
+    // The hook runs in the container alongside its first process, and the pod is ready only when it has ended.
     let hook = exec("readlink /proc/1/ns/pid > /shared/hook; sleep 1; touch /shared/hooked");
     let line = "readlink /proc/1/ns/pid > /shared/main; exec sleep 100000";
     case.shell("p", line, json!({"lifecycle": {"postStart": hook}}), json!({}));

@@ -284,7 +284,7 @@ fn files_are_upstreams_and_three_are_kept() {
     // A crash between the new link and its renaming.
     fs::rename(store.current_path(), dir.join("kubelet-client-updated.pem")).unwrap();
     assert_eq!(store.current().unwrap().unwrap().text(), pairs[4].text());
-    // A new link beside the old one is one that was never taken.
+    // A new link next to the old one is one that was never taken.
     symlink(&newest, dir.join("kubelet-client-updated.pem")).unwrap();
     store.save(&pairs[0], &jiff::civil::date(2026, 11, 6).at(1, 2, 3, 0)).unwrap();
     assert_eq!(store.current().unwrap().unwrap().text(), pairs[0].text());

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn attachments_of_earlier_versions_are_read_and_what_is_unreadable_is_told() {
+    fn attachments_of_earlier_versions_are_read_or_reported() {
         let dir = tempfile::tempdir().unwrap();
         let old = json!({"pod_uid": "u", "sandbox": "s", "arguments": "", "capabilities": {}, "result": {"ips": []},
             "list": {"name": "n", "version": "0.4.0", "plugins": []}});

@@ -18,7 +18,7 @@ pub(super) struct ConfList {
     /// Its plugins are not asked whether an attachment is whole.
     #[serde(default)]
     pub(super) disable_check: bool,
-    /// More of its plugins are in files of their own, in a directory of its name beside its file.
+    /// More of its plugins are in files of their own, in a directory of its name next to its file.
     #[serde(default)]
     pub(super) more_in_directory: bool,
 }

@@ -171,7 +171,7 @@ impl Cni {
         for (file, error) in unreadable {
             tracing::error!(
                 file = %file.display(), error,
-                "failed to read the network attachment of a pod; its plugins are not told when it is gone: remove its                  address and the file by hand"
+                "failed to read the network attachment of a pod; its plugins are not called when it is gone: remove its                  address and the file by hand"
             );
         }
         let attachments = attachments.into_iter().map(|one| (one.pod_uid.clone(), one)).collect();
@@ -426,7 +426,7 @@ impl Cni {
         input: &Value,
         attachment: Option<&Attachment>,
     ) -> Result<Vec<u8>, NetworkError> {
-        // Empty only if the machine has been started anew since: the namespace has gone with the old one.
+        // Empty only if the machine has been started again since: the namespace has gone with the old one.
         let namespace = attachment.map(|one| self.namespace_file(&one.pod_uid)).filter(|file| namespace::is_held(file));
         let namespace = namespace.unwrap_or_default();
         let target = attachment.map(|one| Target {

@@ -1,4 +1,4 @@
-//! The network of plugins: its configuration, and attachments beside the plugins that Debian ships.
+//! The network of plugins: its configuration, and attachments next to the plugins that Debian ships.
 
 use super::*;
 
@@ -223,7 +223,7 @@ async fn a_new_sandbox_and_a_new_run_of_the_machine() {
     cni.attach(request).await.unwrap();
     // No result before version 0.4.0.
     assert_eq!(node.calls(), ["ADD held", "DEL held", "ADD held"]);
-    // The machine is started anew.
+    // The machine is started again.
     namespace::release(&cni.namespace_file("u")).unwrap();
     node.open().detach("u").await.unwrap();
     assert_eq!(node.calls().last().unwrap(), "DEL none");

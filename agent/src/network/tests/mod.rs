@@ -144,7 +144,7 @@ async fn network(dir: &std::path::Path) -> (Network, CancellationToken) {
 
 /// kubernetes#59033, kubernetes#31983: a client that was there before the pod, and whose pod is replaced.
 #[test]
-fn a_udp_client_with_a_steady_port_reaches_the_pod_that_has_the_host_port_now() {
+fn a_steady_udp_client_reaches_the_new_holder_of_a_host_port() {
     in_own_namespace(|| async {
         let dir = tempfile::tempdir().unwrap();
         let (network, shutdown) = network(dir.path()).await;
@@ -391,7 +391,7 @@ fn addresses_that_nothing_leads_to_do_not_hold_up_another_range() {
         let given = network.allocate("given").await.unwrap();
         network.free_unused(&[cidr(PODS)]).await.unwrap();
         assert_eq!(network.allocate("given").await.unwrap(), given);
-        assert_eq!(network.ranges_in_use().borrow().clone(), windlass_kit::known::Known::Is(other.into()));
+        assert_eq!(network.ranges_in_use().borrow().clone(), crate::known::Known::Is(other.into()));
         ended.stop(&network).await;
     });
 }

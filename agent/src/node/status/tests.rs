@@ -169,7 +169,7 @@ fn docker_may_be_down_for_half_a_minute() {
     assert_eq!(health.observe(down.clone(), seconds(39)), (up.clone(), Some(Duration::from_secs(1))));
     assert_eq!(health.observe(down.clone(), seconds(40)), (down.clone(), None));
     assert_eq!(health.observe(up.clone(), seconds(41)), (up.clone(), None));
-    assert_eq!(health.observe(down, seconds(50)).0, up, "it begins anew");
+    assert_eq!(health.observe(down, seconds(50)).0, up, "it begins again");
 }
 
 #[test]

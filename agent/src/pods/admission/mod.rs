@@ -1,4 +1,4 @@
-//! Whether the node admits a pod, beside the others that it runs: upstream's admit handlers ([`rules`]), preemption by
+//! Whether the node admits a pod, besides the others that it runs: upstream's admit handlers ([`rules`]), preemption by
 //! critical pods, and the reservations that admission and resizes are judged by.
 //!
 //! Pure but for `allocation_state`, which keeps allocated resources on disk. Imports `lifecycle` and `container`, never

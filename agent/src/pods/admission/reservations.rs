@@ -116,7 +116,7 @@ impl Reservations {
     }
 }
 
-/// Whether `wanted` fits beside what the `others` of the node have reserved.
+/// Whether `wanted` fits next to what the `others` of the node have reserved.
 fn fit(wanted: &Amounts, others: &Amounts, allocatable: &Amounts) -> ResizeDecision {
     for (name, wanted, others, all) in [
         ("cpu", wanted.milli_cpu, others.milli_cpu, allocatable.milli_cpu),

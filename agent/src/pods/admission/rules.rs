@@ -70,7 +70,7 @@ impl NodeView {
     }
 }
 
-/// Why the node rejects a pod, if it does, beside the `others`; in upstream's order of checks. A critical pod lacks room only if it
+/// Why the node rejects a pod, if it does, besides the `others`; in upstream's order of checks. A critical pod lacks room only if it
 /// lacks nothing else: nobody is to be preempted for one that is rejected all the same.
 pub(crate) fn reject<'a>(
     pod: &Pod,
@@ -201,7 +201,7 @@ mod tests {
 
     /// Cases that are decided otherwise here, and why; docs/decisions.md has them.
     static OTHERWISE: &[(&str, &str)] =
-        &[("node affinity failure on cached node, but not the fresh one", "nobody asks for the node beside its watch")];
+        &[("node affinity failure on cached node, but not the fresh one", "the node is read by its watch alone")];
 
     /// A pod of upstream's tests, with what the API would not take it without.
     fn upstreams(pod: &Value) -> Pod {

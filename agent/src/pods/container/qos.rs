@@ -69,7 +69,7 @@ pub(crate) struct NodeSwap {
     pub(crate) swap: i64,
 }
 
-/// Bytes of swap that a container may use beside its memory: none, or with LimitedSwap its memory request's share of
+/// Bytes of swap that a container may use besides its memory: none, or with LimitedSwap its memory request's share of
 /// the machine's. Upstream's `GetContainerSwapBehavior` and `calcSwapForBurstablePods`
 /// (pkg/kubelet/kuberuntime/kuberuntime_container_linux.go).
 pub(crate) fn swap_limit(pod: &Pod, container: &Container, node: NodeSwap) -> i64 {

@@ -1,7 +1,7 @@
 //! Feeds the workers: one task that joins the sources of pods (the API, the directory of static pods) with the events
 //! of the container engine, admits pods, and starts and replaces their workers.
 //!
-//! Its `impl` is cut by subject: [`sources`], [`admit`], [`orphans`]; the other modules are the tasks beside it. The
+//! Its `impl` is cut by subject: [`sources`], [`admit`], [`orphans`]; the other modules are the tasks besides it. The
 //! top of `pods`: imports all other folders, and none imports it.
 
 mod admit;

@@ -356,7 +356,7 @@ impl PodView<'_> {
     }
 
     /// Not before it is known whether an earlier call has started it: Docker runs a container again that has exited. Nor one that
-    /// a list has shown while it is being created anew, and that makes way.
+    /// a list has shown while it is being created again, and that makes way.
     fn start(&self, container: &Container, instance: &Instance, sandbox: Sandbox<'_>, plan: &mut Plan) {
         let observed = self.observed;
         let makes_way = observed.in_flight.contains(&StepKey::Create(container.name.clone()));

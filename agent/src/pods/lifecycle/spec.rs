@@ -10,7 +10,7 @@ use super::status::canonical;
 pub(crate) enum Role {
     /// Runs to completion before the next one starts.
     Init,
-    /// An init container with restart policy Always, which keeps running beside the others.
+    /// An init container with restart policy Always, which keeps running alongside the others.
     Sidecar,
     /// One of `spec.containers`.
     Main,

@@ -47,7 +47,7 @@ use crate::{
     volumes::{MountSource, call_pool::Call, object_watch::ObjectReader, subpath::read_subpath_file},
 };
 
-/// What creating a container needs beside the pod.
+/// What creating a container needs besides the pod.
 #[derive(Clone)]
 pub(crate) struct CreateRequest {
     pub(crate) container: Container,

@@ -4,9 +4,9 @@
 use std::{fs, os::fd::OwnedFd};
 
 use tokio::io::unix::AsyncFd;
-use windlass_kit::{async_fd::readable, repairs::MainPath};
+use windlass_kit::repairs::MainPath;
 
-use crate::engine::process::ContainerProcess;
+use crate::{async_fd::readable, engine::process::ContainerProcess};
 
 /// The init process of a container's own process namespace: no process in it outlives it.
 pub(crate) struct InitProcess(AsyncFd<OwnedFd>);

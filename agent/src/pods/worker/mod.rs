@@ -132,7 +132,7 @@ pub(crate) struct Worker {
     refused_patches: Backoff,
     /// Why the API rejected the status as invalid, as it was last logged.
     logged_invalid: Option<String>,
-    /// Since when the pod waits for its volumes; counted anew with each event about that.
+    /// Since when the pod waits for its volumes; counted again with each event about that.
     volumes_awaited_since: Option<Timestamp>,
     /// When a deferred resize is evaluated again.
     resize_retry_at: Option<Timestamp>,

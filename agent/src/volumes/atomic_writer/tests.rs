@@ -71,7 +71,7 @@ fn a_file_and_a_folder_may_change_places() {
     }
 }
 
-/// A volume beside a folder that is none of its business.
+/// A volume next to a folder that is none of its business.
 struct Hostile {
     dir: tempfile::TempDir,
 }

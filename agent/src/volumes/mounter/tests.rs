@@ -110,7 +110,7 @@ fn a_local_volume_is_given_to_the_group_once() {
     tear_down(&node.volume_dir("reader", "").pod, &Call::default()).unwrap();
     place(&of("first", false)).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().gid(), 4242);
-    // A restart of the agent, and a second pod beside the first.
+    // A restart of the agent, and a second pod alongside the first.
     chmod(&path, 0o700);
     place(&of("first", false)).unwrap();
     place(&of("second", false)).unwrap();

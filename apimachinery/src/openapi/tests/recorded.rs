@@ -15,7 +15,7 @@ fn recorded(name: &str) -> Value {
     serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
 }
 
-/// Our document, as the recorded ones are: a reference beside which a description stood is one of `allOf`.
+/// Our document, as the recorded ones are: a reference next to which a description stood is one of `allOf`.
 fn ours(group_version: &GroupVersionResources) -> Value {
     let descriptions = Descriptions::default();
     Documents { types: &TYPES, descriptions: &descriptions, version: "1.36" }.v3(group_version)
@@ -30,7 +30,7 @@ fn normal(value: &Value) -> Value {
                 .filter(|(name, value)| !(*name == "description" && value.is_string()))
                 .map(|(name, value)| (name.clone(), normal(value)))
                 .collect();
-            // Of properties, a reference alone and one beside a description are the same without descriptions.
+            // Of properties, a reference alone and one next to a description are the same without descriptions.
             if let [one] = fields.get("allOf").and_then(Value::as_array).map_or(&[][..], Vec::as_slice) {
                 let one = one.clone();
                 fields.remove("allOf");

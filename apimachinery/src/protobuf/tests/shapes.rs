@@ -80,7 +80,7 @@ fn a_form_is_chosen_by_the_json_type() {
     }
     let error = encode(&schema(of), &json!({"properties": {"a": {"items": true}}})).unwrap_err();
     assert_eq!(error.path, "properties.a.items");
-    // The wire says `true` beside a schema.
+    // The wire says `true` next to a schema.
     let bytes = encode(&schema(of), &json!({"additionalProperties": {}})).unwrap();
     assert!(bytes.windows(4).any(|bytes| bytes == [0x08, 1, 0x12, bytes[3]]), "{bytes:?}");
 }

@@ -17,7 +17,7 @@ use crate::{
     testing::TYPES,
 };
 
-/// Files of one object, beside each other.
+/// Files of one object, next to each other.
 struct Files {
     /// `v1.35.0/apps.v1.Deployment`, without an extension.
     stem: PathBuf,

@@ -78,7 +78,7 @@ fn is_present(value: &Value) -> bool {
     !value.is_null() && *value != "" && *value != json!({})
 }
 
-/// Fields that the root may have beside a status subresource, as upstream's type calls them.
+/// Fields that the root may have besides a status subresource, as upstream's type calls them.
 const AT_ROOT: [(&str, &str); 22] = [
     ("Description", "description"),
     ("Type", "type"),

@@ -107,7 +107,7 @@ fn schemas_are_refused_in_the_words_of_kube_apiserver() {
 }
 
 #[test]
-fn custom_objects_are_pruned_defaulted_and_validated_as_by_kube_apiserver() {
+fn custom_objects_are_processed_as_by_kube_apiserver() {
     let types = recorded("structural/types");
     let mut wrong = Vec::new();
     let cases = recorded("structural/objects");

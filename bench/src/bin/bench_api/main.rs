@@ -1,4 +1,4 @@
-//! `make bench-api`: the API server with 10,000 pods of 4 KB and 1,000 watchers, beside what the disk gives in the same run.
+//! `make bench-api`: the API server with 10,000 pods of 4 KB and 1,000 watchers, compared with what the disk gives in the same run.
 //! Prints tables for docs/performance.md. `bench-api compile` measures a build instead.
 //!
 //! The server is `windlass up --no-node`; clients are raw HTTP/1.1 over TLS on the same cores. `PODS=1000` makes it smaller.

@@ -1,4 +1,4 @@
-//! Lists of everything, and single objects beside many such lists.
+//! Lists of everything, and single objects during many such lists.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -1,5 +1,5 @@
-//! `make bench-controllers`: 1,000 pods of 100 Deployments on 50 hollow nodes, beside the same number of raw writes in the same
-//! run; then a Deployment of one pod on a real node beside raw Docker. Prints lines for docs/performance.md.
+//! `make bench-controllers`: 1,000 pods of 100 Deployments on 50 hollow nodes, compared with the same number of raw writes in the same
+//! run; then a Deployment of one pod on a real node compared with raw Docker. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 

@@ -1,4 +1,4 @@
-//! Numbers of the summary that are worked out by upstream's formulas from the recorded files themselves, beside the golden
+//! Numbers of the summary that are worked out by upstream's formulas from the recorded files themselves, besides the golden
 //! files, which hold what the code gives. The formulas are those of the cgroups library (`fs/memory.go`,
 //! `fs2/memory.go`), of cAdvisor's `setMemoryStats` and of `pkg/kubelet/stats/helper.go`.
 
@@ -137,7 +137,7 @@ fn a_machine_without_the_memory_controller_tells_no_memory() {
     assert!(!page.contains("container_memory_usage_bytes{container=\"busy\"") && page.contains("container=\"busy\""));
 }
 
-/// As after a forced deletion, while the old containers run on beside the new ones.
+/// As after a forced deletion, while the old containers run on alongside the new ones.
 #[test]
 fn pods_of_one_name_are_one_series_of_the_resource_page() {
     let mut view = view(Tree::V2);

@@ -1,5 +1,5 @@
 //! `windlass backup` and `windlass restore`: the objects and the certificates of a cluster of one's own, as one archive. A
-//! backup is made beside the running node, which does not stop for it; it has all objects at one revision.
+//! backup is made alongside the running node, which does not stop for it; it has all objects at one revision.
 
 #[cfg(test)]
 mod tests;
@@ -129,7 +129,7 @@ fn append_tree(archive: &mut tar::Builder<Sequential>, dir: &Path, name: &Path) 
 }
 
 /// Restores an archive into a data directory without a cluster, as a whole or not at all: after an attempt that failed, or was cut
-/// off, the next one begins anew.
+/// off, the next one begins again.
 fn read_archive(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let (pki, unpacked) = (data_dir.join(PKI), data_dir.join(RESTORE_DIR));
     let failed = || format!("failed to read {}", data_dir.display());

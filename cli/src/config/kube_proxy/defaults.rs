@@ -8,7 +8,7 @@ use windlass_kit::{duration, net::parse_ip};
 
 use super::types::KubeProxy;
 
-/// What counts as not set, beside a field that is absent or null.
+/// What counts as not set, besides a field that is absent or null.
 #[derive(Clone, Copy)]
 enum Zero {
     /// Nothing else: a zero is a value.

@@ -49,7 +49,7 @@ pub struct Components {
     pub token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     /// Records requests.
     pub audit: Option<Arc<dyn AuditSink>>,
-    /// Documents beside discovery.
+    /// Documents besides discovery.
     pub documents: Vec<Document>,
 }
 

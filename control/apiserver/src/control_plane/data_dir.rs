@@ -58,7 +58,7 @@ fn classify(marked: bool, names: &[String]) -> Result<DataDirState, String> {
             "it holds a cluster whose {STORE_DIR} is missing; nothing was touched; restore a backup, or, to give up the cluster and all that is in it, run windlass down --purge"
         )),
         (false, ..) if names.iter().any(|name| name == RESTORE_DIR) => {
-            Err("a restore into it was cut off; nothing was touched; run windlass restore again, which begins anew"
+            Err("a restore into it was cut off; nothing was touched; run windlass restore again, which starts from the beginning"
                 .to_owned())
         }
         (false, _, Some(other)) => Err(format!(

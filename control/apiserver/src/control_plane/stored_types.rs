@@ -10,7 +10,7 @@ use windlass_identity::pki;
 use super::Error;
 use crate::{apiserver::Api, kinds};
 
-/// The file with [`fingerprint`], beside the objects that it is about.
+/// The file with [`fingerprint`], next to the objects that it is about.
 const FILE: &str = "checked-types";
 
 /// Repairs the objects that clients cannot decode, if other types than those of this program wrote or checked them. What is

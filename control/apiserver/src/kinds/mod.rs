@@ -1,4 +1,4 @@
-//! The built-in kinds: `<group>/<kind>.rs` is all that the API server knows of one kind beside its fields, which are in
+//! The built-in kinds: `<group>/<kind>.rs` is all that the API server knows of one kind besides its fields, which are in
 //! `types`. `shared` is what several have in common.
 //!
 //! Imports `apiserver`, never the other way round.
@@ -44,7 +44,7 @@ use crate::{
 };
 use core::service::ServiceAllocator;
 
-/// What kinds need beside their objects.
+/// What kinds need besides their objects.
 #[derive(Debug)]
 pub(crate) struct Environment {
     /// The store, for objects that are computed of others.

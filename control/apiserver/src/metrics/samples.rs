@@ -211,7 +211,7 @@ impl ContainerSamples {
     fn is_run_of(&self, run: &Run) -> bool {
         match (&self.run, run) {
             (Run::Id(own), Run::Id(other)) => own == other,
-            // Start times are computed anew for each page and may differ a little.
+            // Start times are computed again for each page and may differ a little.
             (Run::Started(_), Run::Started(start)) => start.is_none_or(|start| start < self.pair.last.at.wall()),
             _ => false,
         }

@@ -111,7 +111,7 @@ impl Scraper {
         let body = body.map_err(|error| format!("the page of node {:?} broke off: {error}", name_of(node)))?;
         let page = resource_page::read(&String::from_utf8_lossy(&body.to_bytes()), asked_at);
         if page == ResourcePage::default() {
-            return Err(format!("the page of node {:?} tells no usage of anything", name_of(node)));
+            return Err(format!("the page of node {:?} has no usage of anything", name_of(node)));
         }
         Ok(page)
     }

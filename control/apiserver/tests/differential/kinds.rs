@@ -71,7 +71,7 @@ pub(crate) async fn served(side: &ApiServer, api_version: &str) -> anyhow::Resul
 }
 
 /// Some objects are named after what they define.
-fn name_of(kind: &str) -> &'static str {
+pub(crate) fn name_of(kind: &str) -> &'static str {
     match kind {
         "APIService" => "v1.x.example",
         "CustomResourceDefinition" => "samples.test.example",

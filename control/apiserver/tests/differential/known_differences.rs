@@ -68,7 +68,7 @@ impl InAll {
     }
 }
 
-/// Whether [`PAIRS`] is written anew.
+/// Whether [`PAIRS`] is written again.
 pub(crate) fn is_recording() -> bool {
     std::env::var_os("UPDATE_RECORDED").is_some()
 }

@@ -1,4 +1,4 @@
-//! The protobuf form of objects and the OpenAPI documents beside those of a real kube-apiserver.
+//! The protobuf form of objects and the OpenAPI documents compared with those of a real kube-apiserver.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

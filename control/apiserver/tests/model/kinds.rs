@@ -104,7 +104,7 @@ pub(crate) enum Rule {
     Free,
     /// Always has a value.
     Required,
-    /// Always has the same value, from the template of new objects: what is beside it has somewhere to be.
+    /// Always has the same value, from the template of new objects: what is next to it has somewhere to be.
     Base,
     /// Without a value it gets this one.
     Default(u64),

@@ -141,7 +141,7 @@ async fn compare_lists(life: &Life, model: &Model, chosen: &mut Chosen, when: &s
 /// From where each kind is watched: a revision, and how many events of the model there were.
 type Watched = BTreeMap<Kind, (u64, usize)>;
 
-/// Watches all kinds, and compares the events. Where the history does not reach back far enough, watches begin anew.
+/// Watches all kinds, and compares the events. Where the history does not reach back far enough, watches begin again.
 async fn compare_events(life: &Life, model: &Model, chosen: &mut Chosen, watched: &mut Watched) {
     for kind in KINDS {
         let (from, before) = watched[&kind];

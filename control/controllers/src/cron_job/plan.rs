@@ -19,7 +19,7 @@ use crate::{finished_jobs, pod_control::owner_reference};
 /// When the Job should have begun, in the CronJob's time zone.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// What is known beside the CronJob.
+/// What is known besides the CronJob.
 #[derive(Debug)]
 pub(crate) struct Observed<'a> {
     /// The Jobs that the CronJob controls.

@@ -125,7 +125,7 @@ fn with_a_surge_a_node_does_not_wait_for_the_end_of_its_pod() {
 }
 
 #[test]
-fn with_a_surge_old_pods_leave_nodes_that_get_no_other_as_others_take_over() {
+fn with_surge_old_pods_leave_as_new_ones_take_over() {
     // `b` and `c` may keep their pods, of an older template.
     let on = [("a", RUN), ("b", STAY), ("c", STAY)];
     let old = [up("pb", "b", "old"), up("pc", "c", "old")];

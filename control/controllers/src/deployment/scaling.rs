@@ -21,7 +21,7 @@ pub(super) fn resize(set: &mut Set, to: i32, limits: Limits, steps: &mut Vec<Ste
 
 /// The next size of the new ReplicaSet of a rolling update, when all together have `total` pods. Upstream's `NewRSNewReplicas`.
 ///
-/// 10 replicas, a surge of 3: beside 10 old pods there is room for 3 new ones, then for as many as old ones have ended; with 2
+/// 10 replicas, a surge of 3: with 10 old pods there is room for 3 new ones, then for as many as old ones have ended; with 2
 /// old pods and 8 new ones the new set gets 10, not 11, for it never exceeds the Deployment's own size.
 pub(super) fn next_size_of_new(new: i32, total: i32, limits: Limits) -> i32 {
     let room = limits.most().saturating_sub(total);

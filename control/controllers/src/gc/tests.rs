@@ -176,7 +176,7 @@ fn a_reference_with_another_kind_or_name_is_asked_for() {
 }
 
 #[test]
-fn dependents_that_block_nobody_are_looked_at_when_a_foreground_deletion_begins() {
+fn foreground_deletion_looks_at_nonblocking_dependents() {
     let (mut graph, kind) = (Graph::default(), kind());
     graph.applied(&kind, &meta("loose", &[]));
     graph.applied(&kind, &meta("child", &["loose"]));

@@ -1,4 +1,4 @@
-//! What the pods of a Job say, beside what has been counted before. Pure.
+//! What the pods of a Job say, besides what has been counted before. Pure.
 
 use std::{
     collections::{BTreeMap, HashSet},

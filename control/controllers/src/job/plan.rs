@@ -32,7 +32,7 @@ use crate::{pods, runtime::CachedPod};
 /// The largest number of UIDs that a status names.
 const MAX_UNCOUNTED: usize = 500;
 
-/// What is known beside the Job.
+/// What is known besides the Job.
 #[derive(Debug)]
 pub(crate) struct Observed<'a> {
     /// The pods that the Job controls.

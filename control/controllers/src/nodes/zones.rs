@@ -73,7 +73,7 @@ pub(crate) struct Zones {
 /// What a change of one node means for others.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// Nodes that are not ready and whose eviction must be considered anew.
+    /// Nodes that are not ready and whose eviction must be considered again.
     pub(crate) reconsider: Vec<String>,
     /// All zones were down and no longer are.
     pub(crate) recovered: bool,
@@ -109,7 +109,7 @@ impl Zones {
         Effect { reconsider: reconsider.into_iter().collect(), recovered: all_were_down && !self.all_down() }
     }
 
-    /// Changes one zone; its unready nodes are considered anew when that changes the rate of evictions.
+    /// Changes one zone; its unready nodes are considered again when that changes the rate of evictions.
     fn change(&mut self, name: String, reconsider: &mut BTreeSet<String>, change: impl FnOnce(&mut Zone)) {
         let zone = self.zones.entry(name.clone()).or_default();
         let before = zone.state();

@@ -17,7 +17,7 @@ use crate::storage::{
     is_held_by, names_class, volume_of,
 };
 
-/// What is known beside a claim.
+/// What is known besides a claim.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
     /// The volumes that it may get: the one that it names, those that are reserved for it, and the free ones of its class.

@@ -1,5 +1,5 @@
 //! What is written of claims and volumes. Each write holds for the version that was seen only: what others have changed
-//! meanwhile is decided on anew.
+//! meanwhile is decided on again.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{

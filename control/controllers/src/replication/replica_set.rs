@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_with_expressions_is_honoured_and_an_empty_one_selects_nothing() {
+    fn selector_expressions_count_and_an_empty_one_matches_nothing() {
         let mut set: ReplicaSet = serde_json::from_value(json!({
             "metadata": {"name": "web", "namespace": "n", "uid": "u"},
             "spec": {"replicas": 2, "minReadySeconds": 5, "selector": {

@@ -30,7 +30,7 @@ const WORKERS: usize = 5;
 
 /// A controller: subscribes to changes, which queue keys, and reconciles one key at a time.
 ///
-/// It is made anew, with an empty queue, after a panic of any of its parts.
+/// It is made again, with an empty queue, after a panic of any of its parts.
 pub(crate) trait Controller: Sized + Send + Sync + 'static {
     /// Upstream's name of the controller.
     const NAME: &'static str;
@@ -61,7 +61,7 @@ pub(crate) trait Controller: Sized + Send + Sync + 'static {
     /// errors, which are logged, come back with back-off. A panic ends the controller, which is made again.
     fn reconcile(&self, key: Self::Key) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
-    /// What runs beside the queue. Ends on `shutdown`.
+    /// What runs alongside the queue. Ends on `shutdown`.
     fn run(&self, shutdown: CancellationToken) -> impl Future<Output = ()> + Send {
         async move { shutdown.cancelled().await }
     }

@@ -111,7 +111,7 @@ impl RestMapper {
         let unread = |kind: &&Arc<Kind>| self.failed.iter().any(|(version, _)| *version == kind.resource.api_version);
         let kept: Vec<Arc<Kind>> = before.all.iter().filter(unread).cloned().collect();
         for kind in kept {
-            // Not in another version of its group meanwhile: whoever watches it would begin anew.
+            // Not in another version of its group meanwhile: whoever watches it would begin again.
             self.all.retain(|other| other.group_resource() != kind.group_resource());
             self.all.push(kind);
         }

@@ -130,7 +130,7 @@ pub(super) fn nodes_with_endpoints<'a>(slices: impl IntoIterator<Item = &'a Endp
     ready.filter_map(|e| e.node_name.clone()).collect()
 }
 
-/// What is known beside a service.
+/// What is known besides a service.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings<'a> {
     pub(super) nodes: Vec<NodeFacts>,

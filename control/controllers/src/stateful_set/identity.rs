@@ -80,7 +80,7 @@ pub(super) fn claims(set: &StatefulSet, ordinal: i64) -> Vec<PersistentVolumeCla
         .collect()
 }
 
-/// The labels of the pod with this ordinal, beside those of the template and its revision.
+/// The labels of the pod with this ordinal, besides those of the template and its revision.
 pub(super) fn identity_labels(set: &str, ordinal: i64) -> [(String, String); 2] {
     [(POD_NAME.to_owned(), pod_name(set, ordinal)), (POD_INDEX.to_owned(), ordinal.to_string())]
 }

@@ -28,7 +28,7 @@ fn answer(bed: &Bed, path: &str, answer: Option<Value>) {
     bed.server.faults.answer(path, Some((200, "application/json", &text)));
 }
 
-/// Controllers beside an API without metrics.
+/// Controllers with an API without metrics.
 async fn bed_of(config: Config) -> Bed {
     let bed = Bed::new(config).await;
     bed.server.faults.answer(METRICS, Some((404, "text/plain", "404 page not found\n")));

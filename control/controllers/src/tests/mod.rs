@@ -266,7 +266,7 @@ async fn namespaces_are_furnished_and_emptied() {
     bed.server.until("configmaps", "the renewed CA", |c| c[0]["data"]["ca.crt"] == "NEW PEM").await;
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(bed.client.clone(), "shop");
     accounts.delete("default", &DeleteParams::default()).await.unwrap();
-    bed.server.until("serviceaccounts", "it is made anew", has("shop")).await;
+    bed.server.until("serviceaccounts", "it is made again", has("shop")).await;
 
     let pods: Api<Pod> = Api::namespaced(bed.client.clone(), "shop");
     put(

@@ -67,7 +67,7 @@ async fn a_pods_claim_is_made_reserved_given_back_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_claim_by_hand_stays_and_loses_the_reservations_of_pods_that_are_gone() {
+async fn a_manual_claim_stays_and_loses_gone_pods_reservations() {
     let bed = Bed::new(Config::default()).await;
     bed.server.until("serviceaccounts", "they run", |a| !a.is_empty()).await;
     let user = |name: &str, uid: &str| json!({"resource": "pods", "name": name, "uid": uid});

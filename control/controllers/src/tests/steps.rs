@@ -234,7 +234,7 @@ async fn a_node_whose_right_comes_later_gets_its_certificate() {
 }
 
 #[tokio::test]
-async fn a_type_that_cannot_be_listed_does_not_keep_the_others_from_being_counted() {
+async fn an_unlistable_type_does_not_stop_other_counts() {
     let bed = Bed::new(Config::default()).await;
     let failure = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500}).to_string();
     let secrets = "/api/v1/namespaces/default/secrets";

@@ -26,7 +26,7 @@ fn volume_spec(size: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_bound_claim_is_lost_with_its_volume_and_bound_again_when_that_is_back() {
+async fn a_claim_is_lost_and_bound_again_with_its_volume() {
     let bed = Bed::new(Config::default()).await;
     let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
     let volume = json!({"metadata": {"name": "v"}, "spec": volume_spec("1Gi")});

@@ -1,5 +1,5 @@
 //! What is known of each of the host's name servers: whether it answers over UDP and over TCP, whether it understands
-//! EDNS, whether it leads back here. A server that leaves a question without an answer is suspected, and probed beside
+//! EDNS, whether it leads back here. A server that leaves a question without an answer is suspected, and probed alongside
 //! the questions until it answers; without an answer to several probes it is down, and passed over while others are
 //! there. Pure: the time is given.
 

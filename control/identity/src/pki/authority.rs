@@ -74,7 +74,7 @@ impl Authority {
                 if !has_key(&pem, &own_key) {
                     return Err(wrong(
                         &key,
-                        &"it is not the key of ca.crt beside it; put back the two that belong together",
+                        &"it is not the key of the ca.crt next to it; put back the two that belong together",
                     ));
                 }
                 let pem = match renewed_bundle(&pem, &key_pair, lifetimes) {
@@ -96,7 +96,7 @@ impl Authority {
                 if !is_in_use(dir)? {
                     return Err(wrong(
                         &key,
-                        &"it is missing, and no certificate can be made without it; put it beside its ca.crt",
+                        &"it is missing, and no certificate can be made without it; put it next to its ca.crt",
                     ));
                 }
                 let ends = ends(&pem).ok_or_else(|| wrong(&cert, &"no certificate can be read of it"))?;
@@ -108,7 +108,7 @@ impl Authority {
             }
             (None, None) if is_in_use(dir)? => {
                 let reason = "it is missing with its key, and certificates of it are in use; put both back, or move the whole folder \
-                              away to begin anew: every kubeconfig and every node then needs new certificates";
+                              away to begin again: every kubeconfig and every node then needs new certificates";
                 return Err(wrong(&cert, &reason));
             }
             // The first start, or one that was interrupted.
@@ -132,11 +132,11 @@ impl Authority {
             (Some((CertificateState::Valid, pair)), _) => return Ok(pair),
             (_, Some(issuer)) => issuer,
             (Some((CertificateState::ExpiresSoon, pair)), None) => {
-                tracing::warn!(path = %cert.display(), "certificate expires soon and cannot be renewed without ca.key; put that beside ca.crt");
+                tracing::warn!(path = %cert.display(), "certificate expires soon and cannot be renewed without ca.key; put that next to ca.crt");
                 return Ok(pair);
             }
             (Some((CertificateState::Invalid, _)) | None, None) => {
-                let reason = "it must be reissued (it is missing, has expired or is for other names), and ca.key is not there; put that beside ca.crt";
+                let reason = "it must be reissued (it is missing, has expired or is for other names), and ca.key is not there; put that next to ca.crt";
                 return Err(Error::Content { path: cert, reason: reason.to_owned() });
             }
         };

@@ -1,4 +1,4 @@
-//! What a certificate for others needs of DER beside values. Pure.
+//! What a certificate for others needs of DER besides values. Pure.
 
 pub(super) use windlass_kit::der::{BIT_STRING, OCTET_STRING, SEQUENCE, content, first, integer, object_id, tagged};
 use windlass_kit::subject::Subject;

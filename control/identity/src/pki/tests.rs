@@ -254,7 +254,7 @@ fn an_authority_that_has_ended_is_renewed_too_and_forgotten() {
 }
 
 #[test]
-fn an_authority_from_elsewhere_is_not_renewed_here_and_bounds_what_it_signs() {
+fn a_foreign_ca_is_not_renewed_and_bounds_its_leaves() {
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path();
     let key = KeyPair::generate().unwrap();
@@ -336,7 +336,7 @@ fn the_keys_of_kubeadm_are_taken() {
 #[test]
 fn requests_of_other_programs_are_read() {
     let refused = |name: &str| match name {
-        // Of P-521, and of SHA-512 beside the other curves, ring knows nothing.
+        // Of P-521, and of SHA-512 with the other curves, ring knows nothing.
         "go-p521.csr" | "openssl-p521.csr" | "openssl-p256-sha512.csr" | "openssl-p384-sha512.csr" => {
             Some("unable to verify certificate request signature")
         }
@@ -391,7 +391,7 @@ fn each_call_of_the_first_start_may_fail() {
             let found = open(dir).unwrap_or_else(|e| panic!("{what}: {e}"));
             match &*first.borrow() {
                 Some(made) if done => assert!(found == *made, "{what}: they are others"),
-                // What was never said to be there may be made anew.
+                // What was never said to be there may be made again.
                 _ => {}
             }
             first.replace(Some(found));

@@ -200,7 +200,7 @@ impl Cluster {
         self.nominator.set(pod, node)
     }
 
-    /// Pods that are nominated to a node and are not less important than `pod`: it must fit beside them.
+    /// Pods that are nominated to a node and are not less important than `pod`: it must fit with them.
     pub(crate) fn nominated_beside(&self, node: &str, pod: &PodInfo) -> impl Iterator<Item = &Arc<PodInfo>> {
         let nominated = self.nominator.on(node).filter_map(|key| self.pods.get(key));
         nominated.filter(|other| other.node.is_none() && other.priority >= pod.priority && other.uid != pod.uid)

@@ -79,7 +79,7 @@ fn make(name: u8, cpu: u8, priority: u8, app: u8, wish: Wish) -> Pod {
     }
 }
 
-/// A cluster as the API has it, beside the scheduler's state.
+/// A cluster as the API has it, next to the scheduler's state.
 #[derive(Default)]
 struct World {
     state: State,

@@ -45,7 +45,7 @@ fn volume(name: &str, affinity: Value) -> PersistentVolume {
 }
 
 /// The number of groups and pods that a freed node, a changed node and a changed claim are tried on, and the pods that
-/// are bound, beside `others` waiting pods of three kinds.
+/// are bound, with `others` waiting pods of three kinds.
 fn cost(others: usize) -> (Vec<usize>, Vec<String>) {
     let (mut state, now) = (State::default(), Instant::now());
     state.node_applied(&node("n1", "1", "110"), now);

@@ -38,7 +38,7 @@ fn requesting(pod: &Pod, cpu: &str, memory: &str) -> Pod {
 fn resources_are_left_over_and_balanced() {
     let p = pod("p", "0");
     for (what, nodes, running, pod, expected) in [
-        // Upstream's "nothing scheduled, resources requested, differently sized nodes": 37 and 50; balances 87 and 100 beside 100 before,
+        // Upstream's "nothing scheduled, resources requested, differently sized nodes": 37 and 50; balances 87 and 100 against 100 before,
         // by (4-3)*100/4 = 25, (10-5)*100/10 = 50, and (6-3)*100/6 = 50, 50.
         (
             "differently sized",
@@ -55,7 +55,7 @@ fn resources_are_left_over_and_balanced() {
                 spec(requesting(&pod("b", "0"), "3", "5000"), on("n2")),
             ],
             requesting(&p, "3", "5000"),
-            // Least allocated: (40 + 75) / 2 and (40 + 50) / 2; balances 82 beside 85 before, and 95 beside 97.
+            // Least allocated: (40 + 75) / 2 and (40 + 50) / 2; balances 82 against 85 before, and 95 against 97.
             (57 + 73) - (45 + 74),
         ),
         (
@@ -63,7 +63,7 @@ fn resources_are_left_over_and_balanced() {
             vec![sized("n1", "4", "10000"), sized("n2", "10", "10000")],
             vec![],
             requesting(&p, "5", "1000"),
-            // The first has no CPU left: (0 + 90) / 2 beside (50 + 90) / 2, and balances 55 and 80.
+            // The first has no CPU left: (0 + 90) / 2 against (50 + 90) / 2, and balances 55 and 80.
             (45 + 52) - (70 + 65),
         ),
     ] {
@@ -72,7 +72,7 @@ fn resources_are_left_over_and_balanced() {
     // Unset requests count as 100m and 200 MB for what is left, and not at all for the balance.
     let unset = with(&pod("p", "0"), "/spec/containers/0/resources", json!({}));
     let nodes = [sized("n1", "1", "1000Mi"), sized("n2", "2", "1000Mi")];
-    // (90 + 80) / 2 beside (95 + 80) / 2.
+    // (90 + 80) / 2 against (95 + 80) / 2.
     assert_eq!(lead(&nodes, &[], &unset), [85 - 87]);
 }
 

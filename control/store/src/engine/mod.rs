@@ -26,7 +26,7 @@ pub struct Record {
     pub unix_seconds: u64,
 }
 
-/// The engine's metadata beside the records.
+/// The engine's metadata besides the records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
     /// The latest revision on disk.

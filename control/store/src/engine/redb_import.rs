@@ -42,7 +42,7 @@ pub fn import_redb(path: &Path) -> Result<(Vec<Record>, Counters), Error> {
 type Tables = (BTreeMap<String, u64>, Vec<(String, Vec<u8>)>);
 
 fn read(path: &Path) -> Result<Tables, redb::Error> {
-    // Not `create`, which would begin an empty file anew.
+    // Not `create`, which would begin an empty file again.
     let database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
     let transaction = database.begin_read()?;
     let (mut stored, mut objects) = (BTreeMap::new(), Vec::new());

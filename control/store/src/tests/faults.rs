@@ -151,7 +151,7 @@ fn a_failed_write_is_rolled_back_before_the_next_is_acknowledged() {
 
 /// The kernel shows the next process what a failed sync has left on no disk.
 #[test]
-fn a_start_after_a_failed_sync_builds_on_nothing_that_only_the_kernel_has() {
+fn a_start_after_a_failed_sync_trusts_only_the_disk() {
     on_both(|mut medium| async move {
         let store = medium.start();
         for i in 0..20 {

@@ -124,7 +124,7 @@ fn no_rewrite_begins_without_room_for_it() {
     assert!(log.size() > 0 && platter.names().unwrap().contains(&"log-00000002".to_owned()));
 }
 
-/// An operator's copies beside the log are not the store's to remove.
+/// An operator's copies next to the log are not the store's to remove.
 #[test]
 fn only_files_of_its_own_are_removed() {
     let dir = tempfile::tempdir().unwrap();

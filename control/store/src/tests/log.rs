@@ -118,7 +118,7 @@ fn directories_that_are_none_of_ours_are_left_alone() {
     let message = Log::open(path).unwrap_err().to_string();
     assert!(message.contains("another process has it open"), "{message}");
     drop(open);
-    assert!(Log::create(path, &[], &Counters::default()).is_err(), "what is there is not begun anew");
+    assert!(Log::create(path, &[], &Counters::default()).is_err(), "what is there is not begun again");
     Log::open(path).unwrap();
 }
 

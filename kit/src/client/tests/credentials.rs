@@ -50,7 +50,7 @@ async fn server_with(token: std::path::PathBuf) -> (kube::Config, Arc<AtomicUsiz
 }
 
 #[tokio::test]
-async fn a_plugin_is_asked_once_for_all_clients_and_again_when_its_token_is_refused() {
+async fn a_credential_plugin_runs_once_and_again_after_a_401() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("token"), "first").unwrap();
     let (config, _) = server_with(dir.path().join("token")).await;

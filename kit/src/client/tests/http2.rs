@@ -45,7 +45,7 @@ async fn tls_server() -> (kube::Config, Seen, CancellationToken) {
     (config, seen, shutdown)
 }
 
-/// As many watches as a node with 110 pods has, each with a ConfigMap and a Secret of its own, and requests beside them.
+/// As many watches as a node with 110 pods has, each with a ConfigMap and a Secret of its own, and requests besides them.
 #[tokio::test]
 async fn a_nodes_watches_share_connections_and_requests_find_room() {
     let (config, seen, _stop) = tls_server().await;
@@ -84,6 +84,6 @@ async fn watches_that_work_outlive_a_silence_of_another_request() {
     let mut other = config;
     other.auth_info.token = Some("another".to_owned().into());
     assert!(access.replace(other).unwrap());
-    let next = tokio::time::timeout(LONG_TIMEOUT, watch.try_next()).await.expect("it begins anew");
+    let next = tokio::time::timeout(LONG_TIMEOUT, watch.try_next()).await.expect("it begins again");
     assert!(next.unwrap().is_none());
 }

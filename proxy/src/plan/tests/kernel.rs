@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::*;
 
 /// A kernel behind `iptables-restore`: tables, chains and their rules. Like the program it commits at each COMMIT,
-/// before it reads on, and takes the lock anew for each table.
+/// before it reads on, and takes the lock again for each table.
 #[derive(Default, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Kernel(pub(super) BTreeMap<(String, String), Vec<String>>);
 

@@ -230,7 +230,7 @@ fn what_the_kernel_holds_already_is_not_written_again() {
 }
 
 #[test]
-fn a_refused_service_port_is_refused_then_left_out_and_tried_again_when_it_changes() {
+fn a_refused_service_port_is_left_out_until_it_changes() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
     let mut ruleset = RulesetState::new(settings());
     ruleset.resync_from_kernel(&SavedRuleset::default());
@@ -291,7 +291,7 @@ fn a_large_service_is_written_in_steps_each_of_which_leads_somewhere() {
 /// The rules that are written around the size of a large cluster are those that change anyway; comments of others follow
 /// when they are renewed.
 #[test]
-fn many_endpoints_lose_their_comments_one_service_at_a_time_and_get_them_back() {
+fn large_clusters_lose_comments_by_service_and_regain_them() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
     let mut ruleset = RulesetState::new(settings());
     ruleset.resync_from_kernel(&SavedRuleset::default());

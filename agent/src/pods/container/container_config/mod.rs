@@ -172,7 +172,7 @@ pub(crate) fn container(
         open_stdin: Some(container.stdin == Some(true)),
         stdin_once: Some(container.stdin_once == Some(true)),
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
-        // The image's health check would run beside the pod's probes.
+        // The image's health check would run alongside the pod's probes.
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
         labels: Some(labels(request, &identity)),
         host_config: Some(host_config(request, host)),

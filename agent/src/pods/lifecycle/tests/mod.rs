@@ -45,7 +45,7 @@ fn pod(policy: &str, containers: usize) -> Pod {
     .unwrap()
 }
 
-/// One container `c0` beside the sidecar `side`.
+/// One container `c0` besides the sidecar `side`.
 fn pod_with_sidecar(policy: &str) -> Pod {
     let mut pod = pod(policy, 1);
     pod.spec.as_mut().unwrap().init_containers =
@@ -269,7 +269,7 @@ fn a_container_that_crashes_again_is_backed_off() {
     assert_eq!(status.last_state.unwrap().terminated.unwrap().exit_code, 1);
     assert_eq!(status.restart_count, 1);
     assert_eq!(creates(&next(&pod, &observed, 21)), [("c0".to_owned(), 2)]);
-    // After a restart of the agent the back-off begins anew: attempts may be those of a year.
+    // After a restart of the agent the back-off begins again: attempts may be those of a year.
     observed.crash_counts.clear();
     observed.upsert(instance("c0", 4, exited(1, 10, 11)));
     assert_eq!(creates(&next(&pod, &observed, 12)), [("c0".to_owned(), 5)]);

@@ -27,7 +27,7 @@ fn an_oom_kill_that_an_event_tells_of_counts_before_and_after_the_exit() {
 
 /// The engine's answers never say it, so that the next agent has it of the API, of exactly that container.
 #[test]
-fn an_oom_kill_that_an_event_told_of_is_known_after_a_restart_of_the_agent() {
+fn an_oom_kill_event_is_known_after_an_agent_restart() {
     let mut before = pod("Always", 1);
     let ended = |id: &str, reason: &str| json!({"terminated": {"exitCode": 137, "reason": reason, "containerID": id}});
     for (state, last, wanted) in [

@@ -201,7 +201,7 @@ fn a_hook_ends_with_its_grace() {
     assert_eq!(next(&deleted(4), &observed, 10).actions, [Action::CutPreStop { id: "c0-0".into() }]);
 }
 
-/// An image was built anew, or is gone: names are looked up for each start.
+/// An image was built again, or is gone: names are looked up for each start.
 #[test]
 fn an_image_is_looked_up_for_each_start() {
     let pod = pod("Always", 1);

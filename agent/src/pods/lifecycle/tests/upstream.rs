@@ -99,7 +99,7 @@ fn probed(pod: &mut Pod, observed: &mut Observed, row: &Value) {
     }
 }
 
-/// What is stopped, whether the sandbox is made anew, and what is run next.
+/// What is stopped, whether the sandbox is made again, and what is run next.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Steps {
     stopped: BTreeSet<String>,

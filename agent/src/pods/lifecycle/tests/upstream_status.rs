@@ -276,7 +276,7 @@ fn a_pod_that_was_initialized_stays_so() {
     observed.upsert(instance("side", 0, running(1)));
     pod.status = Some(shown(&pod, &observed, 2));
     assert_eq!(condition(pod.status.as_ref().unwrap(), "Initialized").0, "True");
-    // Another sandbox, in which everything is run anew.
+    // Another sandbox, in which everything is run again.
     observed.remove("side-0");
     observed.upsert(instance(SANDBOX_NAME, 1, running(3)));
     assert_eq!(condition(&shown(&pod, &observed, 4), "Initialized").0, "True");

@@ -59,7 +59,7 @@ async fn an_object_has_in_each_version_what_both_have() {
 }
 
 #[tokio::test]
-async fn objects_stay_in_the_version_in_which_they_were_stored_until_they_are_written() {
+async fn objects_keep_their_stored_version_until_written() {
     let api = with_namespace().await;
     let _stop = serve(&api);
     establish(&api, gears()).await;

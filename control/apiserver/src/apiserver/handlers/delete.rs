@@ -226,7 +226,7 @@ impl ApiRequest {
         if body.is_empty() {
             return DeleteOptions::of(&DeleteOptions::in_query(options)?, options.dry_run);
         }
-        // As upstream the query is not asked beside a body, but for the word that nothing shall be deleted.
+        // As upstream the query is not read where there is a body, but for the word that nothing shall be deleted.
         let value = self.decode(schema, body)?.map_err(|why| unreadable(&why))?.value;
         DeleteOptions::check_fields(schema, &value)?;
         if let Some(fields) = value.as_object() {

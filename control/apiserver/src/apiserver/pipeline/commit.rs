@@ -12,7 +12,7 @@ use crate::store::{Companion, Error, Expected, Guard, Key, Object, Write};
 /// failed attempt is another client's successful write.
 pub(in crate::apiserver) const MAX_WRITE_ATTEMPTS: usize = 1000;
 
-/// What a write depends on beside its object, and what changes with it.
+/// What a write depends on besides its object, and what changes with it.
 #[derive(Debug, Default)]
 pub(in crate::apiserver) struct Relations {
     pub(in crate::apiserver) guards: Vec<Guard>,

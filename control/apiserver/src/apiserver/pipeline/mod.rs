@@ -9,7 +9,7 @@
 //! | owners | `managedFields` | the same | |
 //! | mutating admission | the plugins' `admit`, in their order | the same | the same, of no object |
 //! | prepare | uid, time, name; the strategy resets the status and sets what the server decides | what the path does not reach is that of the stored object; generation | |
-//! | validate | the strategy, by the rules of the type | the same, beside the stored object | |
+//! | validate | the strategy, by the rules of the type | the same, against the stored object | |
 //! | warn | of the strategy; of what has no effect | the same | |
 //! | validating admission | the plugins' `validate` | the same | the same, of no object |
 //! | commit | with what plugins rely on and what changes with it, in one transaction | the same; nothing if nothing has changed | the same; removes what is left without finalizers |

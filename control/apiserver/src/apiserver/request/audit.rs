@@ -132,7 +132,7 @@ pub trait AuditSink: Send + Sync + fmt::Debug {
     fn record(&self, event: AuditEvent);
 }
 
-/// What a client tells of a request beside what it is about.
+/// What a client tells of a request besides what it is about.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::apiserver) struct Sent<'a> {
     pub(in crate::apiserver) uri: &'a Uri,

@@ -189,7 +189,7 @@ async fn what_is_not_deleted_at_once_is_accepted_in_the_older_form_alone() {
         ("", old.clone(), json!([]), 200),
         ("", old.clone(), json!(["a.b/c"]), 202),
         ("?orphanDependents=false", Value::Null, json!(["a.b/c"]), 202),
-        // The query does not count beside a body.
+        // The query does not count where there is a body.
         ("?orphanDependents=false", json!({}), json!(["a.b/c"]), 200),
         ("?propagationPolicy=Background", Value::Null, json!(["a.b/c"]), 200),
         ("?dryRun=All", old.clone(), json!(["a.b/c"]), 202),

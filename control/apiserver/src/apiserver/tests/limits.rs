@@ -1,4 +1,4 @@
-//! What clients may take of the server, beside one another.
+//! What clients may take of the server, next to one another.
 
 use windlass_kit::serve::ClientIdentity;
 

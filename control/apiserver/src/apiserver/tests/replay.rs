@@ -69,7 +69,7 @@ proptest! {
                     0 | 1 => call(&api, "DELETE", &path, Value::Null).await,
                     2 => call(&api, "PATCH", &path, json!({"metadata": {"labels": {"a": label}}})).await,
                     3 => call(&api, "PUT", &path, json!({"metadata": labels, "data": {"n": at.to_string()}})).await,
-                    // Others change beside it.
+                    // Others change alongside it.
                     4 => call(&api, "POST", "/api/v1/namespaces/n/secrets", json!({"metadata": {"generateName": "s-"}})).await,
                     _ => call(&api, "POST", MAPS, json!({"metadata": labels})).await,
                 };

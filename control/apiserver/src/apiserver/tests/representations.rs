@@ -7,7 +7,7 @@ use super::{
 use crate::schema::forms;
 
 #[tokio::test]
-async fn clients_that_write_out_what_is_empty_and_clients_that_leave_it_out_update_each_others_objects() {
+async fn writers_of_empty_fields_and_omitters_do_not_conflict() {
     let api = with_namespace().await;
     for (at, resource) in stored_versions(&api).iter().enumerate() {
         // Two resources may share their objects.

@@ -53,7 +53,7 @@ async fn nothing_of_the_cluster_is_served_below_a_namespace() {
 }
 
 #[tokio::test]
-async fn rights_in_a_namespace_are_rights_to_the_namespace_and_to_no_other_object_of_its_name() {
+async fn rights_in_a_namespace_reach_no_cluster_object_of_its_name() {
     let (api, bob) = with_bob().await;
     let node = json!({"metadata": {"name": "n"}});
     assert_eq!(call(&api, "POST", "/api/v1/nodes", node).await.code, 201);

@@ -145,7 +145,7 @@ async fn an_update_without_a_version_does_not_lose_a_race() {
 }
 
 #[tokio::test]
-async fn a_pod_has_the_priority_of_its_class_and_a_quality_of_service_from_the_start() {
+async fn a_pod_has_priority_and_qos_class_from_the_start() {
     let api = with_namespace().await;
     for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)] {
         let class = json!({"metadata": {"name": name}, "value": value});

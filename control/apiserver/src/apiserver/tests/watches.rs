@@ -75,7 +75,7 @@ async fn a_selector_of_a_node_is_decided_by_the_index_as_by_the_objects() {
 
 /// After a restart a watcher comes back with what it was told last, which must still be in the history.
 #[tokio::test]
-async fn a_watcher_that_hears_nothing_while_others_write_much_gets_an_early_bookmark() {
+async fn a_silent_watcher_gets_an_early_bookmark() {
     let api = with_namespace().await;
     let query = "watch=true&resourceVersion=0&allowWatchBookmarks=true&fieldSelector=metadata.name%3Dquiet";
     let watch = |query: &str| {

@@ -87,7 +87,7 @@ pub trait Strategy: Send + Sync + fmt::Debug {
     /// Validates an object, which has its defaults.
     fn validate(&self, _object: &Value, _errors: &mut Errors) {}
 
-    /// The same beside the stored object: rules that it breaks already may be tolerated, so that nothing else of an object
+    /// The same against the stored object: rules that it breaks already may be tolerated, so that nothing else of an object
     /// becomes immutable when a rule is added.
     fn validate_against(&self, object: &Value, _old: Option<&Value>, errors: &mut Errors) {
         self.validate(object, errors);

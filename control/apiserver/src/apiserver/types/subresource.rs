@@ -73,7 +73,7 @@ pub trait Part: Send + Sync + fmt::Debug {
     /// When the part may not be changed so.
     fn apply(&self, new: Value, old: &Value) -> FieldResult<Value>;
 
-    /// Validates the changed object beside its metadata; false where the whole object is validated as a new one. Both
+    /// Validates the changed object besides its metadata; false where the whole object is validated as a new one. Both
     /// objects are in their canonical form.
     fn validate(&self, _new: &Value, _old: &Value, _errors: &mut Errors) -> bool {
         false

@@ -19,7 +19,7 @@ pub struct VersionSpec {
     pub schema: TypeSchema,
     /// The columns that `kubectl get` shows.
     pub table: Table,
-    /// Selectable fields beside name and namespace.
+    /// Selectable fields besides name and namespace.
     pub selectable: Vec<SelectableField>,
     /// The subresources, in the order of discovery.
     pub subresources: Vec<Subresource>,

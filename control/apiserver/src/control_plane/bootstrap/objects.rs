@@ -1,4 +1,4 @@
-//! What every cluster has, beside flow control. Pure but for the time in the lease.
+//! What every cluster has, besides flow control. Pure but for the time in the lease.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -95,7 +95,7 @@ async fn an_eviction_is_blocked_until_the_budget_allows_it() {
     patch(json!({"minAvailable": 2})).await;
     counted(&cluster, status(3, 2, 3)).await;
     assert_eq!(evict(&cluster, &first).await.0, 201);
-    // It is not counted as healthy any more, and no longer announced once it is being deleted; it waits beside its
+    // It is not counted as healthy any more, and no longer announced once it is being deleted; it waits with its
     // successor for a node that would end it.
     counted(&cluster, status(2, 2, 4)).await;
 

@@ -1,4 +1,4 @@
-//! The pages of metrics, beside those of upstream.
+//! The pages of metrics, compared with those of upstream.
 
 use http::Request;
 use k8s_openapi::{

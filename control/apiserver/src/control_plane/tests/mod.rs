@@ -138,7 +138,7 @@ async fn clients_of_the_old_and_the_renewed_ca_are_served() {
     let new = plane.pki();
     assert_eq!(new.ca_pem.matches("BEGIN CERTIFICATE").count(), 2);
     assert!(new.ca_pem.ends_with(&old.ca_pem) && root_ca.has_changed().unwrap() && *root_ca.borrow() == new.ca_pem);
-    assert_eq!(new.server.cert_pem, old.server.cert_pem, "nothing else has to be made anew");
+    assert_eq!(new.server.cert_pem, old.server.cert_pem, "nothing else has to be made again");
     let new_file = served.kubeconfig();
     assert_ne!(old_file, new_file);
     // What people copied away, what they copy now, and who trusts the new one alone.

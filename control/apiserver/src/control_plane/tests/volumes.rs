@@ -55,7 +55,7 @@ async fn with_local_path(dir: &Path) -> Cluster {
 }
 
 #[tokio::test]
-async fn a_claim_without_a_class_takes_a_volume_without_one_before_the_default_class() {
+async fn a_claim_without_class_prefers_a_classless_volume() {
     let folder = tempfile::tempdir().unwrap();
     let cluster = with_local_path(folder.path()).await;
     let volume = json!({"metadata": {"name": "pv001"}, "spec": {"capacity": {"storage": "1Gi"},

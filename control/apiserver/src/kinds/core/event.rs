@@ -62,7 +62,7 @@ pub(crate) fn table() -> Table {
         column("Reason", "One word for it."),
         column("Object", "What it is about."),
         wide("Subobject", "Which part of it."),
-        wide("Source", "Who told it."),
+        wide("Source", "Who reported it."),
         column("Message", "What happened."),
         wide("First Seen", "When it happened first."),
         wide("Count", "How often it happened."),

@@ -199,7 +199,7 @@ MatchExpressions matchExpressions []
 
 fn validate_scope_selector(spec: &Field<'_>, errors: &mut Errors) {
     let expressions = spec.below("scopeSelector.matchExpressions");
-    // Of the whole selector, beside the path of its expressions.
+    // Of the whole selector, besides the path of its expressions.
     let shown = || Internal::new(SCOPE_SELECTOR, spec.at("scopeSelector").value).text();
     let mut known = BTreeSet::new();
     for expression in expressions.items() {

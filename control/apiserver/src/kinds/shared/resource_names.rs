@@ -6,7 +6,7 @@ const HUGE_PAGES: &str = "hugepages-";
 
 /// Resources of containers.
 const OF_CONTAINERS: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// Resources of quotas, beside those of containers.
+/// Resources of quotas, besides those of containers.
 const OF_QUOTAS: [&str; 16] = [
     "requests.cpu",
     "requests.memory",

@@ -49,7 +49,7 @@ pub(crate) fn is_positive(amount: Quantity) -> bool {
     !amount.is_negative() && !amount.is_zero()
 }
 
-/// Refuses access modes that do not exist, or not beside others.
+/// Refuses access modes that do not exist, or not together with others.
 pub(crate) fn validate_access_modes(modes: &Field<'_>, errors: &mut Errors) {
     let texts = modes.texts();
     for mode in &texts {

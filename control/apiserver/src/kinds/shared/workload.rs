@@ -49,7 +49,7 @@ pub(crate) fn warnings(new: &Value, old: Option<&Value>, template: &Field<'_>) -
     name.into_iter().chain(template_warnings(new, old, template)).collect()
 }
 
-/// Validates the pod template at a path of an object, beside the stored one.
+/// Validates the pod template at a path of an object, against the stored one.
 pub(crate) fn validate_template_at(object: &Value, old: Option<&Value>, path: &'static str, errors: &mut Errors) {
     let at = |object| Field::root(object).below(path);
     validate_pod_template(&at(object), old.map(at).as_ref(), errors);

@@ -35,8 +35,8 @@ pub(crate) fn definition() -> Definition {
     let mut v1 = VersionSpec::new("v1", types::built_in("storage.k8s.io/v1", "CSIDriver"));
     let columns = vec![
         flag("AttachRequired", "Whether volumes are attached."),
-        flag("PodInfoOnMount", "Whether the driver is told of the pod."),
-        flag("StorageCapacity", "Whether the driver tells its capacity."),
+        flag("PodInfoOnMount", "Whether the driver is given the pod."),
+        flag("StorageCapacity", "Whether the driver reports its capacity."),
         column("TokenRequests", "The audiences of the tokens that the driver gets."),
         flag("RequiresRepublish", "Whether volumes are mounted again and again."),
         column("Modes", "How long volumes live."),

@@ -48,7 +48,7 @@ fn errors(kind: &str, value: Value) -> Vec<String> {
 /// A good object of each kind that has a line here: `apiVersion`, kind, and the rest of the object.
 static SAMPLES: &str = include_str!("samples.tsv");
 
-/// A table beside this file, read when its test runs.
+/// A table next to this file, read when its test runs.
 fn table(name: &str) -> String {
     let path = format!("{}/src/kinds/tests/{name}.tsv", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))

@@ -1,5 +1,5 @@
 //! Upstream's validation as a list of the places where it refuses something: each is reached by a row that is recorded from
-//! a real kube-apiserver and held by the tests beside this one, or says why none can.
+//! a real kube-apiserver and held by the tests next to this one, or says why none can.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 
 use super::table;
 
-/// File, function, number of the place within it, kind of error, field as upstream's source names it; then a table beside
+/// File, function, number of the place within it, kind of error, field as upstream's source names it; then a table next to
 /// this file and the beginning of a row in it, or one of [`REASONS`] and what it rests on. Written by
 /// `tests/rules/record.py`.
 static RULES: LazyLock<String> = LazyLock::new(|| table("../../../tests/rules/rules"));

@@ -110,7 +110,7 @@ async fn a_wall_clock_that_is_set_changes_no_rate_of_this_process() {
 }
 
 #[tokio::test]
-async fn a_clock_of_another_machine_that_is_set_back_is_right_again_after_two_scrapes() {
+async fn a_clock_set_back_is_right_after_two_scrapes() {
     let usage = Usage::default();
     let take = |milliseconds, cpu_ns| {
         usage.record(&readings(&[scraped("p", -90_000_000, there(milliseconds, cpu_ns))]));
@@ -132,7 +132,7 @@ async fn scraped_containers_are_told_apart_by_their_start() {
         cores(&usage, "p")
     };
     assert_eq!(take(-60_000, 0, 1_000_000_000), None);
-    assert_eq!(take(-60_003, 15_000, 2_500_000_000), Some(vec![100_000_000]), "starts are computed anew each time");
+    assert_eq!(take(-60_003, 15_000, 2_500_000_000), Some(vec![100_000_000]), "starts are computed again each time");
     // It was restarted, and has used more than before by now.
     assert_eq!(take(27_000, 30_000, 9_000_000_000), None);
     assert_eq!(take(27_000, 45_000, 12_000_000_000), Some(vec![200_000_000]));
@@ -162,7 +162,7 @@ async fn a_pod_shows_when_all_its_containers_do() {
 }
 
 #[tokio::test]
-async fn restarted_containers_need_a_second_sample_and_deleted_ones_are_dropped() {
+async fn restarted_containers_need_two_samples_deleted_are_dropped() {
     let usage = Usage::default();
     let one = |id, milliseconds, cpu_ns| readings(&[container(id, "p", "c", reading(milliseconds, cpu_ns))]);
     usage.record(&one("a", 0, 1_000));
@@ -180,7 +180,7 @@ async fn restarted_containers_need_a_second_sample_and_deleted_ones_are_dropped(
     assert_eq!(cores(&usage, "p"), None);
 }
 
-/// As after `kubectl delete --force` of a StatefulSet's pod: the old containers run on beside the new ones.
+/// As after `kubectl delete --force` of a StatefulSet's pod: the old containers run on alongside the new ones.
 #[tokio::test]
 async fn pods_of_one_name_are_told_apart() {
     let usage = Usage::default();
@@ -212,7 +212,7 @@ async fn what_has_not_changed_stays_as_it_was() {
     assert_eq!(cores(&usage, "r"), Some(vec![1000]));
     changed(&[], &[("c", "r")]);
     assert_eq!((cores(&usage, "p"), cores(&usage, "q"), cores(&usage, "r")), (both.0.clone(), both.1, None));
-    // One is restarted, and seen beside its successor, which is told before its own end is.
+    // One is restarted, and seen next to its successor, which is told before its own end is.
     changed(&[of("a", "p", 20), of("d", "p", 20)], &[]);
     changed(&[of("a", "p", 30), of("d", "p", 30)], &[("a", "p")]);
     assert_eq!(cores(&usage, "p"), both.0);

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 /// Only the owner reads who did what.
 const MODE: u32 = 0o600;
 
-/// The file and the older ones beside it.
+/// The file and the older ones next to it.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -119,7 +119,7 @@ impl LogFile {
         }
     }
 
-    /// Such as `audit-2026-01-02T03-04-05.678.log` beside `audit.log`.
+    /// Such as `audit-2026-01-02T03-04-05.678.log` next to `audit.log`.
     fn backup_path(&self, at: Timestamp) -> PathBuf {
         let (stem, extension) = self.stem_and_extension();
         let at = at.strftime("%Y-%m-%dT%H-%M-%S%.3f");

@@ -15,7 +15,7 @@ struct Kind {
     api_version: &'static str,
     kind: &'static str,
     plural: &'static str,
-    /// What a new object has beside its metadata.
+    /// What a new object has besides its metadata.
     template: fn() -> Value,
     /// Merge patches, also for strategic ones and for objects that are applied.
     changes: fn() -> Vec<Value>,

@@ -72,7 +72,7 @@ fn new_pods_wait_after_failures() {
         assert_eq!(later.create.len(), 1);
         backoff = plan.backoff;
     }
-    // A success starts anew.
+    // A success starts again.
     assert_eq!(backoff.with(&[&ended("s", 0, 2000)], &[]), Backoff::default());
     assert_eq!(backoff.with(&[&ended("s", 0, 2000)], &[&ended("f", 1, 2001)]).remaining(at(2001)).as_secs(), 10);
 }

@@ -1,4 +1,4 @@
-//! Controllers that panic are made anew, alone.
+//! Controllers that panic are made again, alone.
 
 use std::{
     collections::BTreeSet,

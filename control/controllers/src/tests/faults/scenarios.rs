@@ -128,7 +128,7 @@ async fn stateful_sets_with_claims() {
             put(&api, workload("db", spec)).await;
             bed.server.until("pods", "both", run_image("v1", 2)).await;
             api.patch("db", &PatchParams::default(), &image("v2")).await.unwrap();
-            bed.server.until("pods", "both anew", run_image("v2", 2)).await;
+            bed.server.until("pods", "both again", run_image("v2", 2)).await;
             api.patch("db", &PatchParams::default(), &replicas(1)).await.unwrap();
             bed.server.until("pods", "one less", run_image("v2", 1)).await;
             bed.server.until("persistentvolumeclaims", "its claim goes", |claims| claims.len() == 1).await;
@@ -146,7 +146,7 @@ async fn daemon_sets() {
             put(&api, workload("log", json!({"template": {"spec": {"nodeName": null}}}))).await;
             bed.server.until("pods", "both", run_image("v1", 2)).await;
             api.patch("log", &PatchParams::default(), &image("v2")).await.unwrap();
-            bed.server.until("pods", "both anew", run_image("v2", 2)).await;
+            bed.server.until("pods", "both again", run_image("v2", 2)).await;
         })
     };
     let plurals = &["daemonsets", "controllerrevisions", "pods"];

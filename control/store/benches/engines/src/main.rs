@@ -1,4 +1,4 @@
-//! `make bench-store`: engines beside what the disk gives for the same bytes and batches, and the whole store with 64
+//! `make bench-store`: engines compared with what the disk gives for the same bytes and batches, and the whole store with 64
 //! writers, one writer, 10,000 objects and 1,000 watchers. `bench-store DIRECTORY`, which is on the disk to measure.
 //!
 //! The whole store and the disk have turns of a quarter of a second. The disk gets the size of an object for each write
@@ -205,7 +205,7 @@ struct Disk {
     file: fs::File,
     path: PathBuf,
     at: u64,
-    /// Written again from the beginning, instead of beginning anew.
+    /// Written again from the beginning, instead of beginning again.
     is_filled: bool,
 }
 

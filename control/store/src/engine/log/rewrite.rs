@@ -1,4 +1,4 @@
-//! Writing a file anew from what is still needed, on a thread of its own. Commits of the meantime are copied after it.
+//! Writing a file again from what is still needed, on a thread of its own. Commits of the meantime are copied after it.
 
 use std::{io, thread::JoinHandle};
 

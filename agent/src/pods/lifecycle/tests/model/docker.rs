@@ -305,7 +305,7 @@ impl Docker {
         }
     }
 
-    /// It is started anew. `ends` has a bit for each container that has exited meanwhile: all of them without live-restore.
+    /// It is started again. `ends` has a bit for each container that has exited meanwhile: all of them without live-restore.
     /// What it had to tell is forgotten.
     pub(super) fn restart(&mut self, code: i64, ends: u32, now: i64) {
         let running = self.containers.iter().filter(|c| c.is_running()).enumerate();

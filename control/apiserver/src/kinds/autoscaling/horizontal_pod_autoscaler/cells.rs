@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::kinds::shared::cells::text;
 
-/// The cells of a `v2` object beside its name.
+/// The cells of a `v2` object besides its name.
 pub(super) fn row(object: &Value, age: &str) -> Vec<Value> {
     let (spec, status) = (&object["spec"], &object["status"]);
     let target = &spec["scaleTargetRef"];

@@ -98,7 +98,7 @@ fn generated_selector(root: &Field<'_>, old: Option<&Value>, errors: &mut Errors
     }
 }
 
-/// Validates the spec of a Job at a path of an object, which may be a CronJob, beside the stored one.
+/// Validates the spec of a Job at a path of an object, which may be a CronJob, against the stored one.
 pub(crate) fn validate_spec((object, old): (&Value, Option<&Value>), path: &'static str, errors: &mut Errors) {
     let spec = &Field::root(object).below(path);
     let counts = [

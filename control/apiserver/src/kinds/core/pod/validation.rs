@@ -131,7 +131,7 @@ fn only_adds(new: &Field<'_>, old: &Field<'_>) -> bool {
     })
 }
 
-/// The affinity beside that to nodes, which is checked for itself.
+/// The affinity besides that to nodes, which is checked for itself.
 fn other_affinity(spec: &Value) -> Map<String, Value> {
     let mut affinity = spec["affinity"].as_object().cloned().unwrap_or_default();
     affinity.remove("nodeAffinity");

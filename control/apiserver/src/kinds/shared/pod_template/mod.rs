@@ -58,7 +58,7 @@ pub(crate) fn validate_pod(metadata: &Value, spec: &Field<'_>, leniency: Lenienc
     }
 }
 
-/// Validates what a RuntimeClass adds to its pods: the cost beside their containers, and which taints they take.
+/// Validates what a RuntimeClass adds to its pods: the cost besides their containers, and which taints they take.
 pub(crate) fn validate_runtime_class(overhead: &Field<'_>, tolerations: &Field<'_>, errors: &mut Errors) {
     let leniency = Leniency::of(None);
     let pod = Pod::of_nothing(leniency);

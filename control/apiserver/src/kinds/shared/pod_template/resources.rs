@@ -1,4 +1,4 @@
-//! Amounts of resources: of a container, of a pod as a whole, and what a pod costs beside them. Pure.
+//! Amounts of resources: of a container, of a pod as a whole, and what a pod costs besides them. Pure.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub(super) fn validate_container(resources: &Field<'_>, pod: &Pod<'_>, errors: &
     validate(resources, Of::Container, pod, errors);
 }
 
-/// Validates what a pod costs beside its containers.
+/// Validates what a pod costs besides its containers.
 pub(super) fn validate_overhead(overhead: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     if overhead.is_set() {
         let limits = json!({"limits": overhead.value});

@@ -104,7 +104,7 @@ fn bounds_are_refused_in_upstreams_words() {
 }
 
 #[test]
-fn a_pod_is_the_sum_of_its_containers_and_no_less_than_each_that_runs_before() {
+fn pod_request_is_max_of_containers_and_init_containers() {
     let range = json!({"spec": {"limits": [{"type": "Pod", "max": {"cpu": "2"}}]}});
     let of = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}});
     let mut object = pod(json!([of("1"), of("1")]));

@@ -28,7 +28,7 @@ const POD_FIELDS: &[&str] = &[
 /// Other fields that upstream knows, and nobody may take.
 const OTHER_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
-/// What may be taken of resources, beside huge pages.
+/// What may be taken of resources, besides huge pages.
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
     "limits.ephemeral-storage",

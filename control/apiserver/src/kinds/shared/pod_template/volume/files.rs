@@ -11,7 +11,7 @@ use crate::{
 
 const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-/// What files may be made of, beside resources.
+/// What files may be made of, besides resources.
 const POD_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 

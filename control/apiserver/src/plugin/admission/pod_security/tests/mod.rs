@@ -1,4 +1,4 @@
-//! The checks beside what a real API server said of the same pods, labels of namespaces, and requests through the API.
+//! The checks compared with what a real API server said of the same pods, labels of namespaces, and requests through the API.
 
 mod configuration;
 

@@ -2,7 +2,7 @@
 //! done. Pure.
 
 /// A writer's proof that a value is in the world. It is implemented by types that nobody but their writer can make.
-pub trait Proof<T> {
+pub(crate) trait Proof<T> {
     /// The value that was written.
     fn into_written(self) -> T;
 }
@@ -10,44 +10,44 @@ pub trait Proof<T> {
 /// What is wanted of one part of the world, and what was last applied to it. Nothing is known to be applied at first,
 /// nor after a write that failed half way.
 #[derive(Debug, Clone)]
-pub struct Applied<T> {
+pub(crate) struct Applied<T> {
     wanted: T,
     applied: Option<T>,
 }
 
 impl<T: PartialEq> Applied<T> {
     /// This is wanted, whatever is there.
-    pub const fn new(wanted: T) -> Self {
+    pub(crate) const fn new(wanted: T) -> Self {
         Self { wanted, applied: None }
     }
 
     /// What is wanted.
-    pub const fn wanted(&self) -> &T {
+    pub(crate) const fn wanted(&self) -> &T {
         &self.wanted
     }
 
     /// This is wanted from now on; returns what was before.
-    pub const fn want(&mut self, wanted: T) -> T {
+    pub(crate) const fn want(&mut self, wanted: T) -> T {
         std::mem::replace(&mut self.wanted, wanted)
     }
 
     /// What is there, if that is known.
-    pub const fn applied(&self) -> Option<&T> {
+    pub(crate) const fn applied(&self) -> Option<&T> {
         self.applied.as_ref()
     }
 
     /// What must be written; `None` when it is there.
-    pub fn pending(&self) -> Option<&T> {
+    pub(crate) fn pending(&self) -> Option<&T> {
         Some(&self.wanted).filter(|wanted| self.applied.as_ref() != Some(wanted))
     }
 
     /// The writer has written.
-    pub fn record(&mut self, proof: impl Proof<T>) {
+    pub(crate) fn record(&mut self, proof: impl Proof<T>) {
         self.applied = Some(proof.into_written());
     }
 
     /// What is there is not known any more: a write failed, or somebody else has changed it.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.applied = None;
     }
 }

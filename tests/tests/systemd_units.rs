@@ -46,12 +46,12 @@ fn the_shipped_configuration_is_the_programs_own() {
     let program = named.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/debug/windlass").to_owned());
     let shipped = std::fs::read_to_string(file("config.yaml")).expect("systemd/config.yaml");
     let own = output_of(&program, &["config", "default"]);
-    assert_eq!(shipped, own, "write it anew: windlass config default >systemd/config.yaml");
+    assert_eq!(shipped, own, "write it again: windlass config default >systemd/config.yaml");
     let judged = output_of(&program, &["config", "check", &file("config.yaml").display().to_string()]);
     assert!(judged.contains("can be used"), "{judged}");
 }
 
-/// A node runs beside Docker and does not decide about it: whoever has stopped Docker finds it stopped after a restart of the
+/// A node runs alongside Docker and does not decide about it: whoever has stopped Docker finds it stopped after a restart of the
 /// unit, and whoever stops it does not stop the unit.
 #[test]
 fn the_node_comes_after_docker_and_does_not_start_it() {

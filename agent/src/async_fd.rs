@@ -10,7 +10,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 ///
 /// # Errors
 /// When the descriptor does not support epoll.
-pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // Deprecated for types that may close or swap their descriptor, which an `OwnedFd` does not; the successor is
     // unsafe.
     #[allow(deprecated)]

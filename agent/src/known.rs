@@ -2,7 +2,7 @@
 
 /// A fact, or why it is not known. Unlike an `Option` it has no default to fall back to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Known<T> {
+pub(crate) enum Known<T> {
     /// It is known.
     Is(T),
     /// It is not, and why.
