@@ -67,7 +67,7 @@ async fn answer_to(
     let all = collection(api_version, served);
     let ask = |method, path: &str, body| step("recorder", "admin", method, path, JSON, body);
     let Some(subresource) = change else {
-        let object = with(sample(api_version, kind)?, pointer, value);
+        let object = with(named(api_version, kind)?, pointer, value);
         return real.ask(&ask("POST", &format!("{all}?dryRun=All"), object)).await;
     };
     let one = format!("{all}/{}", name_of(kind));
@@ -84,6 +84,22 @@ async fn answer_to(
     }
 }
 
+/// The good object of a kind as the tests of this crate name it, with a label and an annotation.
+fn named(api_version: &str, kind: &str) -> anyhow::Result<Value> {
+    let mut object = sample(api_version, kind)?;
+    let name = match kind {
+        "CustomResourceDefinition" => "x.test.example",
+        "APIService" => "v1.x.example",
+        "IPAddress" => "10.9.120.0",
+        _ => "x",
+    };
+    if kind == "CustomResourceDefinition" {
+        object["spec"]["names"]["plural"] = json!("x");
+    }
+    object["metadata"] = json!({"name": name, "labels": {"l": "1"}, "annotations": {"an": "1"}});
+    Ok(object)
+}
+
 /// The errors of fields, each with its field.
 fn errors_of(answer: &Value) -> Value {
     let causes = answer["body"]["details"]["causes"].as_array().into_iter().flatten();
@@ -93,9 +109,17 @@ fn errors_of(answer: &Value) -> Value {
     json!(causes.map(text).collect::<Vec<_>>())
 }
 
-/// Without the addresses of Go's memory, which some messages show.
+/// Without the addresses of Go's memory and the uids that some messages show.
 fn comparable(errors: &Value) -> String {
-    let text = errors.to_string();
+    let is_uid = |word: &str| {
+        let lengths = word.split('-').map(str::len);
+        lengths.eq([8, 4, 4, 4, 12]) && word.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
+    };
+    let words = errors.to_string();
+    let words = words.split_inclusive(|c: char| !(c == '-' || c.is_ascii_alphanumeric()));
+    let text: String = words
+        .map(|word| if word.get(..36).is_some_and(is_uid) { word[36..].to_owned() } else { word.to_owned() })
+        .collect();
     let mut parts = text.split("0xc");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
