@@ -74,7 +74,7 @@ impl Authority {
                 if !has_key(&pem, &own_key) {
                     return Err(wrong(
                         &key,
-                        &"it is not the key of the ca.crt next to it; put back the two that belong together",
+                        &"it is not the key of ca.crt next to it; put back the two that belong together",
                     ));
                 }
                 let pem = match renewed_bundle(&pem, &key_pair, lifetimes) {
