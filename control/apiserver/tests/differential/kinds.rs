@@ -225,29 +225,39 @@ async fn changes(
         };
         let served = kinds.get(api_version).and_then(|all| all.get(kind));
         let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
-        let all = collection(api_version, served);
+        let (all, object) = (collection(api_version, served), sample(api_version, kind)?);
         let one = format!("{all}/{}", name_of(kind));
-        let ask = |method, path: &str, body| step("kind: change", "admin", method, path, JSON, body);
         let mut answers = Vec::new();
-        let slash = if subresource.is_empty() { "" } else { "/" };
-        let path = format!("{one}{slash}{subresource}?dryRun=All");
         for side in [real, ours] {
-            side.ask(&ask("POST", &all, sample(api_version, kind)?)).await?;
-            // Upstream's own controllers change APIServices and FlowSchemas between two requests.
-            let mut answer = Value::Null;
-            for _ in 0..MAX_CONFLICTS {
-                let stored = side.ask(&ask("GET", &one, Value::Null)).await?["body"].take();
-                answer = side.ask(&ask("PUT", &path, with(stored, pointer, value))).await?;
-                if answer["body"]["reason"] != "Conflict" {
-                    break;
-                }
-            }
-            answers.push(answer);
+            side.ask(&step("kind: change", "admin", "POST", &all, JSON, object.clone())).await?;
+            answers.push(changed(side, &one, subresource, |stored| with(stored, pointer, value)).await?);
         }
         report.request = format!("PUT {one} {subresource} {pointer} {value}");
         report.compare(&format!("kind: changed {api_version} {kind} {pointer}"), &answers[0], &answers[1]);
     }
     Ok(())
+}
+
+/// What a server says of a change of the stored object at `one`, or of a subresource of it; nothing is stored.
+pub(crate) async fn changed(
+    side: &ApiServer,
+    one: &str,
+    subresource: &str,
+    change: impl Fn(Value) -> Value,
+) -> anyhow::Result<Value> {
+    let ask = |method, path: &str, body| step("kind: change", "admin", method, path, JSON, body);
+    let slash = if subresource.is_empty() { "" } else { "/" };
+    let path = format!("{one}{slash}{subresource}?dryRun=All");
+    // Upstream's own controllers change APIServices and FlowSchemas between two requests.
+    let mut answer = Value::Null;
+    for _ in 0..MAX_CONFLICTS {
+        let stored = side.ask(&ask("GET", one, Value::Null)).await?["body"].take();
+        answer = side.ask(&ask("PUT", &path, change(stored))).await?;
+        if answer["body"]["reason"] != "Conflict" {
+            break;
+        }
+    }
+    Ok(answer)
 }
 
 async fn compare(real: &ApiServer, ours: &ApiServer, step: &Step, report: &mut Report) -> anyhow::Result<()> {

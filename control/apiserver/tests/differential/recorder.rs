@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api_server::{ApiServer, JSON},
-    kinds::{Served, collection, name_of, sample, served},
+    kinds::{Served, changed, collection, name_of, sample, served},
     known_differences::is_recording,
     recorded_rows::{with, written},
     scenario::step,
@@ -72,16 +72,7 @@ async fn answer_to(
     };
     let one = format!("{all}/{}", name_of(kind));
     real.ask(&ask("POST", &all, sample(api_version, kind)?)).await?;
-    let slash = if subresource.is_empty() { "" } else { "/" };
-    let path = format!("{one}{slash}{subresource}?dryRun=All");
-    loop {
-        let stored = real.ask(&ask("GET", &one, Value::Null)).await?["body"].take();
-        let answer = real.ask(&ask("PUT", &path, with(stored, pointer, value))).await?;
-        // Upstream's own controllers change some kinds between two requests.
-        if answer["body"]["reason"] != "Conflict" {
-            return Ok(answer);
-        }
-    }
+    changed(real, &one, subresource, |stored| with(stored, pointer, value)).await
 }
 
 /// The good object of a kind as the tests of this crate name it, with a label and an annotation.
@@ -109,13 +100,16 @@ fn errors_of(answer: &Value) -> Value {
     json!(causes.map(text).collect::<Vec<_>>())
 }
 
-/// Without the addresses of Go's memory and the uids that some messages show.
+/// Without the addresses of Go's memory and the uids that some messages show, and in one order: of the keys of a map Go has
+/// another one in each run.
 fn comparable(errors: &Value) -> String {
     let is_uid = |word: &str| {
         let lengths = word.split('-').map(str::len);
         lengths.eq([8, 4, 4, 4, 12]) && word.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
     };
-    let words = errors.to_string();
+    let mut errors: Vec<String> = errors.as_array().into_iter().flatten().map(Value::to_string).collect();
+    errors.sort();
+    let words = errors.join("\n");
     let words = words.split_inclusive(|c: char| !(c == '-' || c.is_ascii_alphanumeric()));
     let text: String = words
         .map(|word| if word.get(..36).is_some_and(is_uid) { word[36..].to_owned() } else { word.to_owned() })
