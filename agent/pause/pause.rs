@@ -1,7 +1,7 @@
-//! The pause program: holds a pod's namespaces, reaps orphans, ends at once when told to.
+//! The pause program: holds a pod's namespaces, reaps orphaned processes and exits at once on SIGINT or SIGTERM.
 //!
-//! A program of its own, without the standard library or libc, so that its image is a few kilobytes and
-//! needs nothing besides it. `build.rs` compiles it for the machine that Windlass itself is built for.
+//! A static program without the standard library or libc, so that its image is a few kilobytes and has no other
+//! contents. `build.rs` compiles it for the target of Windlass itself.
 
 #![no_std]
 #![no_main]

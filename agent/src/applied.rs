@@ -1,7 +1,7 @@
-//! State that is told to the world, and what of it is known to be there: what was asked for is never taken for what was
-//! done. Pure.
+//! Desired and applied state of something outside this process: a request is never mistaken for a completed write.
+//! Pure.
 
-/// A writer's proof that a value is in the world. It is implemented by types that nobody but their writer can make.
+/// A writer's proof that a value was written. Only the writer can construct the types that implement it.
 pub(crate) trait Proof<T> {
     /// The value that was written.
     fn into_written(self) -> T;
@@ -16,7 +16,7 @@ pub(crate) struct Applied<T> {
 }
 
 impl<T: PartialEq> Applied<T> {
-    /// This is wanted, whatever is there.
+    /// Wants this value; the applied one is unknown.
     pub(crate) const fn new(wanted: T) -> Self {
         Self { wanted, applied: None }
     }
@@ -31,12 +31,12 @@ impl<T: PartialEq> Applied<T> {
         std::mem::replace(&mut self.wanted, wanted)
     }
 
-    /// What is there, if that is known.
+    /// The applied value, if known.
     pub(crate) const fn applied(&self) -> Option<&T> {
         self.applied.as_ref()
     }
 
-    /// What must be written; `None` when it is there.
+    /// What must be written; `None` when it is applied.
     pub(crate) fn pending(&self) -> Option<&T> {
         Some(&self.wanted).filter(|wanted| self.applied.as_ref() != Some(wanted))
     }
@@ -46,7 +46,7 @@ impl<T: PartialEq> Applied<T> {
         self.applied = Some(proof.into_written());
     }
 
-    /// What is there is not known any more: a write failed, or somebody else has changed it.
+    /// The applied value is no longer known: a write failed, or another program changed it.
     pub(crate) fn forget(&mut self) {
         self.applied = None;
     }

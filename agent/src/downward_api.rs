@@ -52,7 +52,7 @@ pub(crate) fn resource_value(
         .split_once('.')
         .ok_or_else(|| format!("resource {:?} is not of the form limits.cpu or requests.memory", field.resource))?;
     let amount = match kind {
-        // Without a limit of its own a container has that of the pod, or the node's.
+        // A container without its own limit reports the pod's, or the node's capacity.
         "limits" => limit(of, resource)
             .or_else(|| {
                 let whole = pod.spec.as_ref()?.resources.as_ref()?.limits.as_ref();

@@ -1,4 +1,4 @@
-//! A lock for each key: work on one thing goes one at a time, and does not hold up that on others.
+//! A lock per key: operations on one key are serialized without blocking those on others.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-/// Locks by key; a key that nobody holds or waits for takes no space for long.
+/// Locks by key; a key that is neither held nor waited for is soon freed.
 #[derive(Debug)]
 pub(crate) struct KeyedLock<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
 
@@ -20,7 +20,7 @@ impl<K> Default for KeyedLock<K> {
 }
 
 impl<K: Eq + Hash> KeyedLock<K> {
-    /// Waits until nobody else holds this key.
+    /// Waits for the lock of this key.
     pub(crate) async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = {
             let mut all = self.0.lock();

@@ -74,7 +74,7 @@ mod tests {
             (2900, None, 6, true),
             // Requests at 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s: the last of these is no lag.
             (60_000, None, 6, false),
-            // What is not there is not there.
+            // A missing object is not a sign of lag.
             (0, Some(404), 1, false),
             (500, Some(500), 4, false),
         ] {

@@ -161,7 +161,7 @@ mod tests {
         }
         assert!(!page.contains("pod_uid=\"2\",probe_type=\"Readiness\",result=\"failed\""), "never failed: {page}");
         assert!(page.contains("pod_uid=\"2\",probe_type=\"Readiness\",result=\"unknown\"} 1"), "{page}");
-        // As after a forced deletion: the pod's name is there twice, and its series once.
+        // As after a forced deletion: two pods have the same name, and share one series.
         let again = ProbeLabels { uid: "3".into(), pod: "p-1".into(), ..probed("3", "Liveness") };
         counts.observe(again, ResultLabel::Successful, Duration::ZERO);
         let both = counts.page(Format::Plain, 5.5);

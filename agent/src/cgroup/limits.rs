@@ -42,8 +42,8 @@ pub(crate) fn shares_to_weight(shares: i64) -> i64 {
     10f64.powf(exponent).ceil() as i64
 }
 
-/// The limits of one container's cgroup. One without a limit of its own has that of the pod as a whole, so that programs
-/// that look for theirs find it.
+/// The limits of one container's cgroup. A container without its own limit gets that of the pod, so that programs
+/// that look for a limit find it.
 pub(crate) fn container_limits(whole: Option<&ResourceRequirements>, container: &Container) -> Limits {
     let limit = |resource: &str| {
         let own = limit(container, resource).filter(|own| !own.is_zero());

@@ -134,7 +134,7 @@ pub(crate) fn files(controllers: &str, v2: bool, values: &Values) -> Vec<(&'stat
             ("cpu.shares", values.cpu_shares.filter(|_| cpu).map(|shares| shares.to_string())),
             ("cpu.cfs_quota_us", values.cpu_quota.filter(|_| cpu).map(|quota| or(quota, "-1"))),
             ("memory.limit_in_bytes", values.memory.filter(|_| memory).map(|bytes| or(bytes, "-1"))),
-            // Swap has no limit of its own there, only one together with memory, which containers get from Docker.
+            // Swap cannot be limited by itself there, only together with memory, which Docker does for containers.
             ("memory.swap.max", None),
             ("pids.max", pids.filter(|_| named("pids"))),
         ]

@@ -68,7 +68,7 @@ pub async fn check(engine: &Engine) -> Vec<Finding> {
     let socket = engine.socket().display().to_string();
     let api = match engine.negotiate().await {
         Ok(api) => api.to_string(),
-        // Nobody answers: the next question says so.
+        // Docker does not answer: the next request reports it.
         Err(error) if error.is_unreachable() => String::new(),
         Err(error) => {
             let advice = "take another version of Docker Engine, or of Windlass";
@@ -109,7 +109,7 @@ pub(super) fn unfit(info: &SystemInfo) -> Option<(&'static str, &'static str)> {
     ))
 }
 
-/// What Docker's `GET /info` tells; `no_registry` says why none of the servers that images come from answers.
+/// Evaluates Docker's `GET /info`; `no_registry` says why no image registry answers.
 pub(super) fn findings(info: SystemInfo, api: String, no_registry: Option<String>) -> Vec<Finding> {
     evaluate(&DockerInfo {
         unfit: unfit(&info),
@@ -209,7 +209,7 @@ mod tests {
         assert!(why.starts_with(&away) && why.contains("refused"), "{why}");
     }
 
-    /// The options as engines tell them.
+    /// The options as engines report them.
     #[test]
     fn an_engine_without_root_or_with_other_users_is_unfit() {
         for (options, expected) in [

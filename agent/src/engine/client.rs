@@ -100,10 +100,10 @@ pub(super) async fn connect(socket: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(socket).await.map_err(told)
 }
 
-/// Sends a request over a connection of its own.
+/// Sends a request over a new connection.
 async fn send(socket: Arc<Path>, request: BollardRequest) -> Result<Response<Incoming>, bollard::errors::Error> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(connect(&socket).await?)).await?;
-    // It ends with the answer, or with whoever waits for that; why it broke, the answer tells.
+    // The task ends with the response or when its caller gives up; the response carries the connection's error.
     drop(tokio::spawn(connection.with_upgrades()));
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));

@@ -39,8 +39,8 @@ pub(crate) struct Listed {
 }
 
 impl Engine {
-    /// Creates a container. A name that a crash has left taken is freed first, and the call retried. Where Docker does not
-    /// say how it ended, or fails after all, what there may be of the container is removed: nobody knows it.
+    /// Creates a container. A name left taken by a crash is freed first, and the call retried. If the call fails, or
+    /// its outcome is unknown, whatever Docker created is removed, since no one tracks it.
     pub(crate) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
         let attempt = || format!("container {name} could not be created");
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };

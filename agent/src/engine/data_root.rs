@@ -114,13 +114,13 @@ fn uses_containerd(info: &SystemInfo) -> bool {
         .any(|(key, value)| key == "driver-type" && value.starts_with("io.containerd.snapshotter."))
 }
 
-/// The socket of the containerd that Docker uses. Docker before 27 does not tell.
+/// The socket of the containerd that Docker uses. Docker before 27 does not report it.
 fn containerd_address(info: &SystemInfo) -> &str {
     let told = info.containerd.as_ref().and_then(|containerd| containerd.address.as_deref());
     told.filter(|address| !address.is_empty()).unwrap_or(CONTAINERD_SOCKET)
 }
 
-/// The directories that Docker's `GET /info` tells, with what is known of its containerd.
+/// The directories from Docker's `GET /info`, with what is known of its containerd.
 pub(super) fn dirs_of(info: &SystemInfo, containerd: &Known<Containerd>) -> EngineDirs {
     let Some(data_root) = info.docker_root_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from) else {
         return EngineDirs::default();
@@ -335,7 +335,7 @@ mod tests {
         let other = Containerd::of_process(listener(&at("own.sock")).await.unwrap()).unwrap();
         assert_eq!(other.args, Vec::<String>::new());
         drop(own);
-        // Nobody listens any more, and there never was a socket: neither is the system's.
+        // A socket without a listener, and one that never existed: in neither case is the system's used.
         for name in ["own.sock", "none.sock"] {
             let found = Containerd::at(&at(name)).await;
             assert!(matches!(&found, Known::Unknown(why) if why.contains(name)), "{found:?}");

@@ -25,7 +25,7 @@ impl ApiVersion {
     /// The version to speak with an engine that speaks those from `oldest` to `newest`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no common version.
     pub(crate) fn negotiate(oldest: Self, newest: Self) -> Result<Self, String> {
         let common = newest.min(Self::NEWEST);
         if common < oldest || common < Self::OLDEST {
@@ -50,9 +50,9 @@ impl fmt::Display for ApiVersion {
 pub(super) struct Contract {
     /// kubelet's name of it among the operations of the container runtime; empty where kubelet has none.
     pub(super) operation: &'static str,
-    /// Until the headers of the answer are there; upstream's `runtimeRequestTimeout` where nothing else is known.
+    /// How long to wait for the response headers; upstream's `runtimeRequestTimeout` unless known better.
     pub(super) limit: Duration,
-    /// Statuses that mean that what was asked for is so already, or that what it is about is not there.
+    /// Statuses that count as success: the request was already fulfilled, or its object does not exist.
     pub(super) done: &'static [u16],
 }
 
@@ -82,8 +82,8 @@ pub(super) const LIST: Contract = call("list_containers", REQUEST_TIMEOUT, &[]);
 /// Docker walks over the files of each container.
 pub(super) const LIST_WITH_SIZES: Contract = call("list_containers", 2 * REQUEST_TIMEOUT, &[]);
 pub(super) const EXEC: Contract = call("exec", REQUEST_TIMEOUT, &[]);
-/// That a command has ended is not told by the end of its streams: Docker learns of it a moment later. It forgets a command
-/// with its container, and all of them when it is started again, even where containers live on.
+/// The end of a command's streams does not mean that it has exited: Docker notices that a moment later. Docker drops
+/// commands together with their container, and all of them when it restarts, even if containers survive (live-restore).
 pub(super) const EXEC_INSPECT: Contract = call("", REQUEST_TIMEOUT, &[404]);
 /// 404 or 409: the process has ended, and its terminal with it. Some answer with a 500 then, for a moment.
 pub(super) const RESIZE: Contract = call("", 10, &[404, 409]);
@@ -91,15 +91,15 @@ pub(super) const RESIZE: Contract = call("", 10, &[404, 409]);
 pub(super) const ATTACH: Contract = call("attach", 30, &[]);
 /// Until the first line can come, which may then take for ever. A container that is gone has no log: that is an error.
 pub(super) const LOGS: Contract = call("", REQUEST_TIMEOUT, &[]);
-/// Docker sends the headers before there is an event. What happened while nobody listened is replayed from its last 256
-/// events, none of which outlive it: whoever listens again lists again.
+/// Docker sends the headers before the first event. Events missed between subscriptions are replayed from its last 256,
+/// which do not survive a restart: each new subscription lists again.
 pub(super) const EVENTS: Contract = call("", 30, &[]);
 pub(super) const IMAGE_INSPECT: Contract = call("image_status", REQUEST_TIMEOUT, &[404]);
 pub(super) const IMAGE_LIST: Contract = call("list_images", REQUEST_TIMEOUT, &[]);
 /// 409: a container uses it, which is an error.
 pub(super) const IMAGE_REMOVE: Contract = call("remove_image", REQUEST_TIMEOUT, &[404]);
-/// Until Docker has asked the registry. That the stream ends without an error is no proof that the image is there, so that
-/// it is looked up afterwards: Docker that is killed ends it in the same way.
+/// Until Docker has asked the registry. A stream that ends without an error does not prove that the image was pulled,
+/// so it is looked up afterwards: a killed Docker ends the stream in the same way.
 pub(super) const PULL: Contract = call("", REQUEST_TIMEOUT, &[]);
 /// The sandbox's image, of a few hundred kilobytes. It is looked up afterwards.
 pub(super) const LOAD: Contract = call("", 60, &[]);

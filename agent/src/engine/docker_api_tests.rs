@@ -36,8 +36,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Puts the programs of another root directory in place of the machine's, for what it starts alone.
 const WITH_PROGRAMS_OF: &str = r#"mount --rbind "$0/usr" /usr && exec "$@""#;
 
-/// A Docker Engine with data of its own, and with a containerd of its own alongside it, which is not killed, as where both are
-/// services.
+/// A Docker Engine with its own data directory and its own containerd. As with separate services, killing Docker
+/// leaves containerd running.
 struct Dockerd {
     dir: tempfile::TempDir,
     containerd: Child,
@@ -51,8 +51,8 @@ fn logging(mut command: Command, dir: &Path, name: &str) -> Child {
 }
 
 impl Dockerd {
-    /// containerd, in a network of its own, since the machine's is none of its business, and with the programs of the engine
-    /// that is tested.
+    /// containerd in its own network namespace, to leave the machine's alone, run with the programs of the engine under
+    /// test.
     fn spawn_containerd(dir: &Path) -> Child {
         let at = |name: &str| dir.join(name).display().to_string();
         let config = "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n";
@@ -235,8 +235,8 @@ async fn streamed(engine: &Engine, id: &str, request: &LogRequest) -> String {
     String::from_utf8(chunks.concat()).unwrap()
 }
 
-/// Each step by itself twice, since whoever asks may have asked before; then the engine is killed, and what was done must still
-/// be so, or be known to be lost.
+/// Runs each step twice, since callers retry; then the engine is killed, and the effects must persist or be known to be
+/// lost.
 async fn run(snapshotter: bool) -> ApiVersion {
     let (mut dockerd, engine) = Dockerd::start(snapshotter).await;
     let version = engine.negotiate().await.unwrap();
@@ -271,7 +271,7 @@ async fn images(dockerd: &mut Dockerd, engine: &Engine) -> String {
     let first = tokio::time::timeout(DEADLINE, told.next());
     let (first, ()) = tokio::join!(first, import(engine));
     first.expect("an event").unwrap().unwrap();
-    // Whoever follows hears of the end, after what was told before.
+    // The stream yields the events received so far, then ends.
     dockerd.again(engine).await;
     while let Some(Ok(())) = tokio::time::timeout(DEADLINE, told.next()).await.expect("the end") {}
     let image = engine.image(IMAGE).await.unwrap().expect("it was imported");
@@ -303,7 +303,7 @@ async fn lifecycle(dockerd: &mut Dockerd, engine: &Engine) -> String {
     for _ in 0..2 {
         engine.start(&id).await.unwrap();
     }
-    // Nobody has polled yet: what happened since the call is replayed, by an engine that was not started again since.
+    // The stream was not polled yet: events since the call are replayed, provided that the engine was not restarted.
     loop {
         match next(&mut events).await.expect("an event").expect("an event") {
             Changed { id: of, action: EventAction::Started, pod_uid } if of == id => break assert_eq!(pod_uid, "u"),
@@ -368,12 +368,12 @@ async fn commands(dockerd: &mut Dockerd, engine: &Engine, id: &str) {
     }
     assert!(String::from_utf8_lossy(&output).contains("got it"), "{output:?}");
     assert_eq!(engine.exit_code(exec).await.unwrap(), 7);
-    // To the next line of a terminal that has just gone nobody listens: an error, at worst, that says so.
+    // Resizing a terminal that has just ended fails with a 500 at worst.
     if let Err(late) = engine.resize(&process, 80, 24).await {
         assert_eq!(late.status(), Some(500), "{late}");
     }
     engine.signal(exec, id, Signal::SIGTERM).await.unwrap();
-    // It forgets commands when it is killed, while one runs: that is told, and not a code.
+    // When Docker is killed while a command runs, it forgets the command: an error is returned, not an exit code.
     let process = engine.create_exec(id, &words(&["/bin/sh", "-c", "sleep 1000"]), tty).await.unwrap();
     let Process::Command { exec, .. } = &process else { panic!("{process:?}") };
     let mut attached = engine.attach(&process, tty).await.unwrap();

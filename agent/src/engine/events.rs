@@ -22,13 +22,13 @@ pub(crate) enum EventAction {
     Started,
     Died,
     Destroyed,
-    /// The kernel has killed a process of it for want of memory. Under load this is told after `Died`, of which Docker then says
-    /// in every later answer that it was no such end.
+    /// The kernel has killed one of its processes for want of memory. Under load this event follows `Died`, and
+    /// Docker's later answers then deny the OOM kill.
     OutOfMemory,
 }
 
-/// Events of images that change which there are, or their names. containerd's store of engines before 28 tells of no `tag` when
-/// an image comes.
+/// Image events that add or remove images or names. With the containerd image store, engines before 28 send no `tag`
+/// event when an image is added.
 const IMAGE_EVENTS: [&str; 6] = ["tag", "untag", "delete", "pull", "load", "import"];
 
 /// The current time in the form of Docker's `since`: seconds and nanoseconds. Docker reads the same clock.

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Docker detaches from a process when these keys are typed in a row, and detaching cannot be turned off. The default
-/// (ctrl-p ctrl-q) is used in shells, so this is a sequence that nobody types.
+/// (ctrl-p ctrl-q) is used in shells, so this is a sequence that no user types.
 const DETACH_KEYS: &str = "ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@";
 
 /// Which streams of a process are attached.
@@ -194,7 +194,7 @@ fn children(pid: i32) -> Vec<i32> {
 /// namespace, and ids are reused: no process is touched unless this says so.
 pub(super) fn is_in_container(pid: i32, container: &str) -> bool {
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
-    // An id that is not known is nobody's.
+    // An empty id would match every cgroup.
     !container.is_empty() && cgroup.is_ok_and(|cgroup| cgroup.contains(container))
 }
 

@@ -55,7 +55,8 @@ pub(crate) struct PullStatus {
     pub(crate) of_bytes: u64,
 }
 
-/// The same for a pull that only unpacks: Docker may tell nothing of a large layer for as long as a slow disk takes.
+/// The same for a pull that only unpacks: on a slow disk Docker may report no progress for a long time on a large
+/// layer.
 const UNPACK_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Which layers of a pull are still being fetched, by Docker's progress messages. Pure.
@@ -81,14 +82,14 @@ impl Fetching {
         }
     }
 
-    /// How long Docker may tell nothing.
+    /// How long Docker may go without reporting progress.
     fn deadline(&self, of_download: Duration) -> Duration {
         let unpacks = self.any && self.layers.is_empty();
         if unpacks { of_download.max(UNPACK_DEADLINE) } else { of_download }
     }
 }
 
-/// Whether a pull that was told of so far is known to fetch nothing any more.
+/// Whether the progress so far shows that nothing is being fetched any more.
 #[cfg(test)]
 pub(super) fn is_followed(told: &[PullStatus]) -> bool {
     let mut fetching = Fetching::default();
@@ -192,8 +193,8 @@ impl Engine {
         self.done(&IMAGE_REMOVE, attempt, remove).await
     }
 
-    /// Pulls an image, anonymously without credentials, and reports progress; gives up when nothing is told of the
-    /// download for `deadline`.
+    /// Pulls an image, anonymously without credentials, and reports progress; gives up when the download makes no
+    /// progress for `deadline`.
     pub(crate) async fn pull_image(
         &self,
         name: &str,

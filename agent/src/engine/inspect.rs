@@ -89,7 +89,7 @@ pub(crate) struct Instance {
     pub(crate) addresses: Vec<IpAddr>,
     /// Seconds of grace that its labels carry, for when the pod's spec is no longer known.
     pub(crate) grace: Option<i64>,
-    /// Docker's runtime, by its name; empty before Docker has told it.
+    /// The name of Docker's runtime; empty until Docker has reported it.
     pub(crate) runtime: String,
     pub(crate) limits: Limits,
     /// `terminationMessagePolicy: FallbackToLogsOnError`: the end of its log is its message when it fails without one.

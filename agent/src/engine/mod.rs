@@ -103,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    /// Who stopped Docker, or has not started it yet, is told so, and not that a client had an error; and the same client
-    /// is answered when it is there.
+    /// Someone who stopped Docker, or has not started it yet, gets an error that says so rather than a client error;
+    /// the same client works once Docker is up.
     #[tokio::test]
     async fn docker_may_come_later_and_why_it_does_not_answer_is_told() {
         let dir = tempfile::tempdir().unwrap();

@@ -35,7 +35,7 @@ pub(crate) const SANDBOX_NAME: &str = "POD";
 /// What labels begin with that the agent writes, reads again and believes.
 const RESERVED: [&str; 2] = ["io.kubernetes.", "io.windlass."];
 
-/// Whether a label is the agent's own, so that nobody who makes a pod may choose it.
+/// Whether a label is reserved for the agent, so that pods may not set it.
 pub(crate) fn is_reserved(label: &str) -> bool {
     let key = label.strip_prefix(ANNOTATION).unwrap_or(label);
     RESERVED.iter().any(|prefix| key.starts_with(prefix))
@@ -77,8 +77,8 @@ impl Identity {
         .collect()
     }
 
-    /// Reads labels and the container's name; `None` for containers without labels of ours. Labels alone do not tell:
-    /// a container has those of its image, too, and who starts one by hand gives it another name.
+    /// Reads labels and the container's name; `None` for containers not labelled by us. Labels alone are not enough:
+    /// a container inherits its image's labels, and one started by hand has another name.
     pub(crate) fn read(name: &str, labels: &HashMap<String, String>) -> Option<Self> {
         if !labels.contains_key(TYPE) || !is_pods_name(name) {
             return None;

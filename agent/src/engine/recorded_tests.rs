@@ -229,7 +229,7 @@ async fn images_of_both_stores() {
         assert_eq!(tags, BTreeSet::from([LAYERS, "rec/busybox:1", "rec/nameless:1", "rec/other:2"]), "{is}");
         let layers = all.iter().find(|one| one.id == image.id).unwrap();
         assert!(layers.tags.len() == 2 && layers.size > 12 << 20, "{is}: {layers:?}");
-        // containerd's store tells that of one of its repositories.
+        // containerd's image store reports the digest of one of its repositories.
         assert!(layers.digests.iter().any(|digest| digest.contains("@sha256:")), "{is}: {layers:?}");
     })
     .await;
@@ -283,7 +283,7 @@ async fn events_of_containers_and_images() {
         assert_eq!(of(&destroyed[0].id), [Started, Died, Destroyed], "{is}");
         let images: Vec<()> = engine.image_events().try_collect().await.unwrap();
         assert!(images.len() >= 3, "{is}: {} events of images", images.len());
-        // Every event of an engine can be read, also those that nobody asks for.
+        // Every event of an engine can be parsed, including those that the agent does not use.
         let (_, _, all) = &recorded.answers["GET /events all"];
         for line in all.lines() {
             let event: Result<bollard::models::EventMessage, _> = serde_json::from_str(line);

@@ -101,7 +101,7 @@ impl UnmanagedContainer {
 
 /// The unmanaged containers that run, by id.
 pub type Unmanaged = Published<Arc<str>, Arc<UnmanagedContainer>>;
-/// Those who tell of them.
+/// Publishes the unmanaged containers, by id.
 pub type UnmanagedPublisher = Publisher<Arc<str>, Arc<UnmanagedContainer>>;
 
 /// Publishes the unmanaged containers until `shutdown`.
@@ -164,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Events that add, remove or change a container, whoever's it is.
+    /// Events of all containers, ours and others', that add, remove or change one.
     pub(super) fn events_of_others(
         &self,
     ) -> impl Stream<Item = Result<EventMessage, bollard::errors::Error>> + Send + use<> {
@@ -176,8 +176,8 @@ impl Engine {
         self.patient(EVENTS.limit).events(Some(options))
     }
 
-    /// Compares what is known with what runs, by id: what changes of a container is told by events. Says whether anything
-    /// was new.
+    /// Compares the known containers with the running ones, by id; changes within a container arrive as events. Returns
+    /// whether anything was new.
     async fn list_unmanaged(&self, known: &mut BTreeMap<String, UnmanagedContainer>) -> Result<bool, EngineError> {
         let all = self.listed("the containers that run could not be listed", None).await?;
         let is_of_pod = |labels: &HashMap<String, String>| labels.contains_key(names::TYPE);

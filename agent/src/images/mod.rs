@@ -308,7 +308,7 @@ impl ImageManager {
             images = unused.len(),
             "disk usage above the high threshold; removing unused images"
         );
-        // Images share layers, so only the file system tells how much was freed.
+        // Images share layers, so only the file system shows how much was freed.
         let left =
             |_: &ImageSummary| space(root).is_some_and(|(all, free)| gc::bytes_to_free(all, free, low, low).is_some());
         self.remove(&unused, "space", left).await;
@@ -369,7 +369,7 @@ fn space(dir: &Path) -> Option<(u64, u64)> {
     Some((bytes(found.blocks()), bytes(found.blocks_available())))
 }
 
-/// Reads the image state file; empty when there is none, or it cannot be read.
+/// Reads the image state file; empty if it does not exist or cannot be read.
 fn read_records(file: &Path) -> ImageRecords {
     let text = match disk::read(file) {
         Ok(text) => text,

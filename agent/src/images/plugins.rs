@@ -89,7 +89,7 @@ struct Plugin {
     flights: Mutex<HashMap<String, WeakShared<Flight>>>,
 }
 
-/// One call of a plugin: a Docker configuration, or why there is none.
+/// One call of a plugin: a Docker configuration, or why it returned none.
 type Flight = BoxFuture<'static, Result<Value, String>>;
 
 /// Prints no response.

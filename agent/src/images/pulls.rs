@@ -99,9 +99,8 @@ impl Pulls {
         self.0.progress.subscribe()
     }
 
-    /// Pulls an image with the first of `credentials` that the registry accepts, or anonymously if there are none.
-    /// Callers that want the same meanwhile share this pull's result. A pull goes on when all callers have been
-    /// dropped.
+    /// Pulls an image with the first of `credentials` that the registry accepts, or anonymously without any. Concurrent
+    /// callers that want the same share this pull's result. A pull continues even if all callers are dropped.
     pub(crate) async fn pull(&self, name: &str, credentials: Vec<DockerCredentials>) -> Result<Pulled, EngineError> {
         let waiting = {
             let mut in_progress = self.0.in_progress.lock();

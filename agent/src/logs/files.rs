@@ -54,7 +54,7 @@ impl LogFile {
 /// All files of the log whose newest one is `path`, oldest first.
 ///
 /// # Errors
-/// When there is none, or one cannot be opened.
+/// When there is no file, or one cannot be opened.
 pub(super) fn open_all(path: &Path) -> io::Result<Vec<LogFile>> {
     // Newest first: a file that is rotated meanwhile is found twice, and none is missed.
     let mut parts: Vec<LogFile> = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn keep_tail(parts: &mut Vec<LogFile>, wanted: u64) -> io::Result<()>
     Ok(())
 }
 
-/// The same file with a position of its own at the start.
+/// The same file, reopened with its own offset at the start.
 fn reopened(file: &File) -> io::Result<File> {
     use std::io::Seek as _;
     let mut again = file.try_clone()?;

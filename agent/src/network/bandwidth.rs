@@ -48,8 +48,8 @@ impl Bandwidth {
     }
 }
 
-/// Applies a pod's bandwidth limits, both on the host, where a pod that may change its own interfaces cannot take them
-/// away: what it sends is led through an interface of its own for that (ifb), as by the CNI plugin bandwidth.
+/// Applies a pod's bandwidth limits, both on the host, where a pod that may change its own interfaces cannot remove
+/// them: egress is redirected through an ifb device, as by the CNI plugin bandwidth.
 pub(super) async fn apply(links: &Links, pod_uid: &str, bandwidth: Bandwidth) -> Result<(), NetworkError> {
     let interface = links::host_interface(pod_uid);
     let limited = async {

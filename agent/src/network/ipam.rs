@@ -200,7 +200,7 @@ impl Allocations {
             .collect()
     }
 
-    /// The ranges of all addresses that are in use; an address whose range is not known is one of its own.
+    /// The ranges of all addresses in use; an address outside any known range counts as a range by itself.
     pub(super) fn ranges(&self) -> BTreeSet<Cidr> {
         let range = |(address, holder): (&IpAddr, &Holder)| match holder {
             Holder::Pod(allocation) => range_of(*address, Some(allocation.wanted())),

@@ -114,7 +114,7 @@ fn chains(rules: &Rules) -> Chains {
     ]
 }
 
-/// Rules of base chains: how often each of [`JUMPS`] is there.
+/// How often each of [`JUMPS`] occurs in the base chains.
 type JumpCounts = [usize; JUMPS.len()];
 
 /// The input of iptables-restore that renders the chains, and makes each jump to them one that is there once. Pure.

@@ -159,8 +159,8 @@ impl Links {
         Ok(())
     }
 
-    /// The smallest packet that all of the host's default routes take, which is what pods may send: of a smaller one of
-    /// their own nobody would tell them. `None` without such a route.
+    /// The smallest MTU among the host's default routes, which pods use: they would not notice a smaller one. `None`
+    /// without a default route.
     async fn mtu() -> Result<Option<u32>, String> {
         by_own_socket(async |handle| {
             let mut interfaces = Vec::new();
@@ -220,7 +220,7 @@ impl Links {
         configured.map_err(|e| failed(("inside its namespace", e)))
     }
 
-    /// Makes a pod's veth pair, unless it is there; returns the index of the host's end, which is up.
+    /// Creates a pod's veth pair if it does not exist; returns the index of the host's end, which is up.
     async fn pair(&self, pod_uid: &str, namespace: &NetworkNamespace) -> Result<u32, (&'static str, String)> {
         let name = host_interface(pod_uid);
         let netlink = |what: &'static str| move |e: rtnetlink::Error| (what, e.to_string());
@@ -277,7 +277,7 @@ impl Links {
         route.execute().await.map_err(|e| ("its route", e))
     }
 
-    /// Makes the interface that what a pod sends is led through to be limited, unless it is there.
+    /// Creates the ifb device that limits a pod's egress if it does not exist.
     pub(super) async fn make_limiter(&self, pod_uid: &str) -> Result<(), String> {
         let name = limiter_interface(pod_uid);
         let made = async {

@@ -32,7 +32,7 @@ use crate::known::Known;
 pub(super) struct VethNetwork {
     config: NetworkConfig,
     state: Mutex<State>,
-    /// Locked by whoever writes or compares, before the state: what does not need rules does not wait for a program.
+    /// Locked for writing or comparing rules, before the state: what needs no rules does not wait for iptables.
     rules: Mutex<KernelRules>,
     in_use: watch::Sender<Known<BTreeSet<Cidr>>>,
     /// Wakes [`VethNetwork::keep`]: conntrack entries may be stale.
@@ -226,7 +226,7 @@ impl VethNetwork {
         let links = self.state.lock().await.links()?;
         links.disconnect(pod_uid).await?;
         self.state.lock().await.allocations(&self.config)?.close_host_ports(pod_uid);
-        // Its addresses are given to nobody before no rule leads to them.
+        // Its addresses are not reused before the rules that lead to them are removed.
         self.write_rules().await?;
         let mut state = self.state.lock().await;
         let released = state.allocations(&self.config)?.release(pod_uid);
@@ -351,7 +351,7 @@ impl VethNetwork {
     }
 }
 
-/// Tells of a problem when it is new.
+/// The last error of a repeated operation; it is reported only when it changes.
 #[derive(Debug, Default)]
 struct Problem(String);
 
@@ -400,7 +400,7 @@ pub(super) async fn teardown(ranges: &[Cidr]) -> Vec<String> {
         problems.extend(iptables::remove(family).await);
     }
     for &range in ranges {
-        // Where they lead there is nobody any more. A machine without conntrack has none.
+        // The pods they lead to no longer exist. A machine without conntrack has no such entries.
         let to_a_pod =
             move |flow: &conntrack::Flow| flow.reply_src != flow.destination && range.contains(&flow.reply_src.ip());
         let deleted = move || conntrack::delete_stale(range.family(), &[], to_a_pod);

@@ -72,7 +72,7 @@ pub struct NodeConfig {
     pub addresses: NodeIps,
     /// The addresses are configured (`nodeIP`).
     pub node_ip_configured: bool,
-    /// The port of its own API.
+    /// The port of the kubelet API.
     pub api_port: u16,
     /// The directory whose file system is the nodefs.
     pub data_dir: PathBuf,
@@ -123,8 +123,8 @@ pub struct NodeInputs {
     pub network: watch::Receiver<Readiness>,
     /// The cgroups of pods, whose common limit is the node's.
     pub(crate) cgroups: Arc<Cgroups>,
-    /// Where the Node is told from this process's first report of its status on. What the API says before that is of an
-    /// earlier process, which may have ended in a better time.
+    /// The Node, published from this process's first status report on. Earlier API content stems from a previous
+    /// process and may be out of date.
     pub reported: watch::Sender<Option<Arc<Node>>>,
 }
 

@@ -42,7 +42,7 @@ async fn what_an_earlier_process_reported_is_not_ours() {
     reporter.sync(&samples::config(), &samples::machine(), &down, &inputs, Timestamp::now()).await.unwrap();
     let version = |told: &watch::Receiver<Option<Arc<Node>>>| told.borrow().as_ref()?.metadata.resource_version.clone();
     assert_eq!(version(&told).as_deref(), Some("9"));
-    // From now on what others write of it is told, too.
+    // From now on, writes by others are published, too.
     reporter.on_watch(Some(Arc::new(ready_node("10"))));
     assert_eq!(version(&told).as_deref(), Some("10"));
     reporter.on_watch(None);

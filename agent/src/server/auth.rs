@@ -202,7 +202,7 @@ impl AuthFilter {
 /// The credentials of a request.
 struct RequestCredentials {
     user: Option<User>,
-    /// Refused if it is there and cannot be read.
+    /// An error if the header is present but unreadable.
     token: Result<Option<String>, NotText>,
     caller: Option<Caller>,
     /// A page of another origin uses its browser's client certificate.

@@ -1,4 +1,4 @@
-//! Who waits for the end of a container, by its id: a change of another one wakes nobody.
+//! Waits for a container's end, by its id: changes of other containers wake no waiter.
 
 use std::{
     collections::HashMap,
@@ -14,13 +14,13 @@ use crate::{RunningContainers, engine::Engine};
 /// How often Docker is asked for a container that is not listed: one that has just started, or has exited.
 const UNLISTED_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// More notices than this are looked through for those that nobody waits for.
+/// Above this number of notices, those without waiters are swept.
 const MAX_FORGOTTEN: usize = 64;
 
 /// By the id of a container.
 type Notices = Mutex<HashMap<String, Weak<Notify>>>;
 
-/// Ends of containers. Clones share one task, which ends when nobody publishes containers any more.
+/// Ends of containers. Clones share one task, which stops when the containers are no longer published.
 #[derive(Debug, Clone)]
 pub struct Exits {
     containers: RunningContainers,
@@ -38,7 +38,7 @@ impl Exits {
                 let ended = changes.iter().filter(|(_, target)| target.is_none()).map(|(id, _)| &**id);
                 tell(&told, ended);
             }
-            // Nobody publishes any more.
+            // The containers are no longer published.
             let all: Vec<String> = told.lock().keys().cloned().collect();
             tell(&told, all.iter().map(String::as_str));
         });

@@ -46,7 +46,7 @@ pub(super) fn routes() -> Router<ServerState> {
 }
 
 /// The small form is requested by autoscalers and is refreshed. The full form is for dashboards: each of its numbers
-/// carries the time of its sample, and nobody waits for a new one while the last is recent.
+/// carries the time of its sample, and a request does not wait for a new sample while the last one is recent.
 async fn summary(
     State(state): State<ServerState>,
     OriginalUri(uri): OriginalUri,
@@ -97,7 +97,7 @@ async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Respons
     metrics(&headers, format, &state.probes.page(format, start_time(&state)).into())
 }
 
-/// Every check is made for the page, so that it tells of now, whoever else asks for health.
+/// Every check is run for each request, so that the page shows the current state, whoever else polls health.
 async fn slis(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     super::health::check_all(&state);
     let format = accepted(&headers);

@@ -345,7 +345,7 @@ mod tests {
             let _ = sender.send(call.check_cancelled());
             Ok(())
         });
-        // Given up by whoever waited, as a step of a pod that ends is.
+        // Abandoned by its caller, as by a step of a terminating pod.
         let _ = tokio::time::timeout(SHORT / 2, call).await;
         release.send(()).unwrap();
         assert!(receiver.recv().unwrap().is_err());

@@ -51,7 +51,7 @@ use tokens::Tokens;
 pub struct VolumeError {
     volume: String,
     reason: String,
-    /// What the volume is made of is not there yet, such as its claim's binding: nothing was tried on the node.
+    /// The volume's source is not ready, for example its claim is unbound: nothing was tried on the node.
     pub(crate) pending: bool,
 }
 
@@ -142,8 +142,8 @@ impl Volumes {
     }
 
     /// Sets up one volume of a pod, or updates its files from objects that changed or from the pod itself; idempotent.
-    /// One at a time: each volume has a fate of its own, and one whose object is gone must not keep the token of another
-    /// from being renewed.
+    /// One at a time: volumes are independent, and one whose object is gone must not keep the token of another from
+    /// being renewed.
     ///
     /// # Errors
     /// Names the volume and what is missing; files that there are stay as they were.

@@ -21,7 +21,7 @@ pub struct RegisteredVolume {
     pub claim: Option<String>,
     /// The pod's namespace, which is the claim's.
     pub namespace: String,
-    /// It is part of the pod and removed with it; else a file system of its own, whose capacity is its size.
+    /// It is part of the pod and removed with it; else a separate file system, whose capacity is its size.
     pub of_pod: bool,
 }
 

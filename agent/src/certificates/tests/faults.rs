@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The node's only key to its cluster: whatever a disk does while another certificate takes its place, one of both is there.
+/// The node's only credential for its cluster: however the disk fails during a rotation, the old or the new
+/// certificate survives.
 #[test]
 fn each_call_of_a_save_may_fail() {
     let pairs: Vec<CertifiedKey> = (0..2).map(|n| pair(&wanted("n1"), n, 100)).collect();

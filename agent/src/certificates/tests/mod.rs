@@ -309,7 +309,7 @@ fn the_self_signed_certificate_stays_while_it_fits() {
     assert_eq!(fs::metadata(dir.path().join("kubelet.key")).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// An API that knows requests for certificates, and decides about each as it is told.
+/// A fake API that serves certificate signing requests and decides each one as configured.
 #[derive(Clone, Default)]
 struct Signer {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,

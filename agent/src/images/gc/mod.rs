@@ -49,8 +49,8 @@ pub(super) fn kept(
     foreign.map(|image| image.id.clone()).chain(in_use).collect()
 }
 
-/// The images that may be removed, those first that nobody has used, then the least recently used; those younger than `age` are left
-/// out.
+/// The images that may be removed: never used ones first, then the least recently used; those younger than `age` are
+/// left out.
 pub(super) fn unused_images<'a>(
     records: &ImageRecords,
     stored: &'a [ImageSummary],
@@ -68,9 +68,9 @@ pub(super) fn unused_images<'a>(
     all
 }
 
-/// Whether an image has been unused for `age`, since it was first seen if nobody has used it; zero disables this. As upstream, not
-/// before the node has been up for as long: what was not used while it was off will be, and a clock that was wrong at boot says
-/// nothing.
+/// Whether an image has been unused for `age`, counted from when it was first seen if never used; zero disables this.
+/// As upstream, not before the node has been up for as long: images may be needed again after downtime, and a wrong
+/// clock at boot proves nothing.
 pub(super) fn exceeds_max_age(
     records: &ImageRecords,
     image: &ImageSummary,

@@ -74,7 +74,7 @@ impl Node {
         assert!(!texts(&known["unused"]).iter().any(was_used), "{name}: {:?}", self.records);
     }
 
-    /// How many images are left when those are removed that nobody has used for too long.
+    /// The number of images left after those unused for too long are removed.
     fn without_old(&mut self, since: &Value, used: &Value, now: Timestamp) -> usize {
         let up_for = Duration::try_from(now.duration_since(at(since))).unwrap();
         let most = Duration::from_secs(self.most_age);
@@ -88,7 +88,7 @@ impl Node {
         self.stored.len() - old
     }
 
-    /// Whether enough is freed, and what is told where it is not.
+    /// Whether enough is freed, and the event emitted if not.
     fn collect(&mut self, step: &Value, percent: [u8; 2]) -> (&'static str, Option<String>) {
         let now = at(&Value::from(0));
         self.see(&step[1], &Value::Array(Vec::new()), now);

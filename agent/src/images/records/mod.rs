@@ -94,8 +94,8 @@ struct PulledRecord {
 }
 
 impl PulledRecord {
-    /// Whether the node has pulled the image and nobody else has given it a name since: only then it is the node's to
-    /// remove, since removing an image takes all of its names.
+    /// Whether the node pulled the image and no one has tagged it since: only then may the node remove it, since
+    /// removal takes all of its names.
     fn is_own(&self, image: &ImageSummary) -> bool {
         let in_repository = |name: &String| {
             Reference::parse(name).is_some_and(|name| self.credential_mapping.contains_key(&name.repository()))
@@ -104,7 +104,7 @@ impl PulledRecord {
             true => in_repository(tag),
             false => self.pulled_as.contains(tag),
         };
-        // That of a pull whose end was not seen has no repository: nobody knows whose the image is.
+        // A pull that was interrupted leaves no repository: the image's owner is unknown.
         !self.credential_mapping.is_empty() && image.tags.iter().all(pulled) && image.digests.iter().all(in_repository)
     }
 }

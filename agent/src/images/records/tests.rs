@@ -89,7 +89,7 @@ async fn a_private_image_of_another_namespace_is_pulled_again() {
     assert!(!node.pulls(name, &of("a", "rotated")).await);
     let node = node.restarted();
     assert!(!node.pulls(name, &of("c", "rotated")).await);
-    // Somebody has pulled it as nobody: it is no secret any more.
+    // It was pulled anonymously: it is public now.
     node.pulled(name, None).await;
     assert!(!node.pulls(name, &[]).await && node.records.is_accessible_to_all(&image(name), &found(true)).await);
     let text =
@@ -254,8 +254,8 @@ fn secrets_of_a_record_are_bounded() {
     assert_eq!(access.kubernetes_secrets.last().unwrap().namespace, "n299");
 }
 
-/// Docker's image outlives whatever happens here: once it was pulled with somebody's secret, nobody without it may use it, and
-/// what cannot be read is known to nobody.
+/// Docker's image survives any failure here: an image pulled with a secret stays inaccessible without it, and an
+/// unreadable record grants access to no one.
 #[test]
 fn each_call_of_a_pull_may_fail() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -192,7 +192,7 @@ impl Reader {
         let mut parts = VecDeque::from(files::open_all(&self.path)?);
         match parts.iter().position(|p| p.inode == self.inode) {
             Some(at) => drop(parts.drain(..=at)),
-            // Rotated away or compressed meanwhile: the times tell which entries were written.
+            // Rotated away or compressed meanwhile: timestamps show which entries were written already.
             None => self.after = self.last,
         }
         let Some(next) = parts.pop_front() else { return Ok(false) };

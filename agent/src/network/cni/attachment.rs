@@ -21,7 +21,7 @@ pub(super) struct Attachment {
     pub(super) capabilities: Map<String, Value>,
     /// What the last plugin has returned.
     pub(super) result: Option<Value>,
-    /// Plugins were told to disconnect it; not all of them may have done so.
+    /// DEL was sent to the plugins; not all of them may have completed it.
     #[serde(default)]
     pub(super) deleting: bool,
 }

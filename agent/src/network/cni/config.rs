@@ -12,7 +12,7 @@ pub(super) struct ConfList {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) plugins: Vec<Map<String, Value>>,
-    /// Its plugins are not told to collect garbage.
+    /// GC is not sent to its plugins.
     #[serde(default)]
     pub(super) disable_gc: bool,
     /// Its plugins are not asked whether an attachment is whole.

@@ -199,8 +199,8 @@ impl Cni {
         }
     }
 
-    /// Whether all plugins speak the version of their list. One that does not say which it speaks is told of and used:
-    /// not all container runtimes ask.
+    /// Whether all plugins support the version of their list. A plugin that does not report its versions is logged and
+    /// used: not all container runtimes ask.
     async fn supports(&self, list: &ConfList) -> Result<(), NetworkError> {
         for plugin in &list.plugins {
             let name = config::type_of(plugin).unwrap_or_default();
@@ -282,8 +282,8 @@ impl Cni {
                     self.hold(&request)?;
                 }
                 let addresses = config::addresses(result);
-                // Once in the life of this process, which found the attachment on disk. It is told of and not mended, as
-                // other runtimes do: that its check fails is no proof that a pod cannot be reached.
+                // Once per process, for an attachment found on disk. A failure is logged and not repaired, as in other
+                // runtimes: a failed CHECK is no proof that the pod cannot be reached.
                 if self.checked.lock().insert(uid.clone()) {
                     let checked = tokio::time::timeout(CHECK_TIMEOUT, self.check(&attachment)).await;
                     let late = |_| {
@@ -394,12 +394,12 @@ impl Cni {
         Ok(())
     }
 
-    /// Tells the plugins which attachments there are, so that they free what belongs to none: those of the configured
-    /// list, which is what libcni does too. Without a configuration, or when a plugin fails, it is done again when the network
-    /// becomes ready.
+    /// Sends GC with the valid attachments to the plugins of the configured list, as libcni does, so that they free
+    /// leaked resources. Without a configuration, or when a plugin fails, it is repeated when the network becomes
+    /// ready.
     pub(super) async fn collect_garbage(&self) -> Result<(), NetworkError> {
         let Ok(list) = self.config.configured() else {
-            // Pods are told why there is none.
+            // The reason is reported on the pods.
             self.garbage_is_left.store(true, Ordering::Relaxed);
             return Ok(());
         };

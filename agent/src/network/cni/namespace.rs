@@ -32,7 +32,7 @@ pub(super) fn hold(namespace: &NetworkNamespace, at: &Path) -> io::Result<()> {
     mount(Some(from.as_str()), at, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(io::Error::from)
 }
 
-/// Holds it no longer; it goes with its last process. One that is not held is success.
+/// Stops holding it; the namespace is removed with its last process. One that is not held is success.
 ///
 /// # Errors
 /// When the kernel refuses.

@@ -116,8 +116,8 @@ impl Drop for Sandbox {
     }
 }
 
-/// A node with one plugin, a script that records its calls: the command, whether its namespace is another one than the
-/// node's, whether it was told a result.
+/// A node with one plugin, a script that records its calls: the command, whether its namespace differs from the
+/// node's, and whether it was passed a previous result.
 struct Node {
     dir: tempfile::TempDir,
 }

@@ -47,7 +47,7 @@ impl Life {
             match self.try_step(step).await {
                 Ok(()) => return failures,
                 Err(error) => {
-                    // The address of a pod that may still be led to is nobody else's.
+                    // While rules may still lead to it, the pod's address is not given to another pod.
                     if step == 3 {
                         let other = self.network.allocate("other").await.unwrap();
                         assert_ne!(Some(other[0]), self.address, "{error}");
@@ -129,7 +129,7 @@ fn a_host_port_that_is_refused_keeps_no_other_pod_out() {
     });
 }
 
-/// A change of ranges that fails half way, and is taken back or goes on.
+/// A change of ranges fails half way, and is rolled back or completed.
 #[test]
 fn a_change_of_ranges_that_fails_is_ended_either_way() {
     const NEW: &str = "10.244.8.0/24";

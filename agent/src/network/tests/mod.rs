@@ -1,4 +1,4 @@
-//! The built-in network in a network namespace of its own: what its kernel does with the rules and the connections.
+//! The built-in network in its own network namespace: how the kernel treats its rules and connections.
 
 use std::{
     fs::File,
@@ -23,7 +23,7 @@ fn run(command: &str) {
     assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs a test on a thread in a network namespace of its own; the threads and programs that it starts are there too.
+/// Runs a test on a thread in a new network namespace, which the threads and programs it starts inherit.
 pub(super) fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).expect("root may make namespaces");
@@ -34,7 +34,7 @@ pub(super) fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F 
     thread.join().unwrap();
 }
 
-/// A process in a network namespace of its own.
+/// A process in its own network namespace.
 struct Sandbox(Child);
 
 impl Sandbox {
@@ -45,7 +45,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // Also when the test fails: whoever reads its output waits for the end of all that has it open.
+        // Also when the test fails: the reader of its output waits until every process has closed it.
         let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }
@@ -106,7 +106,7 @@ impl Pod {
 async fn answered_by(client: &UdpSocket, who: &str) {
     let mut buffer = [0; 16];
     for _ in 0..200 {
-        // Nobody may listen yet, which the kernel reports at the next call.
+        // The server may not be listening yet, which the kernel reports at the next call.
         let _ = client.send(b"who");
         tokio::time::sleep(Duration::from_millis(50)).await;
         match client.recv(&mut buffer) {
@@ -151,7 +151,7 @@ fn a_steady_udp_client_reaches_the_new_holder_of_a_host_port() {
         let client = UdpSocket::bind((HOST, 4000)).unwrap();
         client.set_nonblocking(true).unwrap();
         client.connect((HOST, 18080)).unwrap();
-        // Nobody serves yet; the entry that this makes is renewed by every further packet.
+        // There is no server yet; every further packet renews the conntrack entry that this one creates.
         client.send(b"who").unwrap();
         let first = Pod::start(&network, "first", vec![udp_port()]).await;
         answered_by(&client, "first").await;
@@ -236,7 +236,7 @@ async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     panic!("{what}");
 }
 
-/// firewalld's reload, nftables' restart, a hand that slips: seconds later all is as it was, and nobody had to ask.
+/// firewalld's reload, nftables' restart, a typo: seconds later all rules are restored without intervention.
 #[test]
 fn rules_that_another_program_removed_are_restored() {
     in_own_namespace(|| async {
@@ -396,7 +396,7 @@ fn addresses_that_nothing_leads_to_do_not_hold_up_another_range() {
     });
 }
 
-/// A netlink socket gives one list at a time, whoever asks.
+/// A netlink socket serves one dump at a time.
 #[test]
 fn pods_that_are_connected_at_once_do_not_refuse_each_other() {
     in_own_namespace(|| async {

@@ -128,7 +128,7 @@ async fn eviction_done(evicting: &mut Option<JoinHandle<()>>) {
 struct Eviction {
     config: EvictionConfig,
     inputs: EvictionInputs,
-    /// The imagefs is a file system of its own, as far as is known.
+    /// Whether the imagefs is separate from the nodefs, as far as is known.
     dedicated_image_fs: bool,
     state: State,
     evicting: Option<JoinHandle<()>>,

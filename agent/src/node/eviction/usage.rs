@@ -73,8 +73,8 @@ mod tests {
         })
     }
 
-    /// A memory emptyDir that was filled before a restart is charged to the pod's cgroup alone. A layer that nobody can
-    /// measure is not empty.
+    /// A memory emptyDir that was filled before a restart is charged to the pod's cgroup alone. A layer that cannot be
+    /// measured is not taken for empty.
     #[test]
     fn a_pod_uses_what_its_own_cgroup_counts() {
         let moment = Moment::ZERO;

@@ -162,7 +162,7 @@ async fn terminate_pods(inputs: &ShutdownInputs) {
     inputs.metrics.shutdown_ended();
     match reported {
         Ok(Ok(_)) => tracing::info!("all pods are terminated"),
-        // Or nobody says any more what pods there are.
+        // Or the pods are no longer published.
         Ok(Err(_)) | Err(_) => {
             let running = inputs.pods.borrow().iter().filter(|pod| !crate::pods::is_terminal(pod)).count();
             tracing::warn!(running, "time is up before the end of all pods was reported; those go on after the boot");

@@ -88,7 +88,7 @@ fn pods_may_have_extended_resources() {
     assert!(reports(&known, &desired_node), "the scheduler looks at what may be had");
     let taken = desired_node;
     assert!(!reports(&taken, &status_over(&taken)), "and once it is told there is no news");
-    // Whoever counted them takes them away.
+    // Extended resources are removed by whoever advertises them.
     let mut fewer = taken.clone();
     fewer.capacity.as_mut().unwrap().remove("example.com/dongle");
     assert!(reports(&fewer, &status_over(&fewer)));
@@ -102,7 +102,7 @@ fn addresses_of_a_cloud_stay() {
     let cloud = json!([{"type": "ExternalIP", "address": "198.51.100.7"}, {"type": "Hostname", "address": "n"},
         {"type": "InternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "2001:db8::1"}]);
     assert_eq!(json!(status_over(&with(cloud.clone())).addresses), cloud);
-    // The node has moved: its old address goes.
+    // The node has moved: its old address is removed.
     let old = json!([{"type": "InternalIP", "address": "192.0.2.9"}, {"type": "Hostname", "address": "n"},
         {"type": "ExternalIP", "address": "198.51.100.7"}]);
     let desired_node = status_over(&with(old.clone()));
@@ -202,7 +202,7 @@ fn addresses_of_each_family() {
     };
     let both = ["InternalIP 2001:db8::1", "InternalIP 192.0.2.1", "Hostname n"];
     assert_eq!(told(&Node::default()), both);
-    // The node had another second address: it goes.
+    // The node had another second address: it is removed.
     let before: Node = serde_json::from_value(json!({"status": {"daemonEndpoints": null, "addresses": [
         {"type": "InternalIP", "address": "2001:db8::1"}, {"type": "InternalIP", "address": "192.0.2.9"},
         {"type": "Hostname", "address": "n"}]}}))

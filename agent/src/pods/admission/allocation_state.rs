@@ -50,7 +50,7 @@ mod tests {
         with_resources(&[&format!(r#"{{"requests":{{"memory":"{request}"}},"limits":{{"memory":"1Gi"}}}}"#)])
     }
 
-    /// What a container is given is written before Docker is told, so that a file that is not whole would cost the record of it.
+    /// Allocations are written before Docker is called, so a torn file would lose their record.
     #[test]
     fn each_call_of_a_write_may_fail() {
         let allocated = |memory| Allocated::of(&spec(memory));

@@ -177,7 +177,7 @@ mod tests {
         for (uid, request) in &all {
             assert!(deferred(reservations.evaluate(uid, needs(100), request.clone(), &node)), "{uid}");
         }
-        // Each time there is room for one more, whoever asks: the order alone decides.
+        // Each time there is room for one more: only the order decides, not who asks first.
         for (held, turn) in [(1400, "dear"), (1200, "sure"), (1000, "early"), (800, "late")] {
             assert!(reservations.set("full", Some(needs(held))));
             let asks = |reservations: &mut Reservations, uid: &str| {

@@ -70,8 +70,8 @@ impl NodeView {
     }
 }
 
-/// Why the node rejects a pod, if it does, besides the `others`; in upstream's order of checks. A critical pod lacks room only if it
-/// lacks nothing else: nobody is to be preempted for one that is rejected all the same.
+/// Why the node rejects a pod, if it does, besides the `others`; in upstream's order of checks. A critical pod lacks
+/// room only if it lacks nothing else: no pod is preempted for one that is rejected anyway.
 pub(crate) fn reject<'a>(
     pod: &Pod,
     node: &NodeView,
@@ -349,7 +349,7 @@ mod tests {
         }
         let unnamed = of_container(r#"{"type":"Localhost"}"#);
         assert_eq!(reject(&unnamed, &node(), [].iter()).unwrap().reason, "AppArmor");
-        // Of a static pod, which nobody gave the fields that came after annotations.
+        // Of a static pod, whose annotations no API server converts to fields.
         for (value, refused) in [("localhost/mine", true), ("unconfined", false)] {
             let mut pod = pod(r#"{"containers":[{"name":"c"}]}"#);
             let key = "container.apparmor.security.beta.kubernetes.io/c".to_owned();

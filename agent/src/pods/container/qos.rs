@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((score(&critical, "c0"), score(&critical, "c1")), (-997, -997));
         critical.priority_class_name = Some("system-cluster-critical".to_owned());
         assert_eq!((score(&critical, "c0"), score(&critical, "c1")), (750, 999));
-        // The name alone makes nobody critical.
+        // The name alone does not make a pod critical.
         critical.priority_class_name = Some("system-node-critical".to_owned());
         critical.priority = Some(1);
         assert_eq!(score(&critical, "c0"), 750);

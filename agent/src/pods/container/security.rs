@@ -177,8 +177,8 @@ pub(crate) fn has_unnamed_app_armor(pod: &Pod, spec: &PodSpec, container: &Conta
 /// The prefix of annotations that said a container's AppArmor profile before there were fields.
 const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// A container's AppArmor profile by its pod's annotations, which the API makes fields of; those of a static pod nobody
-/// did.
+/// A container's AppArmor profile from its pod's annotations. The API server converts them to fields, except for static
+/// pods.
 pub(crate) fn app_armor_annotation<'a>(pod: &'a Pod, container: &Container) -> Option<&'a str> {
     let key = format!("{APP_ARMOR_ANNOTATION}{}", container.name);
     pod.metadata.annotations.as_ref()?.get(&key).map(String::as_str)

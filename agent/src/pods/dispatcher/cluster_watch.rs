@@ -101,7 +101,7 @@ fn upsert<K: Resource<DynamicType = ()>, V>(map: &mut BTreeMap<Key, V>, object: 
     }
 }
 
-/// What containers are told of a service; nothing of one without an address.
+/// A Service's environment variables; `None` without a cluster IP.
 pub(super) fn service(service: &Service) -> Option<ServiceEnv> {
     let spec = service.spec.as_ref()?;
     let address = spec.cluster_ip.clone().filter(|ip| !ip.is_empty() && ip != "None")?;

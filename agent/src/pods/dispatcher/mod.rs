@@ -249,7 +249,7 @@ impl Dispatcher {
         while self.tasks.next_exit().await.is_some() {}
     }
 
-    /// Hands an update to the pod's worker, which is started where there is none, after the pod was admitted.
+    /// Hands an update to the pod's worker; if it has none, one is started after the pod is admitted.
     fn dispatch(&mut self, uid: &str, update: PodUpdate) {
         if let Some(worker) = self.workers.get(uid) {
             worker.updates.send_replace(update);

@@ -19,7 +19,7 @@ pub(crate) enum Action {
     /// Look the image up, and pull it if the pull policy says so.
     EnsureImage {
         container: String,
-        /// The container's turn has not come: failures are shown to nobody yet.
+        /// The container's turn has not come: failures are not reported yet.
         ahead: bool,
     },
     CreateSandbox {

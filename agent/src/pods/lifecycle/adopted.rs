@@ -14,8 +14,8 @@ impl Observed {
         }
     }
 
-    /// Learns which containers the kernel has killed for want of memory: the engine may have told of it by an event alone, to the
-    /// earlier agent.
+    /// Learns which containers were OOM-killed: the engine may have reported it only in an event, to the previous
+    /// agent.
     fn adopt_oom_kills(&mut self, pod: &Pod) {
         let killed = self.instances.iter().filter(|i| i.exit().is_some() && was_oom_killed(pod, i));
         let killed: Vec<Instance> = killed.cloned().collect();

@@ -39,13 +39,14 @@ pub(crate) enum ImageState {
         shown: String,
         user: String,
     },
-    /// It was, by this id, and the engine has told of images since: of others, of its pull, or that its name leads to another.
-    /// It is looked up, and pulled only if that is so, or two pods that wait would cause each other's pulls for ever.
+    /// It was present under this id, and image events have followed: of other images, of its own pull, or of its name
+    /// moving to another image. It is looked up, and pulled only if absent; otherwise two waiting pods would trigger
+    /// each other's pulls for ever.
     Doubtful(String),
     /// Lookup or pull failed; retried later.
     Failed(Failure),
-    /// The same before the container's turn had come: an init container may have to prepare what the pull needs. Nobody
-    /// is shown it, and it does not count when the turn comes.
+    /// The same before the container's turn had come: an init container may have to prepare what the pull needs. It is
+    /// not reported, and does not count when the turn comes.
     FailedAhead(Failure),
 }
 
@@ -82,10 +83,10 @@ pub(crate) struct Observed {
     pub(crate) last_logged_attempt: BTreeMap<String, u32>,
     /// Steps in flight: never started twice.
     pub(crate) in_flight: BTreeSet<StepKey>,
-    /// Containers that changed while a step read them, which may have been too early, or that the engine told nothing of: to be
+    /// Containers that changed while a step read them, perhaps too early, or that the engine sent no event for: to be
     /// inspected when no step reads them.
     pub(crate) unread: BTreeSet<String>,
-    /// Containers of which the engine has told that the kernel killed a process for want of memory.
+    /// Containers that the engine has reported as OOM-killed.
     pub(crate) out_of_memory: BTreeSet<String>,
     /// Network, volumes, directory and cgroups of the pod were removed.
     pub(crate) cleaned_up: bool,
@@ -161,8 +162,8 @@ impl Observed {
         self.running_containers().filter(|i| !self.processes_exited.contains(&i.id))
     }
 
-    /// Whether a container may run afterwards: one is being created, or was created, so that a call may start it that the
-    /// engine has and nobody waits for any more; or a step in flight has to do with one that runs.
+    /// Whether a container may start later: one is being created, or was created, so that an abandoned call in the
+    /// engine may still start it; or a step in flight concerns a running one.
     pub(crate) fn may_start_container(&self) -> bool {
         let is_busy = |i: &Instance| self.in_flight.contains(&StepKey::Container(i.id.clone()));
         let may_run = |i: &Instance| i.state == State::Created || (i.is_running() && is_busy(i));
@@ -208,8 +209,9 @@ impl Observed {
         });
     }
 
-    /// Whether what was read of a container is older than what is known of it: several steps read it at once, and the one that
-    /// read first may tell last. A container does not go back in its life, unless somebody starts it again by hand.
+    /// Whether an observation of a container is older than what is known of it: several steps read it concurrently, and
+    /// their results may arrive out of order. A container's state only moves forward, unless someone restarts it by
+    /// hand.
     pub(crate) fn is_outdated(&self, read: &Instance) -> bool {
         let Some(known) = self.instance(&read.id) else { return false };
         match (&read.state, &known.state) {
@@ -274,7 +276,7 @@ impl Observed {
         self.pre_stop_done.remove(id);
         self.unhealthy.remove(id);
         self.out_of_memory.remove(id);
-        // A step may have read it before it was removed, and will tell of it.
+        // A step may have read it before it was removed, and will still report it.
         if self.is_being_read(id) {
             self.unread.insert(id.to_owned());
         } else {

@@ -159,8 +159,8 @@ impl PodView<'_> {
         true
     }
 
-    /// Containers start in the order of the spec, each after the postStart hook of those before it, as users count on. One that
-    /// has exited holds up nobody, whether its hook was run or not.
+    /// Containers start in the order of the spec, each after the postStart hook of those before it, as users rely on.
+    /// One that has exited blocks no other, whether its hook was run or not.
     fn sync_main_containers(&self, sandbox: Sandbox<'_>, plan: &mut Plan) {
         let mut hooks_done = true;
         for container in &self.spec.containers {

@@ -384,7 +384,7 @@ mod tests {
             let spec = pod.spec.as_ref().unwrap();
             (pod_limits(spec).memory, container_limits(spec.resources.as_ref(), &spec.containers[0]).memory)
         };
-        // Before it is evaluated, whoever starts the agent again gives the pod what it has.
+        // Before the resize is evaluated, a restarted agent reports what the pod has.
         assert_eq!(shown(&with_actual_resources(&pod, &observed)), (64 << 20, 64 << 20));
         observed.allocated = Some(Allocated::of(&small));
         assert!(is_due(&pod, &observed), "it is granted, and nothing has been done");

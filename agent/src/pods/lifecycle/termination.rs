@@ -73,7 +73,7 @@ pub(super) fn plan_terminal(view: &PodView<'_>) -> Plan {
     let live: Vec<&Instance> = observed.live_containers().collect();
     let order = Termination { spec: Some(view.spec), grace, end: observed.kill_deadline };
     order.stop(&live, observed, view.now, &mut plan);
-    // Nobody asks whether a pod is ready that the API knows to have ended.
+    // Readiness is irrelevant once the API has the pod as terminal.
     if !spec::is_terminal(view.pod) {
         probe_readiness(view, &live, &mut plan);
     }
@@ -127,10 +127,10 @@ impl Termination<'_> {
         (spec::role_of_init(&inits[at]) == Role::Sidecar).then_some(at)
     }
 
-    /// Stops the containers that live: sidecars one after the other, the last one first, once no other container lives, or all at
-    /// once when the grace period has ended, or there is none. All preStop hooks run at once, at the start, those of sidecars too:
-    /// a proxy drains while its application stops.
-    /// The grace period of a container that is being stopped already is cut where less is left now than it was given.
+    /// Stops the live containers: sidecars one after the other, the last one first, once no other container lives, or
+    /// all at once when the grace period is zero or has ended. All preStop hooks run at once, at the start, those of
+    /// sidecars too: a proxy drains while its application stops. The grace period of a container that is already being
+    /// stopped is shortened if less time is left now than it was given.
     fn stop(&self, live: &[&Instance], observed: &Observed, now: Timestamp, plan: &mut Plan) {
         // One that is being started may run already, though the engine has not answered yet.
         let used: Vec<&Instance> =

@@ -1,5 +1,5 @@
-//! How far the volumes of a pod are. Each has a fate of its own: a failure of one, its retries and its back-off keep no
-//! other from being set up, refreshed, or given a new token. Pure.
+//! Progress of a pod's volumes. Each is independent: a failure of one, its retries and its back-off keep no other from
+//! being set up, refreshed, or given a new token. Pure.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) enum VolumeState {
     /// Setting it up failed; retried later.
     Failed {
         failure: Failure,
-        /// What it is made of is not there yet, such as the binding of its claim: nothing was tried on the node.
+        /// Its source is not ready, for example its claim is unbound: nothing was tried on the node.
         pending: bool,
     },
 }

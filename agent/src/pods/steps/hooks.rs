@@ -147,7 +147,7 @@ mod tests {
             });
             let action = HTTPGetAction { port: IntOrString::Int(port.into()), ..HTTPGetAction::default() };
             assert_eq!(ask(target, &action).await, Ok(()), "{status}");
-            // Nobody listens any more.
+            // The server has stopped listening.
             let refused = ask(target, &action).await.unwrap_err();
             assert!(refused.starts_with(&format!("Get \"http://127.0.0.1:{port}/\": ")), "{refused}");
         }

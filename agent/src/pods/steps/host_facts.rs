@@ -27,7 +27,8 @@ pub(crate) fn app_armor_enabled() -> bool {
         && std::fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.first() == Some(&b'Y'))
 }
 
-/// The Docker configuration files of the node: credentials that all its pods may use. What cannot be read or parsed is told.
+/// The node's Docker configuration files: credentials that all its pods may use. Unreadable or malformed files are
+/// logged.
 pub(crate) fn docker_configs(data_dir: &Path) -> Vec<serde_json::Value> {
     let (here, home) = (std::env::current_dir().unwrap_or_else(|_| "/".into()), std::env::var_os("HOME"));
     let places = docker_config_places(data_dir, &here, home.as_deref().map(Path::new), Path::new("/"));

@@ -59,7 +59,7 @@ pub(crate) async fn ensure_image(
 struct About<'a> {
     /// `None` for the image of a volume: they are about the pod.
     container: Option<&'a str>,
-    /// The container's turn has not come: only success is told.
+    /// The container's turn has not come: only success is reported.
     ahead: bool,
 }
 

@@ -38,7 +38,7 @@ pub(crate) enum Outcome {
         ahead: bool,
         result: Result<ImageState, StepError>,
     },
-    /// A volume was set up or refreshed; an error comes with whether what it is made of is not there yet.
+    /// A volume was set up or refreshed; an error comes with whether the volume's source is not ready yet.
     VolumePrepared {
         volume: String,
         result: Result<PreparedVolume, (StepError, bool)>,

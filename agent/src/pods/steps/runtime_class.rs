@@ -24,8 +24,8 @@ fn known(all: &RuntimeHandlers, class: &str) -> Option<String> {
     all.iter().flat_map(|all| all.iter()).find(|known| known.class == class).map(|known| known.handler.clone())
 }
 
-/// Docker's runtime for a pod's sandbox; `None` for Docker's default. The API is asked for a class that the watch has
-/// not told of, since it may be a moment old.
+/// Docker's runtime for a pod's sandbox; `None` for Docker's default. A class that the watch has not delivered yet is
+/// read from the API: it may have just been created.
 pub(super) async fn runtime(context: &PodContext, spec: &PodSpec) -> Result<Option<String>, StepError> {
     let Some(class) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
     let failed = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);

@@ -188,7 +188,7 @@ async fn start_and_attach(
     Ok(running)
 }
 
-/// The host ports that a pod is given; an event tells of those that are not opened.
+/// The pod's host ports; those that cannot be opened are reported in an event.
 fn open_host_ports(context: &PodContext, pod: &Pod) -> Vec<HostPort> {
     let (ports, unreadable) = host_ports(pod);
     for port in unreadable {
@@ -228,8 +228,8 @@ fn host_ports(pod: &Pod) -> (Vec<HostPort>, Vec<&ContainerPort>) {
     (ports, lasting().filter(|port| address(port).is_err()).collect())
 }
 
-/// Removes a sandbox without grace, for its process has nothing to save, and detaches its network: plugins before, since
-/// they undo what they did while it is there; the built-in one meanwhile.
+/// Removes a sandbox without grace, for its process has nothing to save, and detaches its network: CNI plugins before,
+/// since DEL needs its namespace; the built-in network concurrently.
 pub(crate) async fn remove_sandbox(context: Arc<PodContext>, id: String, detach: Option<String>) -> Outcome {
     let failed = |message: String| StepError::new(reasons::KILL_POD_SANDBOX_ERROR, message);
     let detached = async {

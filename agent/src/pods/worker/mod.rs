@@ -397,7 +397,7 @@ impl Worker {
     }
 }
 
-/// Sleeps until a time of the wall clock, for ever where there is none.
+/// Sleeps until a wall-clock time; for ever if `None`.
 async fn sleep_until(at: Option<Timestamp>) {
     match at {
         Some(at) => {

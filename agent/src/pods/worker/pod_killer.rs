@@ -1,7 +1,7 @@
 //! Requests of the node to kill a pod that the API would let run: eviction, preemption, shutdown.
 //!
-//! A request goes through the dispatcher to the pod's worker, which remembers its reason; `lifecycle` terminates the
-//! pod by it, and the status shows the reason once nothing runs any more.
+//! A request passes through the dispatcher to the pod's worker, which remembers its reason; `lifecycle` terminates the
+//! pod, and the status shows the reason once its containers have stopped.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub enum KillResult {
 #[derive(Debug)]
 pub(crate) enum DispatcherRequest {
     Kill(KillRequest),
-    /// Remove exited containers of terminal pods; answered when all workers have been told.
+    /// Remove exited containers of terminal pods; answered when all workers have been notified.
     GcExited(oneshot::Sender<()>),
 }
 

@@ -42,7 +42,7 @@ impl Worker {
         }
     }
 
-    /// The engine no longer has a container, however that is known: what there is on the host for it alone goes with it.
+    /// The engine no longer has a container, by whatever evidence: the host resources used only by it are removed.
     pub(super) fn forget(&mut self, id: &str) {
         let Some(gone) = self.observed.remove(id).filter(|gone| !gone.is_sandbox()) else { return };
         let goes_on = !self.is_terminating()

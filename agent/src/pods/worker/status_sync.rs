@@ -112,7 +112,7 @@ impl Worker {
                     (Severity::Warning, format!("Back-off restarting failed container {name} in pod {pod}"))
                 }
                 Some(reasons::IMAGE_PULL_BACK_OFF) => {
-                    // Upstream tells of the container, too, that it waits.
+                    // Upstream also emits an event that the container is waiting.
                     let error = format!("Error: {}", reasons::IMAGE_PULL_BACK_OFF);
                     self.context.event(pod, Some(name), Severity::Warning, reasons::FAILED, error);
                     (Severity::Normal, format!("Back-off pulling image {:?}", spec::image_of(container)))

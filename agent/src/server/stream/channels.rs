@@ -75,7 +75,7 @@ impl Channels {
         Message::Binary(all.freeze())
     }
 
-    /// Encodes the final message; `None` if there is none.
+    /// Encodes the final message; `None` if it would be empty.
     pub(super) fn end(self, ending: &ExitStatus) -> Option<Message> {
         let text = if self.status { ending.status().to_string() } else { ending.text() };
         (!text.is_empty()).then(|| self.write(ERROR, text.as_bytes()))

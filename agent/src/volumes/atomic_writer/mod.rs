@@ -1,8 +1,8 @@
 //! Writes the files of a volume atomically, as upstream's AtomicWriter: a new timestamped directory, and a symlink that
 //! is swapped to it.
 //!
-//! Containers mount these volumes read-only. All the same nothing in the directory is trusted: every step works on
-//! descriptors ([`dirfd`]), so that whatever is there, nothing outside the volume is read, written or removed.
+//! Containers mount these volumes read-only. Even so, nothing in the directory is trusted: every step works on
+//! descriptors ([`dirfd`]), so that nothing outside the volume is ever read, written or removed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -134,7 +134,7 @@ fn the_root_of_an_export_is_the_servers() {
         place(&mounter).unwrap_err().contains("fetched"),
         "the mount point is made, the rest is asked of the helper"
     );
-    // What a server exports has modes of its own.
+    // A server's export has its own modes.
     tmpfs(&volume_dir.dir(), "mode=0777,gid=4242");
     let made = place(&mounter).unwrap();
     assert_eq!(

@@ -218,7 +218,7 @@ fn security_options_follow_the_profile() {
     assert_eq!(with(r#"{"seLinuxOptions":{"level":"s0:c1","type":"t"}}"#), ["label=type:t", "label=level:s0:c1"]);
 }
 
-/// The annotations of static pods, which nobody made fields of.
+/// The annotations of static pods, which no API server converts to fields.
 #[test]
 fn annotations_confine_as_fields_do() {
     let spec = |pod: &str, container: &str| -> PodSpec {

@@ -13,7 +13,7 @@ use windlass_kit::{
 
 use crate::pods::{container::env, lifecycle::spec};
 
-/// The hash of a static pod's manifest, also where the manifest gives a uid of its own.
+/// The hash of a static pod's manifest, also if the manifest sets a uid.
 const MANIFEST_HASH_ANNOTATION: &str = "windlass.io/manifest-hash";
 
 /// The pods of one file.

@@ -33,7 +33,7 @@ impl PodView<'_> {
         let generation = self.pod.metadata.generation;
         let mut all: Vec<PodCondition> =
             all.map(|(type_, truth)| condition(type_, &truth, before, generation, self.now)).collect();
-        // Upstream tells no generation of it.
+        // Upstream sets no observedGeneration on it.
         all.extend(self.restart_of_all(phase).map(|truth| condition(RESTARTING, &truth, before, None, self.now)));
         // Conditions of other controllers stay.
         let is_own = |type_: &str| is_kubelet_condition(type_) || shared == Some(type_);
@@ -88,7 +88,7 @@ impl PodView<'_> {
         [sandbox_ready, initialized, ready, containers_ready, True]
     }
 
-    /// Whether all containers are being run again, which only pods tell that have a rule for it.
+    /// Whether all containers are being restarted; only for pods with a RestartAllContainers rule.
     fn restart_of_all(&self, phase: &str) -> Option<Truth> {
         let none = String::new();
         may_restart_all(self.spec).then(|| match phase {
@@ -118,7 +118,7 @@ pub(super) fn is_kubelet_condition(type_: &str) -> bool {
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
-/// The condition of a resize; there is none once it is completed.
+/// The condition of a resize; `None` once it is completed.
 fn resize_condition(observed: &Observed) -> Option<(&'static str, Truth)> {
     Some(match observed.resize.as_ref()? {
         ResizeDecision::Deferred(why) => (RESIZE_PENDING, TrueSince("Deferred", why.clone())),

@@ -215,7 +215,7 @@ fn carry_over_message(state: &mut ContainerState, earlier: Option<&ContainerStat
 }
 
 /// The resources of a container: the allocated ones, and while it runs with others those of its cgroup. Never
-/// absent: the API takes a node that tells none for one that cannot resize.
+/// absent: the API takes a node that reports none for one that cannot resize.
 fn resources(spec: &PodSpec, container: &Container, instance: &Instance) -> ResourceRequirements {
     let actual = resize::resize_path(spec, container, instance)
         .and_then(|_| resize::actual_resources(spec.resources.as_ref(), container, instance.limits));

@@ -217,7 +217,7 @@ fn the_table_of_two_containers() {
     }
 }
 
-/// A step that has read it before it was removed puts it back, and no event tells of it again.
+/// A step that read the container before its removal restores it, and no further event will remove it.
 #[test]
 fn what_is_removed_while_a_step_reads_it_is_read_again() {
     let mut observed = Observed::default();
@@ -229,7 +229,7 @@ fn what_is_removed_while_a_step_reads_it_is_read_again() {
     observed.in_flight.clear();
     assert_eq!(observed.take_unread(), ["c0-0"]);
     assert!(observed.take_unread().is_empty(), "once");
-    // Nobody reads it: it is gone for good.
+    // No step reads it: it is gone for good.
     observed.remove("c0-0");
     assert!(observed.take_unread().is_empty());
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Under load Docker tells of it after the exit, and its answers never do.
+/// Under load Docker sends the OOM event after the exit, and its answers never mention it.
 #[test]
 fn an_oom_kill_that_an_event_tells_of_counts_before_and_after_the_exit() {
     let ended = |oom_at: usize| {

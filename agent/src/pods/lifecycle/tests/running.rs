@@ -132,7 +132,7 @@ fn a_shorter_deletion_grace_shortens_the_stop() {
     assert_eq!(next(&deleted(1), &observed, 6).actions, [Action::ShortenGrace { id: "c0-0".into(), grace: 1 }]);
 }
 
-/// As Istio's and Linkerd's proxies: the sidecar's hook starts draining when the application is told to stop.
+/// As with Istio's and Linkerd's proxies: the sidecar's hook starts draining when the application is asked to stop.
 #[test]
 fn all_pre_stop_hooks_run_at_once() {
     let hook = r#""lifecycle":{"preStop":{"exec":{"command":["drain"]}}}"#;
@@ -214,7 +214,7 @@ fn an_image_is_looked_up_for_each_start() {
     observed.in_flight.insert(StepKey::Create("c0".into()));
     assert_eq!(next(&pod, &observed, 0).actions, [], "the look-up would count as that of the next container");
     observed.in_flight.clear();
-    // Not while the back-off of a failed start goes on, since it would be old by its end.
+    // Not during the back-off of a failed start, since it would be outdated by the end.
     let failure = Failure {
         reason: reasons::CREATE_CONTAINER_ERROR,
         message: "No such image".into(),
@@ -227,7 +227,7 @@ fn an_image_is_looked_up_for_each_start() {
     assert_eq!(next(&pod, &observed, 10).actions, [look_up]);
 }
 
-/// An init container may have to prepare the registry: what fails before is shown to nobody.
+/// An init container may have to prepare the registry: earlier failures are not reported.
 #[test]
 fn a_pull_ahead_of_its_turn_fails_in_silence() {
     let (pod, mut observed) = with_inits();
@@ -391,7 +391,7 @@ fn the_user_of_a_container_is_shown_and_stays() {
     );
 }
 
-/// What was read of a container before it went on is not believed, whenever it is told.
+/// An outdated observation of a container is discarded, however late it arrives.
 #[test]
 fn a_container_does_not_go_back_in_its_life() {
     let again = State::Running { pid: 8, started_at: at(9) };
@@ -456,7 +456,7 @@ fn a_log_is_linked_while_there_is_one() {
     assert!(!observed.begins(&instance("c0", 0, exited(0, 1, 2))));
     assert_eq!(observed.remove("c0-0").map(|gone| gone.id).as_deref(), Some("c0-0"));
     assert_eq!(observed.remove("c0-0"), None);
-    // A step that has read it before tells of it late.
+    // A step that read it earlier reports it late.
     observed.cleaned_up = true;
     assert!(!observed.begins(&instance("c0", 0, exited(0, 1, 2))));
 }

@@ -62,7 +62,7 @@ fn containers_take_turns_as_upstreams_tests_say() {
     assert_eq!(seen, 3);
 }
 
-/// Nobody waits for a container that does not end, when the time of all is over.
+/// At the end of the pod's grace period, containers that have not exited are no longer waited for.
 #[test]
 fn the_end_of_the_grace_period_is_that_of_all() {
     let mut pod = pod_with_sidecar("Always");

@@ -44,7 +44,7 @@ fn state_holds(row: &[&str]) {
         .actions
         .iter()
         .any(|action| matches!(action, Action::Probe { container, probe, .. } if container == NAME && *probe == kind));
-    // Of a container that ends nobody needs to know more than whether it is ready: for upstream all is well with it.
+    // Of a terminating container only readiness matters: upstream counts its other probes as successful.
     assert_eq!(asked, result == "success" && goes_on, "{row:?}");
     let container = pod.spec.as_ref().unwrap().containers[0].clone();
     if asked {

@@ -191,7 +191,7 @@ fn merges(case: &str, may_run: bool, before: PodStatus, own: &PodStatus, expecte
     for wanted in all(expected) {
         let found = all(&found);
         let found = find(&found, &wanted.type_);
-        // Why a pod is not ready is no matter of this test of upstream's.
+        // The reason of an unready pod is not covered by this upstream test.
         let reason = wanted.reason.is_none() || found.reason == wanted.reason;
         assert!(found.status == wanted.status && reason, "{case}: {found:?}, not {wanted:?}");
     }

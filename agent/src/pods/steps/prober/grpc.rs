@@ -1,5 +1,5 @@
-//! The gRPC handler of probes: the health protocol, and what upstream's prober (`pkg/probe/grpc`), and grpc-go below it, say
-//! of what goes wrong.
+//! The gRPC handler of probes: the health protocol, and the error messages of upstream's prober (`pkg/probe/grpc`) and
+//! of grpc-go below it.
 
 use std::{
     io,
@@ -111,7 +111,7 @@ pub(crate) async fn grpc(target: ProbeTarget<'_>, action: &GRPCAction, limit: Du
         match called {
             Ok(Some(answer)) => return verdict(answer, limit),
             Err(_) if is_http2.load(Ordering::Relaxed) => return ProbeResult::Failure(late(limit)),
-            // Nobody who speaks HTTP/2 listens there yet.
+            // No HTTP/2 server is listening there yet.
             Ok(None) => {}
             Err(_) => break,
         }

@@ -100,7 +100,7 @@ pub(crate) async fn exec(engine: &Engine, target: ProbeTarget<'_>, action: &Exec
     exec_result(engine.exec(target.id, &command, MAX_RESPONSE_BYTES).await.map_err(|error| error.to_string()))
 }
 
-/// What the end of a command says. One that fails without a word is told by its exit code.
+/// The result of an exec probe. A failure without output is described by its exit code.
 fn exec_result(ran: Result<ExecResult, String>) -> ProbeResult {
     match ran {
         Ok(exit) if exit.code == 0 => ProbeResult::Success,
@@ -320,7 +320,7 @@ async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str, keeps_host: bo
     response.map_err(|e| bad(&e))
 }
 
-/// Sends one request on a connection of its own and reads at most [`MAX_RESPONSE_BYTES`] of the response.
+/// Sends one request on a new connection and reads at most [`MAX_RESPONSE_BYTES`] of the response.
 async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String>
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,

@@ -282,7 +282,7 @@ async fn http_holds(row: &[&str]) {
             assert_eq!(word(&found), expected, "{row:?} {found:?}");
             let page = match (&found, server[0].as_str().unwrap()) {
                 (ProbeResult::Warning(text), _) => text.clone(),
-                // The text of a success is told nobody.
+                // The output of a successful probe is not reported.
                 (_, "answer" | "redirect" | "sleep") => return,
                 (_, what) => last.lock().shown(what),
             };
@@ -366,7 +366,7 @@ fn commands_are_judged_as_upstreams_tests_say() {
         };
         assert_eq!(word(&found), expected, "{row:?}");
         assert_eq!(matches!(found, ProbeResult::Unknown(_)), is_error == "true", "{row:?}");
-        // What fails without a word is told by its exit code: docs/decisions.md.
+        // A failure without output is described by its exit code: docs/decisions.md.
         if let (ProbeResult::Failure(told), true) = (&found, !output.is_empty()) {
             assert_eq!(*told, output, "{row:?}");
         }
@@ -392,7 +392,7 @@ async fn connections_are_judged_as_upstreams_tests_say() {
     }
 }
 
-/// A server of gRPC, whose health has this number and is told after this time.
+/// A gRPC server that answers health checks with this status after this delay.
 async fn grpc_server(listener: TcpListener, health: u8, after: Duration) {
     while let Ok((stream, _)) = listener.accept().await {
         let answer = move |_: Request<hyper::body::Incoming>| async move {

@@ -1,11 +1,11 @@
-//! Docker in the model: what it has, whatever the worker believes; what a call does to it, whether or not the answer arrives;
-//! and what it tells of by itself.
+//! Docker in the model: its actual state, whatever the worker believes; the effect of a call on it, whether or not the
+//! answer arrives; and the events it emits.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::*;
 
-/// Why a call has failed, as the worker tells such failures apart.
+/// Why a call has failed, as the worker distinguishes such failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// An answer says so.
@@ -33,7 +33,7 @@ pub(super) enum Reply {
     DeletedFromApi(Result<(), Fault>),
 }
 
-/// What Docker tells of by itself.
+/// An event that Docker emits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
     Started,
@@ -65,7 +65,7 @@ pub(super) struct Docker {
     pub(super) paused: BTreeSet<String>,
     pub(super) has_image: bool,
     pub(super) news: VecDeque<(String, News)>,
-    /// Calls that it has taken and will carry out, though nobody waits for them any more.
+    /// Abandoned calls that Docker has accepted and will still carry out.
     pub(super) late: Vec<Action>,
     /// Containers whose postStart hook was run, however it ended.
     pub(super) hooked: BTreeSet<String>,
@@ -151,8 +151,7 @@ impl Docker {
         false
     }
 
-    /// Carries out a call that nobody waits for any more. A container that was started since is left alone: the calls wait for
-    /// each other.
+    /// Carries out an abandoned call. A container started since is left alone, since Docker serializes the calls.
     pub(super) fn act_late(&mut self, action: Action, now: i64) {
         let is_created = |id: &str| self.get(id).is_none_or(|c| c.state == State::Created);
         let overtaken = match &action {
@@ -167,7 +166,7 @@ impl Docker {
         }
     }
 
-    /// Whoever inspects, starts, stops or removes a container waits for a call that starts it: Docker has locked it then.
+    /// Inspecting, starting, stopping or removing a container waits for a call that starts it: Docker holds its lock.
     pub(super) fn finish_starts(&mut self, of: impl Fn(&str) -> bool, now: i64) {
         let starts = |action: &mut Action| match action {
             Action::Start { id, .. } | Action::StartSandbox { id } => of(id),
@@ -297,7 +296,7 @@ impl Docker {
         }
     }
 
-    /// What the engine module does after a call whose end nobody knows, where Docker answers at all.
+    /// What the engine module does after a call of unknown outcome, provided that Docker answers at all.
     fn undo_create(&mut self, name: &str, attempt: u32, fault: Fault) {
         let same = |c: &&Instance| c.identity.container == name && c.identity.attempt == attempt;
         if let (Fault::Refused, Some(id)) = (fault, self.containers.iter().find(same).map(|c| c.id.clone())) {
@@ -305,8 +304,8 @@ impl Docker {
         }
     }
 
-    /// It is started again. `ends` has a bit for each container that has exited meanwhile: all of them without live-restore.
-    /// What it had to tell is forgotten.
+    /// Docker restarts. `ends` has a bit for each container that has exited meanwhile: all of them without
+    /// live-restore. Pending events are lost.
     pub(super) fn restart(&mut self, code: i64, ends: u32, now: i64) {
         let running = self.containers.iter().filter(|c| c.is_running()).enumerate();
         let ended = running.filter(|(index, _)| ends >> (index % 32) & 1 == 1).map(|(_, c)| c.id.clone());

@@ -44,9 +44,9 @@ enum Event {
     Plan,
     /// One step in flight ends.
     Step(usize, Fate),
-    /// Docker carries out a call that nobody waits for any more.
+    /// Docker carries out an abandoned call.
     Late(usize),
-    /// The worker hears what Docker tells by itself.
+    /// The worker receives Docker's next event.
     Hear,
     /// The kernel reports that the processes of a container have exited.
     Pidfd(usize),
@@ -178,7 +178,7 @@ struct World {
     links: BTreeSet<String>,
     /// No source has the pod any more.
     gone: bool,
-    /// A call was carried out that nobody waited for any more, or Docker lost track: what the worker knows may be wrong.
+    /// An abandoned call was carried out, or Docker lost track: what the worker knows may be wrong.
     was_late: bool,
     now: i64,
     highest: u8,
@@ -239,7 +239,7 @@ impl World {
         Ok(())
     }
 
-    /// Docker carries out a call that nobody waits for any more.
+    /// Docker carries out an abandoned call.
     fn late(&mut self, which: usize) {
         let Some(index) = which.checked_rem(self.docker.late.len()) else { return };
         let action = self.docker.late.swap_remove(index);
@@ -403,7 +403,7 @@ impl World {
         Ok(())
     }
 
-    /// What the worker knows is so. Of a container that was created and of which it has not heard only a list tells.
+    /// What the worker knows is true. Only a list reveals a created container that it has received no event for.
     fn knows(&mut self) -> Result<(), TestCaseError> {
         let unknown = |c: &&Instance| self.observed.instance(&c.id).is_none();
         let unknown: Vec<&Instance> = self.docker.containers.iter().filter(unknown).collect();
@@ -479,7 +479,7 @@ proptest! {
         world.settle(20)?;
         prop_assert!(world.observed.instances.is_empty() && world.observed.deleted_from_api, "{:?}", world.observed);
         prop_assert!(world.links.is_empty(), "links to no logs: {:?}", world.links);
-        // Of what was created last nobody has heard: it is found as an orphan.
+        // The worker has no record of the container created last: it is found as an orphan.
         prop_assert!(world.docker.containers.iter().all(|c| c.state == State::Created), "{:?}", world.docker);
         world.gone = true;
         world.adopt();

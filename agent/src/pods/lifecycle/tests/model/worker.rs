@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// What Docker tells by itself.
+    /// Handles an event from Docker.
     pub(super) fn on_news(&mut self, id: String, news: News) {
         let known = self.observed.instance(&id);
         let is_known = match news {

@@ -124,7 +124,7 @@ enum Outgoing {
     End,
 }
 
-/// Starts a connection over `input` and `output`. `client_gone` ends it at once, and is cancelled when the client goes.
+/// Starts a connection over `input` and `output`. `client_gone` ends it at once, and is cancelled on disconnect.
 pub(in super::super) fn start<E: fmt::Display + Send + 'static>(
     input: impl Chunks<Item = Result<Bytes, E>> + Send + Unpin + 'static,
     output: impl Sink<Bytes, Error = E> + Send + Unpin + 'static,
