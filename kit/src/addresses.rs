@@ -1,5 +1,5 @@
-//! Addresses and ranges by their purpose. What each may be is said in its constructor alone, so that whoever accepts an
-//! object and whoever acts on it cannot disagree.
+//! Addresses and ranges by purpose. Only their constructors validate, so that API validation and the code that acts on
+//! an object cannot disagree.
 
 use std::{fmt, net::IpAddr};
 
@@ -50,9 +50,9 @@ impl fmt::Display for SpecialAddress {
     }
 }
 
-/// An address that packets of others may be sent to: of an endpoint, an external IP, a load balancer. Whoever may write
-/// those objects would else reach, or take over, what listens on the loopback device of every node, and the services that
-/// a cloud has at link-local addresses.
+/// An address that other clients' packets may be sent to: of an endpoint, an external IP, a load balancer. Without
+/// these restrictions, writers of such objects could reach, or take over, loopback listeners on every node, and a
+/// cloud's link-local services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointIp(IpAddr);
 
@@ -97,7 +97,7 @@ pub const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-bala
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceRanges {
     ranges: Vec<Cidr>,
-    /// An entry could not be read. It restricts, so that it matches nobody; of either family.
+    /// An entry could not be parsed. Since the list restricts clients, it matches no client of either family.
     unreadable: bool,
 }
 
@@ -127,7 +127,7 @@ impl SourceRanges {
         read
     }
 
-    /// The ranges whose clients may connect by a family, nobody if there are none; `None` when everybody may.
+    /// The client ranges allowed for a family: an empty list admits no client; `None` means no restriction.
     #[must_use]
     pub fn of_family(&self, family: Family) -> Option<Vec<Cidr>> {
         let ranges: Vec<Cidr> = self.ranges.iter().copied().filter(|range| range.family() == family).collect();

@@ -6,7 +6,7 @@ use crate::disk::{self, Open};
 pub use crate::disk::{make_dir, remove, sync_parent};
 
 /// Replaces a file: writes and syncs a temporary file with this mode, `.NAME.new` in the same directory, and renames
-/// it. Which of both contents is there after a crash is open, see [`write_durable`].
+/// it. After a crash the file has either content, see [`write_durable`].
 ///
 /// # Errors
 /// Any error of the file system; the previous file is unchanged then, and nothing is left next to it that could be removed.

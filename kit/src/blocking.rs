@@ -148,7 +148,7 @@ impl Lane {
             Ok(place) => place,
             Err(busy) => return Err(lost(busy)),
         };
-        // Closed by nobody.
+        // The semaphore is never closed.
         let slot = self.slots.acquire().await.ok();
         drop(place);
         let work = move || {
@@ -170,7 +170,7 @@ impl Lane {
         self.run(move || Ok(work()), |error| error).await
     }
 
-    /// [`Self::call`] that goes on when nobody waits for it.
+    /// [`Self::call`], but detached: the work continues even if its result is not awaited.
     pub fn spawn<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -1,7 +1,7 @@
-//! Programs of others that are called for one answer: credential plugins, CNI plugins, mount helpers. There is one way to run
-//! them, Go's, since that is what they are written for: the whole environment is theirs, and what they do not read of their
-//! input is no fault. Two limits are stricter, since nobody watches: on the time that one may take, with whatever it has
-//! started, and on what it may print.
+//! External programs that are called for one answer: credential plugins, CNI plugins, mount helpers. They run as under
+//! Go, which is what they are written for: with the whole environment, and unread input is no error. Two limits are
+//! stricter, since no user is watching: on the run time of the program and its descendants, and on the size of its
+//! output.
 
 use std::{
     io,
@@ -27,7 +27,7 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 const MAX_MESSAGE_BYTES: usize = 256;
 /// How long its standard error is read when it has ended.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// What systemd tells this process about its own unit, and nobody else.
+/// What systemd passes to this process about its own unit; child processes do not inherit it.
 const OF_THE_UNIT: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
@@ -214,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn input_that_is_not_read_is_no_fault() {
-        // More than a pipe takes: whoever waits for it to be read waits for ever, or gets EPIPE.
+        // More than fits into a pipe: a writer that waited for it to be read would block for ever, or get EPIPE.
         let output = sh("echo done").input(vec![b'x'; 1 << 20]).run().await.unwrap();
         assert!(output.status.success());
         assert_eq!(output.stdout, b"done\n");
@@ -273,7 +273,7 @@ mod tests {
         let file = dir.path().join("pid");
         let script = format!("sleep 1000 </dev/null >/dev/null & echo $! >{}; ", file.display());
         let pid = || std::fs::read_to_string(&file).unwrap().trim().to_owned();
-        // It holds the standard error of its parent, which nobody waits for.
+        // It holds its parent's standard error open, which is not waited for.
         let output = sh(&script).run().await.unwrap();
         assert!(output.status.success() && !is_over(&pid()));
         nix::sys::signal::kill(Pid::from_raw(pid().parse().unwrap()), Signal::SIGKILL).unwrap();

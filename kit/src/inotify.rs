@@ -32,12 +32,12 @@ impl Hub {
         }
         let made = Arc::new(Self { inotify: Inotify::init(InitFlags::IN_CLOEXEC)?, watches: Mutex::default() });
         let reader = Arc::clone(&made);
-        // A thread and not a task: it outlives the runtime of whoever was first.
+        // A thread rather than a task: it must outlive the runtime of its first caller.
         std::thread::Builder::new().name("inotify".to_owned()).spawn(move || reader.read())?;
         Ok(Arc::clone(hub.insert(made)))
     }
 
-    /// Tells of changes for as long as the process lives.
+    /// Notifies the watches of changes for as long as the process lives.
     fn read(&self) {
         loop {
             let events = match self.inotify.read_events() {
@@ -140,7 +140,7 @@ mod tests {
         comes(&two).await;
         assert!(idle.iter().all(|watch| watch.changed().now_or_never().is_none()), "theirs is another directory");
         drop(one);
-        // What was told before may still be there.
+        // Earlier notifications may still be pending.
         while two.changed().now_or_never().is_some() {}
         fs::remove_file(a.path().join("x")).unwrap();
         comes(&two).await;

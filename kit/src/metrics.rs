@@ -62,8 +62,7 @@ impl Registry {
         self.collectors.lock().push(Arc::new(collector));
     }
 
-    /// The metrics of type `M`, which are registered when they are first asked for: a part that is started again goes on
-    /// with those that it had.
+    /// The metrics of type `M`, registered when first requested: a restarted component continues with those it had.
     #[must_use]
     pub fn of<M: Metrics>(&self) -> Arc<M> {
         let mut parts = self.parts.lock();
@@ -109,7 +108,7 @@ struct Family<const N: usize, S> {
     name: &'static str,
     help: &'static str,
     labels: [&'static str; N],
-    /// By a hash of the labels' values; those with the same one are told apart by the values.
+    /// By a hash of the labels' values; the values themselves resolve collisions.
     series: RwLock<BTreeMap<u64, Vec<Labelled<N, S>>>>,
 }
 

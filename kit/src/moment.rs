@@ -10,7 +10,7 @@ use jiff::Timestamp;
 /// Where the monotonic clock of [`Moment`] begins.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// When something was measured in this process. Rates are made of the monotonic clock, which nobody sets; pages show the
+/// When something was measured in this process. Rates use the monotonic clock, which cannot be set; pages show the
 /// wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {

@@ -405,10 +405,10 @@ mod tests {
     #[test]
     fn a_late_reply_is_skipped() {
         let mut netlink = Netlink::netfilter().unwrap();
-        // NFT_MSG_GETGEN; nobody reads its answer.
+        // NFT_MSG_GETGEN; its answer is not read.
         let question = || Request::new(10, 16, 0, [0; 4]);
         netlink.send(&mut [question()]).unwrap();
-        // NFT_MSG_GETTABLE of a table that is not there.
+        // NFT_MSG_GETTABLE of a table that does not exist.
         let missing = Request::new(10, 1, 0, [2, 0, 0, 0]).text(1, "no-such-table");
         let answer = netlink.query(vec![missing]);
         assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::NotFound);

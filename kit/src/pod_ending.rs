@@ -18,7 +18,7 @@ pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// Why a pod is disrupted: reason and message of its condition.
 pub type Why<'a> = (&'static str, &'a str);
 
-/// A pod, as far as it is known to whoever ends it.
+/// A pod, as far as its terminator knows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub namespace: &'a str,
@@ -42,7 +42,7 @@ pub struct Failed {
 #[derive(Debug)]
 pub struct Ending<'a> {
     condition: Option<Why<'a>>,
-    /// Its node does not run it: somebody else has to say that it has failed, and nobody is waited for.
+    /// Its node does not run it: its failure must be reported on the node's behalf, without waiting for it.
     forced: bool,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Ending<'a> {
     /// The strategic patch of the status, if it has to say more. Pure.
     fn patch(&self, pod: &Target<'_>, now: Timestamp) -> Option<Value> {
         let fails = self.forced && !pod.is_terminal;
-        // As upstream: of a pod that has ended, nothing is told any more when it is collected.
+        // As upstream: a terminal pod gets no further condition when it is garbage collected.
         let condition = self.condition.filter(|_| fails || !self.forced);
         let condition = condition.and_then(|why| disrupted(pod, why, now));
         if !fails && condition.is_none() {

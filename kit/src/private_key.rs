@@ -1,6 +1,6 @@
-//! Private keys, whoever wrote them: PKCS#8, and the forms of RSA (PKCS#1) and of elliptic curves (SEC1) that are older. Go's
-//! programs, kubelet and kubeadm among them, write the older ones to this day, and openssl all three. What takes a key takes
-//! it from here, so that none of them works in one place and fails in another. Pure.
+//! Private keys of any origin: PKCS#8, and the older forms of RSA (PKCS#1) and of elliptic curves (SEC1). Go programs,
+//! kubelet and kubeadm among them, still write the older ones, and openssl all three. All keys are read here, so that
+//! none of them works in one place and fails in another. Pure.
 
 use rustls_pki_types::{
     PrivateKeyDer, PrivatePkcs8KeyDer,
@@ -61,7 +61,7 @@ impl PrivateKey {
     /// The first private key of a PEM text, which may hold other things, too.
     ///
     /// # Errors
-    /// When there is none, or it cannot be used.
+    /// When it holds no private key, or one that cannot be used.
     pub fn from_pem(text: &str) -> Result<Self, KeyError> {
         let encrypted = || text.contains("ENCRYPTED PRIVATE KEY-----") || text.contains("Proc-Type: 4,ENCRYPTED");
         let read = match PrivateKeyDer::from_pem_slice(text.as_bytes()) {

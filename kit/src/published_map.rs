@@ -126,7 +126,7 @@ impl<K: Ord + Clone, V: Clone> Published<K, V> {
         self.state.lock().all.values().cloned().collect()
     }
 
-    /// Whether nobody is left who could change it.
+    /// Whether all publishers are gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.changed.has_changed().is_err()
@@ -158,7 +158,7 @@ impl<K: Ord, V> Follower<K, V> {
         std::mem::take(&mut self.unseen.lock())
     }
 
-    /// Waits for a change; `None` when nobody is left who could make one. Nothing is lost when this is cancelled.
+    /// Waits for a change; `None` when all publishers are gone. Cancel-safe: no change is lost.
     pub async fn changed(&mut self) -> Option<Differences<K, V>> {
         loop {
             let unseen = self.take();

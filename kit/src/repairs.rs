@@ -3,7 +3,7 @@
 //! with all repairs off, so that what is lost shows as a failure and not as a delay, and one test of each repair with its main path
 //! off. Programs that are built for use know no such setting.
 //!
-//! The setting is the process's; a part of which a test runs several next to each other has one of its own, a [`Repairs`].
+//! The setting is per process; a component that a test runs several times at once takes its own [`Repairs`].
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -37,14 +37,14 @@ pub enum Repair {
     CgroupUpdate,
     /// Pods that fit nowhere are tried once more.
     UnschedulableFlush,
-    /// Images that nobody uses are looked for, and removed where there are too many or they are too old.
+    /// Collects unused images if there are too many or they are too old.
     ImageCollection,
 }
 
 /// A path that has a [`Repair`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MainPath {
-    /// Docker's events of containers, whoever's they are.
+    /// Docker's events of all containers, ours and others'.
     EngineEvents,
     /// The kernel's word that a container's first process has ended.
     ContainerEnds,
@@ -52,7 +52,7 @@ pub enum MainPath {
     DirectoryChanges,
     /// The kernel's events of changed rules.
     NftMonitor,
-    /// What informers tell controllers of changed objects.
+    /// Informers' notifications of changed objects to controllers.
     ObjectChanges,
     /// What the scheduler concludes of changes of the cluster for pods that fit nowhere.
     QueueingHints,

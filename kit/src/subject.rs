@@ -1,7 +1,7 @@
 //! Subjects of certificates and of requests for them. Pure.
 //!
-//! A name may have several common names, and then each program reads another one as the user: whoever approves, whoever
-//! signs, and whoever lets in. So there is one reader, which refuses such names, and everybody passes its result on.
+//! A subject may have several common names, and then the approver, the signer and the authenticator may each read a
+//! different one as the user. So there is one parser, which refuses such subjects, and everything uses its result.
 
 use std::fmt;
 
@@ -107,7 +107,7 @@ impl Subject {
         self.attributes.iter().map(|(kind, text)| (*kind, text.as_str()))
     }
 
-    /// Whether it names nobody.
+    /// Whether it has no attributes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.attributes.is_empty()

@@ -64,7 +64,7 @@ impl Supervisor {
         });
     }
 
-    /// Waits for the next task to end; `None` when there is none left.
+    /// Waits for the next task to end; `None` once no task is left.
     pub async fn next_ended(&mut self) -> Option<Ended> {
         loop {
             match self.tasks.join_next().await {
@@ -113,7 +113,7 @@ where
     }
 }
 
-/// Runs `task` as a task of its own, so that its panic becomes an error.
+/// Runs `task` as a separate task, so that its panic becomes an error.
 async fn catch_panic<F, E>(task: F) -> Result<(), String>
 where
     F: Future<Output = Result<(), E>> + Send + 'static,

@@ -1,5 +1,5 @@
-//! TLS to servers whose certificates nobody can verify: ports of pods, whose authorities nobody knows. Probes and proxies ask
-//! them, as upstream's, whether they answer and not who they are.
+//! TLS without verification, for servers whose authorities are unknown: ports of pods. Probes and proxies only check
+//! that they answer, not who they are, as upstream's.
 
 use std::sync::Arc;
 

@@ -83,8 +83,8 @@ pub(super) struct Shared {
 pub(super) struct Generation {
     /// The number of times that all connections of all clients were dropped.
     pub(super) dropped: u64,
-    /// The number of times that new requests were moved to new connections. What runs over HTTP/2 goes on: its pings tell
-    /// whether there is still somebody.
+    /// The number of times that new requests were moved to new connections. Requests over HTTP/2 continue on the old
+    /// ones, whose pings detect a dead peer.
     pub(super) moved: u64,
 }
 
@@ -309,8 +309,8 @@ impl Access {
     }
 
     /// Replaces credentials, authorities or the first server, for all clients. All connections are dropped and no TLS
-    /// session is resumed, so that every later request, also of watches, uses the new credentials. Credentials that others
-    /// make, a plugin or whoever writes a file, are fetched by a task, and requests wait for them. `false` when nothing
+    /// session is resumed, so that every later request, also of watches, uses the new credentials. Credentials from a
+    /// plugin or a file are fetched by a task, and requests wait for them. `false` when nothing
     /// changed. Must be called within a runtime.
     ///
     /// # Errors
@@ -333,7 +333,7 @@ impl Access {
         let first = Server::of(&config.cluster_url).ok_or_else(|| AccessError::Host(config.cluster_url.clone()))?;
         let source = Source::of(&config.auth_info)?;
         let known = if let Source::Fixed(credentials) = &source { credentials.clone() } else { Credentials::default() };
-        // Also without credentials: what else can be wrong is told now.
+        // Also without credentials: other errors of the configuration are reported now.
         let transport = self.0.build_transport(&config, known)?;
         self.0.servers().set_first(first);
         let mut state = self.0.state();

@@ -31,8 +31,8 @@ use super::{
 };
 use crate::rest_client;
 
-/// The most requests at a time over one connection: so many does kube-apiserver take, unless it is told otherwise
-/// (`--http2-max-streams-per-connection`). Further ones would wait in line behind watches, which have no end.
+/// The most concurrent requests per connection: kube-apiserver's default limit
+/// (`--http2-max-streams-per-connection`). Further ones would queue behind watches, which do not end.
 const MAX_STREAMS: usize = 100;
 /// A peer that says nothing is pinged after this time, and given up after the other, with or without requests; as Go's client
 /// does (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`).
@@ -274,7 +274,7 @@ pub(super) fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     Some(copy)
 }
 
-/// Whether a response has no end of its own.
+/// Whether a request is a watch or follows a log: its response ends only on a timeout or disconnect.
 fn is_watch(uri: &Uri) -> bool {
     let pairs = || uri.query().unwrap_or_default().split('&');
     pairs().any(|pair| matches!(pair.split_once('='), Some(("watch" | "follow", "true" | "1"))))
@@ -300,8 +300,8 @@ pub(super) struct TimedBody {
     body: Incoming,
     timer: Pin<Box<Sleep>>,
     limit: Duration,
-    /// Of a watch: completes when the connections of all clients are dropped, and over HTTP/1.1, where nothing else tells that
-    /// its server is gone, also when requests move to other connections.
+    /// Of a watch: completes when the connections of all clients are dropped; over HTTP/1.1, where nothing else detects
+    /// a dead server, also when requests move to other connections.
     connections_dropped: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     request_line: RequestLine,
     inner: Arc<Inner>,

@@ -1,5 +1,5 @@
-//! What a client proves itself with, as a value that has an end. One task for each source makes it and publishes it; clients
-//! read what is there. No client runs a program or reads a file.
+//! A client's credentials, a value that expires. One task for each source obtains and publishes it; clients read the
+//! published value. No client runs a program or reads a file.
 
 use std::{
     path::{Path, PathBuf},
@@ -198,7 +198,7 @@ pub(super) fn maintain(shared: &Arc<Shared>, number: u64, source: Source) -> Abo
     }))
 }
 
-/// Publishes what was fetched, and returns when to fetch again; nothing when nobody waits for it any more.
+/// Publishes fetched credentials, and returns when to fetch again; `None` if they are no longer wanted.
 fn publish(
     shared: &Weak<Shared>,
     number: u64,

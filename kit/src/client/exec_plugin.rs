@@ -15,7 +15,7 @@ use crate::external_program::{Program, ProgramError};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The most of its complaints that are repeated.
 const MAX_COMPLAINT: usize = 1024;
-/// The variable that tells a plugin what is wanted.
+/// The variable that passes the ExecCredential request to a plugin.
 const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 const KIND: &str = "ExecCredential";
@@ -71,7 +71,7 @@ pub(super) struct Plugin {
     args: Vec<String>,
     env: Vec<(String, String)>,
     version: &'static str,
-    /// What it is told of the request.
+    /// The value of [`EXEC_INFO`] passed to the plugin.
     info: String,
     hint: Option<String>,
     deadline: Duration,
@@ -123,7 +123,7 @@ impl Plugin {
         let version = VERSIONS.into_iter().find(|version| *version == asked);
         let version = version.ok_or_else(|| unusable(format!("exec plugin: invalid apiVersion {asked:?}")))?;
         match config.interactive_mode {
-            // Nobody sits in front of a node.
+            // A node is not interactive.
             Some(ExecInteractiveMode::Always) => {
                 let reason = "exec plugin cannot support interactive mode: standard input is unavailable";
                 return Err(unusable(reason.to_owned()));

@@ -9,8 +9,8 @@
 //! A watch without changes is silent, too: kube-apiserver sends bookmarks only where there was an event before. A
 //! broken connection is detected by the node's lease, every 10 s, and ends watches as well.
 //!
-//! All requests of a client share one connection, as in client-go: HTTP/2, whose pings find a peer that is gone, and HTTP/1.1
-//! where the server has nothing else. Only where more is asked at a time than a server takes on one connection is there another.
+//! All requests of a client share one connection, as in client-go: HTTP/2, whose pings find a dead peer, or HTTP/1.1
+//! if the server supports nothing else. Another connection is opened only when a server's stream limit is reached.
 //!
 //! Credentials are a value with an end, which one task publishes; clients read it and never make it.
 //!

@@ -18,7 +18,7 @@ use tower::Service;
 
 use crate::blocking::RESOLVE;
 
-/// How long an answer is used without asking again. The system's resolver does not tell for how long it is good.
+/// How long an answer is used without asking again. The system's resolver does not report its TTL.
 const FRESH: Duration = Duration::from_secs(30);
 /// How long a new answer is waited for where there is an older one.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! When a request is sent again without its caller: when the server says so, and when. Whoever sends requests has a back-off
-//! of its own, which must not wait for another one below it. client-go's `WithRetry`.
+//! When a request is retried below its caller: only on the server's Retry-After. Callers have their own back-off, which
+//! must not wait for another one below it. client-go's `WithRetry`.
 
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 //! which in the program is always the machine's; tests mount a model of a disk there, which fails, fills up, and loses what
 //! was not synced.
 //!
-//! Whole files are written by [`crate::atomic_file`], which stands on this. What need not last (caches, results, what lies in
-//! `/proc`, `/sys` and `/run`) and what containers write to (`crate::dirfd`) has ways of its own; the architecture test names
-//! them all.
+//! Whole files are written by [`crate::atomic_file`], on top of this. Transient files (caches, results, `/proc`, `/sys`
+//! and `/run`) and those that containers write to (`crate::dirfd`) are accessed in other ways; the architecture test
+//! lists them all.
 
 mod real;
 
@@ -89,7 +89,7 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// When it is not there or not empty.
+    /// When it does not exist or is not empty.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all that is in it; links are not followed.
     ///
@@ -139,7 +139,7 @@ pub trait OpenFile: fmt::Debug + Send + Sync {
     /// Makes content and length durable.
     ///
     /// # Errors
-    /// When the disk fails. What of the content is on it is unknown then, and a further sync does not tell.
+    /// When the disk fails. Then it is unknown which content is durable, and a further sync does not report it.
     fn sync(&self) -> io::Result<()>;
     /// Takes away the permissions that a mode does not have.
     ///
@@ -148,7 +148,7 @@ pub trait OpenFile: fmt::Debug + Send + Sync {
     fn restrict(&self, mode: u32) -> io::Result<()>;
 }
 
-/// Writes all bytes; what a signal interrupts or a disk takes in parts goes on.
+/// Writes all bytes, continuing after interruptions by signals and after short writes.
 ///
 /// # Errors
 /// When the disk fails; some of the bytes may have been written.
@@ -271,7 +271,7 @@ pub fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| dir.join(name)).collect())
 }
 
-/// What a name stands for; `None` when it is not there.
+/// What a name refers to; `None` if it does not exist.
 ///
 /// # Errors
 /// When that is not known.

@@ -20,7 +20,7 @@ impl<T> Default for Lru<T> {
 }
 
 impl<T> Lru<T> {
-    /// The entry of a key, which is used by this; made if there is none.
+    /// The entry of a key, which counts as a use; created if absent.
     pub(super) fn entry(&mut self, key: &str, make: impl FnOnce() -> T) -> &mut T {
         self.uses += 1;
         if let Some((used, _)) = self.entries.get(key) {

@@ -1,7 +1,7 @@
-//! Records core/v1 Events through a Kubernetes client, with client-go's rules: a repeated event raises its count, many similar
-//! ones become one (EventAggregator), and an object with too many events of one type is rate limited
-//! (EventSourceObjectSpamFilter). Progress is a class of its own: one event, whose message is replaced. What the API cannot
-//! take now is sent again.
+//! Records core/v1 Events through a Kubernetes client, with client-go's rules: a repeated event raises its count, many
+//! similar ones are aggregated (EventAggregator), and an object with too many events of one type is rate limited
+//! (EventSourceObjectSpamFilter). Progress is handled separately: one event, whose message is replaced. Events that the
+//! API cannot take now are retried.
 
 mod correlator;
 mod lru;

@@ -1,5 +1,5 @@
-//! Metadata without what nobody in this process reads: the owners of its fields, and all annotations but some. Decoding them
-//! takes longer than decoding all the rest of a pod.
+//! Metadata without what this process never reads: managed fields, and all but a few annotations. Decoding them takes
+//! longer than decoding the rest of a pod.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 

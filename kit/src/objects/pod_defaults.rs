@@ -124,8 +124,8 @@ fn of_pod(spec: &Map<String, Value>, list: &str) -> Map<String, Value> {
     spec.get("resources").and_then(|whole| whole.get(list)).and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// Sets the limits of huge pages of a pod with resources of its own: the sum of its containers, unless it requests some
-/// (upstream: `defaultHugePagePodLimits`).
+/// Sets the pod-level limits of huge pages: the sum of the containers', unless the pod requests some (upstream:
+/// `defaultHugePagePodLimits`).
 fn whole_huge_pages(spec: &mut Map<String, Value>) {
     let (mut limits, requests) = (of_pod(spec, "limits"), of_pod(spec, "requests"));
     if limits.is_empty() && requests.is_empty() {
@@ -141,7 +141,7 @@ fn whole_huge_pages(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Sets the requests of a pod with limits of its own: the sum of its containers, or the limit (upstream:
+/// Sets the pod-level requests of a pod with pod-level limits: the sum of its containers', or the limit (upstream:
 /// `defaultPodRequests`).
 fn whole_requests(spec: &mut Map<String, Value>) {
     let (limits, mut requests) = (of_pod(spec, "limits"), of_pod(spec, "requests"));

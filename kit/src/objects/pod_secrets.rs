@@ -6,7 +6,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// The names of the Secrets of its namespace that a pod uses, in no order; one may stand there twice.
+/// The names of the Secrets in its namespace that a pod uses, in no order and possibly repeated.
 #[must_use]
 pub fn secret_names(pod: &Value) -> Vec<&str> {
     let spec = &pod["spec"];

@@ -95,8 +95,7 @@ pub fn requests(pod: &Pod) -> Amounts {
     requests_with(pod, None, requests_of)
 }
 
-/// The same, with requests of containers as `of` tells them, and `whole` in place of the pod-level ones, where the pod
-/// has some.
+/// The same, with each container's requests from `of`, and `whole` in place of the pod-level ones, if the pod has some.
 #[must_use]
 pub fn requests_with(pod: &Pod, whole: Option<Amounts>, of: impl Fn(&Container) -> Amounts) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::default() };

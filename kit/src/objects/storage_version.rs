@@ -1,10 +1,10 @@
-//! Which version of a resource is stored, as discovery tells it. Pure.
+//! The storage version hash of a resource, as in discovery. Pure.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ring::digest::{SHA256, digest};
 use windlass_apimachinery::group_version::GroupVersion;
 
-/// The hash of the version in which the objects of a kind are stored, by which clients tell that it has changed. Upstream's
+/// The hash of the version in which objects of a kind are stored, by which clients detect a change of it. Upstream's
 /// `StorageVersionHash`.
 pub fn hash(api_version: &str, kind: &str) -> String {
     let GroupVersion { group, version } = GroupVersion::parse(api_version);

@@ -307,7 +307,7 @@ where
                 (None, State::Watching { version: mark.metadata.resource_version, since, events })
             }
             Some(Ok(WatchEvent::Error(status))) => {
-                // Deleted by force, since the server could not read it: no event tells of it, only a list.
+                // Deleted by force, since the server could not read it: no event reports it, only a new list.
                 let is_unreadable = status.reason == STORE_READ_ERROR;
                 let is_lost = status.code == 410 || is_unreadable;
                 let next = if is_lost { self.list_anew(version) } else { self.after_failure(version) };

@@ -18,7 +18,7 @@ enum Answer {
     List(&'static str, &'static [(&'static str, &'static str)], Option<&'static str>),
     /// Lines of a watch, which ends after them.
     Watch(Vec<String>),
-    /// Lines of a watch, which goes on in silence.
+    /// Lines of a watch, which then stays open without further events.
     Silence(Vec<String>),
     /// The watch ends after this time.
     Ends(Duration),

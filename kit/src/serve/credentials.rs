@@ -7,7 +7,7 @@ use super::headers::{self, NotText};
 /// The bearer token of an `Authorization` header. The scheme is case-insensitive (RFC 9110).
 ///
 /// # Errors
-/// When the header is no text: whoever shows something is not the same as whoever shows nothing.
+/// When the header is not text: unreadable credentials are not the same as none.
 pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, NotText> {
     let Some(shown) = headers::text(headers, header::AUTHORIZATION.as_str())? else { return Ok(None) };
     let Some((scheme, token)) = shown.trim().split_once(' ') else { return Ok(None) };

@@ -29,8 +29,7 @@ async fn check(request: Request) -> Result<Request, Response> {
     }
 }
 
-/// Whether a host, with a port or without, is an address or `localhost`: names that nobody else can resolve to this
-/// host.
+/// Whether a host, with a port or without, is an address or `localhost`: names that DNS cannot point at this host.
 fn is_local_name(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,

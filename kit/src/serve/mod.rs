@@ -1,8 +1,9 @@
 //! HTTP servers: TLS, client certificates, limits on clients, graceful shutdown, ports in use, in-process clients.
 //!
-//! Whoever can reach a port can open connections. So the resources of a client are limited before anything is known of
-//! it (`limits`), unauthenticated connections are closed for others (`connection_limit`), a client that does not read
-//! its responses or does not send its body is disconnected (`stall`, `body`), and all of it is counted (`counts`).
+//! Any client that can reach a port can open connections. So a client's resources are limited before anything is known
+//! of it (`limits`), unauthenticated connections are closed in favour of others (`connection_limit`), a client that
+//! does not read its responses or does not send its body is disconnected (`stall`, `body`), and all of it is counted
+//! (`counts`).
 
 mod body;
 mod connection_limit;
@@ -63,9 +64,9 @@ pub struct ClientIdentity {
     pub name: String,
     /// The subject's organisations.
     pub groups: Vec<String>,
-    /// SHA-256 of the certificate, in hexadecimal digits; empty where there is none, inside the process.
+    /// SHA-256 of the certificate, in hexadecimal digits; empty without a certificate, as for in-process clients.
     pub fingerprint: String,
-    /// Until when the certificate is good, in seconds since 1970; `None` where there is none.
+    /// Expiry of the certificate, in seconds since 1970; `None` without a certificate.
     pub ends_at: Option<i64>,
 }
 

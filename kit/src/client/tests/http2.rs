@@ -51,7 +51,7 @@ async fn a_nodes_watches_share_connections_and_requests_find_room() {
     let (config, seen, _stop) = tls_server().await;
     let access = Access::new(config).unwrap();
     let api = maps_of(&access, LONG);
-    // The first connection tells which protocol the server speaks.
+    // The first connection negotiates the protocol.
     api.list(&ListParams::default()).await.unwrap();
     let mut watches = Vec::new();
     for number in 0..220 {

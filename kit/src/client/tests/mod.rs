@@ -152,7 +152,7 @@ async fn what_gets_no_answer_ends_when_its_limit_says() {
     let mut watch = Box::pin(api.watch(&kube::api::WatchParams::default(), "1").await.unwrap());
     assert!(watch.try_next().await.unwrap().is_some(), "the first event");
     tokio::time::pause();
-    // kube tells it as the end of the watch.
+    // kube reports it as the end of the watch.
     assert!(!matches!(watch.try_next().await, Ok(Some(_))), "nothing was said");
     // The limit runs from the event, which came in this machine's own time.
     assert!((300..360).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
@@ -258,7 +258,7 @@ fn token_in(head: &str) -> String {
 
 const UNAUTHORIZED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
 
-/// A server that tells, of each request, by which connection and token it came; watches have one event, named so too.
+/// A server that records the connection and token of each request; watches get one event, named after the token.
 async fn telling() -> (kube::Config, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
@@ -361,7 +361,7 @@ async fn an_identity_that_was_known_is_shown_once_more_over_a_new_connection() {
     api.list(&ListParams::default()).await.unwrap();
     assert_eq!(dialled.load(Ordering::SeqCst), 2, "the second answer came over a new connection");
     tokio::time::timeout(LONG_TIMEOUT, access.unauthorized()).await.expect("whoever reads credentials is told");
-    // One that nobody knows is not shown again and again.
+    // A rejected token is not sent again and again.
     let (config, dialled) = server(|_, mut stream| async move {
         while heard(&mut stream).await.is_some() {
             say(&mut stream, UNAUTHORIZED).await;
@@ -384,7 +384,7 @@ async fn answering() -> (kube::Config, Arc<AtomicUsize>) {
     .await
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 async fn nobody() -> http::Uri {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap()).parse().unwrap()

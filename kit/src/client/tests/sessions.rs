@@ -1,4 +1,4 @@
-//! TLS sessions: an identity is shown in a handshake of its own, never by going on with the session of an earlier one.
+//! TLS sessions: each identity is presented in a full handshake, never by resuming a session of an earlier one.
 
 use rustls::{HandshakeKind, ServerConfig};
 use tokio_rustls::TlsAcceptor;

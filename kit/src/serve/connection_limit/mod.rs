@@ -34,7 +34,7 @@ pub(super) struct ConnectionLimit {
 }
 
 /// Local addresses of this process's own clients that monitor its servers. A connection from one of them is always
-/// accepted; nobody else can have the address while the client's socket is open.
+/// accepted; no other process can use the address while the client's socket is open.
 #[derive(Debug, Clone, Default)]
 pub struct ReservedAddresses(Arc<Mutex<HashSet<SocketAddr>>>);
 

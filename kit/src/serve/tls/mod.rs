@@ -169,7 +169,7 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, ServeErro
         .map_err(|e| ServeError::Certificate(e.to_string()))
 }
 
-/// Common name and organisations of a verified certificate; `None` where it says of nobody who that is.
+/// Common name and organisations of a verified certificate; `None` if its subject does not identify a user.
 pub fn identity(certificate: &[u8]) -> Option<ClientIdentity> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let refused = |why: &SubjectError| tracing::warn!(%why, "client certificate is not taken for anybody");

@@ -189,8 +189,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens, whoever is admitted, refused or closed is who looking at every connection would name; and what is
-    /// counted and sorted is what is there.
+    /// After any sequence of steps, the table admits, refuses and closes the same clients as a scan of all connections
+    /// would; and its counts and orders match the connections.
     #[test]
     fn what_is_sorted_decides_as_looking_at_all(
         all in steps(),
