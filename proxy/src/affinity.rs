@@ -1,5 +1,5 @@
-//! How many clients session affinity remembers: xt_recent keeps so many for each endpoint, and forgets the oldest for a
-//! new one, which then goes to another endpoint. Nothing else tells.
+//! How many clients session affinity remembers: xt_recent keeps a fixed number per endpoint and forgets the oldest for
+//! a new one, which is then sent to another endpoint. Nothing else reports this.
 
 use std::{fs, path::Path};
 

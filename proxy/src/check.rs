@@ -1,5 +1,5 @@
-//! Preflight check: whether the kernel accepts the rules of services. Each kind is written once, in a network namespace
-//! of its own that is deleted afterwards, so that nothing of the host changes.
+//! Preflight check: whether the kernel accepts the rules of services. Each kind is written once, in a temporary network
+//! namespace, so that nothing of the host changes.
 
 use nix::sched::{CloneFlags, unshare};
 use windlass_kit::{net::Family, preflight::Finding};

@@ -76,8 +76,8 @@ pub struct Config {
     /// How often rules are compared with the kernel on legacy. A change that is pending for twice as long makes
     /// `/healthz` fail.
     pub sync_period: Duration,
-    /// How changes of our rules by other programs are noticed: the kernel tells of them on nf_tables, a query of its generation
-    /// and a comparison find them all the same. Tests turn some of these off.
+    /// How changes of our rules by other programs are noticed: on nf_tables the kernel notifies of them; a query of the
+    /// generation and a comparison find them without notifications. Tests turn some of these off.
     pub repairs: Repairs,
     /// The minimum time between two writes under constant change.
     pub min_sync_period: Duration,

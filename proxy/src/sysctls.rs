@@ -2,9 +2,9 @@
 //! decides what to write; the previous values are recorded for clean-up.
 //!
 //! Unlike kube-proxy, no value is lowered unless the configuration requires an exact one, or it is the kernel's own
-//! default, which nobody chose: another program may need it. A sysctl that cannot be read or written is a warning: in
-//! containers they are often read-only, and those of nf_conntrack are not there before the kernel has loaded it. They
-//! are wanted state, and compared again as rules are.
+//! default rather than someone's choice: another program may need it. A sysctl that cannot be read or written is a
+//! warning: in containers they are often read-only, and those of nf_conntrack do not exist until the module is loaded.
+//! They are desired state, and compared again as rules are.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -73,8 +73,8 @@ const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_libera
 /// The upper bound of the limit scaled by processors (pkg/proxy/conntrack/sysctls.go).
 const MAX_SCALED_LIMIT: u32 = 1 << 20;
 
-/// Five days, which kernels have for established connections that nobody hears of any more. Upstream's day is there to
-/// lower it (pkg/proxy/apis/config/v1alpha1/defaults.go).
+/// Five days, the kernel's timeout for established connections without traffic. Upstream sets one day to lower it
+/// (pkg/proxy/apis/config/v1alpha1/defaults.go).
 const KERNEL_TCP_TIMEOUT_ESTABLISHED: u64 = 432_000;
 
 /// The desired value of a sysctl.
@@ -193,12 +193,12 @@ fn machine_cores(present: io::Result<String>) -> u32 {
     listed.filter(|cores| *cores > 0).unwrap_or_else(own)
 }
 
-/// Which sysctls could not be read or written: each is told once.
+/// Which sysctls could not be read or written: each is reported once.
 #[derive(Debug, Default)]
 pub(crate) struct Told(BTreeSet<&'static str>);
 
-/// Writes the sysctls of connection tracking that are not as wanted; one that cannot be read or written is told once,
-/// and tried again with the next call.
+/// Writes the sysctls of connection tracking that are not as wanted; one that cannot be read or written is reported
+/// once and retried with the next call.
 pub(crate) fn conntrack(
     runner: &Runner,
     settings: &Conntrack,
@@ -248,7 +248,7 @@ pub(crate) fn conntrack(
     Ok(())
 }
 
-/// Restores the previous values, where nobody has changed ours since.
+/// Restores the previous values of those that still have ours.
 pub(crate) fn restore(runner: &Runner, changed: &ChangedSysctls) -> Vec<Error> {
     let mut errors = Vec::new();
     for (path, (before, ours)) in &changed.0 {
@@ -324,7 +324,7 @@ mod tests {
         Runner::new(vec!["sh".into(), "-c".into(), script, "sh".into()])
     }
 
-    /// As in a container: what may not be written keeps its value, is told once, and clean-up has nothing to give back of it.
+    /// As in a container: a read-only sysctl keeps its value and is reported once; clean-up has nothing to restore.
     #[test]
     fn what_is_refused_keeps_its_value_and_is_not_given_back() {
         let dir = tempfile::tempdir().unwrap();
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!((read("a").as_str(), read("b").as_str()), ("5", "1"));
     }
 
-    /// What is not there at a start is set once it is, and told once.
+    /// A sysctl that is missing at start is reported once, and set when it appears.
     #[test]
     fn a_sysctl_that_appears_later_is_set_then() {
         let dir = tempfile::tempdir().unwrap();

@@ -158,7 +158,7 @@ impl Backend {
         Self::find(&self.runner, self.family, variant).ok()
     }
 
-    /// Checks whether the kernel accepts a rule, in a chain of its own that nothing jumps to and that is deleted again.
+    /// Checks whether the kernel accepts a rule, in a temporary chain that nothing jumps to.
     ///
     /// # Errors
     /// Why not.

@@ -39,7 +39,7 @@ impl Default for Runner {
     }
 }
 
-/// Kills a process group when its time is up, on a thread of its own.
+/// Kills a process group when its time is up, on a separate thread.
 struct Deadline {
     stop: Sender<()>,
     thread: JoinHandle<bool>,
@@ -130,7 +130,7 @@ impl Runner {
         let mut stderr_file = memfd_with("").map_err(failed)?;
         let mut command = self.command(program, args);
         command.stdin(stdin).stdout(Stdio::piped()).stderr(stderr_file.try_clone().map_err(failed)?);
-        // A group of its own is killed as a whole, whatever the program has started.
+        // A separate process group can be killed as a whole, whatever the program has started.
         let mut child = command.process_group(0).spawn().map_err(failed)?;
         let deadline = Deadline::start(Pid::from_raw(child.id().cast_signed()), self.limit);
         let read = match child.stdout.take() {

@@ -17,7 +17,7 @@ pub use command::Runner;
 /// Why iptables could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program is not there or could not be started.
+    /// The program does not exist or could not be started.
     #[error("cannot run {program}: {source}; install the package iptables")]
     Start {
         /// Which program.

@@ -49,9 +49,9 @@ pub(super) fn delete_kube_proxy_table(runner: &Runner, family: Family) -> io::Re
     }
 }
 
-/// Removes what acts on packets besides our rules, once these are written: the table of kube-proxy's nftables mode, and
-/// rules of an earlier run in the other iptables back end. Nobody updates them any more, and of two rules for one
-/// address either may match first. Blocks.
+/// Removes other programs' and earlier runs' rules once ours are written: the table of kube-proxy's nftables mode, and
+/// rules in the other iptables back end. They are no longer updated, and of two rules for one address either may match
+/// first. Blocks.
 pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
     let family = backend.family();
     match delete_kube_proxy_table(backend.runner(), family) {

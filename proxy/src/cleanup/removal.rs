@@ -56,7 +56,7 @@ pub(super) fn is_ours(table: Table, name: &str) -> bool {
     }
 }
 
-/// Whether a kubelet writes KUBE-FIREWALL, too: it has chains of its own then.
+/// Whether a kubelet manages KUBE-FIREWALL, too, as its own chains show.
 pub(super) fn shares_firewall(text: &str) -> bool {
     ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"].iter().any(|n| text.contains(n))
 }

@@ -54,7 +54,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether it may be a matter of how the kernel prints a rule. Whether a rule, a chain or a jump is there is none.
+    /// Whether it may only be the kernel's way of printing a rule. A missing or surplus rule, chain or jump never is.
     #[must_use]
     pub const fn may_be_form(&self) -> bool {
         matches!(self, Self::Reworded { .. })

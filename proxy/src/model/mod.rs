@@ -26,7 +26,7 @@ pub type ServiceId = Arc<str>;
 pub struct NodeFacts {
     /// Its addresses, InternalIP before ExternalIP, at most one of each family.
     pub addresses: Vec<std::net::IpAddr>,
-    /// Label `topology.kubernetes.io/zone`; empty when there is none.
+    /// Label `topology.kubernetes.io/zone`; empty if not set.
     pub zone: String,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<Cidr>,

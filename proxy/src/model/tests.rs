@@ -83,7 +83,7 @@ fn a_service_becomes_a_compact_value() {
     assert_eq!(found.source_ranges.of_family(Family::V4).unwrap().len(), 2);
 }
 
-/// Whoever may write a Service must not become what programs of the node reach at its loopback device.
+/// A Service must not redirect what programs on the node send to its loopback device.
 #[test]
 fn services_have_no_special_addresses() {
     let found = service(json!({
@@ -97,7 +97,7 @@ fn services_have_no_special_addresses() {
     assert_eq!(found.lb_ips, [parse_ip("192.0.2.2").unwrap()]);
 }
 
-/// An old annotation restricts as the field does; what cannot be read restricts to nobody.
+/// An old annotation restricts as the field does; an unreadable one admits no client.
 #[test]
 fn source_ranges_are_those_of_the_field_or_the_annotation() {
     let with = |annotation: &str, field: serde_json::Value| {
@@ -160,7 +160,7 @@ fn endpoints_of_several_slices_are_one_sorted_list() {
     assert_eq!(model.take_changes().services.map(|of| of.len()), [1, 0]);
 }
 
-/// A family that a change does not concern is not told of it.
+/// A family that a change does not concern is not notified.
 #[test]
 fn changes_are_of_the_families_that_they_concern() {
     let service = |ips: &[&str], policy: &str| -> objects::Service {

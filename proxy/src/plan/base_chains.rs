@@ -1,5 +1,5 @@
-//! The jumps of the base chains of one table, which are not ours as a whole: a jump that was inserted twice is there
-//! twice. So they are state, known from reading or from our own transactions, or not known. Pure.
+//! The jumps in the base chains of one table. We do not own these chains as a whole, and a jump inserted twice stays
+//! there twice. So the jumps are state, known from reading or from our own transactions, or unknown. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub(super) enum BaseChains {
 }
 
 impl BaseChains {
-    /// All jumps are there, once.
+    /// Every jump occurs exactly once.
     pub(super) const fn complete() -> Self {
         Self::Known { missing: BTreeSet::new(), surplus: BTreeMap::new() }
     }

@@ -146,7 +146,7 @@ impl BatchBuilder {
         self.0.iter().map(|of| of.lines).sum()
     }
 
-    /// The Services whose chains are there; these are in the nat table.
+    /// The Services whose chains exist; these are in the nat table.
     pub(super) fn services(&mut self) -> &mut Vec<ServiceId> {
         &mut self.changes(Table::Nat).services
     }

@@ -62,7 +62,7 @@ pub struct ReadKernel<'r> {
     pub(super) ruleset: &'r RulesetState,
     /// The chains that were not recognised, and the rules of base chains that may be jumps to ours, as they are printed.
     pub(super) text: String,
-    /// Chains that are there with other rules than were known; `None` where no chain was known.
+    /// Chains found with other rules than were known; `None` where no chain was known.
     pub(super) changed: Option<BTreeSet<(Table, String)>>,
     /// Every chain that was known was found.
     complete: bool,
@@ -94,8 +94,8 @@ impl ReadKernel<'_> {
     }
 }
 
-/// Reads the kernel's rules by calling `read`, which calls back for each line. Where a known chain is not there, or has
-/// lost all its rules, it is read a second time, and no chain counts as known.
+/// Reads the kernel's rules by calling `read`, which calls back for each line. If a known chain is missing or has lost
+/// all its rules, everything is read a second time, and no chain counts as known.
 ///
 /// # Errors
 /// What `read` returns; inside, a text that `iptables-save` does not print.

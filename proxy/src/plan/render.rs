@@ -89,7 +89,7 @@ impl Observed {
         }
     }
 
-    /// Whether a Service was written as in a large cluster; `None` if it has no rules that tell.
+    /// Whether a Service was written as in a large cluster; `None` if its rules do not show it.
     fn lacks_comments(&self, service: &Service) -> Option<bool> {
         if service.ports.iter().any(|port| self.commented.contains(&*port.full_name)) {
             return Some(false);

@@ -135,8 +135,8 @@ impl Renderer<'_> {
         self.selected.has_any && (!self.policy.external_local || !self.selected.local.is_empty())
     }
 
-    /// The comment and the target for traffic without a usable endpoint, as kube-proxy's: dropped where the endpoints
-    /// are on other nodes, rejected where there is none.
+    /// The comment and the target for traffic without a usable endpoint, as kube-proxy's: DROP if there are endpoints
+    /// only on other nodes, REJECT if there are none.
     fn without_endpoint(&self) -> (&'static str, &'static str) {
         if self.selected.has_any { ("has no local endpoints", "DROP") } else { ("has no endpoints", "REJECT") }
     }

@@ -28,7 +28,7 @@ use crate::{
     object_ref,
 };
 
-/// How often a port that cannot be bound is told of, while it is retried all the time.
+/// How often a port that cannot be bound is reported, while it is retried all the time.
 const TELL_AGAIN: Duration = Duration::from_mins(10);
 
 /// The ready endpoints of this node and one family, for each Service with a health check node port. Pure.
@@ -68,12 +68,12 @@ impl HealthServer {
     }
 }
 
-/// What is told of, and when it was the last time.
+/// Reported problems, and when each was last reported.
 #[derive(Debug, Default)]
 struct Told(BTreeMap<(ServiceId, SocketAddr), Instant>);
 
 impl Told {
-    /// Whether to tell of it now: at first, and again where it lasts.
+    /// Whether to report it now: at first, and again while it lasts.
     fn is_due(&mut self, key: &(ServiceId, SocketAddr), now: Instant) -> bool {
         let due = self.0.get(key).is_none_or(|told| now.saturating_duration_since(*told) >= TELL_AGAIN);
         if due {
@@ -87,7 +87,7 @@ impl Told {
 #[derive(Debug)]
 pub(crate) struct HealthCheckServers {
     status: Arc<Status>,
-    /// With the name of the node, which the events tell.
+    /// With the name of the node, which the events mention.
     events: Option<(Recorder, String)>,
     /// By Service and address.
     servers: BTreeMap<(ServiceId, SocketAddr), HealthServer>,
@@ -133,7 +133,7 @@ impl HealthCheckServers {
             server.count.store(count, Ordering::Relaxed);
             return true;
         }
-        // Each family has a socket of its own, so that one does not take the other's port.
+        // Each family has a separate socket, so that one does not take the other's port.
         match ListenAddress::At(address).bind() {
             Ok(listener) => {
                 let listener = Listener::from(listener);
@@ -197,7 +197,7 @@ fn answer(id: &str, count: usize, healthy: bool) -> Response {
 mod tests {
     use super::*;
 
-    /// A conflict that lasts is retried each time and told of now and then; one that is over is told of when it comes back.
+    /// A lasting conflict is retried each time and reported now and then; one that is over is reported when it recurs.
     #[tokio::test]
     async fn a_port_that_stays_taken_is_told_of_again() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -200,7 +200,7 @@ impl Status {
             any = true;
         }
         if !any {
-            // Nobody will write it, as of Services of a family that this node does not have.
+            // These will never be written: they concern a family that this node does not have.
             (state.service_changes_pending, state.endpoint_changes_pending) = (0, 0);
         }
     }

@@ -74,7 +74,7 @@ async fn health_check_node_ports_report_local_endpoints() {
     assert!(text.contains("\t\"localEndpoints\": 2,"), "{text}");
     assert!(health.set(Family::V4, wanted(first, 0), &everywhere(Family::V4), Instant::now()));
     assert!(get(first).await.contains(" 503 "));
-    // The port goes to another Service, as when one is replaced by force, and to one address: at once.
+    // The port moves to another Service at once, as when one is replaced by force, and to a single address.
     let other = LocalEndpoints { services: [("ns/other".into(), (first, 1))].into() };
     assert!(health.set(Family::V4, other, &everywhere(Family::V4), Instant::now()));
     assert!(get(first).await.contains("\"name\": \"other\""));

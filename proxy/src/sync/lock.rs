@@ -88,7 +88,7 @@ fn opener(name: &[u8]) -> Option<Holder> {
             return Some(Holder::of(user, id));
         }
     }
-    // A socket that is there and that nobody we see has open is one of another process namespace.
+    // The socket exists, but no visible process has it open: the holder is in another PID namespace.
     Some(Holder::Root(0))
 }
 

@@ -202,7 +202,7 @@ impl Letter {
     }
 }
 
-/// The task that owns the model: applies the watches' changes to it, and tells both families.
+/// The task that owns the model: applies the watches' changes to it, and notifies both families.
 struct Watcher {
     cluster: Sender<Cluster>,
     families: Vec<mpsc::UnboundedSender<family::Message>>,
@@ -248,7 +248,7 @@ impl Watcher {
         self.probe.end();
     }
 
-    /// Applies changes to the model, and tells the families if rules may have to be written.
+    /// Applies changes to the model, and notifies the families if rules may have to be written.
     fn apply(&self, queued: Vec<Change>, initial_sync: &mut InitialSync) {
         self.cluster.send_modify(|cluster| {
             let (mut changed, mut everything) = (false, false);

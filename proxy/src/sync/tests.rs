@@ -30,7 +30,7 @@ fn client(server: &InMemory, faults: Option<Faults>) -> Client {
     Client::new(Way { router: server.router(User::internal("test")), faults }, "default")
 }
 
-/// What the watches have told.
+/// What the watches have delivered.
 #[derive(Default)]
 struct Known {
     sync: InitialSync,
@@ -108,7 +108,7 @@ where
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
 }
 
-/// What there is before the proxy starts; what it is told of then.
+/// Creates what exists before the proxy starts, which it receives in its initial lists.
 async fn before(services: &Api<Service>, slices: &Api<EndpointSlice>) {
     for (name, address) in [("stays", "10.96.0.20"), ("goes", "10.96.0.21")] {
         put(services, service(name, address)).await;

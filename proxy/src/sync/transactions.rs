@@ -41,7 +41,7 @@ struct State {
     in_flight: usize,
     /// Families that write.
     writers: usize,
-    /// Open only while nobody of us writes: while a socket listens, the kernel builds a notification for every changed
+    /// Open only while we are not writing: while a socket listens, the kernel builds a notification for every changed
     /// rule, which would slow down the loading of a large table.
     monitor: Option<AsyncFd<NftMonitor>>,
     /// The kernel does not let us listen: only the periodic check detects changes.
@@ -87,8 +87,8 @@ impl Transactions {
         Transaction(Arc::clone(self))
     }
 
-    /// How many transactions are of others; `None` while one of ours may or may not be among those counted, and where
-    /// the kernel does not tell.
+    /// The number of other programs' transactions; `None` while one of ours may or may not be counted, and if the
+    /// kernel does not report a generation.
     pub(super) fn foreign(&self, netlink: &mut NfTables) -> Option<ForeignCount> {
         let state = self.lock();
         if state.in_flight > 0 {

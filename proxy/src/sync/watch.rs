@@ -102,7 +102,7 @@ pub(super) struct Applied {
     pub(super) slices: bool,
     /// Ranges of cluster IPs changed.
     pub(super) ranges: bool,
-    /// The new facts of our Node, if it was told of (inner `None`: it was deleted).
+    /// The new facts of our Node, if it was received (inner `None`: it was deleted).
     pub(super) node: Option<Option<NodeFacts>>,
 }
 

@@ -1,5 +1,5 @@
-//! The real API server, over a store in memory. Objects are written there as they are, since the proxy must serve what this server
-//! gives nobody: addresses of both families, and ones that change, or that two Services have for a moment.
+//! The real API server, over a store in memory. Objects are written to it without validation, since the proxy must also
+//! handle what this server never returns: addresses of both families, changed ones, or ones shared by two Services.
 
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};

@@ -57,7 +57,7 @@ fn the_kernel_prints_only_entries_to_the_destinations_that_are_searched() {
             (four, vec![Destination::Port(53)], vec![TO[0], TO[2]]),
             (four, vec![at(TO[1]), Destination::Port(53)], vec![TO[0], TO[1], TO[2]]),
             (six, vec![at(TO[3])], vec![TO[3]]),
-            // The kernel cannot tell addresses of IPv6 apart.
+            // The kernel cannot filter by IPv6 address.
             (six, vec![at("[fd00:172:30::43]:53")], vec![TO[3]]),
             (six, vec![Destination::Port(54)], vec![TO[4]]),
             // Many are one dump of all.

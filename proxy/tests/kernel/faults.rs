@@ -97,7 +97,7 @@ fn repaired(node: Node, variant: Variant) {
     node.proxy.stop();
 }
 
-/// By what the kernel tells, and nothing else.
+/// By the kernel's notifications alone.
 #[test]
 fn rules_that_others_change_are_written_again_on_nf_tables() {
     repaired(node(Variant::Nft), Variant::Nft);

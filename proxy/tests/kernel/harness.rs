@@ -125,8 +125,8 @@ pub(crate) fn tables(net: &Net, variant: Variant) -> String {
     ["iptables", "ip6tables"].map(|stem| saved(&net.node, stem, variant)).concat()
 }
 
-/// The proxy's chains and jumps among them. `iptables-save` lists chains in the order in which they were made, and that of
-/// jumps in base chains is of no matter; the rules of a chain of ours are in order.
+/// The proxy's chains and jumps among them. `iptables-save` lists chains in order of creation, and the order of jumps
+/// in base chains is irrelevant; the rules of our own chains are in order.
 pub(crate) fn ours(node: &str, variant: Variant) -> Vec<String> {
     let mut out = Vec::new();
     for stem in ["iptables", "ip6tables"] {

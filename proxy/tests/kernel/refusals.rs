@@ -16,7 +16,7 @@ use super::{
     net::{self, Bare, Net},
 };
 
-/// A node with programs that fail when they are told to.
+/// A node whose iptables programs fail on demand.
 struct Refusing {
     net: Net,
     programs: Arc<FaultyIptables>,
@@ -37,7 +37,7 @@ impl Refusing {
         Self { net, programs: Arc::default(), config, api, _dir: dir }
     }
 
-    /// One whose proxy retries what was refused, and tells how it is.
+    /// One whose proxy retries what was refused, and reports its status.
     fn periodic(variant: Variant) -> Self {
         let node = Self::new(variant);
         Self { config: periodic(node.config), ..node }
@@ -54,7 +54,7 @@ impl Refusing {
         format!("{ip}:80")
     }
 
-    /// No rule of a base chain is there twice.
+    /// No rule occurs twice in a base chain.
     fn nothing_is_repeated(&self, variant: Variant) {
         let program = if variant == Variant::Legacy { "iptables-legacy" } else { "iptables-nft" };
         for table in ["filter", "nat"] {

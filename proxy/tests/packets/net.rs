@@ -1,5 +1,5 @@
-//! A node, its pods, a client pod, another node with pods of its own, clients outside, and the rest of the world, as
-//! network namespaces with addresses of both families.
+//! A node, its pods, a client pod, another node with its pods, clients outside, and the rest of the world, as network
+//! namespaces with addresses of both families.
 
 use std::{
     collections::BTreeSet,

@@ -140,7 +140,7 @@ impl Kernel {
         }
     }
 
-    /// The rules of base chains that are there more than once.
+    /// The rules that occur more than once in a base chain.
     pub(super) fn repeated(&self) -> Vec<String> {
         let twice = |rules: &Vec<String>| {
             rules

@@ -184,7 +184,7 @@ fn a_chain_that_cannot_be_deleted_is_left_alone_until_it_is_tried_again() {
     put(&mut model, 2, &[1], false);
     assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 1);
     assert_eq!(ruleset.undeletable().len(), 2);
-    // One is wanted again; the other goes.
+    // One is wanted again; the other is removed.
     put_slice(&mut model, 1, &[1, 2]);
     sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     assert_eq!(ruleset.undeletable().len(), 0);
@@ -353,8 +353,8 @@ fn large_clusters_lose_comments_by_service_and_regain_them() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever happens in whatever portions, and however large a batch may be, the kernel ends up
-    /// with the rules that a fresh start would write, and no batch leads to a chain that is not there.
+    /// Whatever changes in whatever portions, and however large a batch may be, the kernel ends up
+    /// with the rules that a fresh start would write, and no batch jumps to a chain that does not exist.
     #[test]
     fn any_way_leads_to_the_same_rules(
         changes in prop::collection::vec((1u8..6, prop::collection::vec(1u8..7, 0..5), any::<bool>(), 0u8..4), 1..30),

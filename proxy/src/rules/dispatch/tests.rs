@@ -20,7 +20,7 @@ fn lines(addresses: &[u32]) -> Vec<String> {
         .collect()
 }
 
-/// Where a packet goes, and how many rules and chains it meets.
+/// The target of a packet, and how many rules and chains it traverses.
 fn walk(tree: &DispatchTree, to: u32) -> (Option<String>, usize, usize) {
     let chains: BTreeMap<&str, &str> = tree.subchains.iter().map(|(n, b)| (n.as_str(), b.as_str())).collect();
     let (mut body, mut rules, mut depth) = (tree.root.as_str(), 0, 0);

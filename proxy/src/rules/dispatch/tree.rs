@@ -34,7 +34,7 @@ pub struct DispatchRules<K> {
 /// A chain of the tree, or the dispatch chain itself, by what is below it.
 #[derive(Debug)]
 enum Node {
-    /// Rules, and the chains that tell the ports of one address apart.
+    /// Rules, and the chains that distinguish the ports of one address.
     Leaf { ports: Vec<String> },
     /// Chains that share so many bits each, by these.
     Branch { bits: u32, below: BTreeMap<u128, Node> },

@@ -1,6 +1,6 @@
-//! The sync of one address family: its ruleset state, its back end and its schedule. Each family has a rate limit and a
-//! back-off of its own, so that one that keeps failing does not delay the other. What blocks runs off the runtime's
-//! worker threads.
+//! The sync of one address family: its ruleset state, its back end and its schedule. The rate limit and the back-off
+//! are per family, so that one that keeps failing does not delay the other. What blocks runs off the runtime's worker
+//! threads.
 
 mod drift;
 mod read_back;
@@ -173,7 +173,7 @@ impl FamilySync {
     }
 
     /// Whether the generation of nf_tables can be queried: then [`detect_drift`](Self::detect_drift) costs one system
-    /// call while nobody changes rules.
+    /// call while no rules change.
     pub(super) const fn has_generation(&self) -> bool {
         self.netlink.is_some()
     }

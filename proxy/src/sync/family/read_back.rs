@@ -45,8 +45,8 @@ impl FamilySync {
     }
 
     /// Compares the kernel's rules with the desired ones; chains that are as committed are not compared rule by rule,
-    /// and if all are, there is no comparison unless one is needed. On a thread of its own: the allocator returns the
-    /// arena of a thread that ended as a whole, where the memory of a large comparison would remain fragmented on a
+    /// and if all are, there is no comparison unless one is needed. Runs on a separate thread: when it ends, the
+    /// allocator returns its arena as a whole, whereas the memory of a large comparison would remain fragmented on a
     /// worker thread. If it does not end, the state is lost with it, and the rules must be read back.
     pub(super) async fn compare(&mut self, model: &Arc<Model>, needed: bool) -> Result<Found, Error> {
         let unknown = self.ruleset.empty_copy();

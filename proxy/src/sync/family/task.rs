@@ -29,8 +29,8 @@ use crate::{
     serve::{HealthCheckServers, LocalEndpoints},
 };
 
-/// How often the generation of nf_tables is queried, if that is more often than the sync period: one system call while nobody
-/// changes rules.
+/// How often the generation of nf_tables is queried, if that is more often than the sync period: one system call while
+/// no rules change.
 const NFT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A letter, or what the monitor of rules reports.
@@ -40,7 +40,7 @@ pub(in crate::sync) enum Message {
     Ruleset(RulesetChange),
 }
 
-/// Tells the families what the monitor of rules reports; never ends.
+/// Forwards the rule monitor's reports to the families; never ends.
 pub(in crate::sync) async fn report_changes(
     transactions: Arc<Transactions>,
     families: Vec<mpsc::UnboundedSender<Message>>,
@@ -53,7 +53,7 @@ pub(in crate::sync) async fn report_changes(
     }
 }
 
-/// Owns the state of one family, and writes what the model's owner tells.
+/// Owns the state of one family, and syncs it with the model that `Watcher` owns.
 pub(in crate::sync) struct FamilyTask {
     sync: FamilySync,
     cluster: watch::Receiver<Cluster>,
@@ -127,7 +127,7 @@ impl FamilyTask {
         Ok(())
     }
 
-    /// Takes what was told; returns whether other programs may have changed rules.
+    /// Handles a message; returns whether other programs may have changed rules.
     fn take(&mut self, message: Message) -> bool {
         match message {
             Message::Letter(letter) => {
@@ -149,7 +149,7 @@ impl FamilyTask {
         }
     }
 
-    /// The present cluster, and all that was told of it.
+    /// The current cluster, after handling all messages sent up to it.
     fn snapshot(&mut self) -> Cluster {
         loop {
             let cluster = self.cluster.borrow().clone();
