@@ -17,7 +17,7 @@ pub struct Config {
     pub root: PathBuf,
     /// Directory whose file system is the node's `fs` in the summary.
     pub data_dir: PathBuf,
-    /// Where Docker keeps what; told again whenever it comes back.
+    /// Docker's directories; published again whenever it comes back.
     pub engine_dirs: watch::Receiver<EngineDirs>,
     /// The directory with a directory for each pod, by its uid; `None` when there are no pods.
     pub pods_dir: Option<PathBuf>,
@@ -49,7 +49,7 @@ impl Default for Config {
     }
 }
 
-/// The roles of Docker's directories. A role is `None` until Docker has told where it is: nothing is guessed.
+/// The roles of Docker's directories. A role is `None` until Docker has reported it: nothing is guessed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineDirs {
     /// Docker's data root: logs, and what the older image store keeps.

@@ -88,7 +88,7 @@ impl History {
         self.minutes.len() + self.recent.len()
     }
 
-    /// Whether there is none.
+    /// Whether it holds no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.recent.is_empty()

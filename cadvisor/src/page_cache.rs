@@ -88,7 +88,7 @@ struct CachedRendering {
     image_bytes: Option<u64>,
     moment: Moment,
     page: Slot,
-    /// The snapshot whose page a caller was told to render.
+    /// The snapshot whose page a caller was assigned to render.
     next: Weak<Snapshot>,
 }
 
@@ -99,8 +99,8 @@ enum Slot {
 }
 
 impl CachedRendering {
-    /// The page, if it still exists and is of the snapshot of `view`. Disk usage may be older than that of `view`: it
-    /// has a time of its own, and changes every second.
+    /// The page, if it still exists and is of the snapshot of `view`. Its disk usage may be older than that of `view`,
+    /// which has a separate timestamp and changes every second.
     fn of(&self, view: &View) -> Option<Page> {
         let same =
             std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot)) && self.image_bytes == view.image_bytes;

@@ -68,7 +68,7 @@ pub(crate) struct DiskUsage {
 /// The volumes of pods, by uid.
 pub(crate) type Volumes = Follower<Arc<str>, Arc<Vec<Volume>>>;
 
-/// What is told from outside.
+/// Inputs from the agent.
 #[derive(Debug)]
 pub(crate) struct Inputs {
     /// Bytes of all images; a change means that there are other layers.

@@ -23,7 +23,7 @@ fn no_rows(config: &Config) -> Snapshot {
 
 type Senders = (watch::Sender<u64>, watch::Sender<Arc<BTreeMap<String, u64>>>, mpsc::Sender<oneshot::Sender<()>>);
 
-/// What is told from outside, with the senders.
+/// Inputs with their senders.
 fn told() -> (Senders, Inputs) {
     let (requests, rescans) = mpsc::channel(1);
     let (images, layers) = (watch::Sender::new(0), watch::Sender::<Arc<BTreeMap<String, u64>>>::default());
@@ -116,7 +116,7 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     let found =
         until(&mut storage, |s| !s.containers.is_empty() && s.volumes.get("u").is_some_and(|all| all.len() == 2)).await;
     assert_eq!((found.image_bytes, found.images, found.logs), (None, None, None), "Docker has not told where they are");
-    // It comes back, and counts what nobody else can.
+    // Docker comes back, and reports what only it can measure.
     dirs_sender.send_replace(EngineDirs { data_root: Some(home.clone()), image_root: Some(home) });
     let found = until(&mut storage, |s| s.image_bytes.is_some() && s.images.is_some() && s.containers.len() == 2).await;
     assert_eq!((found.image_bytes, found.logs.is_some()), (Some(1234), true));
@@ -141,7 +141,7 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
 
     let files = found.pod_files["u"];
     assert!((128 << 10..192 << 10).contains(&files.bytes) && files.inodes == Some(4), "{files:?}");
-    // Nobody runs who could have written, and nobody waits for the next walk.
+    // No writer is running, and no one waits for the next walk.
     fs::write(upper.join("y"), vec![1; 500_000]).unwrap();
     let (answer, answered) = oneshot::channel();
     told.2.send(answer).await.unwrap();

@@ -50,7 +50,7 @@ impl Rows {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no rows.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()

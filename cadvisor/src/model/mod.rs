@@ -93,7 +93,7 @@ impl Memory {
         self.usage_bytes.saturating_sub(self.inactive_file_bytes)
     }
 
-    /// Adds what the Summary API tells of another cgroup.
+    /// Adds another cgroup's usage, for what the Summary API reports.
     pub(crate) fn add(&mut self, other: &Self) {
         for (sum, part) in [
             (&mut self.usage_bytes, other.usage_bytes),
@@ -410,7 +410,7 @@ pub struct SystemRow {
     pub usage_nano_cores: Option<u64>,
 }
 
-/// A cgroup of the node's own that is told besides those of pods and containers: that of all pods, and those of daemons.
+/// A system cgroup reported besides those of pods and containers: that of all pods, and those of daemons.
 #[derive(Debug, Clone)]
 pub struct SystemCgroup {
     /// Path below the cgroup root.

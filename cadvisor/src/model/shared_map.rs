@@ -10,7 +10,7 @@ const MAX_CHUNK: usize = 64;
 
 type Chunk<K, V> = Vec<(K, V)>;
 
-/// Where an entry was found, which saves looking for it for as long as none before it comes or goes.
+/// The position of an entry; it avoids a search until an entry before it is inserted or removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spot {
     chunk: usize,
@@ -41,7 +41,7 @@ impl<K, V> SharedMap<K, V> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the map has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0

@@ -43,7 +43,7 @@ pub fn sum_of_sizes(sizes: impl IntoIterator<Item = Option<Size>>) -> Option<Siz
 pub struct ContainerSize {
     /// When the scan ended.
     pub at: jiff::Timestamp,
-    /// The writable layer; `None` when nobody can tell.
+    /// The writable layer; `None` if it cannot be measured.
     pub rootfs: Option<Size>,
     /// Log files; `None` when they cannot be listed.
     pub logs: Option<Size>,
@@ -73,7 +73,7 @@ pub struct VolumeSize {
 pub struct Storage {
     /// The file system of the data directory.
     pub node: Option<Filesystem>,
-    /// Where images and writable layers are: for whoever asks for the file system itself.
+    /// The directory of images and writable layers, for use of the file system itself.
     pub image_root: Option<PathBuf>,
     /// The file system of images and writable layers.
     pub images: Option<Filesystem>,

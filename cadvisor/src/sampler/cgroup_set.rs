@@ -1,5 +1,5 @@
-//! All sampled cgroups, each in a slot, so that a result finds its cgroup without a search, and a container that comes or goes
-//! costs the same however many there are. Reads no file.
+//! All sampled cgroups, each in a slot, so that a result finds its cgroup without a search, and adding or removing a
+//! container costs the same however many there are. Reads no file.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -144,7 +144,7 @@ impl CgroupSet {
         Removed { container, pod: pod.and_then(|slot| self.take(slot)) }
     }
 
-    /// Adds the own cgroup of a pod that has containers, unless it is there.
+    /// Adds the pod-level cgroup of a pod that has containers, unless it exists.
     pub(super) fn add_pod(&mut self, uid: &str, make: impl FnOnce(Key, u64) -> CgroupState) -> Option<SlotId> {
         let (uid, slots) = self.pods.get_key_value(uid).filter(|(_, slots)| slots.own.is_none())?;
         debug_assert!(!slots.containers.is_empty(), "a pod without containers is forgotten");

@@ -420,7 +420,7 @@ impl Sampler {
             let created = Event { at: target.started_at, container, ..Event::now(&state.cgroup, EventType::Created) };
             self.events.add(created);
         }
-        // A row that is stale tells nothing new; its count has other runs' kills in it.
+        // A stale row brings nothing new; its count includes kills of other runs.
         if let Some(kills) = state.row.as_ref().filter(|row| !row.stale).and_then(|row| row.sample.memory?.oom_kills) {
             self.oom_kills.set_counted(&target.container_id, kills);
         }

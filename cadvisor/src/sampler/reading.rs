@@ -46,7 +46,7 @@ pub(super) struct ReadJob {
     pub(super) slow: bool,
     /// Also read the limits.
     pub(super) limits: bool,
-    /// Its writable layer is not known: it may be told relative to Docker's data root, which was not known either.
+    /// Its writable layer is unknown: Docker may report it relative to its data root, which was unknown, too.
     pub(super) wants_layer: bool,
     /// The machine-wide counters, read before this job.
     pub(super) totals: Arc<Totals>,

@@ -147,7 +147,7 @@ pub(super) fn read_number(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -
     Ok(read_if_there(dir, name, buffer)?.and_then(parse::number))
 }
 
-/// Whether the error says that the kernel does not have what the file would tell.
+/// Whether the error means that the kernel does not provide this file's data.
 fn is_lacking(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || is_unsupported(error)
 }

@@ -36,7 +36,7 @@ use crate::{
 const MAX_PROCESSES: usize = 4096;
 const MAX_DESCRIPTORS: u64 = 65_536;
 const MAX_LINKS: u64 = 16_384;
-/// Interfaces that are told of one network namespace: whoever runs there can make as many as it wants.
+/// Interfaces reported per network namespace: a container may create as many as it wants.
 const MAX_INTERFACES: usize = 128;
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ struct CgroupFiles {
 }
 
 impl CgroupFiles {
-    /// Opens what is there; `None` when the cgroup is not.
+    /// Opens the files that exist; `None` if the cgroup does not.
     fn open(dirs: &Dirs) -> io::Result<Option<Self>> {
         let (version, list) = if dirs.mode == Mode::V2 {
             let Some(dir) = &dirs.unified else { return Ok(None) };
@@ -106,7 +106,7 @@ pub(crate) struct ContainerFiles {
     last: Option<Box<Sample>>,
     /// The process is in the network namespace of the node.
     pub(crate) host_network: bool,
-    /// It has more interfaces than are told.
+    /// It has more interfaces than are reported.
     pub(crate) cut: bool,
     slow_files: SlowFiles,
 }
@@ -385,8 +385,8 @@ fn states(processes: impl Iterator<Item = PathBuf>, buffer: &mut Buffer) -> Task
     tasks
 }
 
-/// Open files of processes, and how many of them are sockets; `None` when there are too many to look at. `counted` is the
-/// number that the kernel tells for a directory of descriptors, or 0.
+/// Open files of processes, and how many of them are sockets; `None` when there are too many to look at. `counted` is
+/// the kernel's entry count of a directory of descriptors, or 0.
 pub(super) fn descriptors(
     processes: impl Iterator<Item = PathBuf>,
     counted: impl Fn(&Path) -> u64,

@@ -129,8 +129,8 @@ impl Linked {
     }
 }
 
-/// Files below a pod's directory that its containers can write: `/etc/hosts`, `/etc/resolv.conf` and termination messages.
-/// `None` while the directory is not there, or when the walk was stopped.
+/// Files below a pod's directory that its containers can write: `/etc/hosts`, `/etc/resolv.conf` and termination
+/// messages. `None` if the directory does not exist, or the walk was stopped.
 pub(crate) fn pod_files(pod: &Path, keep_going: &dyn Fn() -> bool) -> Option<Size> {
     fs::symlink_metadata(pod).ok()?;
     let messages = pod.join("containers");

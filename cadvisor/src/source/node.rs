@@ -81,7 +81,7 @@ impl MachineFiles {
         Totals { pressure, kills: events.and_then(|events| events.oom_kills), events }
     }
 
-    /// Reads the rest. Counters that cannot be read fail the whole; what is told without a past is left out.
+    /// Reads the rest. An unreadable counter fails the whole; momentary values, such as the load, are left out.
     pub(crate) fn read(&self, totals: &Totals, buffer: &mut Buffer, mut sample: Sample) -> Result<Node, SourceError> {
         let failed = |name: &str| {
             let path = self.root.join("proc").join(name);
@@ -273,7 +273,7 @@ pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
     }
 }
 
-/// The most process ids that there can be; `None` if the kernel tells neither limit.
+/// The maximum number of process ids; `None` if the kernel reports neither limit.
 pub(super) fn max_pids(root: &Path) -> Option<u64> {
     let limit = |name: &str| parse::number(&std::fs::read(root.join("proc/sys/kernel").join(name)).ok()?);
     ["pid_max", "threads-max"].into_iter().filter_map(limit).min()

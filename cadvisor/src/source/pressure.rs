@@ -23,7 +23,7 @@ struct PressureFile {
 }
 
 impl PressureFiles {
-    /// Opens those that are there: plain v1 has none.
+    /// Opens the pressure files that exist: plain v1 has none.
     pub(super) fn open(dir: Option<&Path>) -> io::Result<Self> {
         let open = |name: &str| {
             let file = dir.map_or(Ok(None), |dir| CachedFile::open(dir, name))?;

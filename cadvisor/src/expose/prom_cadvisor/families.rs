@@ -133,7 +133,7 @@ fn limit(of: fn(&Limits) -> Option<u64>, row: &Row) -> Option<f64> {
     Some(of(&row.limits).map_or(0.0, float))
 }
 
-/// Families of containers and pods alone. The flag says whether the sample's time goes with the value.
+/// Families of containers and pods alone. The flag says whether the value carries the sample's timestamp.
 pub(super) const CONTAINER_METRICS: &[ContainerMetric] = &[
     (
         "container_cpu_cfs_burst_periods_total",

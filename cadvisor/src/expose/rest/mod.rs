@@ -273,7 +273,7 @@ impl Request {
             Resource::Attributes => Ok(machine::attributes(view)),
             Resource::Summary(scope) => by_name(scope, &|found| derived_stats::summary(found, &past(found))),
             Resource::Stats(scope) if self.version == 10 => by_name(scope, &v2),
-            // The machine has a page of its own in v2.1.
+            // The machine has a separate page in v2.1.
             Resource::Stats(scope) => {
                 let all = find(view, scope)?;
                 let named = all

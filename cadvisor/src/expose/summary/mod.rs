@@ -257,7 +257,7 @@ fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
         io: pressure.io.map(|io| IoStats { time, psi: psi(io) }),
         network: full.then(|| network(time, &sample.network, main_of(node))),
         fs: storage.node.filter(|_| full).map(|space| whole(&space)),
-        // Upstream tells the same twice where layers are on the file system of images, which Docker's always are.
+        // Upstream reports the same twice if layers are on the file system of images, which Docker's always are.
         runtime: full.then(|| RuntimeStats { image_fs: image_fs.clone(), container_fs: image_fs }),
         rlimit: machine.max_pids.zip(node.threads).filter(|_| full).map(|(maxpid, curproc)| RlimitStats {
             time,
@@ -275,7 +275,7 @@ fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
 fn pod_stats(pod: &Pod<'_>, storage: &Storage, full: bool) -> PodStats {
     let total = pod.total();
     let pressure = pod.own.map(|own| shown(&own.sample.pressure, full)).unwrap_or_default();
-    // A pod on the host's network has the host's counters, as upstream's, which nobody may add up with those of others.
+    // As upstream, a pod on the host's network reports the host's counters, which must not be summed with other pods'.
     let sandbox = pod.sandbox.filter(|row| full && !row.sample.network.is_empty());
     PodStats {
         pod_ref: PodReference {

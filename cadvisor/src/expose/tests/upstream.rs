@@ -100,7 +100,7 @@ fn what_is_charged_to_the_pod_alone_is_the_pods() {
     assert!(page.contains(series), "as kubelet's cgroup roots");
 }
 
-/// With a storage driver whose layers nobody but the engine can measure.
+/// With a storage driver whose layers only the engine can measure.
 #[test]
 fn a_layer_that_was_not_measured_is_left_out() {
     let mut view = view(Tree::V2);

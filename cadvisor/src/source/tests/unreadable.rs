@@ -88,7 +88,7 @@ fn descriptors_are_counted_or_unknown() {
     assert_eq!(found, (Some(6), None), "newer kernels tell the number of files, not of sockets");
 }
 
-/// Whoever has a network namespace of its own can make as many interfaces as it wants.
+/// A container with its own network namespace can create as many interfaces as it wants.
 #[test]
 fn interfaces_beyond_a_number_are_cut() {
     let dir = unpack(Tree::V2);
