@@ -1,6 +1,6 @@
-//! Keys that a body gives more than once, told as upstream's strict decoders tell them. Pure.
+//! Duplicate keys of a body, reported as by upstream's strict decoders. Pure.
 //!
-//! A body is read again for that, so that bodies without such keys, which is nearly all, pay nothing.
+//! A body is read a second time for that, so that bodies without duplicates, which is nearly all, pay nothing.
 
 use std::{collections::HashSet, fmt};
 
@@ -30,7 +30,7 @@ impl Duplicates {
         all.is_empty()
     }
 
-    /// What is told of them, one text each.
+    /// Upstream's messages, one for each duplicate.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         match self {
@@ -39,7 +39,8 @@ impl Duplicates {
         }
     }
 
-    /// What is told of them in one error: of YAML all together, since its decoder gives up with them.
+    /// Upstream's errors: one for each JSON duplicate, one for all of a YAML document, whose decoder reports them
+    /// together.
     #[must_use]
     pub fn errors(&self) -> Vec<String> {
         match self {
@@ -55,7 +56,7 @@ fn duplicate(path: &str) -> String {
     format!("duplicate field {path:?}")
 }
 
-/// What is told of an unknown field.
+/// Upstream's message for an unknown field.
 #[must_use]
 pub fn unknown(path: &str) -> String {
     format!("unknown field {path:?}")
@@ -67,7 +68,7 @@ pub fn unknown(path: &str) -> String {
 pub fn in_document_order(document: &[u8], duplicates: &[String], unknown_fields: &[String]) -> Vec<String> {
     let notes = Notes::with_order();
     let mut deserializer = serde_json::Deserializer::from_slice(document);
-    // The document has been read before: what could be wrong with it has been told.
+    // The document was read before: its other errors have been reported.
     let _ = serde::de::DeserializeSeed::deserialize(Node { notes: &notes, depth: 0 }, &mut deserializer);
     let mut told = HashSet::new();
     let mut seen = HashSet::new();
@@ -97,13 +98,13 @@ fn is_inside(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.starts_with(['.', '[']))
 }
 
-/// The repeated keys of a YAML document, which has been read before. From its first integer on, the keys of a map are told
-/// once by the parser itself, so that nothing is found there; no type of the API has such keys.
+/// Messages for the duplicate keys of a YAML document, which was read before. In a map, keys from the first integer on
+/// are deduplicated by the parser itself and not found here; no type of the API has such keys.
 pub(super) fn lines(text: &str, options: serde_saphyr::Options) -> Vec<String> {
     serde_saphyr::from_str_with_options::<Repeated>(text, options).map_or_else(|_| Vec::new(), |repeated| repeated.0)
 }
 
-/// What is told of the keys that are repeated in a value.
+/// Messages for the duplicate keys within a value.
 #[derive(Debug, Default)]
 struct Repeated(Vec<String>);
 

@@ -1,4 +1,4 @@
-//! What kube-apiserver 1.36.2 tells of the same bodies.
+//! What kube-apiserver 1.36.2 reports for the same bodies.
 
 use super::*;
 
@@ -110,7 +110,7 @@ data:
             r#"line 10: key "a\"b" already set in map"#,
         ]
     );
-    // What a merge brings gives way to what the map says itself. Upstream tells of that too.
+    // Keys of a merge (`<<`) yield to the map's own. Upstream reports those as duplicates.
     assert_eq!(lines("a: &x\n  b: '1'\nc:\n  <<: *x\n  b: c\n"), [""; 0]);
 }
 

@@ -23,7 +23,7 @@ pub enum Cause {
     Forbidden,
     /// Stands twice.
     Duplicate,
-    /// Refers to what is not there.
+    /// Refers to an object that does not exist.
     NotFound,
     /// More bytes than allowed.
     TooLong,
@@ -56,7 +56,7 @@ pub struct FieldError {
     pub field: String,
     /// Its kind.
     pub cause: Cause,
-    /// What is told after the path.
+    /// The message after the path.
     pub detail: String,
 }
 
@@ -105,7 +105,7 @@ impl Errors {
         self.push(field, Cause::Duplicate, format!("Duplicate value: {}", quoted(value)));
     }
 
-    /// The value refers to what is not there.
+    /// The value refers to an object that does not exist.
     pub fn not_found(&mut self, field: impl Into<String>, value: &Value) {
         self.push(field, Cause::NotFound, format!("Not found: {}", quoted(value)));
     }
@@ -166,12 +166,12 @@ pub fn quoted(value: &Value) -> String {
     }
 }
 
-/// What is told of a text that is longer than `max` bytes.
+/// The message for a text that is longer than `max` bytes.
 pub(crate) fn too_long(max: u64) -> String {
     format!("Too long: may not be more than {max} {}", if max == 1 { "byte" } else { "bytes" })
 }
 
-/// What is told of `count` items, where `max` are allowed.
+/// The message for `count` items if `max` are allowed.
 pub(crate) fn too_many(count: u64, max: u64) -> String {
     format!("Too many: {count}: must have at most {max} {}", if max == 1 { "item" } else { "items" })
 }

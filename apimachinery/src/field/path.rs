@@ -1,4 +1,4 @@
-//! The path to a field, extended and cut as a walk goes in and out.
+//! The path to a field, extended and truncated as a walk descends and returns.
 
 use std::fmt::{self, Write as _};
 

@@ -16,7 +16,7 @@ const KUBECTL: &str = "kubectl";
 /// Bytes of all annotations of an object; a longer last applied configuration is left out.
 const MAX_ANNOTATIONS_BYTES: usize = 256 << 10;
 
-/// Applies by force if all conflicts are with what a client applied before. Otherwise tells the other conflicts.
+/// Applies by force if all conflicts are with the last applied configuration. Otherwise returns the other conflicts.
 pub(super) fn resolve(
     request: &Request<'_>,
     live: &Value,

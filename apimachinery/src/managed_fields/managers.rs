@@ -31,7 +31,7 @@ impl Operation {
     }
 }
 
-/// What tells managers apart.
+/// The identity of a manager.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagerId {
     /// The name: the parameter `fieldManager`, or the first part of the User-Agent.

@@ -219,7 +219,7 @@ pub fn keep_times(old: &Value, new: &mut Value) {
 fn record_update(request: &Request<'_>, live: &Value, new: &Value, managers: &mut Managers) -> Result<(), UpdateError> {
     let manager = ManagerId::of(request.manager, Operation::Update, request.api_version, request.subresource);
     if managers.0.is_empty() {
-        // Nobody has anything yet, as of most creations: all that is there becomes the manager's.
+        // No field has an owner yet, as in most creations: the manager owns all of them.
         let fields = request.updater().compare(live, new).into_changed().difference(&STRIPPED);
         if !fields.is_empty() {
             let (api_version, time) = (request.api_version.to_owned(), request.now.to_owned());

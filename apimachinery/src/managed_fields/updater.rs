@@ -47,7 +47,7 @@ impl Versions for OneVersion {
     }
 }
 
-/// Why the owners of a write cannot be told.
+/// Why the owners after a write cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UpdateError {
     /// Other managers own what is applied with other values.
@@ -73,7 +73,7 @@ pub(super) struct Updater<'a> {
 }
 
 impl Updater<'_> {
-    /// Owners after an update by `manager`: it owns what it changed, and nobody what is gone.
+    /// Owners after an update by `manager`: it owns the fields that it changed; removed fields have no owner.
     ///
     /// # Errors
     /// When the object cannot be converted to the version of a manager.
@@ -205,7 +205,7 @@ impl Updater<'_> {
             let kept = ty.remove(&in_other, &all.difference(&left));
             pruned = self.at(&kept, other, version)?.map_or(pruned, |(kept, _)| kept.into_owned());
         }
-        // Only what the manager applied last time goes; what nobody applied stays.
+        // Only what the manager applied last time is removed; what no manager applied stays.
         let left = ty.with_named_fields(&ty.to_set(&pruned));
         let gone = ty.with_named_fields(&ty.to_set(&in_last)).difference(&left).intersection(&last_fields);
         let pruned = ty.remove(&in_last, &gone);

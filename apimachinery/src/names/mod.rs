@@ -44,7 +44,7 @@ pub fn label(text: &str) -> Option<String> {
     if text.len() > 63 {
         return Some(no_more_than(63, "characters"));
     }
-    // Who gives a name with dots is told of those.
+    // A name with dots gets the message about dots.
     let why = || if subdomain(text).is_none() { "must not contain dots" } else { LABEL };
     (!is_label(text)).then(|| why().to_owned())
 }

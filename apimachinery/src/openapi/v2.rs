@@ -116,7 +116,7 @@ pub(super) fn set_action(out: &mut Value, operation: &Operation) {
 /// alternatives, no `null`, and nothing of a value whose fields are not all known.
 pub(super) fn schema(schema: Value) -> Value {
     let Value::Object(mut fields) = schema else { return schema };
-    // Of a type that may have any fields, nothing but its kind is told: not even the fields of every object.
+    // Of a type that preserves unknown fields only the kind is published: not even the fields of every object.
     if fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) && fields.contains_key(GVK) {
         fields.retain(|name, _| matches!(name.as_str(), "type" | GVK | "x-kubernetes-selectable-fields"));
         return Value::Object(fields);

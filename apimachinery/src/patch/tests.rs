@@ -240,7 +240,7 @@ fn directives_that_do_not_fit_are_refused_in_upstreams_words() {
         let error = strategic(&schema(POD), &pod, &patch).unwrap_err();
         assert_eq!((error.code(), error.to_string().as_str()), (500, words), "{patch}");
     }
-    // Items that are deleted need no place, and an order may name what is not there.
+    // Deleted items need no position, and an order may name items that do not exist.
     let fits = spec(
         object!({"$setElementOrder/containers": [{"name": "z"}], "containers": [{"name": "a", "$patch": "delete"}]}),
     );
@@ -412,8 +412,8 @@ proptest! {
         if let Ok(once) = merge(&current, &patch) {
             prop_assert_eq!(&merge(&once, &patch).unwrap(), &once);
         }
-        // Upstream leaves an item with a directive out of a list that is new, and adds it as it is to one that is there; an item
-        // whose merge key is null is new each time.
+        // Upstream omits an item with a directive from a new list, but appends it as it is to an existing one; an item
+        // whose merge key is null is added each time.
         for of in TYPES.into_iter().filter(|_| is_plain(&patch, false)) {
             let Ok(once) = strategic(&schema(of), &current, &patch) else { continue };
             let Ok(twice) = strategic(&schema(of), &once, &patch) else { continue };

@@ -299,7 +299,7 @@ impl Decoder {
         }
     }
 
-    /// One of several forms: the one that is there, the truth value last.
+    /// One of several forms: the one that is set, the boolean last.
     fn form(&mut self, forms: &Object, bytes: &[u8], depth: usize) -> Result<Value, Error> {
         let mut found = self.message(forms, bytes, depth)?;
         let mut truth = None;

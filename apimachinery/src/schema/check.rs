@@ -13,8 +13,8 @@ use crate::{MAX_DEPTH, field::Path};
 pub struct FieldProblems {
     /// Paths of fields that the type does not have, such as `spec.containers[0].imagePolicy`.
     pub unknown: Vec<String>,
-    /// Values of the wrong type, told as upstream's decoder does. Only of Go's types: in a custom resource those are its
-    /// metadata and that of embedded objects; others are found by [`super::validate`].
+    /// Messages for values of the wrong type, as from upstream's decoder. Only for Go's types: in a custom resource
+    /// these are its metadata and that of embedded objects; others are found by [`super::validate`].
     pub wrong: Vec<String>,
 }
 
@@ -30,9 +30,9 @@ pub fn check(schema: &Schema, value: &Value, kind: &str) -> FieldProblems {
     check.problems
 }
 
-/// Whether all that is of Go's types can be decoded as such by any client, with no field that they do not have and no null: of
-/// a built-in object all, of a custom one its metadata and that of the objects embedded in it. Tells less than [`check`], which
-/// names the problems.
+/// Whether everything of Go's types can be decoded as such by any client, without unknown fields and nulls: of a
+/// built-in object all, of a custom one its metadata and that of embedded objects. A boolean; [`check`] names the
+/// problems.
 #[must_use]
 pub fn types_fit(schema: &Schema, value: &Value) -> bool {
     typed_parts_fit(schema, value, 0)
@@ -54,8 +54,8 @@ fn typed_parts_fit(schema: &Schema, value: &Value, depth: usize) -> bool {
     }
 }
 
-/// Whether a value of one of Go's types has nothing but what its type can hold, and nulls only if they may be: what nearly
-/// every object is, found without telling where the walk is.
+/// Whether a value of one of Go's types holds only what its type can, and nulls only if `nulls`: true of nearly every
+/// object, and found without tracking the path.
 fn fits(schema: &Schema, value: &Value, depth: usize, nulls: bool) -> bool {
     let schema = schema.resolved();
     match (&schema.kind, value) {
@@ -86,7 +86,7 @@ struct Within<'a> {
 struct Check {
     problems: FieldProblems,
     path: Path,
-    /// The fields of Go's types that led here, without items of lists and keys of maps, as upstream's decoder tells them.
+    /// The path through fields of Go's types, without list items and map keys, as upstream's decoder reports it.
     fields: Path,
     depth: usize,
 }
@@ -133,8 +133,8 @@ impl Check {
         }
     }
 
-    /// The root of a built-in object, or the metadata of a custom one, which is decoded by itself; where it is embedded,
-    /// upstream tells where that is.
+    /// The root of a built-in object, or the metadata of a custom one, which is decoded separately; for embedded
+    /// metadata upstream's message includes its path.
     fn metadata(&mut self, schema: &Schema, of: &NamedType, value: &Value, within: &Within<'_>) {
         let outer = std::mem::take(&mut self.fields);
         let before = self.problems.wrong.len();

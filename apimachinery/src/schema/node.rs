@@ -95,8 +95,9 @@ pub enum Kind {
     Object(Arc<Object>),
     /// A named type, which may contain itself.
     Named(Arc<NamedType>),
-    /// One of several forms, told apart by their JSON type; see [`Schema::alternative`]. The properties are the members
-    /// of the message on the wire, not fields of an object: `apiextensions/v1.JSONSchemaPropsOrBool` and its like.
+    /// One of several forms, distinguished by their JSON type; see [`Schema::alternative`]. The properties are the
+    /// members of the message on the wire, not fields of an object: `apiextensions/v1.JSONSchemaPropsOrBool` and its
+    /// like.
     Union(Arc<Object>),
 }
 
@@ -122,8 +123,8 @@ pub struct Property {
     pub presence: Presence,
     /// Whether the schema lists the field as required. Go's types are documented so, without being checked for it.
     pub required: bool,
-    /// The number in protobuf. `None` for a field that is not on the wire: of `TypeMeta`, of a type without protobuf, of a
-    /// custom resource, and for one of an inlined type, whose number is there.
+    /// The number in protobuf. `None` for a field that is not on the wire: of `TypeMeta`, of a type without protobuf,
+    /// of a custom resource; and for the members of an inlined type, which carries the number itself.
     pub number: Option<u32>,
     /// Whether the field is one of an [`Object::inline`] type.
     pub inlined: bool,

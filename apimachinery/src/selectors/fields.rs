@@ -162,7 +162,7 @@ pub(super) fn unescaped(value: &str) -> Result<String, SelectorError> {
                     return Err(SelectorError(format!("invalid field selector: invalid escape sequence: \\{other}")));
                 }
             },
-            // Upstream tells the number of the character.
+            // Upstream's message has the code point.
             ',' | '=' => {
                 let number = u32::from(c);
                 return Err(SelectorError(format!("invalid field selector: unescaped character in value: {number}")));

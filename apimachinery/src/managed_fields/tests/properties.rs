@@ -33,8 +33,8 @@ fn fields() -> impl Strategy<Value = FieldSet> {
     document().prop_filter_map("a set", |document| FieldSet::from_fields_v1(&document).ok())
 }
 
-/// The spec of a custom resource, from few names, so that two of them meet. Without empty lists and maps, as upstream's:
-/// what comes into an empty one belongs to its applier, and it goes with the last of it.
+/// The spec of a custom resource, from few names, so that two of them overlap. Without empty lists and maps, as
+/// upstream's: what is added to an empty one belongs to its applier, and the list or map is removed with its last item.
 fn spec() -> impl Strategy<Value = Value> {
     let port = (1..4u8, prop_oneof![Just(None), Just(Some("TCP")), Just(Some("UDP"))], 0..4u8);
     let ports = collection::vec(port, 1..4).prop_map(|ports| {
@@ -210,7 +210,7 @@ proptest! {
         let both = apply_spec(&live, "b", &other, false);
         prop_assert!(both.is_ok(), "{:?}", both);
         let both = both.expect("no conflict");
-        // And what one leaves out goes, while all of the other stays.
+        // What one leaves out is removed, while all of the other stays.
         let rest = apply_spec(&both, "b", &json!({}), false).expect("no conflict");
         prop_assert_eq!(owned(&rest, "a"), owned(&live, "a"));
         prop_assert_eq!(without_empty(&rest["spec"]), without_empty(&live["spec"]));

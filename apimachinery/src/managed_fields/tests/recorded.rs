@@ -108,7 +108,7 @@ impl Step<'_> {
                 assert_contains(expected, &object, &self.name(), "");
             }
             Err(error) => {
-                // Go goes through maps in any order.
+                // Go iterates over maps in any order.
                 assert_eq!(sorted(&error.to_string()), sorted(self.text("message")), "{}", self.name());
                 if let ApplyError::Conflicts(conflicts) = error {
                     let mut causes: Vec<Value> = conflicts

@@ -51,7 +51,7 @@ pub(super) struct ListAtom<'a> {
     pub(super) item: Type<'a>,
 }
 
-/// How the items of a list are told apart.
+/// How the items of a list are identified.
 #[derive(Debug)]
 pub(super) enum Topology<'a> {
     /// Not at all.

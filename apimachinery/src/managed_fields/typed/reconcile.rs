@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Type<'_> {
-    /// The set, with each declared field in which something is in the set: those are there by their struct, so `to_set`
-    /// leaves them out, but they are removed and kept as one with what is in them.
+    /// The set, extended by each declared field that contains one of its paths: `to_set` leaves these out, since their
+    /// struct declares them, but they are removed and kept together with their contents.
     #[must_use]
     pub fn with_named_fields(self, set: &FieldSet) -> FieldSet {
         let map = self.atom(&Value::Null).map;

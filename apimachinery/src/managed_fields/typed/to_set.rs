@@ -38,7 +38,7 @@ fn fields_of(map: &MapAtom<'_>, value: &Value) -> FieldSet {
         let element = PathElement::Field(name.clone());
         let (set, is_leaf) = walk(ty, field);
         let is_empty = field.is_null() || field.as_object().is_some_and(serde_json::Map::is_empty);
-        // The entries of a map are items of it; the fields of a struct are there by its type.
+        // The entries of a map are its members; a struct declares its fields by type.
         if is_leaf || is_empty || map.field(name).is_none() {
             out.insert_member(element.clone());
         }

@@ -32,7 +32,7 @@ fn schemas_lose_what_version_2_does_not_know() {
             json!({"type": "object", "properties": {}, "x-kubernetes-preserve-unknown-fields": true}),
             json!({"x-kubernetes-preserve-unknown-fields": true}),
         ),
-        // As kube-apiserver 1.36.2 tells of a definition whose schema is open at its root.
+        // As kube-apiserver 1.36.2 publishes a definition whose schema preserves unknown fields at its root.
         (
             json!({"description": "d", "type": "object", "properties": {"kind": {"type": "string"}},
                 "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-group-version-kind": [{"kind": "Half"}]}),

@@ -72,7 +72,7 @@ pub(super) fn arbitrary(schema: &Schema, random: &mut Random, depth: usize) -> V
                 let off_wire = off_wire.any(|inline| inline.of.definition().property(name).is_some());
                 if !deep && !off_wire && random.below(3) > 0 {
                     let value = arbitrary(&property.schema, random, depth + 1);
-                    // An empty list is the same message as nothing at all, also where the two are told apart in JSON.
+                    // On the wire an empty list is the same as an absent one, even if JSON distinguishes them.
                     if !(property.presence == Presence::Pointer && value == json!([])) {
                         fields.insert((**name).to_owned(), value);
                     }

@@ -14,7 +14,7 @@ fn round(of: &str, value: &Value) -> Value {
 
 #[test]
 fn an_answer_is_an_envelope_around_the_message() {
-    // As recorded from a kube-apiserver 1.36 for a ConfigMap that is not there.
+    // As recorded from a kube-apiserver 1.36 for a ConfigMap that does not exist.
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
         "message": "configmaps \"none\" not found", "details": {"name": "none", "kind": "configmaps"},

@@ -119,7 +119,7 @@ impl Defaults<'_> {
         let default = &json["default"];
         let field = self.path.field("default");
         let object = around.object_with(default);
-        // What cannot be read is told before what is wrong with it.
+        // Decoding errors are reported before validation errors.
         let unread = schema::check(self.object_meta, &object["metadata"], "ObjectMeta").wrong.into_iter().next();
         if let Some(why) = unread.filter(|_| object["metadata"].is_object()) {
             let metadata = &object["metadata"];

@@ -141,7 +141,7 @@ fn an_update_is_not_blamed_for_what_was_there_before() {
     assert_eq!(fields(json!({"j": {"a": "2"}}), json!({"j": {"a": "2", "b": "x"}})), ["<nil>", "spec.j.a"]);
 }
 
-/// A value that no body can hold, in a field of a schema that goes as deep.
+/// A value nested deeper than any body can hold, in a field whose schema is as deep.
 fn bomb(depth: usize, wrap: impl Fn(Value) -> Value) -> Value {
     (0..depth).fold(json!("x"), |value, _| wrap(value))
 }

@@ -38,7 +38,8 @@ pub(super) fn check(validations: &Validations, number: &Number, integer: bool, p
     let field = path.as_str();
     let Some(n) = number.as_f64() else { return };
     let value = Value::Number(number.clone());
-    // A limit that is none of its type is told, and compared as it is; others are cut where the value is an integer.
+    // A limit that is not of the schema's type is reported, and compared as it is; others are truncated for integer
+    // values.
     let limit = |limit: f64, name: &str, found: &mut Found| {
         if integer && limit.fract() != 0.0 {
             found.push_whole(&format!("{name} value must be of type integer (default format) in {path}"));
@@ -126,7 +127,7 @@ mod tests {
         testing::schema,
     };
 
-    /// A factor below one is none of an integer's type, which is told; it must not be divided by as the integer that is in it.
+    /// A fractional factor is not an integer, which is reported; it must not be truncated and divided by.
     #[test]
     fn a_fractional_factor_is_told_and_divides_nothing() {
         let meta = Arc::new(schema("meta/v1.ObjectMeta"));

@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) errors: Vec<FieldError>,
-    /// How much was looked at: of several alternatives that fail, the one that was looked at most is told.
+    /// How much was checked: of several failing alternatives, the one with the most checks is reported.
     looked_at: usize,
 }
 
@@ -34,7 +34,7 @@ impl Found {
         self.push(field, Cause::Invalid, format!("Invalid value: {value}: {field} in body {why}"));
     }
 
-    /// An error that upstream tells without a path.
+    /// An error that upstream reports without a path.
     pub(super) fn push_whole(&mut self, why: &str) {
         self.push(WHOLE, Cause::Invalid, format!("Invalid value: \"\": {why}"));
     }
