@@ -1,5 +1,5 @@
-//! The lock that ensures one running instance, its pid, and its readiness file for other commands. The lock's file is never
-//! removed: whoever made another one would have a lock of its own.
+//! The lock that ensures one running instance, its pid, and its readiness file for other commands. The lock's file is
+//! never removed: a new file would be a separate lock.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -58,7 +58,7 @@ impl Instance {
             .mode(0o600)
             .open(&path)
             .with_context(|| format!("the lock {} could not be opened", path.display()))?;
-        // Whoever can open it can hold it, and an earlier version has let everybody.
+        // Any user who can open it can hold it, and an earlier version let everyone.
         file.set_permissions(fs::Permissions::from_mode(0o600))
             .with_context(|| format!("the lock {} could not be kept from others", path.display()))?;
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -200,7 +200,7 @@ mod tests {
         drop(held);
     }
 
-    /// Whoever waits for the lock has its file open: another file would be another lock.
+    /// A process waiting for the lock has its file open: a new file would be a separate lock.
     #[test]
     fn the_lock_outlives_what_is_in_its_directory() {
         let dir = tempfile::tempdir().unwrap();

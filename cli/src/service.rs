@@ -1,5 +1,5 @@
-//! The systemd service that runs Windlass, and the one place that stops, starts and disables it, or ends a running process at
-//! all: whoever signals a process of a unit with `Restart=always` gets another one two seconds later.
+//! The systemd service that runs Windlass, and the only code that stops, starts and disables it, or ends a running
+//! process: a signalled process of a unit with `Restart=always` is restarted two seconds later.
 
 use std::{
     fs,
@@ -275,7 +275,7 @@ mod tests {
         ] {
             assert_eq!(service_in(cgroup), service, "{cgroup}");
         }
-        // Whoever runs these tests is no service's main process.
+        // The process running these tests is not a service's main process.
         assert_eq!(Service::of_process(i32::try_from(std::process::id()).unwrap()), None);
         assert_eq!(Service::of_packages(Path::new("/elsewhere")), None);
     }

@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(limits(), (65_536.min(limits().1), limits().1));
             return;
         }
-        // In a process of its own, whose limit is nobody else's.
+        // In a separate process, to leave the limit of this one alone.
         let mut inner = std::process::Command::new("sh");
         inner.args(["-c", r#"ulimit -Sn 256 && exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
         inner.args(["--exact", "commands::tests::a_command_raises_its_own_limit_of_open_files"]).env(LIMITED, "1");

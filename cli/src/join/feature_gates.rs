@@ -1,5 +1,5 @@
-//! The feature gates of a KubeletConfiguration: what kubelet 1.36 knows, and what holds here whatever they say. None can
-//! be set: a gate that agrees with what the node does is taken, all others are told.
+//! The feature gates of a KubeletConfiguration: what kubelet 1.36 knows, and the fixed behaviour here. None can be set:
+//! a gate that agrees with what the node does is accepted, all others are reported.
 
 use serde_json::{Map, Value};
 
@@ -32,7 +32,7 @@ pub(super) fn gates() -> impl Iterator<Item = Gate> {
     })
 }
 
-/// What is to be told of the gates of a configuration: each gate that is not taken, and why.
+/// The gates of a configuration that are not accepted, each with the reason.
 pub(super) fn not_taken(given: &Map<String, Value>) -> Vec<(String, String)> {
     let word = |on: bool| if on { "on" } else { "off" };
     let told = given.iter().filter_map(|(name, value)| {
@@ -68,7 +68,7 @@ mod tests {
         for gate in gates() {
             assert!(names.insert(gate.name), "{} is there twice", gate.name);
             match gate.here {
-                // Whoever says that a gate is on must name what does it.
+                // An enabled gate must name the file that implements it.
                 Some(true) => {
                     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(gate.note);
                     assert!(file.is_file(), "{}: there is no {}", gate.name, gate.note);

@@ -31,9 +31,9 @@ enum Fate {
     Taken,
     /// It has a rule of its own.
     Own,
-    /// It is told, and changes nothing.
+    /// It is reported, and has no effect.
     Ignored,
-    /// It restricts something that would not be restricted here: told, and nothing is imported.
+    /// It restricts something that would not be restricted here: it is reported, and nothing is imported.
     Refused,
 }
 

@@ -232,7 +232,7 @@ fn what_is_set_is_taken_or_named() {
         assert!(all.settings.is_empty() && all.skipped.len() == 1, "{text}: {all:?}");
         assert!(format!("{:?}", all.skipped[0]).contains(words), "{text}: {all:?}");
     }
-    // Files that are there, of which one alone would be refused.
+    // References to existing files, any of which alone would be refused.
     let head = "kind: KubeletConfiguration\n";
     let files = |text: &str| {
         kubelet_config::import(&format!("{head}{text}"), |path: &Path| path.starts_with("/there")).unwrap().settings
@@ -382,7 +382,8 @@ fn each_call_of_a_join_may_fail() {
     assert!(pairs > 60, "{pairs}");
 }
 
-/// The unit is told of a node after the machine is one: wherever a join ends, the next one sees what is missing.
+/// The unit is configured after the node's files are in place: wherever a join stops, the next one sees what is
+/// missing.
 #[test]
 fn each_call_of_a_join_with_its_unit_may_fail() {
     let text = kubeconfig(&described("x"));

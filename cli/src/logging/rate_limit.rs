@@ -164,7 +164,7 @@ mod tests {
                     known += u64::from(allow(&mut repeats, fingerprint, at(second)));
                 }
             }
-            // Whoever looks may be late, and it may come while the time of a line is over.
+            // The check may be late, or fall between a line's interval and its report.
             if second % 7 == 0 {
                 known += repeats.due(at(second)).iter().map(|line| line.suppressed_count).sum::<u64>();
             }

@@ -48,7 +48,7 @@ pub(crate) struct Liveness {
     pub(crate) api: Option<LoopbackProbe>,
 }
 
-/// What the state of a node is told by.
+/// The sources of a node's status line.
 pub(crate) struct NodeParts {
     pub(crate) docker: watch::Receiver<Health>,
     pub(crate) pods: Pods,
@@ -57,7 +57,7 @@ pub(crate) struct NodeParts {
 }
 
 impl NodeParts {
-    /// Waits until what is told first has changed: whether Docker answers, and the Node.
+    /// Waits for a change of what the status mentions first: whether Docker answers, and the Node.
     async fn changed(&mut self) {
         // An error is the end of the task, after which nothing changes.
         tokio::select! {
@@ -100,8 +100,8 @@ impl Notifier {
         Self { event, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// All parts run: systemd calls the unit active, and whoever waits for it goes on. Whether the Node is Ready is another
-    /// question, which the status answers: that may take until an administrator has installed a network plugin.
+    /// All parts run: systemd calls the unit active and releases what waits for it. Whether the Node is Ready is shown
+    /// in the status: that may take until an administrator has installed a network plugin.
     pub(crate) fn started(&self, started: Started) {
         self.post(Event::Started(started));
     }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), None);
         object.send_replace(Some(Arc::new(Node::default())));
         assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), Some(()));
-        // What has ended wakes nobody over and over.
+        // A closed channel does not cause repeated wake-ups.
         drop(docker);
         assert_eq!(node_changed(Some(&mut liveness)).now_or_never(), None);
         object.send_replace(None);

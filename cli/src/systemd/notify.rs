@@ -21,7 +21,7 @@ pub(super) enum Message {
 pub(super) struct SentState {
     /// The interval of watchdog pings; `None` without a watchdog.
     watchdog_interval: Option<Duration>,
-    /// It has been told that the service has started; a reload returns to that.
+    /// READY=1 was sent; a reload returns to that.
     started: bool,
     /// The phase that systemd was notified of.
     state: Phase,
@@ -106,7 +106,7 @@ mod tests {
             [Message::Reloading, status("reading"), Message::Watchdog]
         );
         assert_eq!(at(&mut script, 61, Phase::Started, &fine), [Message::Ready, status("Ready")]);
-        // Whoever hangs says so, and says no more that it lives.
+        // A hung process says so, and sends no more watchdog pings.
         let hangs = state_of("hangs", false, false);
         assert_eq!(at(&mut script, 95, Phase::Started, &hangs), [status("hangs")]);
         assert_eq!(at(&mut script, 300, Phase::Started, &hangs), []);

@@ -88,7 +88,7 @@ fn write_archive(data_dir: &Path, file: &Path) -> anyhow::Result<u64> {
         archive.append_path_with_name(&copy.0, STORE)?;
         append_tree(&mut archive, &data_dir.join(PKI), Path::new(PKI))?;
         archive.into_inner()?.file.sync()?;
-        // What is said to be done must outlive a cut of the power, and what is said to have failed is not there.
+        // A reported success must survive a power failure, and after a reported failure the file must not exist.
         disk::rename(&new.0, file).inspect_err(|_| drop(disk::of(file).remove(file)))
     };
     written().with_context(|| format!("failed to write {}", file.display()))?;
@@ -159,9 +159,8 @@ fn read_archive(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     remove_all(&unpacked)
 }
 
-/// Takes away what a restore has put into a directory that has no cluster yet: all that is there but this has come with it. Of
-/// one that has made a cluster of it, what is left over goes.
-/// Where it is unpacked goes last, by which the next attempt knows.
+/// Undoes an incomplete restore: removes what it put into a directory that is no data directory yet. After a complete one,
+/// only its leftovers are removed. The directory it unpacks into is removed last, so that the next attempt sees it.
 fn undo(data_dir: &Path) -> anyhow::Result<()> {
     if is_data_dir(data_dir) {
         return Ok(finish_restore(data_dir)?);
@@ -177,7 +176,7 @@ fn remove_all(dir: &Path) -> anyhow::Result<()> {
     disk::remove_tree(dir).with_context(|| format!("failed to remove {}, which a restore has left", dir.display()))
 }
 
-/// Unpacks an archive into a new directory, of whose content nothing is used unless all of it is there, and on the disk.
+/// Unpacks an archive into a new directory, which is used only once it is complete and durable.
 fn unpack(file: &Path, into: &Path) -> anyhow::Result<()> {
     let archive = File::open(file).with_context(|| format!("failed to read {}", file.display()))?;
     let no_archive = || format!("{} is no whole archive", file.display());

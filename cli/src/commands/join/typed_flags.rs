@@ -1,4 +1,5 @@
-//! The flags that were typed at the join and are the node's: it is started with them, by its unit or by whoever reads the words.
+//! The flags given to `join` that are the node's: its unit, or whoever follows the printed instructions, starts it with
+//! them.
 
 use std::path::Path;
 

@@ -26,7 +26,7 @@ pub(super) async fn wait_ready(
     let mut seen = std::pin::pin!(watch_object(api, &settings.node_name));
     let mut why = Some("the API has not answered yet".to_owned());
     loop {
-        // Each second only for what is no matter of the API: the unit, and the time.
+        // Each second only for what the API does not report: the unit, and the deadline.
         if let Ok(next) = tokio::time::timeout(Duration::from_secs(1), seen.next()).await {
             why = match next {
                 Some(Ok(node)) => cluster::not_ready_reason(node.as_ref()),

@@ -1,7 +1,7 @@
 //! kube-proxy's configuration file (`kubeproxy.config.k8s.io/v1alpha1`), so that `windlass proxy` can replace
-//! kube-proxy. A file goes one way: `types` reads it, `defaults` fills in what it leaves out, as upstream does before
-//! anything else sees it, and `conversion` makes the proxy's configuration of it, the flags, and our own settings. A
-//! start, a change of the file, `--write-config-to` and `windlass config check` all go this way.
+//! kube-proxy. There is one pipeline: `types` decodes a file, `defaults` fills in what it leaves out, as upstream does
+//! first, and `conversion` combines it with the flags and our own settings into the proxy's configuration. A start, a
+//! change of the file, `--write-config-to` and `windlass config check` all use it.
 
 mod conversion;
 mod defaults;

@@ -81,7 +81,7 @@ fn kubeadms_own_file_starts_a_proxy_with_upstreams_defaults() {
     }
 }
 
-/// The words of the rules that tell pods' traffic from others', for each of kubeadm's files and each family.
+/// The matches that distinguish pod traffic from other traffic, for each of kubeadm's files and each family.
 #[test]
 fn without_a_range_of_pods_nothing_is_masqueraded_for_it() {
     let none: [&str; 0] = [];
