@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::{Testbed, try_run};
 
 impl Testbed {
-    /// The ids of the containers that run and match these filters of `docker ps`, newest first. Docker lists containers from a
-    /// copy that it renews after it has told of an exit, and has cleaned up; of each that it lists, the container itself is
-    /// asked.
+    /// The ids of the running containers that match these filters of `docker ps`, newest first. Docker lists from a
+    /// snapshot that it updates only after it has reported an exit and cleaned up; so each listed container is
+    /// inspected.
     pub fn running_containers(&self, filters: &[&str]) -> Vec<String> {
         let runs = |id: &String| {
             let host = self.docker_host();

@@ -1,5 +1,5 @@
-//! A proxy before a testbed's real Docker Engine that spoils one call: what a broken connection, a busy or dying engine, and
-//! the kill of a client in mid-call do to whoever stands before it.
+//! A proxy in front of a testbed's real Docker Engine that injects one fault: a broken connection, a busy or dying
+//! engine, or a client killed in the middle of a call, as the client sees them.
 
 use std::{
     convert::Infallible,
@@ -25,7 +25,7 @@ use tokio::{
     sync::Notify,
 };
 
-/// How long a call hangs that does: longer than Docker may take to say that it is there.
+/// How long a hanging call takes: longer than the timeout for Docker's version.
 const HANG: Duration = Duration::from_secs(15);
 
 /// What becomes of one call.
@@ -41,9 +41,10 @@ pub enum Fault {
     LosesAnswer,
     /// Docker hears of it after a while.
     Hangs,
-    /// Docker never hears of it, and the test is told: the client, or Docker, is to die now. Ends with [`DockerProxy::release`].
+    /// Docker never receives it, and the test is notified: the client, or Docker, is to die now. Ends with
+    /// [`DockerProxy::release`].
     HoldsBefore,
-    /// Docker has done it, and the test is told.
+    /// Docker has carried it out, and the test is notified.
     HoldsAfter,
 }
 
@@ -178,7 +179,7 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
     }
 }
 
-/// A call without its version and with short ids, as it is told.
+/// The reported name of a call, without the API version and with ids replaced.
 fn name_of(request: &Request<Incoming>) -> String {
     let path = request.uri().path();
     let parts = path.split('/').filter(|part| !part.is_empty() && !part.starts_with("v1."));
@@ -215,7 +216,7 @@ impl Shared {
         Some(fault)
     }
 
-    /// Tells the test, and waits for it.
+    /// Notifies the test, and waits for its release.
     async fn hold(&self) {
         let released = self.released.notified();
         let mut released = std::pin::pin!(released);

@@ -28,7 +28,7 @@ fn original() -> PathBuf {
     let folder = sample_images();
     let place = folder.join(format!("{PREFIX}{:016x}", identity(&folder)));
     let lock = fs::File::create(folder.join("engine-data.lock")).expect("a file can be made");
-    // Others wait for whoever makes it.
+    // Other processes wait until it is made.
     lock.lock().expect("a file can be locked");
     if !place.exists() {
         for entry in fs::read_dir(&folder).expect("the images").flatten() {

@@ -38,7 +38,7 @@ impl RestoreFault {
     }
 }
 
-/// The programs, and what they are told.
+/// The programs, and the directory with their instructions.
 #[derive(Debug)]
 pub struct FaultyIptables {
     dir: tempfile::TempDir,
@@ -105,7 +105,7 @@ impl FaultyIptables {
         self.lines("failing", names);
     }
 
-    /// These hang, until they are told otherwise.
+    /// These programs hang until this is called without them.
     pub fn hang(&self, names: &[&str]) {
         self.lines("hanging", names);
     }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::{DEFAULT_TIMEOUT, Kubectl, Testbed, Windlass, eventually};
 
-/// Nodes that nobody has at the moment. They end with the process, whose end the guards of their testbeds wait for.
+/// Nodes that no test is using. They end with the process; the guards of their testbeds wait for its end.
 static FREE: Mutex<Vec<Node>> = Mutex::new(Vec::new());
 
 /// What tests make in the namespace `default`, in the order in which kubectl deletes it: those that make others first.

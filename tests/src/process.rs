@@ -116,7 +116,7 @@ pub fn page(port: u16, path: &str) -> anyhow::Result<String> {
     Ok(body.to_owned())
 }
 
-/// A long-running child whose output goes to a file; ended when dropped.
+/// A long-running child that logs to a file; ended when dropped.
 #[derive(Debug)]
 pub struct Daemon {
     name: &'static str,

@@ -41,7 +41,7 @@ impl SharedDir {
         fs::write(self.0.join(name), "").expect("a file can be written");
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.0.join(name));
     }
@@ -127,7 +127,7 @@ pub fn events(kubectl: &Kubectl<'_>, name: &str) -> String {
     events_of(kubectl, name).iter().map(line_of).collect()
 }
 
-/// How many times a pod was told an event whose reason and message contain `words`.
+/// How many events of a pod have a reason and message that contain `words`, repetitions included.
 ///
 /// # Panics
 /// When its events cannot be listed.
@@ -149,7 +149,7 @@ fn events_of(kubectl: &Kubectl<'_>, name: &str) -> Vec<Value> {
 /// Waits for an event about an object whose reason and message contain `words`.
 ///
 /// # Panics
-/// When there is none.
+/// When there is no such event.
 #[track_caller]
 pub fn wait_for_event(kubectl: &Kubectl<'_>, name: &str, words: &str) {
     let selector = format!("involvedObject.name={name}");

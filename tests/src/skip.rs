@@ -1,4 +1,4 @@
-//! What a machine cannot run is left out by name, once, and told; anything else that is left out is a failure.
+//! Tests that a machine cannot run are skipped by name, once, and reported; skipping anything else is a failure.
 
 use std::{fs::OpenOptions, io::Write as _};
 
@@ -22,7 +22,7 @@ pub const MAY_LACK: [(&str, &str); 4] = [
 /// Leaves out what needs the thing of this name, which this machine does not have.
 ///
 /// # Panics
-/// When nobody allows that: the machine should have it.
+/// When the skip is not allowed: the machine should have it.
 pub fn skip(name: &str, why: &str) {
     let asked = std::env::var(ALLOWED).ok();
     let allowed = match &asked {

@@ -216,7 +216,7 @@ impl Wind {
     }
 }
 
-/// Waits until every Deployment has what it wants, and nothing else is there; returns the number of pods.
+/// Waits until every Deployment has what it wants, and nothing else exists; returns the number of pods.
 async fn converged(client: &Client, count: usize) -> anyhow::Result<usize> {
     let deadline = Instant::now() + CONVERGENCE;
     loop {
@@ -262,7 +262,7 @@ async fn look(client: &Client, count: usize) -> anyhow::Result<usize> {
         let of_all: i32 = sets.iter().filter_map(|set| set.spec.as_ref()?.replicas).sum();
         anyhow::ensure!(of_all == wanted, "{name}: its ReplicaSets want {of_all} of {wanted}");
     }
-    // Each belongs to something that is there.
+    // Each belongs to an existing object.
     let owners: BTreeSet<String> = deployments.iter().filter_map(|deployment| deployment.uid()).collect();
     anyhow::ensure!(
         by_deployment.keys().all(|uid| owners.contains(uid)),

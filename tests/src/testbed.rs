@@ -362,7 +362,7 @@ impl Testbed {
         *self.dockerd() = Some(start());
         let host = self.docker_host();
         eventually(Duration::from_secs(120), "Docker Engine answers", || {
-            // On a busy machine it gives up its containerd, and whoever supervises it starts it again.
+            // On a busy machine it gives up on its containerd, and its supervisor restarts it.
             if !self.dockerd().as_mut().is_some_and(Daemon::runs) {
                 *self.dockerd() = Some(start());
             }

@@ -40,7 +40,7 @@ fn anchor(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// All anchors of a document; a heading that is there twice has a number at the second.
+/// All anchors of a document; the second of two equal headings gets a number.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut all = BTreeSet::new();
@@ -327,7 +327,7 @@ fn figures_have_their_units() {
     assert_eq!(figures("two `iptables-save`"), Vec::<String>::new());
 }
 
-/// What an operator alerts on is there to be alerted on.
+/// Metrics that the runbook alerts on exist.
 #[test]
 fn metrics_of_the_runbook_are_written() {
     const OURS: [&str; 9] = [
@@ -362,7 +362,7 @@ fn metrics_of_the_runbook_are_written() {
     assert!(wrong.is_empty(), "docs/operations.md: not written: {wrong:?}");
 }
 
-/// Whoever looks for a term finds it by its letters, and whoever looks for a file by its directory.
+/// Readers find a term alphabetically, and a file by its directory.
 #[test]
 fn the_architecture_names_every_directory_and_sorts_its_glossary() {
     let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("the architecture");

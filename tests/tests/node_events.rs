@@ -70,7 +70,7 @@ fn events_of_the_node_have_upstreams_words() {
             let end = text[at + 2..].find(|c: char| !c.is_whitespace()).map_or(text.len(), |next| at + 2 + next);
             text.replace_range(at..end, "");
         }
-        // What a struct or a function puts together is told by its parts.
+        // Messages assembled by a struct or a function are checked by their parts.
         let prefix =
             ["Pod resize ", "PostStartHook failed", "PreStopHook failed"].iter().any(|p| message.starts_with(p));
         for words in fixed_words(message).into_iter().filter(|_| !prefix) {

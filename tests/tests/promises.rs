@@ -20,7 +20,7 @@ fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// Why a test cannot be named, `None` where it can: it is not there, nothing runs it, or it is ignored.
+/// Why a test cannot be named, `None` if it can: it does not exist, nothing runs it, or it is ignored.
 fn problem(file: &str, name: &str) -> Option<String> {
     let Ok(text) = fs::read_to_string(repository().join(file)) else { return Some(format!("{file} does not exist")) };
     let lines: Vec<&str> = text.lines().map(str::trim).collect();

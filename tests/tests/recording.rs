@@ -87,9 +87,9 @@ fn settled(wanted: Option<&str>, seen: &str) -> (usize, String) {
 fn what_is_as_wanted_for_a_moment_only_is_not() {
     // It comes, and stays.
     assert_eq!(settled(Some("a"), "xxa"), (6, "a".to_owned()));
-    // It is there once, and what comes then stays: that is what is compared.
+    // It appears once, and what follows stays: the latter is compared.
     assert_eq!(settled(Some("a"), "xaab"), (31, "b".to_owned()));
-    // It goes to and fro for as long as one may wait.
+    // It alternates until the timeout.
     assert_eq!(settled(Some("a"), &"aabb".repeat(8)).1, "b");
     // It comes late, and must stay all the same.
     assert_eq!(settled(Some("a"), &format!("{}aaab", "x".repeat(28))), (31, "b".to_owned()));

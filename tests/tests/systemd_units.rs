@@ -51,8 +51,8 @@ fn the_shipped_configuration_is_the_programs_own() {
     assert!(judged.contains("can be used"), "{judged}");
 }
 
-/// A node runs alongside Docker and does not decide about it: whoever has stopped Docker finds it stopped after a restart of the
-/// unit, and whoever stops it does not stop the unit.
+/// A node runs alongside Docker but does not control it: a stopped Docker stays stopped when the unit restarts, and
+/// stopping Docker does not stop the unit.
 #[test]
 fn the_node_comes_after_docker_and_does_not_start_it() {
     let unit = std::fs::read_to_string(file("windlass.service")).expect("windlass.service");

@@ -11,7 +11,7 @@ pub enum RequestFault {
     Unavailable,
     /// 429 with a time to wait, and nothing is done.
     TooManyRequests,
-    /// 410: what the request goes on from is no longer known.
+    /// 410: the requested resourceVersion or continue token has expired.
     Expired,
     /// 504: the server is behind the version that is asked for, as a second one may be.
     TooLargeVersion,

@@ -11,7 +11,7 @@ pub async fn with_each_fault(mut case: impl AsyncFnMut(&Faults)) -> (usize, usiz
     let faults = Faults::default();
     case(&faults).await;
     let (mut pairs, mut hit) = (faults.calls().pairs(), 0);
-    // Nobody starts a case again: its ends are the matter of those who restart.
+    // Cases are not restarted here: faults that end the client are tested elsewhere.
     pairs.retain(|pair| !matches!(pair, Fault::Request(_, RequestFault::EndsBefore | RequestFault::EndsAfter)));
     assert!(!pairs.is_empty(), "nothing was asked for");
     for pair in &pairs {

@@ -103,11 +103,11 @@ struct State {
     touched: BTreeMap<String, usize>,
 }
 
-/// What goes wrong; clones are the same.
+/// The faults to inject; clones share them.
 #[derive(Debug, Clone)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
-    /// The plurals of which watches tell nothing for now.
+    /// The plurals whose watches are on hold.
     held: watch::Sender<HashSet<String>>,
     /// How often those who ask have ended.
     ends: watch::Sender<usize>,
@@ -203,7 +203,7 @@ impl Faults {
         self.state().asked.iter().cloned().collect()
     }
 
-    /// Watches of this type tell nothing, or go on: what the API has, and a cache has not yet.
+    /// Holds or releases watches of this type, to make a cache lag behind the API.
     pub fn hold(&self, plural: &str, is_held: bool) {
         self.held.send_modify(|held| {
             if is_held {
@@ -263,7 +263,7 @@ impl Faults {
         Some(status(403, "Forbidden", why, None))
     }
 
-    /// Waits until watches of this type may tell.
+    /// Waits until watches of this type are released.
     async fn released(&self, plural: &str) {
         let _ = self.held.subscribe().wait_for(|held| !held.contains(plural)).await;
     }
@@ -286,7 +286,7 @@ impl Faults {
         let _ = router.clone().oneshot(request.body(Body::from(patch.to_string())).expect("a request")).await;
     }
 
-    /// `None` where nobody is left to hear an answer.
+    /// `None` if the client has ended.
     async fn carry_out(&self, router: Router, request: Request<ClientBody>) -> Option<Result<Response, BoxError>> {
         if self.has_ended() {
             return None;
@@ -448,7 +448,7 @@ impl Lines {
 pub struct Way {
     /// Where it leads.
     pub router: Router,
-    /// `None` where nothing goes wrong.
+    /// `None` to inject no faults.
     pub faults: Option<Faults>,
 }
 

@@ -9,8 +9,8 @@ use super::{normalize::Names, table::fold, text_of};
 /// The source of a node's events, which a recording is not about.
 const NODE: &str = "kubelet";
 
-/// The events of objects of these kinds: by object, in the order in which each first happened; of a pod,
-/// and of pods that share a generated name, each is told once: it is repeated by chance.
+/// The events of objects of these kinds: by object, in the order in which each first happened; for a pod, and for pods
+/// that share a generated name, each is listed once: how often it repeats depends on timing.
 #[must_use]
 pub fn lines_of_events(events: &[Value], kinds: &[&str], names: &Names) -> String {
     let mut groups: BTreeMap<String, Vec<(u64, String)>> = BTreeMap::new();

@@ -151,7 +151,7 @@ impl<'k> Recording<'k> {
         self.names.alias(names, word);
     }
 
-    /// Learns the names of what exists now, so that they can be told from others later.
+    /// Learns the names of what exists now, to distinguish them from later ones.
     pub fn learn(&mut self) {
         let kinds = "replicationcontrollers,replicasets,deployments,statefulsets,daemonsets,jobs,cronjobs,controllerrevisions,pods";
         if let Ok(objects) = self.kubectl.json(&[kinds]) {

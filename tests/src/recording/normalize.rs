@@ -118,8 +118,8 @@ pub fn without_times(value: &Value) -> Value {
     }
 }
 
-/// Labels, annotations, owners, finalizers and the status of an object, a line each. Of pods, whose status is the node's,
-/// the status is left out; and all that share a generated name are told alike.
+/// Labels, annotations, owners, finalizers and the status of an object, a line each. A pod's status is the node's and
+/// is left out; all pods that share a generated name are shown alike.
 pub(super) fn lines_of_object(object: &Value, names: &Names) -> String {
     let metadata = &object["metadata"];
     let name = format!("{}/{}", text_of(&object["kind"]), text_of(&metadata["name"]));

@@ -157,7 +157,7 @@ fn no_file_of_the_api_server_imports_itself_in_a_circle() {
         let wrong = others.iter().find(|other| other.first().is_some_and(|first| forbidden.contains(&first.as_str())));
         assert!(wrong.is_none(), "{} imports {}", module.join("/"), wrong.map_or_else(String::new, |w| w.join("/")));
     }
-    // Whoever imports nobody that is left is in no circle.
+    // A module that imports none of the remaining ones is in no circle.
     while let Some(free) = imports
         .iter()
         .find(|(_, others)| others.iter().all(|other| !imports.contains_key(other)))

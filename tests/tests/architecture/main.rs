@@ -71,7 +71,7 @@ fn only_the_engine_module_calls_docker() {
     only_in(&["agent/src/engine/"], &["Docker::connect_with"]);
 }
 
-/// Ids of processes are reused: whoever opens a container's namespace looks whose it is, and there is one place for that.
+/// Process ids are reused: code that opens a container's namespace must check its owner, in a single place.
 #[test]
 fn one_place_opens_network_namespaces() {
     only_in(&["agent/src/network/netns.rs"], &["/ns/net\"", "process.join(\"ns/net\")", "setns("]);
@@ -92,7 +92,7 @@ fn only_apply_and_the_pod_network_run_iptables() {
     }
 }
 
-/// State records what was applied, never what was asked: whoever proves that something was written has written it.
+/// State records what was applied, never what was asked: only the writer can construct the proof of a write.
 #[test]
 fn only_writers_prove_that_something_is_applied() {
     let writers = ["agent/src/network/ipam.rs", "agent/src/network/iptables.rs"];
@@ -112,7 +112,7 @@ fn blocking_work_has_a_lane() {
     }
 }
 
-/// kube's own way to credentials runs programs and reads files on the thread of whoever asks, without a limit.
+/// kube's own credential handling runs programs and reads files on the caller's thread, without a limit.
 #[test]
 fn credentials_are_made_by_one_task() {
     only_in(&["kit/src/client/access.rs"], &["rustls_client_config("]);
@@ -128,7 +128,7 @@ fn credentials_are_made_by_one_task() {
     }
 }
 
-/// Whoever signals a process of a unit that systemd restarts gets another one.
+/// A signalled process of a unit with `Restart=` is restarted by systemd.
 #[test]
 fn only_the_service_module_ends_the_running_instance() {
     only_in(&["cli/src/service.rs"], &["\"systemctl\"", "fn terminate("]);
@@ -196,7 +196,7 @@ const OTHER_WAYS_TO_THE_DISK: [(&str, &str); 26] = [
     ("proxy/src/sysctls.rs", "settings of the kernel in /proc"),
 ];
 
-/// Everything that must last goes to the disk by one way, beneath which tests have a disk that fails.
+/// Durable files are written through one interface, beneath which tests inject disk failures.
 #[test]
 fn what_must_last_has_one_way_to_the_disk() {
     let words = [

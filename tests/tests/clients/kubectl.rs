@@ -5,7 +5,7 @@ use windlass_tests::Kubectl;
 
 use crate::server::Server;
 
-/// Runs a command on a list, and checks that it tells of this many objects what it should.
+/// Runs a command on a list, and checks that its output has the expected words once for each of this many objects.
 struct Commands<'s> {
     kubectl: Kubectl<'s>,
     count: usize,

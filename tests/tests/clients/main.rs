@@ -1,6 +1,7 @@
-//! Real clients of the API: kubectl (the oldest and the newest of the package index), the Python clients `kubernetes`, `kr8s`
-//! and `lightkube`, kube-rs, and client-go where a program of it is named. Each creates, watches, patches, runs into conflicts and deletes on every type that the
-//! server tells of, with the same objects (`tests/clients/objects.yaml`). All share one running server without a node.
+//! Real clients of the API: kubectl (the oldest and the newest of the package index), the Python clients `kubernetes`,
+//! `kr8s` and `lightkube`, kube-rs, and client-go if a program of it is given. Each creates, watches, patches, runs
+//! into conflicts and deletes on every type in discovery, with the same objects (`tests/clients/objects.yaml`). All
+//! share one running server without a node.
 //!
 //! Run like any other test: `cargo test --workspace --test clients -- FILTER`.
 

@@ -183,10 +183,10 @@ impl<'t> Run<'t> {
                 self.testbed.end_docker(signal);
                 self.proxy.release();
                 self.testbed.start_docker();
-                // What ends while there is no engine may lose its exit code, and the next engine says 255, as of one that has
-                // failed. Nobody can tell one from the other, and so the init container, which ends by itself, is run again. A
-                // sandbox whose start the engine had not written down is another one afterwards, with other containers, and
-                // those that were only made are counted like any other, as by kubelet.
+                // A container that ends while there is no engine may lose its exit code, and the next engine reports
+                // 255, as of a failed one. The two cannot be distinguished, so the init container, which ends by
+                // itself, is run again. A sandbox whose start the engine had not recorded is replaced, with new
+                // containers, and those that were only created are counted like any other, as by kubelet.
                 let all = self.testbed.docker(&["ps", "-a", "--format", "{{.Names}} {{.Status}}"]);
                 self.counted_again = all.lines().any(|line| {
                     line.starts_with("k8s_init_") && (line.ends_with(" Created") || line.contains(" Exited (255)"))

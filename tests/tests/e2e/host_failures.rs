@@ -1,5 +1,5 @@
 //! Failures of the host: Docker hangs, disks fill up, images are corrupt, the clock jumps, pods use too much.
-//! Unaffected work goes on, nothing healthy is reported dead, and the node recovers.
+//! Unaffected work continues, nothing healthy is reported dead, and the node recovers.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -101,8 +101,8 @@ fn a_container_that_cannot_be_killed_blocks_only_its_pod() {
     });
 }
 
-/// A file system as machines have it, in a file: what is written is allocated later, so that the want of space is told at a
-/// sync too. The testbed's end unmounts it, and with that the loop device goes.
+/// A file system with delayed allocation, as machines have it, in a file: ENOSPC is reported at a sync, too. The
+/// testbed unmounts it at its end, which frees the loop device.
 fn small_disk(testbed: &Testbed, at: &Path) {
     let image = testbed.dir().join("disk.img");
     fs::create_dir_all(at).expect("a folder");

@@ -89,7 +89,7 @@ fn nothing_is_written_while_nothing_changes() {
     let used = Usage::of(pid).unwrap().since(&usage);
     let log = windlass.daemon().log();
     let written = &writes(&log)[before..];
-    // A node tells its status every five minutes, whether it has changed or not: what it wrote is no other than that.
+    // A node reports its status every five minutes, changed or not: the write must be that report.
     let is_report = |line: &&str| {
         ["user=\"system:node:node\"", "path=\"/api/v1/nodes/node/status\""].iter().all(|word| line.contains(word))
     };

@@ -1,5 +1,5 @@
-//! `docs/kube-prometheus-stack.yaml`: what it points Prometheus at is there, for the rights that the chart gives, and each
-//! job finds what its rules and dashboards ask for.
+//! `docs/kube-prometheus-stack.yaml`: its scrape targets exist and are readable with the chart's permissions, and each
+//! job provides the series that the chart's rules and dashboards query.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: promethe
 subjects: [{kind: ServiceAccount, name: prometheus, namespace: default}]
 ";
 
-/// What rules and dashboards of the chart ask for of each job, of names that are there from the start.
+/// The series that the chart's rules and dashboards query per job, of those that exist from the start.
 const ASKED: [(&str, &[&str]); 6] = [
     (
         "apiserver",
@@ -144,7 +144,7 @@ fn scrape(
         Some(_) => format!("-H 'Authorization: Bearer {token}'"),
         None => String::new(),
     };
-    // The name that Prometheus is told to expect of the certificate.
+    // The name in the certificate that Prometheus is configured to expect.
     let (host, port) = target.rsplit_once(':').expect("a port");
     let name = endpoint["tlsConfig"]["serverName"].as_str().unwrap_or(host);
     let ca = testbed.dir().join("ca.crt");

@@ -1,5 +1,5 @@
-//! Periodic repairs, each with its main path off: what an event would have told is found all the same. All other tests run with the
-//! repairs off.
+//! Periodic repairs, each with its main path off: what an event would have reported is found anyway. All other tests
+//! run with the repairs off.
 
 use serde_json::{Value, json};
 use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
@@ -37,7 +37,7 @@ fn what_dockers_events_do_not_tell_is_found_by_listing() {
         .with_repairs("off,engine-relist=1s,unmanaged-relist=1s,container-ends=off,engine-events=off");
     let kubectl = windlass.up();
     comes_back(&testbed, &kubectl, "victim");
-    // And what nobody has asked for.
+    // And a container that belongs to no pod.
     let uid = "11111111-2222-3333-4444-555555555555";
     let name = format!("k8s_main_nobody_default_{uid}_0");
     let labels = [
@@ -57,7 +57,7 @@ fn what_dockers_events_do_not_tell_is_found_by_listing() {
         anyhow::ensure!(!left.contains(&id), "{left}");
         Ok(())
     });
-    // The usage of containers of others is told, too.
+    // The usage of unmanaged containers is reported, too.
     let is_told = |wanted: bool| {
         eventually(DEFAULT_TIMEOUT, &format!("a container of others is told of: {wanted}"), || {
             let page = testbed.try_sh("curl -fsS --max-time 5 http://127.0.0.1:10255/metrics/cadvisor")?;
@@ -94,7 +94,7 @@ fn manifests_and_static_pods_are_found_by_reading_their_directories() {
     });
 }
 
-/// Whether the kernel tells of it, as it does of rules in nf_tables, or not.
+/// Whether the kernel notifies of it, as for rules in nf_tables, or not.
 #[test]
 fn what_others_change_in_the_kernel_is_found_by_looking() {
     let testbed = Testbed::new();
@@ -110,7 +110,7 @@ fn what_others_change_in_the_kernel_is_found_by_looking() {
     eventually(DEFAULT_TIMEOUT, "the service answers again", answers);
     let rules = testbed.sh("iptables-save -t nat");
     assert!(rules.contains("\"default/web:http cluster IP\""), "{rules}");
-    // Those of the pod network, of which the kernel tells nobody.
+    // Those of the pod network, of whose changes the kernel sends no notification.
     let of_pods = || -> Vec<String> {
         let all = testbed.sh("iptables-save");
         let mut rules: Vec<String> = all.lines().filter(|line| line.contains("WINDLASS-")).map(str::to_owned).collect();

@@ -49,7 +49,7 @@ impl Logind {
         let mut command = testbed.command("dbus-daemon");
         command.args(["--session", "--nofork", "--nopidfile", "--nosyslog", "--address", &address]);
         let daemon = Daemon::start("dbus-daemon", &mut command, &testbed.dir().join("bus.log")).expect("dbus-daemon");
-        // The socket is there before somebody listens on it.
+        // The socket exists before the bus listens on it.
         eventually(DEFAULT_TIMEOUT, "the bus is there", || Ok(UnixStream::connect(&bus).map(drop)?));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");

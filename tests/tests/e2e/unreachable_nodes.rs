@@ -82,7 +82,7 @@ fn pods_of_a_dead_node_come_up_elsewhere_unless_all_are_silent() {
     });
     let gone = kubectl.run(&["get", "events", "--field-selector", "reason=TaintManagerEviction"]);
     assert!(on_first.iter().all(|pod| gone.contains(pod.as_str())), "{gone}");
-    // What the dead node cannot confirm goes with the node.
+    // Pods whose deletion the dead node cannot confirm are removed with the node.
     let _ = kubectl.run(&["delete", "node", "hollow-0"]);
     let kept = eventually(DEFAULT_TIMEOUT, "only the others are left", || kubectl.ready_pods("app=web", REPLICAS));
     let kept: BTreeSet<String> = kept.iter().map(name_of).collect();

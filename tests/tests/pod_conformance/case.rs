@@ -45,7 +45,7 @@ impl Node {
         // The fullness of this machine's disk must not matter.
         let roomy = ["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"];
         let windlass = testbed.windlass().with(&["--config", &config.to_string_lossy()]).with(&roomy);
-        // One case waits for a repair: a container of nobody is found by listing, as often as in the field.
+        // One case depends on a repair: a container without a pod is found by listing, as often as in production.
         let mut windlass = windlass.with_repairs("off,engine-relist=60s");
         let kubectl = windlass.up();
         let daemon = windlass.into_daemon();

@@ -296,7 +296,7 @@ fn post_start_http_get(case: &Case<'_>) {
     let asked = case.requests();
     let headers = &asked[0]["headers"];
     assert_eq!((&headers["x-own"], &headers["host"]), (&json!("mine"), &json!("some.example")));
-    // Any status is an answer; only where there is none the hook fails.
+    // Any status is an answer; the hook fails only without one.
     let mut get = case.http_get("500");
     get["scheme"] = json!("HTTP");
     case.shell("bad", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
@@ -355,8 +355,8 @@ fn hook_tcp_socket_is_an_invalid_handler(case: &Case<'_>) {
     case.wait_for_event("p", "FailedPostStartHook");
 }
 
-/// Deletes a pod, whose own grace period is an hour, with one of a second, and waits until nothing of it is left: whoever waits
-/// for what the pod is at, or for its own grace period, does not come to an end here.
+/// Deletes a pod, whose own grace period is an hour, with one of a second, and waits until nothing of it is left: code
+/// that waits for the pod's current step, or its own grace period, does not finish here.
 fn goes_soon(case: &Case<'_>, name: &str) {
     let own = case.kubectl(&["get", "pod", name, "-o", "jsonpath={.spec.terminationGracePeriodSeconds}"]);
     assert!(own.trim().parse::<u64>().is_ok_and(|seconds| seconds >= 3600), "{own}");

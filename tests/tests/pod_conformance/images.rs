@@ -61,7 +61,7 @@ fn pull_policy_of_a_tag_is_if_not_present(case: &Case<'_>) {
     assert_eq!(policy(case, "windlass/busybox:1"), "IfNotPresent");
 }
 
-/// How often the pod was told this; events of the same words, such as pulls of the same milliseconds, are one that counts.
+/// How many such events the pod has; identical ones, such as of pulls that took equally long, are one with a count.
 fn count(case: &Case<'_>, pod: &str, words: &str) -> u64 {
     windlass_tests::shared_dir::event_count(&case.kubectl, pod, words)
 }
@@ -78,7 +78,8 @@ fn pull_policy_always_pulls_before_each_start(case: &Case<'_>) {
     });
 }
 
-/// Pulled while its init container runs, the image is there, whatever else is pulled: Docker tells all pods of each pull.
+/// Pulled while its init container runs, the image stays present, whatever else is pulled: Docker reports each pull to
+/// all pods.
 fn an_image_is_pulled_ahead_once(case: &Case<'_>) {
     let image = published(case);
     let waits = json!({"name": "init", "command": shell("until [ -e /shared/go ]; do sleep 0.1; done")});

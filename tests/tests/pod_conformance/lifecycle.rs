@@ -211,7 +211,7 @@ fn runs(pod: &Value, at: usize) -> bool {
     pod["status"]["containerStatuses"][at]["state"]["running"].is_object()
 }
 
-/// Two containers: the first fails, the second ends with `code` once /shared/go is there.
+/// Two containers: the first fails, the second exits with `code` once /shared/go exists.
 fn two(case: &Case<'_>, policy: &str, code: u8) {
     let second = format!("while [ ! -e /shared/go ]; do sleep 0.1; done; exit {code}");
     let both = json!([{"name": "a", "command": shell("[ -e /shared/well ] && exit 0; exit 1")},
@@ -258,7 +258,7 @@ fn two_containers_never_second_exits(case: &Case<'_>) {
 
 fn oom_killed_always(case: &Case<'_>) {
     hungry(case, "p", "Always");
-    // Docker may tell of the reason after the exit.
+    // Docker may report the reason after the exit.
     let pod = case.wait("p", "is restarted, and why is shown", |p| {
         restarts(p, 0) > 0 && container_status(p)["lastState"]["terminated"]["reason"] == "OOMKilled"
     });

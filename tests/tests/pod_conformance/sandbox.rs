@@ -188,7 +188,7 @@ fn exited_containers_of_a_deleted_pod_are_removed(case: &Case<'_>) {
 }
 
 fn image_of_the_sandbox(case: &Case<'_>) {
-    // It is there without any registry.
+    // The image exists without any registry.
     let (_, sandbox, _) = pod(case);
     assert!(text(&sandbox["Image"]).starts_with("sha256:"));
     assert!(sandbox["Path"].as_str().is_some_and(|p| p.contains("pause")), "{}", sandbox["Path"]);

@@ -47,7 +47,7 @@ fn jobs_complete(case: &mut Case<'_>) {
     ));
     case.until("is complete", "job/leader", |job| has(job, "Complete"));
     case.recording.show(&["jobs leader -o wide", "pods -l job-name=leader"]);
-    // It goes when its time is over.
+    // It is removed when its TTL is over.
     case.applied(&job("short", "['true']", "ttlSecondsAfterFinished: 1", "Never"));
     case.gone("jobs --field-selector metadata.name=short");
     case.recording.events(&["Job"]);
@@ -69,7 +69,7 @@ fn failed(job: &Value) -> bool {
 }
 
 fn a_job_that_fails_is_tried_again_later_and_later(case: &mut Case<'_>) {
-    // A program that is not there; a container is started again in its pod, or the pod is replaced.
+    // A program that does not exist; a container is restarted in its pod, or the pod is replaced.
     case.applied(&job("job-failed-demo", "[echo123, 'test failed job!']", "backoffLimit: 2", "Never"));
     case.applied(&job("job-restarts", "['false']", "backoffLimit: 1", "OnFailure"));
     case.until_within(Duration::from_secs(120), "has failed", "job/job-failed-demo", failed);

@@ -28,7 +28,7 @@ fn a_replication_controller_keeps_its_pods(case: &mut Case<'_>) {
     case.recording.show(&["rc"]);
     case.typed("scale --replicas=2 rc/nginx-server");
     let pods = case.ready("app=nginx", 2);
-    // Relabelled, it is nobody's; labelled back, it is one too many.
+    // Relabelled, it has no owner; labelled back, it is one too many.
     let released = name_of(&pods[0]);
     let _ = case.kubectl.run(&["label", "pod", &released, "app=other", "--overwrite"]);
     case.ready("app=nginx", 2);
@@ -65,7 +65,7 @@ fn replica_set(selector: &str) -> String {
 
 fn a_replica_set_owns_what_its_selector_says(case: &mut Case<'_>) {
     case.applied(&replica_set("{matchLabels: {app: other}}"));
-    // One that is there already is adopted.
+    // An existing pod is adopted.
     case.applied(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: alone, labels: {app: nginx, track: stable}}\nspec: {terminationGracePeriodSeconds: 1, \
          containers: [{name: c, image: nginx, imagePullPolicy: IfNotPresent}]}\n",

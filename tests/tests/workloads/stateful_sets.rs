@@ -106,7 +106,7 @@ fn a_stateful_set_starts_in_order_and_keeps_its_volumes(case: &mut Case<'_>) {
         set["status"]["updatedReplicas"] == 1 && set["status"]["readyReplicas"] == 2
     });
     case.recording.show(&["sts"]);
-    // The last goes first; its claim stays.
+    // The last is removed first; its claim stays.
     case.typed("scale sts web --replicas=1");
     case.until("has one", "sts/web", |set| is_observed(set) && set["status"]["replicas"] == 1);
     case.recording.show(&all);
@@ -120,7 +120,7 @@ fn a_stateful_set_starts_in_order_and_keeps_its_volumes(case: &mut Case<'_>) {
 
 fn pods_of_a_stateful_set_start_at_once(case: &mut Case<'_>) {
     case.applied(&stateful_set("podManagementPolicy: Parallel", "").replace("nginx:1.7.9", "nginx:no-such-version"));
-    // None is ready, and both are there.
+    // None is ready, and both exist.
     eventually(DEFAULT_TIMEOUT, "both pods are there, without an image", || {
         let pods = case.kubectl.pods("app=nginx")?;
         let names: Vec<String> = pods.iter().map(name_of).collect();

@@ -34,7 +34,7 @@ pub(super) fn managers_share_an_object_by_apply(server: &Server) {
         );
         apply("two", json!([web(8081), metrics]), true).await?;
         anyhow::ensure!(has_code(&apply("one", json!([web(8080)]), false).await, 409), "a lost field changed");
-        // What a manager no longer names goes, if nobody else has it.
+        // A field that a manager no longer applies is removed, unless it has other owners.
         let left = apply("two", json!([web(8081)]), false).await?;
         let ports = left.spec.and_then(|s| s.ports).unwrap_or_default();
         anyhow::ensure!(ports.len() == 1 && ports[0].name.as_deref() == Some("web"), "{ports:?}");

@@ -43,7 +43,7 @@ pub(super) fn a_controller_reconciles(server: &Server) {
     });
 }
 
-/// Each map has a secret of its name and value, until the map goes; a map that is deleted leaves a trace first.
+/// Each map has a secret of its name and value, until the map is removed; a deleted map leaves a trace first.
 async fn reconcile(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, Error> {
     let maps: Api<ConfigMap> = Api::namespaced((*client).clone(), PLACE);
     let secrets: Api<Secret> = Api::namespaced((*client).clone(), PLACE);

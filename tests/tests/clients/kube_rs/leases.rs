@@ -1,4 +1,4 @@
-//! Leader election by a Lease, as client-go does it: whoever writes the latest version of it holds it.
+//! Leader election by a Lease, as in client-go: the writer of its latest version holds it.
 
 use std::{cell::Cell, time::Duration};
 
@@ -38,7 +38,7 @@ pub(super) fn one_of_many_holds_a_lease(server: &Server) {
     });
 }
 
-/// Takes the lease, if nobody holds it.
+/// Takes the lease, if it is free.
 async fn acquire(api: &Api<Lease>, me: &str, conflicts: &Cell<u32>) -> anyhow::Result<bool> {
     let taken = |transitions: i32| LeaseSpec {
         holder_identity: Some(me.to_owned()),
