@@ -52,7 +52,7 @@ impl Steal {
     /// Starts counting.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not report it.
     pub fn begin() -> anyhow::Result<Self> {
         Ok(Self { begun: Instant::now(), before: stolen()? })
     }
@@ -60,7 +60,7 @@ impl Steal {
     /// The steal time since [`begin`](Self::begin), as a sentence.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not report it.
     pub fn summary(&self) -> anyhow::Result<String> {
         let share = (stolen()? - self.before).as_secs_f64() / self.begun.elapsed().as_secs_f64() * 100.0;
         Ok(format!("Meanwhile {share:.1} % of a core were taken by others on the same hardware (steal)."))

@@ -24,7 +24,7 @@ fn file_of(mut bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// What is in the log: resource, namespace, name, revision and object of each record, or why there is none.
+/// The log's records (resource, namespace, name, revision and object), or why it cannot be read.
 fn records(log: &mut Log) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     log.load(&mut |records, counters| {

@@ -1,5 +1,5 @@
-//! Subjects of requests for certificates: whoever approves a request, whoever logs in with its certificate, and the node whose
-//! certificate it is, read the same user, or none of them any.
+//! Subjects of certificate signing requests: the approver, the authenticator of the issued certificate, and the node
+//! that holds it all read the same user, or none of them reads any.
 
 use windlass_agent::certificates::CertifiedKey;
 

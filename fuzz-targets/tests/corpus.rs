@@ -23,7 +23,7 @@ const DEAR: [(&str, usize); 14] = [
     ("volume_tree", 40),
 ];
 
-/// A few bytes are other ones, are gone, are there twice, or come from another input.
+/// Changes, removes or duplicates a few bytes, or takes them from another input.
 fn change(dice: &mut Dice, bytes: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..=dice.index(4) {
         let at = dice.index(bytes.len() + 1);
@@ -108,7 +108,7 @@ targets!(
     volume_tree,
 );
 
-/// libFuzzer has a program for each, and a corpus that is of no target is read by nobody.
+/// libFuzzer has a program for each target, and each corpus belongs to a target.
 #[test]
 fn every_target_is_fuzzed() {
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     met: bool,
 }
 
-/// How a call goes that does not fail at once.
+/// The outcome of a call that does not fail at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goes {
     Well,

@@ -8,7 +8,7 @@ use std::{
 /// What a disk writes as a whole.
 const SECTOR: usize = 512;
 
-/// Decides by chance, the same at each run.
+/// A pseudo-random generator with a fixed seed, so that every run is the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Chance(pub(crate) u64);
 
@@ -77,8 +77,8 @@ impl Content {
         self.kept.resize(self.shown.len(), 0);
     }
 
-    /// As ext4 and xfs do it: some of the sectors have reached the disk, the failure is told once, and all of them count as
-    /// written from then on. The length is known to be unwritten.
+    /// As in ext4 and xfs: some of the sectors have reached the disk, the failure is reported once, and all of them
+    /// count as written from then on. The length is known to be unwritten.
     pub(crate) fn fail_to_sync(&mut self, chance: &mut Chance) {
         for sector in std::mem::take(&mut self.unwritten) {
             if chance.coin() {

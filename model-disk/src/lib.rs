@@ -38,7 +38,7 @@ pub struct Case<'a> {
     pub what: &'a str,
     /// Makes the state before it, all of which is durable.
     pub prepare: &'a dyn Fn(&Path),
-    /// Makes the change, in a directory; whoever starts again may do it again.
+    /// Makes the change, in a directory; it may be repeated after a restart.
     pub act: &'a dyn Fn(&Path) -> Result<(), String>,
     /// Looks as the next start does, and panics unless it finds the old state or the new one, whole; with `true` the new one.
     pub judge: &'a dyn Fn(&Path, bool, &str),
@@ -104,7 +104,7 @@ impl Case<'_> {
         }
         let lasts = seed == 0 || self.lasts == Lasts::Power;
         (self.judge)(&dir, done && lasts, &what);
-        // Whoever starts again does it, and it stays.
+        // After a restart it succeeds, and lasts.
         (self.act)(&dir).unwrap_or_else(|error| panic!("{what}: it cannot be done again: {error}"));
         (self.judge)(&dir, true, &format!("{what}, and it was done again"));
         platter.cut_power();

@@ -65,7 +65,7 @@ impl Platter {
         &self.mounted.0
     }
 
-    /// Its file system as it is now: after [`Self::kill`] what this writes goes nowhere.
+    /// Its file system as it is now: after [`Self::kill`] its writes have no effect.
     #[must_use]
     pub fn volume(&self) -> Arc<dyn FileSystem> {
         let (state, gate) = (Arc::clone(&self.state), Arc::clone(&self.gate));
@@ -132,7 +132,7 @@ impl Platter {
         self.gate.0.lock().1
     }
 
-    /// The process ends at once: what it still does goes nowhere. The next one has a disk without faults.
+    /// The process ends at once: its further calls have no effect. The next one has a disk without faults.
     pub fn kill(&mut self) {
         let mut state = self.state.lock().clone();
         state.plan.mend();

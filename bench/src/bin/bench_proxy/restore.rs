@@ -50,7 +50,7 @@ impl Programs {
                     symlink(&real, recorder)?;
                     continue;
                 }
-                // Files are numbered by time; the input goes to the file and to the program.
+                // Files are named by time; the input is written to the file and passed to the program.
                 let script = format!(
                     "#!/bin/sh\nf={}/$(date +%s%N)\ncat > $f.tmp\nmv $f.tmp $f\nexec {} \"$@\" < $f\n",
                     this.records.display(),

@@ -159,8 +159,9 @@ fn read_archive(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     remove_all(&unpacked)
 }
 
-/// Undoes an incomplete restore: removes what it put into a directory that is no data directory yet. After a complete one,
-/// only its leftovers are removed. The directory it unpacks into is removed last, so that the next attempt sees it.
+/// Undoes an incomplete restore: removes what it put into a directory that is no data directory yet. After a complete
+/// one, only its leftovers are removed. The directory it unpacks into is removed last, so that the next attempt sees
+/// it.
 fn undo(data_dir: &Path) -> anyhow::Result<()> {
     if is_data_dir(data_dir) {
         return Ok(finish_restore(data_dir)?);
