@@ -40,7 +40,7 @@ pub(crate) async fn sweep(store: &Store, client: &kube::Client, shutdown: &Cance
 struct Writes(HashMap<Key, (u64, Timestamp)>);
 
 impl Writes {
-    /// The events, each with its revision and as JSON, that nobody has written for the TTL.
+    /// The events whose last write is longer ago than the TTL, given with their revision and as JSON.
     fn expired<'a>(
         &mut self,
         events: impl Iterator<Item = (&'a Key, u64, &'a [u8])>,
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn an_event_lives_for_an_hour_after_it_was_last_written() {
-        // The clocks of clients: one is behind, one ahead, one tells only of its series.
+        // The clocks of clients: one is behind, one ahead, one reports only its series.
         let event = |times: &str| {
             format!(r#"{{{times}"metadata":{{"name":"e","uid":"u","creationTimestamp":"2026-01-01T10:00:00Z"}}}}"#)
         };

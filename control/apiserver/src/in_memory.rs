@@ -34,8 +34,8 @@ impl InMemory {
         Self { instance }
     }
 
-    /// A server that keeps the addresses and node ports of Services as they are written, and gives none: also what this one
-    /// gives nobody, such as addresses of both families.
+    /// A server that stores the addresses and node ports of Services as written, and allocates none: also those that it
+    /// would never allocate, such as addresses of both families.
     ///
     /// # Panics
     /// Never.
@@ -84,7 +84,7 @@ impl InMemory {
         self.store().write(write).await.expect("nobody else writes, and memory does not fail");
     }
 
-    /// What is stored, for who looks at it or changes it as the API lets nobody do.
+    /// The store, to inspect it or to change it in ways that the API does not allow.
     pub fn store(&self) -> &Store {
         self.instance.api.store()
     }

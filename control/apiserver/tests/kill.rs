@@ -1,5 +1,5 @@
-//! Kills the API again and again during many writes, with watchers attached: acknowledged writes are there afterwards,
-//! no resource version is given twice, and a watcher that resumes either misses nothing or gets 410 Gone.
+//! Kills the API again and again during many writes, with watchers attached: acknowledged writes survive, no resource
+//! version is given twice, and a watcher that resumes either misses nothing or gets 410 Gone.
 //!
 //! `WINDLASS_KILLS` sets the number of kills, without a time limit; the default is a hundred, or as many as fit into a
 //! minute.

@@ -178,7 +178,7 @@ impl Strategy for CustomResource {
     }
 }
 
-/// What clients are told of a finalizer (upstream: customresource/validator.go, `validateKubeFinalizerName`).
+/// Warnings about a finalizer (upstream: customresource/validator.go, `validateKubeFinalizerName`).
 fn finalizer_warnings(finalizer: &str) -> Vec<String> {
     let mut told = qualified_problems(finalizer);
     if !finalizer.contains('/') && !is_standard_finalizer(finalizer) {

@@ -40,7 +40,7 @@ impl<'a> Used<'a> {
     }
 }
 
-/// Whether a name may be used: it is accepted already, or nobody else has it.
+/// Why a name cannot be used: another definition has it, and it is not accepted yet.
 fn conflict(requested: &str, accepted: &str, used: &BTreeSet<&str>) -> Option<String> {
     (requested != accepted && used.contains(requested)).then(|| format!("{requested:?} is already in use"))
 }

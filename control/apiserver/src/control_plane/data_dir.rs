@@ -115,7 +115,7 @@ pub(super) fn adopt_data_dir(dir: &Path) -> Result<Log, Error> {
 /// When the disk fails.
 pub fn finish_restore(dir: &Path) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::DataDir { path: dir.to_owned(), reason: error.to_string() };
-    // A mark that a power cut takes back would leave a store that nobody knows to be of a restore.
+    // If a power failure reverted the mark, a restored store would not be recognizable as one.
     disk::of(dir).sync_dir(dir).map_err(failed)?;
     disk::remove_tree(&dir.join(RESTORE_DIR)).map_err(failed)
 }

@@ -36,7 +36,7 @@ pub(crate) struct ApiConfig {
     pub(crate) token_authenticators: Vec<Arc<dyn TokenAuthenticator>>,
     /// Records requests.
     pub(crate) audit: Option<Arc<dyn AuditSink>>,
-    /// What admission plugins are told.
+    /// The configuration of admission plugins.
     pub(crate) admission: AdmissionConfiguration,
 }
 

@@ -89,7 +89,7 @@ pub(super) fn register(api: &Api, store: &Store) {
     });
 }
 
-/// Upstream's aggregator tells of every APIService.
+/// Upstream's aggregator reports every APIService.
 fn api_services(page: &mut Text, store: &Store) {
     const NAME: &str = "aggregator_unavailable_apiservice";
     page.family(NAME, "APIServices that are known not to be available.", Kind::Gauge);

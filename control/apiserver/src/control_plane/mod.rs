@@ -72,7 +72,7 @@ pub struct Config {
     pub cluster_domain: String,
     /// First address and prefix length of the service CIDR.
     pub service_cidr: (Ipv4Addr, u8),
-    /// Where the cluster's DNS listens; `None` if there is none.
+    /// Where the cluster's DNS listens; `None` if it is not served.
     pub cluster_dns: Option<SocketAddr>,
     /// The node port range.
     pub node_ports: RangeInclusive<u16>,

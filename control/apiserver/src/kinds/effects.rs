@@ -1,5 +1,5 @@
-//! Who acts on the objects of each built-in kind, and what nobody does: the warnings of writes and `docs/effects.md` follow
-//! from this one table, and a kind without a row fails a test. Pure.
+//! Which component acts on the objects of each built-in kind, and what has no effect: the warnings of writes and
+//! `docs/effects.md` follow from this one table, and a kind without a row fails a test. Pure.
 
 use serde_json::Value;
 
@@ -109,7 +109,7 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", FAIRNESS),
 ];
 
-/// Nobody acts on any object of the kind.
+/// No component acts on any object of the kind.
 const fn inert(undone: &'static str) -> Effect {
     Effect::Stored(Inert { of: "", undone, holds: |_| true })
 }

@@ -28,7 +28,7 @@ pub(crate) use stored::{Measured, MeasuredCache};
 pub(crate) struct Usage(Arc<RwLock<HashMap<String, NodeSamples>>>);
 
 impl Usage {
-    /// Adds a sample of a node; only one source may tell of a node.
+    /// Adds a sample of a node; each node must have a single source.
     pub(crate) fn record(&self, readings: &Readings) {
         let mut nodes = self.0.write();
         if !nodes.contains_key(&readings.node) {

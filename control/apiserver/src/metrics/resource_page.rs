@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{Reading, SampledAt};
 
-/// What a page tells of a node.
+/// The contents of a node's page.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ResourcePage {
     /// The machine; `None` if a part of it is missing.
@@ -25,7 +25,7 @@ pub(super) struct ContainerName {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ContainerOfPage {
     pub(super) started: Option<Timestamp>,
-    /// What the page does not tell is 0, which hides the pod.
+    /// Values that the page lacks are 0, which hides the pod.
     pub(super) reading: Reading,
 }
 

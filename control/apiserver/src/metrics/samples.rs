@@ -26,7 +26,7 @@ const MAX_AGE: Duration = SCRAPE_INTERVAL.saturating_mul(3);
 pub enum SampledAt {
     /// In this process.
     Here(Moment),
-    /// On another machine, whose wall clock is all that its page tells.
+    /// On another machine, whose page has only wall-clock times.
     There(Timestamp),
 }
 
@@ -39,7 +39,7 @@ impl SampledAt {
         }
     }
 
-    /// The time since `earlier`; zero when that is not earlier, or was told by another clock.
+    /// The time since `earlier`; zero when that is not earlier, or is of another clock.
     fn since(self, earlier: Self) -> Duration {
         match (self, earlier) {
             (Self::Here(now), Self::Here(earlier)) => now.since(&earlier),
@@ -65,12 +65,12 @@ pub struct Reading {
     pub memory_bytes: u64,
 }
 
-/// What tells a container from the one before its restart.
+/// What distinguishes a container from the one before its restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Run {
     /// The container's id.
     Id(String),
-    /// When it started, where pages tell no id; `None` if they do not tell that either.
+    /// Its start time, if pages have no id; `None` if they lack that, too.
     Started(Option<Timestamp>),
 }
 
@@ -166,8 +166,8 @@ impl SamplePair {
                 if elapsed >= due { Self { last: now, before: Some(samples.last) } } else { *samples }
             }
             SampledAt::There(_) if !elapsed.is_zero() => Self { last: now, before: Some(samples.last) },
-            // Told again, or the other machine's clock was set back: metrics-server takes what is told, and drops a
-            // previous point that is not earlier, so that all is right after two scrapes.
+            // Repeated, or the other machine's clock was set back: as metrics-server, take the sample and drop a
+            // previous point that is not earlier; after two scrapes the rate is right again.
             SampledAt::There(_) => {
                 let is_earlier = |before: &Reading| !now.at.since(before.at).is_zero();
                 Self { last: now, before: samples.before.filter(is_earlier) }
@@ -276,7 +276,7 @@ impl NodeSamples {
         }
     }
 
-    /// Whether they tell of the present.
+    /// Whether the last sample is recent.
     pub(crate) fn is_fresh(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.recorded) < MAX_AGE
     }

@@ -43,7 +43,7 @@ fn write_out(schema: &Schema, value: &mut Value) {
                 if !fields.contains_key(&**key) && property.presence != Presence::Pointer {
                     let empty = match &property.schema.kind {
                         Kind::Time | Kind::MicroTime => Value::Null,
-                        // Go writes a list that is not there so; an empty one is another value, whose writer owns it.
+                        // Go writes a nil slice as null; an empty list is another value, owned by its writer.
                         Kind::List(_) if property.presence == Presence::Always => Value::Null,
                         _ => zero(&property.schema),
                     };

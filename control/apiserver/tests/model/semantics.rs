@@ -396,7 +396,7 @@ fn set_defaults(kind: Kind, fields: &mut Fields) {
     }
 }
 
-/// Whoever changes a field becomes its only manager; an unchanged one stays with those that it has.
+/// A writer that changes a field becomes its only manager; an unchanged one keeps its managers.
 fn update_managers(kind: Kind, old: &Fields, new: &mut Object) {
     if !kind.is_managed() {
         return;

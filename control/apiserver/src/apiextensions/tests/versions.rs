@@ -1,4 +1,4 @@
-//! Several versions of a custom resource: what each shows of an object, whoever stored it.
+//! Several versions of a custom resource: how each represents an object stored in any of them.
 
 use serde_json::{Value, json};
 

@@ -12,7 +12,7 @@ use crate::apiserver::{
     },
 };
 
-/// A request whose sender could not be told.
+/// A request that could not be authenticated.
 #[derive(Debug)]
 pub(in crate::apiserver) struct Unauthenticated {
     pub(in crate::apiserver) error: Box<ApiError>,
@@ -59,7 +59,7 @@ impl Api {
     /// anonymous.
     ///
     /// # Errors
-    /// When the request has a token that nobody knows.
+    /// When no authenticator accepts the request's token.
     pub(in crate::apiserver) fn authenticate(
         &self,
         extensions: &Extensions,
@@ -100,7 +100,7 @@ impl Api {
     /// The user of a token.
     ///
     /// # Errors
-    /// Why nobody takes it, in upstream's words.
+    /// Why no authenticator accepts it, in upstream's words.
     pub(crate) fn authenticate_token(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, Refused> {
         const INVALID: &str = "invalid bearer token";
         let (mut reasons, mut note) = (Vec::new(), None);

@@ -11,7 +11,7 @@ pub enum Decision {
     Allow,
     /// The request is denied, whatever others think, with the reason.
     Deny(String),
-    /// Others decide; the reason is told if nobody allows.
+    /// Other authorizers decide; the reason is reported if none allows the request.
     NoOpinion(String),
 }
 

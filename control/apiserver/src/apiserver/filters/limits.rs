@@ -175,7 +175,7 @@ impl Limits {
         Ok(Some(Reviewing { limits: self, user: user.name.clone() }))
     }
 
-    /// A place among all reviews, for one whose body is there.
+    /// A slot among all reviews, for one whose body has been read.
     ///
     /// # Errors
     /// When there are too many.

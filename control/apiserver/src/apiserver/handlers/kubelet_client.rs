@@ -273,7 +273,7 @@ mod tests {
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
         let kubelet = KubeletClient::new(tls);
-        // Nobody serves the other side: the connection is taken and nothing comes.
+        // The other side is not served: the connection is accepted, and no answer arrives.
         let (connector, _other_side) = in_process(ClientIdentity { name: "api".into(), ..ClientIdentity::default() });
         kubelet.set_in_process_node("n".into(), connector);
         let node = json!({"metadata": {"name": "n"}, "status": {

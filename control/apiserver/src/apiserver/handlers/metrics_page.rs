@@ -25,7 +25,7 @@ impl ApiRequest {
         self.text(|format| self.api.metrics().page(format))
     }
 
-    /// Every check is made for the page, so that it tells of now, whoever else asks for health.
+    /// Every check is run for each request, so that the page shows the current state, whoever else polls health.
     pub(in crate::apiserver) fn slis_page(&self) -> ApiResult {
         self.text(|format| {
             health::check_all(&self.store().health(), &self.api.inner.health_checks);

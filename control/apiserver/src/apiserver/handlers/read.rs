@@ -71,7 +71,7 @@ impl ApiRequest {
     /// The stored object of a target.
     ///
     /// # Errors
-    /// When there is none.
+    /// When it does not exist.
     pub(crate) fn fetch(&self, target: &Target) -> Result<Arc<Object>, ApiError> {
         self.find(target)?.ok_or_else(|| ApiError::not_found(&target.version, target.name()))
     }
@@ -79,7 +79,7 @@ impl ApiRequest {
     /// The object of a target in its version.
     ///
     /// # Errors
-    /// When there is none.
+    /// When it does not exist.
     pub(crate) fn read(&self, target: &Target) -> Result<Value, ApiError> {
         Ok(target.version.decode(&*self.fetch(target)?)?)
     }

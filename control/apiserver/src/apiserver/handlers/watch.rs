@@ -36,8 +36,8 @@ use crate::{
 
 /// Interval of bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// How often a watcher that was told nothing for long is looked at: what is between would no longer be in the history when
-/// it comes back after a restart, so it gets a bookmark before its time.
+/// How often watchers without recent events are checked for lag: if their last revision would leave the history before
+/// they reconnect after a restart, they get an early bookmark.
 const LAG_INTERVAL: Duration = Duration::from_secs(10);
 /// As upstream, a watch without a timeout ends after a random time of 30 to 60 minutes, so that watches that began
 /// together do not all reconnect together.

@@ -28,7 +28,7 @@ pub(in crate::apiserver) enum Change {
     Modified,
     /// The object is gone.
     Deleted,
-    /// The object is there, and does not match any more: shown as it was, with the revision of the change.
+    /// The object exists but no longer matches: sent in its previous state, with the revision of the change.
     Unmatched,
 }
 

@@ -118,7 +118,7 @@ impl PatchBody {
     }
 }
 
-/// How upstream begins to tell of unknown and duplicate fields.
+/// The prefix of upstream's errors about unknown and duplicate fields.
 const STRICT: &str = "strict decoding error";
 
 impl ApiRequest {
@@ -220,7 +220,7 @@ impl StrictProblems {
         Self { warnings: duplicates.problems().into_iter().chain(unknown()).collect(), error: errors.join(", ") }
     }
 
-    /// Those of an object as it was sent: of one of Go's types in JSON they are told in the order of the body.
+    /// The problems of an object as it was sent: for Go's types in JSON, in the order of the body.
     fn of_object(schema: &TypeSchema, body: &[u8], duplicates: &Duplicates, unknown: &[String]) -> Self {
         match duplicates {
             Duplicates::Paths(paths) if schema.is_built_in() && !(paths.is_empty() && unknown.is_empty()) => {

@@ -49,8 +49,8 @@ pub(in crate::apiserver) fn check_for_create(target: &Target, object: &mut Value
     ensure_namespace(target, metadata)
 }
 
-/// Sets the fields of a new object that the server alone decides, removes those that nobody may set, and generates its name if
-/// it asks for one and no plugin has given it one. Upstream's `BeforeCreate` with `FillObjectMetaSystemFields`.
+/// Sets the server-controlled fields of a new object, removes those that clients may not set, and generates its name if
+/// it asks for one and no plugin has set one. Upstream's `BeforeCreate` with `FillObjectMetaSystemFields`.
 pub(in crate::apiserver) fn fill_for_create(version: &Version, object: &mut Value) -> Result<(), ApiError> {
     let metadata = metadata_of(object)?;
     for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {

@@ -132,7 +132,7 @@ pub trait AuditSink: Send + Sync + fmt::Debug {
     fn record(&self, event: AuditEvent);
 }
 
-/// What a client tells of a request besides what it is about.
+/// A request's metadata besides its target.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::apiserver) struct Sent<'a> {
     pub(in crate::apiserver) uri: &'a Uri,
@@ -140,7 +140,7 @@ pub(in crate::apiserver) struct Sent<'a> {
     pub(in crate::apiserver) address: Option<IpAddr>,
 }
 
-/// What is recorded of one request; nothing if nobody wants it.
+/// The audit record of one request; `None` if the policy does not ask for one.
 #[derive(Debug, Clone, Default)]
 pub struct Audit(Option<Arc<Recording>>);
 
@@ -173,7 +173,7 @@ pub(in crate::apiserver) fn id_of(headers: &HeaderMap) -> String {
     if given.is_empty() || given.len() > MAX_ID_LEN { new_uid().unwrap_or_default() } else { given.into_owned() }
 }
 
-/// Tells the client the id of its request.
+/// Sends the client its request's audit id.
 pub(in crate::apiserver) fn name_in(response: &mut Response, id: &str) {
     if let Ok(id) = HeaderValue::from_bytes(id.as_bytes()) {
         response.headers_mut().insert(AUDIT_ID, id);
@@ -226,7 +226,7 @@ impl Audit {
         }
     }
 
-    /// Adds a note, unless one of the key is there.
+    /// Adds an annotation, unless the key has one already.
     pub(crate) fn annotate(&self, key: &str, value: impl Into<String>) {
         self.annotate_with(key, || value.into());
     }
@@ -321,7 +321,7 @@ impl Audit {
         holding(response, Lasting(recording))
     }
 
-    /// Records that nobody knows the caller of a request, as upstream does: when the response begins.
+    /// Records a request of an unauthenticated caller, as upstream does: when the response begins.
     pub(in crate::apiserver) fn unauthenticated(self, response: &Response) {
         if let Some(recording) = self.0 {
             recording.event().code = Some(response.status().as_u16());

@@ -1,4 +1,4 @@
-//! A body of a response that holds something until it has ended, or nobody takes it any more.
+//! A response body that holds a value until it has ended or the client has disconnected.
 
 use std::{
     pin::Pin,

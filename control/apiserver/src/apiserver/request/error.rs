@@ -29,11 +29,11 @@ pub struct ApiError {
     continue_: Option<Box<str>>,
 }
 
-/// What a client is told when the server defends itself.
+/// The message sent to clients under overload.
 const OVERLOAD: &str = "The server has received too many requests and has asked us to try again later";
 
 impl ApiError {
-    /// What is told.
+    /// The message for the client.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -265,7 +265,7 @@ impl ApiError {
     fn of_fields(kind: &str, name: &str, errors: &[FieldError]) -> Self {
         let line =
             |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
-        // What is told twice stands once in the message, and twice in the causes.
+        // A repeated error is in the message once, and in the causes twice.
         let text = aggregate(errors.iter().map(line)).unwrap_or_default();
         let causes: Vec<Value> =
             errors.iter().map(|e| json!({"reason": e.cause.as_str(), "message": e.detail, "field": e.field})).collect();

@@ -97,7 +97,7 @@ impl Accept {
         self.write(code, &body)
     }
 
-    /// One object of the store, with the bytes that are there where they can be.
+    /// One object of the store, with its stored bytes where possible.
     ///
     /// # Errors
     /// When it cannot be converted to the version.

@@ -108,8 +108,8 @@ impl RequestInfo {
         info
     }
 
-    /// What is authorized of a request that leads to no [`crate::apiserver::Target`]. What it says is told as the path has it, since
-    /// nothing is done.
+    /// The attributes to authorize of a request that leads to no [`crate::apiserver::Target`]. They are taken from the
+    /// path as they are, since nothing is done.
     pub(in crate::apiserver) fn attributes<'a>(&'a self, options: &'a RequestOptions) -> Attributes<'a> {
         Attributes {
             verb: &self.verb,
@@ -236,7 +236,7 @@ impl RequestOptions {
         Ok(options)
     }
 
-    /// Refuses a table whose rows have what nobody knows.
+    /// Refuses a table with an unknown `includeObject`.
     pub(in crate::apiserver) fn check_table(&self) -> Result<(), ApiError> {
         let include = self.include_object.as_str();
         if matches!(include, "" | "Metadata" | "None" | "Object") {

@@ -113,5 +113,5 @@ pub(crate) enum Credentials {
     Other,
 }
 
-/// What tells apart the credentials of one user, in its extra information.
+/// The key in a user's extra information that identifies the credential.
 pub(crate) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

@@ -1,5 +1,5 @@
-//! Warnings for the client of a request: collected while it is handled, and told in headers of the answer, also of a
-//! refusal.
+//! Warnings for the client of a request: collected while it is handled, and sent in headers of the response, also of an
+//! error.
 //!
 //! Upstream: `k8s.io/apiserver/pkg/endpoints/filters/warning.go`.
 
@@ -16,7 +16,7 @@ const MAX_CHARS_OF_ONE: usize = 256;
 pub struct Warnings(Mutex<Vec<String>>);
 
 impl Warnings {
-    /// Adds one, unless it is there.
+    /// Adds a warning, unless it is a duplicate.
     pub fn add(&self, warning: impl Into<String>) {
         let warning = warning.into();
         let mut all = self.0.lock();
@@ -30,7 +30,7 @@ impl Warnings {
         warnings.into_iter().for_each(|warning| self.add(warning));
     }
 
-    /// Tells the client.
+    /// Writes the `Warning` headers.
     pub(in crate::apiserver) fn write(&self, response: &mut Response) {
         let all = self.0.lock();
         for told in headers(&all) {
@@ -39,7 +39,7 @@ impl Warnings {
     }
 }
 
-/// The values of the headers. Control characters cannot stand in one: as upstream, such a warning is not told.
+/// The values of the headers. They cannot contain control characters: as upstream, such warnings are dropped.
 fn headers(warnings: &[String]) -> Vec<HeaderValue> {
     let told = warnings.iter().filter(|text| !text.is_empty() && !text.contains(char::is_control));
     let value = |text: &str| {

@@ -45,7 +45,7 @@ async fn appliers_conflict_share_and_take_by_force() {
     let forced = apply(&api, &path, "b&force=true", applied_map(json!({"k": "2", "l": "1"}))).await;
     assert_eq!((forced.code, &forced.body["data"]), (200, &json!({"k": "2", "l": "1"})));
     assert_eq!(owned(&forced.body, "a"), data(json!({"f:l": {}})));
-    // What the other owns too stays; what nobody owns any more goes.
+    // Fields that the other owns too stay; those without an owner are removed.
     let nothing = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
     let less = apply(&api, &path, "b", nothing).await;
     assert_eq!((&less.body["data"], owned(&less.body, "b")), (&json!({"l": "1"}), Vec::new()));

@@ -78,7 +78,7 @@ async fn refusals_are_recorded_with_their_reason() {
     let [event] = &recorder.take()[..] else { panic!("one event") };
     assert_eq!((event.code, &event.status.as_ref().unwrap()["reason"]), (Some(403), &json!("Forbidden")));
     assert_eq!(event.annotations["authorization.k8s.io/decision"], "forbid");
-    // Somebody with a token that nobody knows.
+    // A request with an unknown token.
     let request = Request::get(PODS).header("authorization", "Bearer x").header("audit-id", "mine");
     let response = api.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     assert_eq!(
@@ -136,7 +136,7 @@ async fn health_as_a_whole_is_open_and_its_checks_are_not() {
         ("/.well-known/openid-configuration", 401),
         ("/metrics", 401),
     ] {
-        // Who may see the version is told by roles, which are not there.
+        // Access to the version is granted by roles, which do not exist here.
         let code = if path == "/version" { 403 } else { code };
         assert_eq!(get(path).await, code, "{path}");
     }

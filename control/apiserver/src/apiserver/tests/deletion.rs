@@ -52,7 +52,7 @@ async fn a_pending_deletion_is_only_shortened_from_its_start() {
         (&shorter["metadata"]["deletionGracePeriodSeconds"], &shorter["metadata"]["generation"]),
         (&json!(20), &json!(2))
     );
-    // It is over, but whoever runs it has not yet said that all is unmounted.
+    // It has ended, but its node has not yet reported that everything is unmounted.
     call(&api, "PATCH", &format!("{path}/status"), json!({"status": {"phase": "Succeeded"}})).await;
     let late = call(&api, "DELETE", &path, Value::Null).await.body;
     assert_eq!(late["metadata"]["deletionGracePeriodSeconds"], 20);

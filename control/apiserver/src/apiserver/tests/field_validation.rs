@@ -1,4 +1,4 @@
-//! Unknown and duplicate fields, which the query parameter `fieldValidation` refuses, tells or ignores.
+//! Unknown and duplicate fields, which the query parameter `fieldValidation` refuses, warns about or ignores.
 
 use super::*;
 

@@ -113,7 +113,7 @@ async fn parts_of_this_process_and_nodes_have_their_own_share() {
     let (_reads, _writes) = (shared.reads.try_acquire_many(400).unwrap(), shared.writes.try_acquire_many(200).unwrap());
     assert_eq!(code(&api, from_outside(ADMIN, "GET", MAPS, Body::empty())).await, 429);
     assert_eq!(code(&api, from_outside(ADMIN, "POST", MAPS, Body::from(map("a").to_string()))).await, 429);
-    // Both are told to who watches the server.
+    // Both are counted in the metrics.
     let page = api.metrics().page(windlass_kit::prometheus::Format::Plain);
     let told = |name: &str| page.lines().filter(|line| line.starts_with(name) && line.contains("code=\"429\"")).count();
     assert_eq!((told("apiserver_request_terminations_total{"), told("apiserver_request_total{")), (2, 2), "{page}");

@@ -178,7 +178,7 @@ async fn a_long_list_in_chunks_is_its_pages_together() {
                 let is_compressed = parts.headers.contains_key(header::CONTENT_ENCODING);
                 assert_eq!(is_compressed, text.len() > 128 << 10 && encoding == "gzip", "{what}");
                 let list: Value = serde_json::from_slice(&text).expect(&what);
-                // Ages are told in seconds.
+                // Tables show ages in seconds.
                 if accept != table {
                     assert!(list == wanted, "{what}");
                 }

@@ -1,4 +1,4 @@
-//! Rights by roles and bindings, and that nobody grants more than it holds.
+//! Access by roles and bindings, and prevention of privilege escalation.
 
 use super::*;
 use crate::control_plane::rbac_defaults;
@@ -106,7 +106,7 @@ async fn nobody_grants_what_it_does_not_hold() {
             assert_eq!(answer.body["message"], "rolebindings.rbac.authorization.k8s.io \"missing\" not found");
         }
     }
-    // Whoever may bind a role, may.
+    // A user with the verb `bind` on a role may bind it.
     let mut may_bind = role("binder", &["bind"], "rbac.authorization.k8s.io", &["clusterroles"]);
     may_bind["rules"][0]["resourceNames"] = json!(["strong"]);
     assert_eq!(post(&api, &admin, &format!("{RBAC}/clusterroles"), &may_bind).await.code, 201);

@@ -22,7 +22,7 @@ async fn listed(api: &Api, query: &str) -> (u64, Listed) {
     (revision(&list), items.iter().map(|o| (name(o), revision(o))).collect())
 }
 
-/// All that a watch tells until the object that was made last for it.
+/// All events of a watch up to the object that was created last for it.
 async fn watch_until(api: &Api, query: &str, last: &str) -> Vec<Value> {
     let request = Request::builder()
         .uri(format!("{MAPS}?watch=1&{query}"))

@@ -1,4 +1,5 @@
-//! Addresses and node ports: nothing is given twice, nothing leaks, whatever is asked at the same time and whoever hangs up.
+//! Addresses and node ports: none is allocated twice, none leaks, whatever is requested concurrently and whoever
+//! disconnects.
 
 use std::collections::BTreeSet;
 
@@ -76,7 +77,7 @@ async fn act(api: Api, step: Step) -> u16 {
     }
 }
 
-/// Nobody has what another one has.
+/// Checks that no two Services share an address or a node port.
 async fn check(api: &Api) {
     let list = call(api, "GET", SERVICES, Value::Null).await.body;
     let (mut addresses, mut ports) = (BTreeSet::new(), BTreeSet::new());

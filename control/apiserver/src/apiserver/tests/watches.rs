@@ -1,4 +1,4 @@
-//! What watchers are told, however their selectors are decided.
+//! The events that watchers receive, however their selectors are evaluated.
 
 use windlass_apimachinery::selectors::SelectableField;
 
@@ -64,7 +64,7 @@ async fn a_selector_of_a_node_is_decided_by_the_index_as_by_the_objects() {
         assert_eq!(by_index, by_object, "{node}");
         assert_eq!(by_index.iter().map(|(kind, _)| kind.as_str()).collect::<Vec<_>>(), expected, "{node}");
     }
-    // What is there already is selected in the same way.
+    // Existing objects are selected in the same way.
     let mut pod = pod("d");
     pod["spec"]["nodeName"] = json!("one");
     call(&api, "POST", PODS, pod).await;
@@ -73,7 +73,7 @@ async fn a_selector_of_a_node_is_decided_by_the_index_as_by_the_objects() {
     assert_eq!(initial.len(), 1);
 }
 
-/// After a restart a watcher comes back with what it was told last, which must still be in the history.
+/// After a restart a watcher reconnects with its last revision, which must still be in the history.
 #[tokio::test]
 async fn a_silent_watcher_gets_an_early_bookmark() {
     let api = with_namespace().await;

@@ -46,17 +46,17 @@ pub enum Storage {
     Virtual(Handler),
 }
 
-/// Who acts on the objects of a resource. What is accepted and has no effect is told to who writes it: a guard that is
-/// stored and does not guard is worse than none.
+/// Which component acts on the objects of a resource. Writers of accepted objects without effect get a warning: a guard
+/// that is stored and does not guard is worse than none.
 #[derive(Debug, Clone, Copy)]
 pub enum Effect {
     /// All that they say is done, by whom.
     Full(&'static str),
-    /// Some of what they say is done by nobody.
+    /// No component acts on some of what they say.
     Stored(Inert),
 }
 
-/// What nobody does.
+/// What has no effect.
 #[derive(Debug, Clone, Copy)]
 pub struct Inert {
     /// Of which objects; empty for all.
@@ -196,7 +196,7 @@ impl Resource {
         self.id
     }
 
-    /// The warning of a write of an object on which nobody acts.
+    /// The warning for a write of an object that no component acts on.
     #[must_use]
     pub fn warning_of_no_effect(&self, object: &Value) -> Option<String> {
         let Effect::Stored(inert) = self.effect else { return None };

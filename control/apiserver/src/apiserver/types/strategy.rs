@@ -58,8 +58,8 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Sets what follows from the rest of a new object, after admission. `is_labelled` says that the client has sent labels
-    /// with it, which cannot be told any more once there are defaults.
+    /// Sets what follows from the rest of a new object, after admission. `is_labelled` says that the client has sent
+    /// labels with it, which cannot be distinguished from defaults afterwards.
     fn complete_create(&self, _object: &mut Value, _is_labelled: bool) {}
 
     /// Restores what an update of the object itself does not change. The status is already restored.

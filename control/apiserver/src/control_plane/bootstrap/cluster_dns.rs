@@ -25,8 +25,8 @@ enum Step {
     Nothing,
 }
 
-/// Decides by whether this process serves DNS, whether the Service has a selector if there is one, and whether our slice
-/// is there. Pure.
+/// Decides by whether this process serves DNS, whether the Service has a selector if it exists, and whether our slice
+/// exists. Pure.
 fn step(serves: bool, has_selector: Option<bool>, has_slice: bool) -> Step {
     match (serves, has_selector, has_slice) {
         (_, Some(true), true) => Step::RemoveSlice,
@@ -50,8 +50,8 @@ impl ControlPlane {
     }
 }
 
-/// `address`: where the cluster's DNS is reached, if this process serves it. The slice tells that the Service is ours: it comes
-/// first and goes last, so that whoever starts after an end half way knows.
+/// `address`: where the cluster's DNS is reached, if this process serves it. The slice marks the Service as ours: it is
+/// created first and deleted last, so that a start after an interruption can rely on it.
 async fn ensure_service(client: &Client, address: Option<SocketAddr>, cluster_ip: Ipv4Addr) -> Result<(), Error> {
     let services: KubeApi<Service> = KubeApi::namespaced(client.clone(), SERVICE_NAMESPACE);
     let slices: KubeApi<EndpointSlice> = KubeApi::namespaced(client.clone(), SERVICE_NAMESPACE);

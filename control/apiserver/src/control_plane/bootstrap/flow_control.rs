@@ -36,7 +36,7 @@ pub(super) fn revised(stored: Option<&Value>, spec: &Value, is_mandatory: bool) 
             // Go's words for truth; what is none of them is taken for no annotation.
             Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
             Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
-            // Nobody has changed the first generation.
+            // The first generation: no user has changed it.
             _ => stored["metadata"]["generation"] == 1,
         };
     let word = if follows { "true" } else { "false" };

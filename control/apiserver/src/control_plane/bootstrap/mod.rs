@@ -154,7 +154,7 @@ async fn ensure(client: &Client, wanted: &Wanted) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes an object unless it is there.
+/// Creates an object unless it exists.
 pub(super) async fn create<K>(api: &KubeApi<K>, params: &PostParams, object: &Value, what: &str) -> Result<(), Error>
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,

@@ -14,9 +14,9 @@ const SYSTEM: &str = "kube-system";
 /// Says that the use of tokens is recorded.
 const RECORDS: &str = "windlass.io/records-token-uses";
 const OBJECTS: &str = include_str!("objects.jsonl");
-/// The lease says for so long that the server is there.
+/// The duration of this server's identity lease.
 const LEASE_SECONDS: i64 = 3600;
-/// Upstream renews every 10 s; each renewal is a write to the disk, and nobody reads it before it ends.
+/// Upstream renews every 10 s; each renewal is a write to the disk, and no reader needs it before the lease expires.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
 /// Who this server is.
@@ -234,7 +234,7 @@ pub(super) fn table() -> impl Iterator<Item = (&'static str, &'static str, Strin
     })
 }
 
-/// The priority classes of the system. Validation lets nobody change them.
+/// The priority classes of the system. Validation prevents changes to them.
 pub(super) fn defaults() -> impl Iterator<Item = Wanted> {
     let classes = table().filter(|(_, kind, ..)| *kind == "PriorityClass");
     classes.map(|(api_version, kind, name, object)| made(api_version, kind, "", &name, object))

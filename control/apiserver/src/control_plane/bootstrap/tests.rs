@@ -1,4 +1,4 @@
-//! What a start makes, and what it changes of what is there.
+//! What a start creates, and which existing objects it changes.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ fn a_server_has_a_name_of_its_host() {
     assert_eq!(objects::identity_of("vm"), "apiserver-lphjr5z7h3imqn7sokpnsue3ha");
 }
 
-/// What a start makes one by one, but for namespaces, which are there as soon as they are made.
+/// What a start creates one by one, except namespaces, which exist as soon as they are created.
 fn all_wanted() -> Vec<Wanted> {
     let identity = objects::Identity {
         host: "vm".to_owned(),

@@ -15,7 +15,7 @@ fn the_defaults_are_those_of_upstream() {
         assert!(object["metadata"]["name"].is_string() && !object["metadata"]["name"].as_str().unwrap().is_empty());
         assert_eq!(object["metadata"]["labels"]["kubernetes.io/bootstrapping"], "rbac-defaults");
     }
-    // Each binding leads to a role that is there.
+    // Each binding refers to an existing role.
     for binding in all.iter().filter(|object| object["roleRef"].is_object()) {
         let reference = &binding["roleRef"];
         let is_it = |role: &&Value| {

@@ -98,7 +98,7 @@ async fn a_certificate_that_was_asked_for_authenticates() {
         (Some("ann"), vec!["dev".to_owned(), "system:authenticated".to_owned()])
     );
 
-    // A node's renewal needs nobody's approval, whoever else's does.
+    // A node's renewal is approved automatically, unlike other requests.
     let signer = "kubernetes.io/kube-apiserver-client-kubelet";
     let as_node: KubeApi<CertificateSigningRequest> = KubeApi::all(served.plane.client(User::node("n1")));
     let node = ("system:node:n1", "system:nodes");
@@ -118,7 +118,7 @@ async fn a_certificate_that_was_asked_for_authenticates() {
     let conditions = issued.status.unwrap().conditions.unwrap();
     assert_eq!(conditions[0].reason.as_deref(), Some("AutoApproved"));
 
-    // A secret gets a token that is good while the secret is there.
+    // A secret gets a token that is valid while the secret exists.
     let secrets: KubeApi<Secret> = KubeApi::namespaced(served.plane.client(User::internal("t")), "default");
     let wanted = json!({
         "metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "default"}},

@@ -132,7 +132,7 @@ async fn a_deployment_is_rolled_out_forth_and_back() {
     running.await.unwrap().unwrap();
 }
 
-/// What a controller writes at once is what the API takes at once: nothing is refused, and users are told of no failure.
+/// The API accepts a controller's concurrent writes: none is refused, and no failure is reported to users.
 #[tokio::test]
 async fn hundreds_of_pods_come_and_go_without_a_refusal() {
     const REPLICAS: usize = 300;

@@ -54,7 +54,7 @@ async fn an_indexed_job_is_suspended_resumed_and_completes() {
         cluster.until::<Pod>("pods", |p| alive(p).len() == if is { 0 } else { 2 }).await;
         cluster.until::<Job>("start", |j| j[0]["status"]["startTime"].is_null() == is).await;
         if is {
-            // No node is there to end them.
+            // There is no node to end them.
             for pod in cluster.until::<Pod>("pods", |_| true).await {
                 let name = pod["metadata"]["name"].as_str().unwrap();
                 let _ = cluster.api::<Pod>().delete(name, &DeleteParams::default().grace_period(0)).await;

@@ -7,7 +7,7 @@ pub(crate) mod policies;
 mod rules;
 pub(crate) mod webhooks;
 
-/// What clients are told of a name that upstream keeps for configurations in files.
+/// The warning about a name that upstream reserves for configurations in files.
 fn name_warning(object: &serde_json::Value) -> Option<String> {
     const SUFFIX: &str = ".static.k8s.io";
     let is_kept = object["metadata"]["name"].as_str().is_some_and(|name| name.ends_with(SUFFIX));

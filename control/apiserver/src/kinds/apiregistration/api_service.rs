@@ -94,7 +94,7 @@ impl Strategy for ApiService {
         let spec = root.at("spec");
         let (group, version) = (spec.at("group"), spec.at("version"));
         let wanted = format!("{}.{}", version.text(), group.text());
-        // One that is missing, or fits into no path, was told of already.
+        // One that is missing, or is no path segment, has been reported already.
         let told = |name: &Field<'_>| name.is_empty() || names::path_segment(name.text()).is_some();
         for field in ["metadata.generateName", "metadata.name"] {
             let name = root.below(field);
@@ -133,7 +133,7 @@ impl Strategy for ApiService {
 /// Groups that this server serves itself and that are an aggregated server's elsewhere.
 const SERVED_HERE: [(&str, &str); 1] = [("metrics.k8s.io", "v1beta1")];
 
-/// Whether an API is there: one that this server serves itself is, and a service is not called.
+/// Whether an API is available: one that this server serves itself is, and a service is not called.
 fn condition(object: &Value) -> Value {
     let (spec, service) = (&object["spec"], &object["spec"]["service"]);
     let (group, version) = (text(&spec["group"]), text(&spec["version"]));

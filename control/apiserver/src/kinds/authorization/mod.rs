@@ -39,7 +39,7 @@ fn subject_access_review(request: &ApiRequest, review: Value) -> Result<Value, A
     Ok(answer(request, &subject(&review["spec"]), review))
 }
 
-/// What somebody may do in a namespace: whoever may create these in it may ask, and about nothing else.
+/// What a subject may do in a namespace: users who may create these in it may ask, and about no other namespace.
 fn local_subject_access_review(request: &ApiRequest, review: Value) -> Result<Value, ApiError> {
     validation::check(GROUP, &review, validation::Subject::NamedInNamespace)?;
     Ok(answer(request, &subject(&review["spec"]), review))

@@ -69,7 +69,7 @@ fn problems(review: &Value, subject: Subject) -> Errors {
     errors
 }
 
-/// Validates a selector of fields or labels. Operators that nobody knows are left to later versions.
+/// Validates a selector of fields or labels. Unknown operators are left to later versions.
 fn selector(selector: &Value, here: &str, of_labels: bool, errors: &mut Errors) {
     if !selector.is_object() {
         return;

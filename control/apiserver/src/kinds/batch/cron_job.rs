@@ -164,7 +164,7 @@ fn time_zone(zone: &Field<'_>, errors: &mut Errors) {
 mod tests {
     use super::*;
 
-    /// Upstream tells of it wherever such a schedule is stored already.
+    /// Upstream warns about such a schedule wherever it is stored already.
     #[test]
     fn a_stored_zone_in_the_schedule_is_warned_of() {
         let job =

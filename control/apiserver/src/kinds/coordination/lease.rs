@@ -36,7 +36,7 @@ pub(crate) fn definition() -> Definition {
 struct Lease;
 
 impl Strategy for Lease {
-    /// Coordinated leader election is off, as upstream's is by default: nobody would follow the strategy.
+    /// Coordinated leader election is off, as upstream's is by default: no component would follow the strategy.
     fn prepare_for_create(&self, object: &mut Value) {
         for field in ["strategy", "preferredHolder"] {
             object["spec"].as_object_mut().map(|spec| spec.remove(field));

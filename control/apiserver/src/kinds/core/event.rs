@@ -121,8 +121,8 @@ impl Strategy for Event {
 const MAX_NAME_BYTES: usize = 128;
 const MAX_NOTE_BYTES: usize = 1024;
 
-/// Validates an event in its stored form (upstream: `legacyValidateEvent`). The field of the controller is told by its name
-/// in the version of the request; all others by their stored ones.
+/// Validates an event in its stored form (upstream: `legacyValidateEvent`). Errors name the controller's field as in
+/// the version of the request, all other fields as stored.
 pub(crate) fn validate(object: &Value, controller: &str, errors: &mut Errors) {
     let event = Field::root(object);
     let about = event.below("involvedObject.namespace");
@@ -156,7 +156,7 @@ pub(crate) fn validate(object: &Value, controller: &str, errors: &mut Errors) {
     at_most(&event.at("message"), MAX_NOTE_BYTES, errors);
 }
 
-/// Whether a time is there, which is not upstream's zero.
+/// Whether a time is set, and is not Go's zero time.
 pub(crate) fn has_time(field: &Field<'_>) -> bool {
     !field.is_empty() && !field.text().starts_with("0001-01-01T00:00:00")
 }

@@ -157,7 +157,7 @@ fn compare(limit: &Field<'_>, resource: &str, errors: &mut Errors) {
     let refuse = |field: &str, shown: Quantity, why: &str, errors: &mut Errors| {
         errors.invalid_text(format!("{}.{field}[{resource}]", limit.path), &shown.to_string(), why);
     };
-    // A pair that is out of order: the field that is told, and the names of both.
+    // A pair that is out of order: the reported field, and the names of both.
     let pairs = [
         ("min", least, "min", most, "max", least),
         ("defaultRequest", least, "min", request, "default request", request),

@@ -141,7 +141,7 @@ impl Strategy for ReplicationController {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        // Upstream tells of the template as it was.
+        // Upstream warns about the previous template.
         match old.filter(|old| old["metadata"]["generation"] != new["metadata"]["generation"]) {
             Some(old) => workload::template_warnings(old, None, &Field::root(old).below("spec.template")),
             None => workload::warnings(new, old, &Field::root(new).below("spec.template")),

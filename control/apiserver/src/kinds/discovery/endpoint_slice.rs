@@ -96,7 +96,7 @@ impl Strategy for EndpointSlice {
         immutable(new, old, &["addressType"], errors);
     }
 
-    /// The API itself may listen on the loopback device alone; nobody else may lead the cluster there.
+    /// The API itself may listen on the loopback device alone; no other writer may direct the cluster there.
     fn validate_writer(&self, new: &Value, old: Option<&Value>, writer: &User, errors: &mut Errors) {
         let changed = old.is_none_or(|old| ["endpoints", "ports"].iter().any(|field| new[field] != old[field]));
         if !is_of_the_api(new) || !changed || writer.is_api_server() {

@@ -40,7 +40,7 @@ struct NetworkPolicy;
 impl Strategy for NetworkPolicy {
     fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
         let is_range = error.field.ends_with(".ipBlock.cidr") || error.field.contains(".ipBlock.except[");
-        // That one range is within another is no matter of how it is written.
+        // Whether one range is within another does not depend on its notation.
         let range = (is_range && !error.detail.ends_with(NOT_WITHIN)).then_some(Tolerance::Value);
         range.or_else(|| tolerance::label_values(error, &["spec.podSelector"]))
     }

@@ -1,5 +1,5 @@
-//! Lists and maps that have a limit: one that is longer is not looked at any further, so that nobody makes the server work
-//! by it (upstream: `validateSlice`, `validateSet` and `validateMap`). Pure.
+//! Lists and maps with a limit: the items of a longer one are not validated, to bound the work per request (upstream:
+//! `validateSlice`, `validateSet` and `validateMap`). Pure.
 
 use std::collections::BTreeSet;
 

@@ -54,7 +54,7 @@ impl<'a> Field<'a> {
         entries.map(move |(key, value)| (key.as_str(), Field { value, path: path.key(key) }))
     }
 
-    /// The text, empty where there is none.
+    /// The text; empty if not set.
     pub(crate) fn text(&self) -> &'a str {
         self.value.as_str().unwrap_or("")
     }
@@ -69,7 +69,7 @@ impl<'a> Field<'a> {
         self.text().parse().ok()
     }
 
-    /// Whether it is there.
+    /// Whether it is not null.
     pub(crate) fn is_set(&self) -> bool {
         !self.value.is_null()
     }

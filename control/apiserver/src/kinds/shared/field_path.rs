@@ -1,4 +1,4 @@
-//! Where a field stands. Nearly all fields are good, so that a path is made of its steps only when a problem is told.
+//! The path of a field. Nearly all fields are valid, so that a path is rendered only for an error.
 
 use std::{cell::OnceCell, fmt, rc::Rc};
 

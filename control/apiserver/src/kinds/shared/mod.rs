@@ -58,7 +58,7 @@ pub(crate) fn fractional_bytes(amounts: &field::Field<'_>, resource: &str) -> Op
     Some(format!("{}[{resource}]: fractional byte value \"{amount}\" is invalid, must be an integer", amounts.path))
 }
 
-/// What the writer of a status is told of the addresses of a load balancer.
+/// The warnings about the addresses of a load balancer in a status.
 pub(crate) fn load_balancer_warnings(object: &Value) -> Vec<String> {
     let addresses = field::Field::root(object).below("status.loadBalancer.ingress");
     addresses.items().filter_map(|one| names::ip_warning(&one.path, one.at("ip").text())).collect()

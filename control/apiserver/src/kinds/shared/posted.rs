@@ -31,8 +31,8 @@ pub(crate) fn read(
     Ok(posted)
 }
 
-/// Changes the object of a subresource as the server itself: neither its strategy nor admission is asked, and nobody is
-/// recorded as the owner.
+/// Changes the object of a subresource as the server itself: without its strategy and admission, and without an entry
+/// in its managed fields.
 ///
 /// # Errors
 /// The refusal of `make`, or why nothing could be stored.

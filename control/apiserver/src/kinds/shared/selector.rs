@@ -42,7 +42,7 @@ pub(crate) fn is_empty(selector: &Value) -> bool {
     none("matchLabels") && selector["matchExpressions"].as_array().is_none_or(Vec::is_empty)
 }
 
-/// Validates the selector of a workload, which is there and is not empty.
+/// Validates the selector of a workload, which is set and not empty.
 pub(crate) fn validate_workload(spec: &Field<'_>, kind: &str, errors: &mut Errors) {
     let selector = spec.at("selector");
     if selector.is_set() {

@@ -38,7 +38,7 @@ pub(crate) fn validate_url(field: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-/// The first `%` of a URL that no two hexadecimal digits follow, with what stands there.
+/// The first invalid escape of a URL: a `%` without two hexadecimal digits, and up to two characters after it.
 fn bad_escape(url: &str) -> Option<String> {
     let mut rest = url;
     while let Some(at) = rest.find('%') {

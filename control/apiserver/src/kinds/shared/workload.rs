@@ -31,7 +31,7 @@ pub(crate) fn default_pod_template(template: &mut Map<String, Value>) {
     }
 }
 
-/// What clients are told of a name that hosts cannot have; `part` says what it becomes a part of.
+/// The warning about a name that hosts cannot have; `part` says what it becomes a part of.
 pub(crate) fn name_warning(new: &Value, old: Option<&Value>, part: &str) -> Option<String> {
     let name = new["metadata"]["name"].as_str().unwrap_or("");
     let why = names::label(name).filter(|_| old.is_none())?;
@@ -155,7 +155,7 @@ pub(crate) fn containers(template: &Value) -> [Value; 2] {
     [all("name"), all("image")]
 }
 
-/// A count, 0 where it is not there.
+/// A count; 0 if not set.
 pub(crate) fn number(value: &Value) -> Value {
     json!(value.as_i64().unwrap_or(0))
 }

@@ -111,7 +111,7 @@ fn topologies(terms: &Field<'_>, errors: &mut Errors) {
                 key.duplicate(errors);
             }
         }
-        // Upstream tells it for each term before that is the same, without its value.
+        // Upstream reports it for each equal previous term, without its value.
         for _ in before.iter().filter(|other| **other == keys) {
             errors.duplicate(term.at("matchLabelExpressions").path, &json!(""));
         }

@@ -191,7 +191,7 @@ async fn pods_of_one_name_are_told_apart() {
     assert_eq!((cores(&usage, "old"), cores(&usage, "new")), (Some(vec![900_000_000]), Some(vec![100_000_000])));
 }
 
-/// Samples of this process tell what has changed from one to the next.
+/// Samples of this process contain only what has changed.
 #[tokio::test]
 async fn what_has_not_changed_stays_as_it_was() {
     let usage = Usage::default();
@@ -212,7 +212,7 @@ async fn what_has_not_changed_stays_as_it_was() {
     assert_eq!(cores(&usage, "r"), Some(vec![1000]));
     changed(&[], &[("c", "r")]);
     assert_eq!((cores(&usage, "p"), cores(&usage, "q"), cores(&usage, "r")), (both.0.clone(), both.1, None));
-    // One is restarted, and seen next to its successor, which is told before its own end is.
+    // One is restarted, and its successor is reported before its own end is.
     changed(&[of("a", "p", 20), of("d", "p", 20)], &[]);
     changed(&[of("a", "p", 30), of("d", "p", 30)], &[("a", "p")]);
     assert_eq!(cores(&usage, "p"), both.0);

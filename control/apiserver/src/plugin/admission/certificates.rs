@@ -1,5 +1,5 @@
-//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: who may approve and sign requests for
-//! certificates, and that nobody becomes an administrator by one.
+//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: who may approve and sign certificate
+//! signing requests, and that none grants administrator rights.
 
 use std::sync::Arc;
 

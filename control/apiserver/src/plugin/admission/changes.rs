@@ -1,5 +1,5 @@
-//! What an update changes. A check says what it does not care about, and looks at every other change: the field with a
-//! meaning that nobody thought of is then looked at, too. Pure.
+//! What an update changes. A check lists what it does not care about, and covers every other change: an overlooked
+//! field is then checked, too. Pure.
 
 use serde_json::Value;
 

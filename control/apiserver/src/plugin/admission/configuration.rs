@@ -10,7 +10,7 @@ use crate::schema::{ContentType, decode};
 
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 
-/// What plugins are told at start.
+/// The configuration of plugins, read at start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AdmissionConfiguration {
     pub(super) pod_security: pod_security::Configuration,

@@ -198,7 +198,7 @@ fn forbid<T>(why: impl Into<String>) -> Result<T, Denial> {
     Err(Denial::Forbidden(why.into()))
 }
 
-/// Why a write is refused that nodes have no right to, whoever has given them one: in upstream's words, where it has some.
+/// The error for a write beyond the rights of nodes, whatever RBAC grants: in upstream's words, where it has some.
 fn unexpected(node: &str, operation: Operation, resource: &str, subresource: &str) -> String {
     match (resource, subresource) {
         ("pods", "") => {

@@ -36,7 +36,7 @@ impl AdmissionPlugin for PodTopologyLabels {
         };
         let Some(node) = node.filter(|node| !node.is_empty()) else { return Ok(()) };
         let key = Key { namespace: String::new(), name: node.to_owned() };
-        // A node that is not there (yet) has no labels.
+        // A node that does not exist (yet) has no labels.
         if let Some(node) = self.store.get(self.store.resource("nodes"), &key) {
             copy_labels(&node.value(), object);
         }

@@ -1,5 +1,5 @@
-//! Who writes a policy of admission must be allowed to read the parameters that it names, since what it says of a request may
-//! tell of them (upstream: `authorize` in the strategies of the four resources).
+//! A writer of an admission policy must be allowed to read its parameters, since the policy's messages may disclose
+//! them (upstream: `authorize` in the strategies of the four resources).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -88,7 +88,7 @@ fn shown(user: &User) -> String {
 }
 
 impl PolicyParameters {
-    /// Whoever may read all objects of a kind may name it. One that is named already is not asked for again.
+    /// A user who may read all objects of a kind may name it. An unchanged one is not checked again.
     fn policy(&self, attributes: &AdmissionAttributes<'_>, kind: &Value) -> Result<(), String> {
         if !kind.is_object() || attributes.old.is_some_and(|old| old["spec"]["paramKind"] == *kind) {
             return Ok(());
@@ -104,7 +104,8 @@ impl PolicyParameters {
         ))
     }
 
-    /// Whoever may read the parameters themselves may name them; asked for at each write, as upstream compares pointers.
+    /// A user who may read the parameters themselves may name them; checked at each write, as upstream compares
+    /// pointers.
     fn binding(&self, user: &User, spec: &Value, policies: &str) -> Result<(), String> {
         let reference = &spec["paramRef"];
         if !reference.is_object() {

@@ -1,5 +1,5 @@
-//! Nobody grants rights by RBAC objects that they do not hold (upstream: `policybased` storage of the RBAC resources). Who may
-//! `escalate` a role or `bind` to it is free, and so are the members of `system:masters`.
+//! Users cannot grant rights by RBAC objects that they do not hold (upstream: `policybased` storage of the RBAC
+//! resources). The verbs `escalate` and `bind` on a role exempt from this, as does membership in `system:masters`.
 
 use std::sync::Arc;
 

@@ -136,7 +136,7 @@ fn includes(wide: &Value, narrow: &Value) -> bool {
             && (exists || (is_equal(wide) && is_equal(narrow) && same("value"))))
 }
 
-/// The overhead is that of the class, and there is none without one. Pure.
+/// The overhead must be that of the class, and unset without one. Pure.
 fn check_overhead(class: Option<&Value>, pod: &Value) -> Result<(), String> {
     let (own, of_class) = (ResourceList::read(&pod["spec"]["overhead"]), overhead_of_class(class));
     let why = match (own.is_empty(), of_class.is_empty()) {

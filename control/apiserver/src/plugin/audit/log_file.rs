@@ -24,7 +24,7 @@ pub(super) struct LogFile {
     max_backups: usize,
     /// The last write ended within a line.
     torn: bool,
-    /// Why the file was not replaced when it was time to; told once.
+    /// Why the file was not rotated when it was due; reported once.
     problem: Option<String>,
 }
 

@@ -146,7 +146,7 @@ fn body_bytes(event: &AuditEvent) -> usize {
         + event.response_object.as_ref().map_or(0, |body| body.len())
 }
 
-/// Writes events until nobody can send any more.
+/// Writes events until all senders are dropped.
 fn write_all(receiver: &Receiver<AuditEvent>, mut file: LogFile, counts: &Counts) {
     let mut warned = (Instant::now(), 0);
     loop {

@@ -53,7 +53,7 @@ fn counts(deleted: &Value, now: Timestamp) -> bool {
 }
 
 impl ServiceAccountTokens {
-    /// The user of a token without an end: that of the account, while the secret with this token is there.
+    /// The user of a token without expiry: that of the account, while the secret with this token exists.
     fn legacy_user(&self, token: &str, claims: &Value, now: Timestamp) -> Result<(User, Remarks), Refused> {
         use base64::{Engine as _, engine::general_purpose::STANDARD};
         const AUTO: &str = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of auto-generated secret-based tokens.";
@@ -143,7 +143,7 @@ impl ServiceAccountTokens {
         let good = exists("serviceaccounts", namespace, account)
             && (private["pod"].is_null() || exists("pods", namespace, &private["pod"]))
             && (private["secret"].is_null() || exists("secrets", namespace, &private["secret"]))
-            // With a pod the node is that of the pod, and told only.
+            // With a pod the node is that of the pod, and informative only.
             && (private["node"].is_null() || !private["pod"].is_null() || exists("nodes", "", &private["node"]));
         let user = User {
             name: claims["sub"].as_str().ok_or_else(nobody)?.to_owned(),

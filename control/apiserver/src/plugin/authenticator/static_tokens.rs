@@ -16,7 +16,7 @@ use crate::apiserver::{Authenticated, Refused, Remarks, TokenAuthenticator, User
 /// Permissions that would let others use the tokens or make some: of the group all but reading.
 const FORBIDDEN_MODE: u32 = 0o037;
 
-/// Why a file of tokens cannot be used. Tokens are never told.
+/// Why a file of tokens cannot be used. Tokens never appear in errors.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
     /// It could not be read.
@@ -47,7 +47,7 @@ pub enum TokenFileError {
     },
 }
 
-/// Users by the hashes of their tokens: neither memory nor the time of a look-up tells a token.
+/// Users by the hashes of their tokens: neither memory nor the time of a look-up reveals a token.
 pub(crate) struct StaticTokens(HashMap<Vec<u8>, User>);
 
 impl std::fmt::Debug for StaticTokens {

@@ -1,5 +1,5 @@
-//! Which tokens without an end are used: noted in memory by the authenticator, which waits for nobody, and written to the
-//! labels of their secrets by a task of its own. Upstream writes within the request (`patchSecretWithLastUsedDate`).
+//! Uses of tokens without expiry: noted in memory by the authenticator without waiting, and written to the labels of
+//! their secrets by a separate task. Upstream writes within the request (`patchSecretWithLastUsedDate`).
 
 use std::collections::BTreeMap;
 

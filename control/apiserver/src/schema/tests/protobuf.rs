@@ -62,7 +62,7 @@ fn bodies_of_kubectl() {
     let wanted =
         json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"cpu": "1"}}});
     assert_eq!(decode_protobuf(&bytes(quota)).unwrap().value, wanted);
-    // A kind that nobody has, and a body that is none.
+    // An unknown kind, and a body that is not protobuf.
     let unknown = quota.replace("5265736f7572636551756f7461", "5265736f7572636551756f7a61");
     assert!(decode(&bytes(&unknown), ContentType::Json).unwrap_err().contains("v1 ResourceQuoza"));
     assert!(decode_protobuf(b"{}").unwrap_err().contains("magic number"));

@@ -69,7 +69,7 @@ pub(super) async fn connect(address: SocketAddr) -> Result<Stream, String> {
     Ok(Box::new(dial(address).await?))
 }
 
-/// Connects with TLS; whoever has the address has it.
+/// Connects with TLS, without verification: the address is the only identity.
 pub(super) async fn connect_tls(address: SocketAddr) -> Result<Stream, String> {
     let stream = dial(address).await?;
     let connecting = TlsConnector::from(Arc::clone(&ANY_CERTIFICATE)).connect(ServerName::from(address.ip()), stream);
@@ -218,7 +218,7 @@ mod tests {
     async fn backends_are_reached_with_and_without_tls() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // An authority that nobody knows, for another name.
+        // A certificate of an unknown authority, for another name.
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate =
             rcgen::CertificateParams::new(vec!["other.example".to_owned()]).unwrap().self_signed(&key).unwrap();

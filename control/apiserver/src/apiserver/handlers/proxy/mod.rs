@@ -80,7 +80,7 @@ pub trait Locate: Send + Sync + fmt::Debug {
     /// The backend that the name in a path means, such as `https:name:port`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the object has no such backend.
     fn locate(&self, request: &ApiRequest, target: &Target) -> Result<Backend, ApiError>;
 }
 
@@ -119,7 +119,7 @@ impl<'a> SchemeNamePort<'a> {
     /// The object that is meant.
     ///
     /// # Errors
-    /// When there is none.
+    /// When it does not exist.
     pub(crate) fn read(&self, request: &ApiRequest, target: &Target) -> Result<Value, ApiError> {
         request.read(&Target { name: Some(self.name.to_owned()), ..target.whole() })
     }

@@ -1,4 +1,4 @@
-//! What validation needs to tell problems of fields.
+//! Errors of fields, and helpers of validation.
 
 use serde_json::Value;
 pub(crate) use windlass_apimachinery::field::AT_LEAST_0;
@@ -11,7 +11,7 @@ pub(crate) fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (usi
     value[key].as_array().into_iter().flatten().enumerate()
 }
 
-/// The text at `key`, empty where there is none.
+/// The text at `key`, or an empty one.
 pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or("")
 }

@@ -49,7 +49,7 @@ fn tolerate(version: &Version, new: &Value, old: &Value, errors: &mut Vec<FieldE
     errors.retain(|error| match strategy.tolerates(new, error) {
         None => true,
         Some(rule @ Tolerance::Rule(_)) => !broken.contains(&rule),
-        // The value is part of what is told.
+        // The value is part of the detail.
         Some(Tolerance::Value) => !before.0.iter().any(|was| was.field == error.field && was.detail == error.detail),
     });
 }
@@ -72,7 +72,7 @@ pub(crate) fn validate_status(version: &Version, new: &Value, old: &Value) -> Ve
     errors.0
 }
 
-/// Upstream validates the status of a custom resource by itself: what is told of its values begins there.
+/// Upstream validates the status of a custom resource separately: paths in its messages start there.
 fn of_status(mut error: FieldError) -> FieldError {
     if let Some(inside) = error.field.strip_prefix("status") {
         let inside = inside.strip_prefix('.').unwrap_or(inside);

@@ -74,7 +74,7 @@ fn validate_metric(metric: &Field<'_>, errors: &mut Errors) {
         kind.required("must specify a metric source type", errors);
     }
     if !METRIC_TYPES.contains(&kind.text()) {
-        // Upstream tells it twice.
+        // Upstream reports it twice.
         kind.one_of(&METRIC_TYPES, errors);
         kind.one_of(&METRIC_TYPES, errors);
     }

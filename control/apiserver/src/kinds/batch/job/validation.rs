@@ -380,7 +380,7 @@ pub(super) fn parse_indexes(text: &str, completions: i64) -> Result<i64, String>
 const SCHEDULING: [&str; 4] = ["affinity", "nodeSelector", "tolerations", "schedulingGates"];
 
 pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    // Upstream validates a changed spec twice, and tells so.
+    // Upstream validates a changed spec twice, and reports its errors twice.
     validate_whole_spec(new, Some(old), errors);
     completions(new, old, errors);
     immutable(new, old, &["spec.selector"], errors);

@@ -191,7 +191,7 @@ fn read_request(request: &str) -> Result<(), String> {
     }
 }
 
-/// What is told of a request whose sender does not have the key, in Go's words.
+/// The error for a request whose signature does not match its key, in Go's words.
 fn unverified(request: &X509CertificationRequest<'_>) -> &'static str {
     let key = &request.certification_request_info.subject_pki.algorithm.algorithm;
     match key.to_id_string().as_str() {

@@ -67,7 +67,7 @@ fn cells_of(object: &Value, age: &str) -> Vec<Value> {
     ]
 }
 
-/// The field of the status that tells when the phase changed last.
+/// The field of the status with the time of the last phase transition.
 const PHASE_TIME: &str = "lastPhaseTransitionTime";
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Strategy for PersistentVolume {
         set_status(object, json!({"phase": "Pending", PHASE_TIME: now()}));
     }
 
-    /// A phase that changes has the time of the change, unless whoever writes it tells one.
+    /// A new phase gets the current time as its transition time, unless the writer sets one.
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {
         let (new, old) = (&mut object["status"], &old["status"]);
         if new["phase"] != old["phase"] && (new[PHASE_TIME].is_null() || new[PHASE_TIME] == old[PHASE_TIME]) {

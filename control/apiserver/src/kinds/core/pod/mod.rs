@@ -162,7 +162,7 @@ impl Strategy for Pod {
         security_profiles::validate_match(&object["metadata"]["annotations"], &spec, errors);
     }
 
-    /// Changes of pods come from programs, which nobody reads warnings of.
+    /// Pods are updated by programs, whose warnings no user reads.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let pod = Field::root(new);
         if old.is_some() {

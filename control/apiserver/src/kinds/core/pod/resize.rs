@@ -198,7 +198,8 @@ fn masked_resources(new: &Value, old: &Value) -> Map<String, Value> {
     made
 }
 
-/// A container with the CPU and memory of an older one. Claims are lost, as upstream: whoever has some is not resized.
+/// A container with the CPU and memory of an older one. Claims are dropped, as upstream, so that containers with claims
+/// are not resized.
 fn masked(new: &Value, old: &Value) -> Value {
     let mut container = new.clone();
     container["resources"] = Value::Object(masked_resources(&new["resources"], &old["resources"]));

@@ -118,7 +118,7 @@ fn may_run_again(spec: &Value, container: Option<&Value>, ended: &Value) -> bool
     if ["containers", "initContainers"].iter().any(|all| list(spec, all).any(|(_, container)| acts(container))) {
         return true;
     }
-    // One that the pod does not have is run by nobody.
+    // A container that the pod does not have cannot be run.
     let Some(container) = container else { return false };
     let policy = container["restartPolicy"].as_str().unwrap_or_else(|| text(spec, "restartPolicy"));
     match policy {

@@ -1,7 +1,6 @@
 //! Defaults of a Service, and what an update of one keeps and drops. Pure.
 //!
-//! Fields of another type are dropped where an update changes the type and leaves them as they were; whoever sets them is
-//! refused.
+//! If an update changes the type, unchanged fields of the previous type are dropped; setting them is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 

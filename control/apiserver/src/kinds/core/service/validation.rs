@@ -28,7 +28,7 @@ const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 
 /// Refuses a Service; what stood in `old` already may stay, where upstream lets it.
 pub(super) fn validate(object: &Value, old: Option<&Value>, errors: &mut Errors) {
-    // Upstream allocates first, and tells of nothing else where that fails.
+    // Upstream allocates first, and reports no other errors if that fails.
     let before = errors.0.len();
     families::validate(object, old, errors);
     if errors.0.len() > before {

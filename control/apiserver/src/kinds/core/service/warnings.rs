@@ -1,4 +1,4 @@
-//! What clients are told of a Service that is accepted (upstream: `GetWarningsForService`). Pure.
+//! Warnings about an accepted Service (upstream: `GetWarningsForService`). Pure.
 
 use serde_json::Value;
 

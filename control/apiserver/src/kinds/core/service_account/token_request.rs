@@ -130,7 +130,7 @@ fn bound_object(request: &ApiRequest, target: &Target, spec: &Value) -> Result<V
     let mut claims = vec![(word, json!({"name": name, "uid": uid}))];
     let node_name = object["spec"]["nodeName"].as_str().filter(|node| word == "pod" && !node.is_empty());
     if let Some(node_name) = node_name {
-        // A node that is gone is named all the same: it tells where the pod is.
+        // A deleted node is named all the same: it is where the pod is.
         let node = find(NODES, "", node_name);
         claims.push((
             "node",

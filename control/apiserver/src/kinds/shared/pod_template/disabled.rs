@@ -1,4 +1,5 @@
-//! Fields whose gates are off in 1.36 (upstream: `dropDisabledFields`): nobody here heeds them, so they are not kept. Pure.
+//! Fields whose gates are off in 1.36 (upstream: `dropDisabledFields`): no component uses them, so they are dropped.
+//! Pure.
 
 use serde_json::Value;
 

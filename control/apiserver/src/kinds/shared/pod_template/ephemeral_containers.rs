@@ -129,7 +129,7 @@ pub(super) fn validate(spec: &Field<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     }
 }
 
-/// Refuses changes of containers that are there.
+/// Refuses changes of existing containers.
 pub(crate) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let path = "spec.ephemeralContainers";
     for (_, was) in list(old, "ephemeralContainers") {

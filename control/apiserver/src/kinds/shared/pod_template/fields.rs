@@ -71,7 +71,7 @@ pub(super) fn gates(spec: &Field<'_>, errors: &mut Errors) {
     spec.at("readinessGates").items().for_each(|gate| gate.at("conditionType").label_key(errors));
     let mut seen = BTreeSet::new();
     for gate in spec.at("schedulingGates").items() {
-        // Upstream tells of the gate where it is its name.
+        // Upstream reports the path of the gate instead of its name's.
         let name = Field { value: &gate.value["name"], path: gate.path };
         name.label_key(errors);
         if !seen.insert(name.text()) {

@@ -44,7 +44,7 @@ pub(crate) struct Leniency<'a> {
 }
 
 impl<'a> Leniency<'a> {
-    /// What the stored pod or template breaks: an object with `metadata` and `spec`; nothing where there is none.
+    /// What the stored pod or template violates: an object with `metadata` and `spec`; nothing for a new one.
     pub(crate) fn of(stored: Option<&'a Value>) -> Self {
         Self { stored }
     }

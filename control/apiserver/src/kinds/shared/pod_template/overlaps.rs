@@ -2,7 +2,7 @@
 
 use crate::kinds::shared::field::Field;
 
-/// A path, and what it comes from, which is told where a volume has several sources.
+/// A path and its source, which is shown if a volume has several sources.
 struct Place {
     path: String,
     source: String,
@@ -24,7 +24,7 @@ impl Place {
     }
 }
 
-/// What is told of the volumes of a pod.
+/// The warnings about the volumes of a pod.
 pub(super) fn warnings(volumes: &Field<'_>) -> Vec<String> {
     volumes.items().flat_map(|volume| of_volume(&volume)).collect()
 }

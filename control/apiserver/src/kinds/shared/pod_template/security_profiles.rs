@@ -149,8 +149,8 @@ pub(super) fn pod_warnings(annotations: &Value, spec: &Field<'_>, path: &str) ->
     is_alone.then(|| seccomp_gone(path, SECCOMP_OF_POD))
 }
 
-/// Warnings about annotations of a container instead of its fields. Those of a pod's AppArmor are told when they become
-/// fields: [`app_armor_of_annotations`].
+/// Warnings about annotations of a container instead of its fields. Those about AppArmor are issued when the
+/// annotations are converted to fields: [`app_armor_of_annotations`].
 pub(super) fn container_warnings(
     annotations: &Value,
     spec: &Field<'_>,

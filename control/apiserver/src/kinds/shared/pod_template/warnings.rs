@@ -78,7 +78,7 @@ fn no_selector(of: &Field<'_>) -> Option<String> {
     (!selector.is_set()).then(|| format!("{}: {NO_SELECTOR}", selector.path))
 }
 
-/// What is told of nodes by labels that have other names now.
+/// Warnings about deprecated node labels.
 fn nodes(spec: &Field<'_>, found: &mut Vec<String>) {
     for (key, label) in spec.at("nodeSelector").entries() {
         found.extend(node_selector::deprecated(key).map(|why| format!("{}: {why}", label.path)));

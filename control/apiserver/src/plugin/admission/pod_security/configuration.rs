@@ -15,7 +15,7 @@ const GROUP: &str = "pod-security.admission.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
 const DEFAULTS: [&str; 6] = ["enforce", "enforce-version", "audit", "audit-version", "warn", "warn-version"];
 
-/// What the plugin is told at start.
+/// The configuration of the plugin, read at start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Configuration {
     /// Holds where labels say nothing else.

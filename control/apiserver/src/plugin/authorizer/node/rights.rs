@@ -1,5 +1,5 @@
-//! What nodes have rights to, as one table: the Node authorizer allows nothing that has no row, and NodeRestriction checks a
-//! write by the row of its right. Upstream keeps the two apart, and what one leaves to the other is easily nobody's.
+//! The rights of nodes, as one table: the Node authorizer allows nothing without a row, and NodeRestriction checks a
+//! write by the row of its right. Upstream keeps the two apart, so that a check may be missing from both.
 //!
 //! Upstream: `plugin/pkg/auth/authorizer/node`, `plugin/pkg/admission/noderestriction`.
 

@@ -404,7 +404,7 @@ async fn a_node_speaks_for_itself_alone() {
         assert_eq!(status, code, "{path} {answer}");
         assert!(text(&answer, "message").ends_with(words), "{answer}");
     }
-    // Whoever is bound to a role of his own as a node is held to the same.
+    // A node that is also bound to a role is still restricted.
     let nameless = User { name: "system:node:".to_owned(), ..User::node("") };
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let all = json!({"metadata": {"name": "all"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});

@@ -42,7 +42,7 @@ impl RbacAuthorizer {
 
 impl Authorizer for RbacAuthorizer {
     fn decide(&self, user: &User, what: &Attributes<'_>) -> Decision {
-        // Without roles nobody is allowed anything.
+        // Without roles nothing is allowed.
         self.policy.read(|policy| decide(policy, user, what)).unwrap_or(Decision::NoOpinion(String::new()))
     }
 
@@ -68,7 +68,7 @@ fn reason(policy: &Policy, user: &User, what: &Attributes<'_>) -> String {
     allowing.map_or_else(String::new, |bound| format!("RBAC: allowed by {bound}"))
 }
 
-/// Decides by a policy. Roles that are missing are told only if nothing allows the request, as upstream.
+/// Decides by a policy. Missing roles are reported only if nothing allows the request, as upstream.
 fn decide(policy: &Policy, user: &User, what: &Attributes<'_>) -> Decision {
     let mut missing = Vec::new();
     for Bound { role, .. } in policy.bindings_of(user, what.namespace) {

@@ -62,7 +62,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A binding of a user: displayed as upstream tells what allows a request.
+/// A binding of a user: displayed as upstream's reason for allowing a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'a> {
     binding: &'a Key,
@@ -151,7 +151,7 @@ impl Policy {
             .filter_map(|(binding, subject)| Some(Bound { binding, role: &self.bindings.get(binding)?.role, subject }))
     }
 
-    /// What a user may do in a namespace; what cannot be found is told.
+    /// What a user may do in a namespace; missing roles are reported.
     pub(crate) fn rules_of(&self, user: &User, namespace: &str) -> Rules {
         let mut all = Rules::default();
         for Bound { role, .. } in self.bindings_of(user, namespace) {

@@ -96,7 +96,7 @@ pub(crate) fn canonical_ip(text: &str) -> Option<String> {
     })
 }
 
-/// What clients are told of an address that is written in an unusual form (upstream: `GetWarningsForIP`).
+/// The warning about an address in a non-canonical form (upstream: `GetWarningsForIP`).
 pub(crate) fn ip_warning(field: impl fmt::Display, text: &str) -> Option<String> {
     let read = parse_ip(text)?;
     match text.parse::<IpAddr>() {
@@ -108,7 +108,7 @@ pub(crate) fn ip_warning(field: impl fmt::Display, text: &str) -> Option<String>
     }
 }
 
-/// What clients are told of a range that is written in an unusual form (upstream: `GetWarningsForCIDR`).
+/// The warnings about a range in a non-canonical form (upstream: `GetWarningsForCIDR`).
 pub(crate) fn cidr_warning(field: impl fmt::Display, text: &str) -> Vec<String> {
     let Some(range) = Cidr::parse(text).filter(|_| text == text.trim()) else { return Vec::new() };
     let address = text.split('/').next().and_then(parse_ip).unwrap_or_else(|| range.base());

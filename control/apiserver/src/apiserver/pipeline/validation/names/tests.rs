@@ -22,7 +22,7 @@ fn names_are_checked_as_upstreams_tests_say() {
             _ => continue,
         };
         let text = text_of(row[1]);
-        // An empty one is missing, which is told first.
+        // An empty one is reported as missing first.
         if !text.is_empty() {
             assert_eq!(check(&text).is_none(), row[2] == "good", "{row:?}");
         }
@@ -31,7 +31,7 @@ fn names_are_checked_as_upstreams_tests_say() {
     assert!(seen > 100, "{seen}");
 }
 
-/// Whether what is told of a text is what upstream tells, of which its tests have a part.
+/// Whether the message contains the part that upstream's tests expect.
 fn told(found: Option<String>, expected: &str) -> bool {
     found.map_or(expected.is_empty(), |found| !expected.is_empty() && found.contains(expected))
 }

@@ -156,7 +156,7 @@ fn validate_stored_versions(object: &Value, errors: &mut Errors) {
     let mut left: Vec<(usize, &str)> = stored.into_iter().enumerate().collect();
     for (_, version) in list(&object["spec"], "versions") {
         let name = text(version, "name");
-        // A name that stands twice is not there the second time, as upstream has it.
+        // As upstream, a repeated name is not found the second time.
         if version["storage"] == true && !left.iter().any(|(_, stored)| *stored == name) {
             let why = format!("must have the storage version {name}");
             errors.invalid(here, &object["status"]["storedVersions"], &why);

@@ -24,7 +24,7 @@ mod tests;
 use budget::{Ground, Refusal};
 
 const EVICTION: Gvk = Gvk::of("policy", "v1", "Eviction");
-/// An option of deletions that nobody has who evicts.
+/// An option of deletions that evictions do not have.
 const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 /// How often an eviction is tried whose pod changes meanwhile. Upstream's `EvictionsRetry`.
 const EVICTION_ATTEMPTS: usize = 20;

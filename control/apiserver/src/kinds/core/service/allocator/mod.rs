@@ -56,7 +56,7 @@ struct Allocations {
     addresses: HashMap<Ipv4Addr, String>,
     ports: HashMap<u16, String>,
     services: HashMap<String, Allocated>,
-    /// The addresses that have an IPAddress, whoever is its parent.
+    /// The addresses that have an IPAddress, of any parent.
     objects: HashSet<Ipv4Addr>,
     ranges: Ranges,
 }

@@ -28,7 +28,7 @@ impl Range {
         Some(Self::new(first.parse().ok()?, length))
     }
 
-    /// The first address, which is given to nobody.
+    /// The network address, which is never allocated.
     pub(super) fn network(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.first)
     }
@@ -87,7 +87,7 @@ impl ServiceCidr {
 /// All ranges.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ranges {
-    /// Holds until its object is there.
+    /// The configured range, used until its object exists.
     configured: Range,
     objects: BTreeMap<String, ServiceCidr>,
 }
@@ -166,7 +166,7 @@ mod tests {
             ranges.set("more", object);
             assert_eq!(gives(&ranges, "10.97.0.1"), wanted);
         }
-        // The object of the configured range is what counts once it is there.
+        // Once the object of the configured range exists, it takes precedence.
         ranges.set(DEFAULT_SERVICE_CIDR, cidr("10.98.0.0/24", true, false));
         assert!(!gives(&ranges, "10.96.0.1") && gives(&ranges, "10.98.0.1"));
         ranges.set(DEFAULT_SERVICE_CIDR, None);

@@ -25,7 +25,7 @@ const POD_FIELDS: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-/// Other fields that upstream knows, and nobody may take.
+/// Other fields that upstream knows, but does not allow.
 const OTHER_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
 /// What may be taken of resources, besides huge pages.
@@ -54,7 +54,7 @@ pub(super) fn validate(container: &Field<'_>, errors: &mut Errors) {
         let sources = ["configMapRef", "secretRef"].map(|kind| from.at(kind));
         let set: Vec<_> = sources.iter().filter(|source| source.is_set()).collect();
         set.iter().for_each(|source| named_object(&source.at("name"), errors));
-        // Upstream tells of the list where it is one of its items.
+        // Upstream reports the path of the list instead of its item's.
         match set.len() {
             0 => all.invalid_as("\"\"", "must specify one of: `configMapRef` or `secretRef`", errors),
             1 => {}

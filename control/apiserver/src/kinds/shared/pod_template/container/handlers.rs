@@ -124,7 +124,7 @@ fn http_get(get: &Field<'_>, errors: &mut Errors) {
     for name in get.at("httpHeaders").items().map(|header| header.at("name")) {
         let fine = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
         if name.is_empty() || !name.text().bytes().all(fine) {
-            // Upstream tells of the list where it is one of its items.
+            // Upstream reports the path of the list instead of its item's.
             errors.invalid_text(get.at("httpHeaders").path, name.text(), HEADER);
         }
     }

@@ -51,7 +51,7 @@ fn mounts(container: &Field<'_>, all: &Field<'_>, devices: &BTreeMap<&str, &str>
         }
         unlike(&name, &path, devices, "volumeDevices", errors);
         let (sub, expression) = (mount.at("subPath"), mount.at("subPathExpr"));
-        // Upstream tells of the list where it is one of its items.
+        // Upstream reports the path of the list instead of its item's.
         validate_local_descending_path(&all.at("subPath").path, sub.text(), errors);
         if !expression.is_empty() && !sub.is_empty() {
             expression.invalid("subPathExpr and subPath are mutually exclusive", errors);

@@ -58,7 +58,7 @@ pub(super) fn validate_resize_of_init_container(policies: &Field<'_>, errors: &m
     }
 }
 
-/// The field as upstream tells of it: by the path of its list.
+/// The field with the path of its list, as upstream reports it.
 fn of_list<'a>(field: &Field<'a>, list: &Field<'_>) -> Field<'a> {
     Field { value: field.value, path: list.path.clone() }
 }

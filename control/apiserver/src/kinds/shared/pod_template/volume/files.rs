@@ -47,7 +47,7 @@ pub(super) fn key(item: &Field<'_>, errors: &mut Errors) {
 /// Validates a volume of what the pod is.
 pub(super) fn validate_downward(source: &Field<'_>, errors: &mut Errors) {
     mode(&source.at("defaultMode"), errors);
-    // Upstream tells of the source where it is one of its items.
+    // Upstream reports the path of the source instead of its item's.
     let items = source.at("items");
     items.items().for_each(|item| file(&Field { value: item.value, path: source.path.clone() }, errors));
 }

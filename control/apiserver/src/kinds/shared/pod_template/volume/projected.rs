@@ -28,7 +28,7 @@ pub(super) fn validate(volume: &Field<'_>, keeps_tokens: bool, errors: &mut Erro
         }
         let downward = source.at("downwardAPI");
         for item in downward.at("items").items() {
-            // Upstream tells of the source where it is one of its items.
+            // Upstream reports the path of the source instead of its item's.
             files::file(&Field { value: item.value, path: downward.path.clone() }, errors);
             let path = item.at("path").text();
             unlike(volume, path, path, &mut seen, errors);

@@ -27,7 +27,7 @@ pub(super) fn is_windows(pod: Pod<'_>) -> bool {
     pod.spec["os"]["name"] == "windows"
 }
 
-/// Whether the pod has a user namespace, in which its root is nobody's outside.
+/// Whether the pod has a user namespace, in which its root is unprivileged on the host.
 pub(super) fn has_user_namespace(pod: Pod<'_>) -> bool {
     pod.spec["hostUsers"] == false
 }
@@ -67,7 +67,7 @@ pub(super) struct Setters<'a> {
 }
 
 impl<'a> Setters<'a> {
-    /// Looks at all security contexts; `bad` tells the bad value of one.
+    /// Checks all security contexts; `bad` returns the forbidden value of one.
     pub(super) fn find(pod: Pod<'a>, bad: impl Fn(&'a Value) -> Option<&'a str>) -> Self {
         let mut found = Self::default();
         if let Some(value) = bad(&pod.spec["securityContext"]) {

@@ -188,7 +188,7 @@ async fn a_namespace_refuses_and_warns() {
         refused.body["message"],
         "pods \"q\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)"
     );
-    // What is there may be changed as long as it stays as bad as it is.
+    // Existing violations may stay when a pod is changed.
     let label = call(&api, "PATCH", &format!("{PODS}/p"), json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert_eq!((label.code, label.warnings.len()), (200, 0), "{}", label.body);
     let other = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "j"}]).to_string();

@@ -115,7 +115,7 @@ fn any_rule() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whoever holds rules that cover others may do all that these allow.
+    /// A user whose rules cover others may do all that these allow.
     #[test]
     fn covered_rules_allow_no_more(
         held in prop::collection::vec(any_rule(), 0..3),
