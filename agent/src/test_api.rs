@@ -16,7 +16,7 @@ pub(crate) fn server() -> InMemory {
     InMemory::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30099)
 }
 
-/// A client with all rights, for which nothing goes wrong.
+/// A client with all rights, without injected faults.
 pub(crate) fn user(server: &InMemory) -> Client {
     Client::new(Way { router: server.router(User::internal("test")), faults: None }, "default")
 }

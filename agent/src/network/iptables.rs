@@ -117,7 +117,7 @@ fn chains(rules: &Rules) -> Chains {
 /// How often each of [`JUMPS`] occurs in the base chains.
 type JumpCounts = [usize; JUMPS.len()];
 
-/// The input of iptables-restore that renders the chains, and makes each jump to them one that is there once. Pure.
+/// The input of iptables-restore that writes the chains, and leaves exactly one of each jump to them. Pure.
 fn restore_text(chains: &Chains, jumps: JumpCounts) -> String {
     let mut out = String::new();
     for table in ["filter", "nat"] {

@@ -24,8 +24,8 @@ where
     write(api, object, finalizer, true).await
 }
 
-/// Takes a finalizer off an object, unless the object changed meanwhile: what it has protected may go. That nobody needs it
-/// any more is said by the API, not by a cache.
+/// Removes a finalizer from an object, unless the object changed meanwhile: what it protected may be deleted. The
+/// `Proof` that it is no longer needed comes from the API, not from a cache.
 pub(super) async fn let_go<K>(api: &Api<K>, object: &K, finalizer: &str, _: Proof) -> Result<(), Error>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,

@@ -21,7 +21,7 @@ pub(crate) const PODS_BY_CONTROLLER: Index<CachedPod> = Index::new("controller",
 /// Label of a slice with the name of its service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// The service that a slice names, whoever manages the slice.
+/// The service that a slice belongs to, by its label.
 pub(crate) fn service_of(slice: &EndpointSlice) -> Option<Key> {
     let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
     Some(Key::new(slice.metadata.namespace.clone().unwrap_or_default(), name))
@@ -46,7 +46,7 @@ fn ownerless(namespace: &str) -> String {
     format!("/{namespace}")
 }
 
-/// The objects of a namespace that the owner with this UID controls, and those that nobody does. `index`: by
+/// The objects of a namespace that the owner with this UID controls, and those without a controller. `index`: by
 /// [`owner_or_namespace`].
 pub(crate) fn owned_or_ownerless<T: Resource>(
     cache: &Cache<T>,

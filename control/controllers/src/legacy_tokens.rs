@@ -1,6 +1,6 @@
-//! Tokens of service accounts without an end that nobody uses: those that the API made by itself, as its older versions did,
-//! are marked invalid after a year without use, and removed after another one. Upstream's `LegacySATokenCleaner`, which looks
-//! at all secrets once a day; here each is looked at when its time has come.
+//! Unused service account tokens without expiry: those that the API created by itself, as its older versions did, are
+//! marked invalid after a year without use, and removed after another one. Upstream's `LegacySATokenCleaner`, which
+//! checks all secrets once a day; here each is checked when it is due.
 
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ fn due(secret: &Secret, now: Timestamp) -> Due {
         // Not since uses are recorded.
         None => Due::Now,
         Some(used) => match read(used) {
-            // It cannot be known: whoever repairs the label wakes this again.
+            // Unreadable: a correction of the label queues the secret again.
             None => Due::Never,
             Some(used) if used >= last_day(now) => Due::In(INTERVAL),
             Some(_) => Due::Now,

@@ -19,7 +19,7 @@ pub(crate) fn is_active(pod: &CachedPod) -> bool {
     !is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// The phase; `Pending` while there is none yet.
+/// The phase; `Pending` if not set yet.
 pub(crate) fn phase(pod: &CachedPod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending")
 }

@@ -86,7 +86,7 @@ impl Controller for ResourceQuotaController {
         }
         quota.data["status"] = status;
         match api.replace_status(&key.name, &PostParams::default(), &quota).await {
-            // What was written while nobody counted a resource yet is found by another look.
+            // Objects written before a resource was counted are found by another pass.
             Ok(_) => done(Outcome::After(Duration::ZERO)),
             Err(error) if error::is_conflict(&error) => Err(Error::Changed(format!("ResourceQuota {key}"))),
             written => {
@@ -121,8 +121,8 @@ fn whole(object: &DynamicObject) -> Value {
 }
 
 impl ResourceQuotaController {
-    /// All objects of a namespace that a quota counts, by how they are counted; `None` of types that are not served, and of
-    /// those that cannot be listed, which do not keep the others. Why that is so comes with them.
+    /// All objects of a namespace that a quota counts, by evaluator; `None` for types that are not served, and for
+    /// those that cannot be listed, which do not block the others. The listing error is returned, too.
     async fn count(&self, key: &Key, hard: &Value) -> Result<(Counted, Option<Error>), Error> {
         let names = hard.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
         let mut resources: Vec<&str> = names.filter_map(Evaluator::resource_of).collect();

@@ -84,7 +84,7 @@ impl Controller for TokensController {
         let account = Key::new(&key.namespace, name);
         let mut uid = self.accounts.get(&account).and_then(|account| account.metadata.uid.clone());
         let is_cached = fits(secret, uid.as_deref());
-        // An account that goes before the cache knows it is told of by no change.
+        // An account that is deleted before the cache has seen it causes no event.
         let done = || Ok(if is_cached { Outcome::Done } else { Outcome::After(UNCACHED_ACCOUNT_RETRY) });
         if !is_cached {
             // The cache may be behind.

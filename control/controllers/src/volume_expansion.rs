@@ -1,6 +1,6 @@
-//! Volume expansion: a bound claim that asks for more than it has is told that somebody else expands its volume. Upstream's
-//! controller (`pkg/controller/volume/expand`) has plugins for some kinds of volumes, none of which is there. Those of
-//! the local-path provisioner grow by it.
+//! Volume expansion: a bound claim that requests more than it has gets an event that an external controller must expand
+//! its volume. Upstream's controller (`pkg/controller/volume/expand`) has plugins for some kinds of volumes, none of
+//! which exists here. Volumes of the local-path provisioner are expanded by it.
 
 use std::sync::Arc;
 

@@ -116,8 +116,8 @@ impl Request {
         self.edns.is_some()
     }
 
-    /// The question for another server: about `question`, with an ID that nobody can guess, and with EDNS, whatever the
-    /// client's had, so that an answer may be longer than 512 bytes.
+    /// The query for another server: `question`, with an unpredictable ID, and with EDNS, whether the client's had it
+    /// or not, so that an answer may be longer than 512 bytes.
     pub(super) fn forwarded(&self, question: &Query) -> Message {
         let mut message = Message::query();
         message.metadata.recursion_desired = self.metadata.recursion_desired;
@@ -140,7 +140,7 @@ impl Request {
     }
 }
 
-/// Writes a response. What does not fit is left out, and the client told to ask over TCP.
+/// Writes a response. What does not fit is left out, and the TC bit asks the client to retry over TCP.
 pub(super) fn write(request: &Request, answer: &Answer) -> Vec<u8> {
     let mut metadata = Metadata::response_from_request(&request.metadata);
     metadata.message_type = MessageType::Response;

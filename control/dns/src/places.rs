@@ -1,5 +1,5 @@
-//! Places for a number of things at a time, shared by those who ask for them: whoever has fewer of them than are free may
-//! take another one. So one alone may use half of them, and there is always one for a newcomer.
+//! A limited number of slots, shared fairly by clients: a client that has fewer of them than are free may take another
+//! one. So a single client may use half of them, and there is always one for a newcomer.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
@@ -24,7 +24,7 @@ impl Places {
         Arc::new(Self { count, taken: Mutex::default() })
     }
 
-    /// Takes a place; `None` if there is none for `of`.
+    /// Takes a slot; `None` if `of` may not have another one.
     pub(super) fn enter(self: &Arc<Self>, of: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock();
         let own = taken.get(&of).copied().unwrap_or_default();
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(second.len(), 3);
         let third = enter_all("10.244.0.4");
         assert_eq!(third.len(), 2);
-        // Places that are given back are there for everybody.
+        // Released slots are available to everyone.
         drop((first, third));
         assert_eq!(enter_all("10.244.0.5").len(), 5);
         drop(second);

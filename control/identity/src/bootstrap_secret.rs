@@ -68,7 +68,7 @@ pub fn name_of(id: &str) -> String {
 pub fn groups_of(secret: &Secret, token: &Token, now: Timestamp) -> Result<Vec<String>, String> {
     let is = |key: &str, wanted: &str| {
         let given = secret.data.as_ref().and_then(|data| data.get(key));
-        // The time of a comparison of hashes tells nothing of what is compared.
+        // Comparing hashes: the time taken reveals nothing about the secret.
         let hash = |bytes: &[u8]| digest(&SHA256, bytes).as_ref().to_vec();
         given.is_some_and(|given| hash(&given.0) == hash(wanted.as_bytes()))
     };

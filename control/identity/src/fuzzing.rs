@@ -1,11 +1,11 @@
-//! Entry points of the fuzzers: whoever asks for a certificate.
+//! Entry points of the fuzzers: certificate signing requests.
 
 use std::sync::LazyLock;
 
 use crate::pki::unusual::{Authority, name_of};
 
-/// Asks for a certificate with `bytes` as the name of its subject, or as the attributes of one, and signs it: whoever approves
-/// sees the user who logs in with it. The certificate in PEM and its user, if there is one.
+/// Requests a certificate with `bytes` as the name of its subject, or as the attributes of one, and signs it: the
+/// approver must see the same user that it authenticates. The certificate in PEM and its user, if it has one.
 ///
 /// # Panics
 /// When a certificate that is signed is for anybody else than the request said.

@@ -112,7 +112,7 @@ impl Metrics for SchedulerMetrics {
 }
 
 impl SchedulerMetrics {
-    /// A decision was made; what becomes of a binding is told later.
+    /// A decision was made; the outcome of a binding is recorded later.
     pub(super) fn decided(&self, state: &State, (pod, _, decision): &Decided, began: Instant) -> Attempt {
         self.algorithm_seconds.observe_duration([], began.elapsed());
         let attempt = Attempt { began, tried: state.queue.tried(&pod.key()) };

@@ -83,7 +83,7 @@ pub(crate) struct Demands {
 }
 
 impl Group {
-    /// Somebody waits, and nobody is retried.
+    /// Pods are waiting, and none is being retried.
     fn is_to_be_tried(&self) -> bool {
         self.retried.is_none() && !self.waiting.is_empty()
     }
@@ -139,7 +139,7 @@ pub(crate) struct SchedulingQueue {
 }
 
 impl SchedulingQueue {
-    /// A queue that tries again as told.
+    /// A queue with this retry configuration.
     pub(crate) fn new(retries: Retries) -> Self {
         Self { retries, ..Self::default() }
     }

@@ -223,7 +223,7 @@ impl Writer {
         }
     }
 
-    /// Where the pod will be is told before its volumes are waited for (`NominatedNodeNameForExpectation`).
+    /// Publishes the pod's future node before waiting for its volumes (`NominatedNodeNameForExpectation`).
     async fn nominate_before_binding(&self, pod: &PodInfo, node: &str) {
         if pod.nominated.as_deref() != Some(node)
             && let Err(error) = self.patch_status(&pod.reference(), &json!({"nominatedNodeName": node})).await
@@ -232,7 +232,7 @@ impl Writer {
         }
     }
 
-    /// Upstream's `bindAPIUpdate`. Versions are given along, so that nobody else's change is undone.
+    /// Upstream's `bindAPIUpdate`. Resource versions are included, so that no other writer's change is undone.
     async fn write_volumes(
         &self,
         node: &str,

@@ -1,4 +1,4 @@
-//! Fields of objects by which watchers are told apart, such as the node of a pod: read once for each object, not once for each
+//! Fields of objects that watchers select by, such as the node of a pod: read once for each object, not once for each
 //! watcher.
 
 use std::{fmt, sync::Arc};

@@ -295,7 +295,7 @@ impl Store {
         self.state_mut().register(name, options)
     }
 
-    /// The id of a group resource. One that nobody has registered has the default options.
+    /// The id of a group resource. An unregistered one has the default options.
     #[must_use]
     pub fn resource(&self, name: &str) -> ResourceId {
         let known = self.state().ids.get(name).copied();
@@ -390,7 +390,7 @@ impl Store {
         self.watch_scope(resource, Scope::All, after)
     }
 
-    /// Watches a part of a resource: other events of it wake nobody here.
+    /// Watches a part of a resource: other events of it do not wake this watcher.
     ///
     /// # Errors
     /// [`Error::TooOld`] when events since then were compacted.

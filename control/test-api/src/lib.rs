@@ -136,7 +136,7 @@ impl TestApi {
         }
     }
 
-    /// Makes an object old, as the API lets nobody do.
+    /// Backdates an object, which the API does not allow.
     pub async fn backdate(&self, plural: &str, namespace: &str, name: &str, to: &str) {
         let (store, resource) = (self.server.store(), self.id(plural));
         let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };

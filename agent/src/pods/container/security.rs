@@ -17,7 +17,7 @@ pub(super) struct SecurityContexts<'a> {
 /// Why a container gets no user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UserFault {
-    /// `runAsNonRoot` forbids it; upstream's message goes on with the pod and the container.
+    /// `runAsNonRoot` forbids it; upstream's message also has the pod and the container.
     Root(String),
     /// The image does not say what is needed of it.
     Unknown(String),

@@ -51,8 +51,8 @@ impl CertificateCleaner {
     }
 }
 
-/// When a request has done its service: an hour after the last decision about it, or when its certificate expires, or a
-/// day after its creation if nobody decides. Pure.
+/// When a request can be deleted: an hour after the last decision about it, or when its certificate expires, or a
+/// day after its creation without a decision. Pure.
 pub(super) fn end_of(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let status = request.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();

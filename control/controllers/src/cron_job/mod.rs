@@ -75,7 +75,7 @@ struct CronJobState {
     written: Option<SyncPoint>,
     /// The last Job that was started.
     started: Option<SyncPoint>,
-    /// The missed time that has been told.
+    /// The missed time that was reported last.
     told: Option<Timestamp>,
     /// When the schedule or its zone was seen to change.
     rescheduled: Option<Timestamp>,

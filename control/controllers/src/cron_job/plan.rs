@@ -28,7 +28,7 @@ pub(crate) struct Observed<'a> {
     pub(crate) gone: &'a HashSet<String>,
     /// The zone of CronJobs that name none.
     pub(crate) local: &'a TimeZone,
-    /// The missed time that has been told.
+    /// The missed time that was reported last.
     pub(crate) told: Option<Timestamp>,
     /// When the schedule or its zone became another one: no time before that was ever due by it.
     pub(crate) rescheduled: Option<Timestamp>,
@@ -162,7 +162,8 @@ fn schedule(cron_job: &CronJob, spec: &CronJobSpec, observed: &Observed<'_>, pla
     plan.start = Some(Start { at, job });
 }
 
-/// The Job of one time. Its name tells the time: however often it is started, there is one.
+/// The Job of one scheduled time. Its name is derived from the time, so that there is only one, however often it is
+/// created.
 /// Upstream's `getJobFromTemplate2`.
 fn job_of(cron_job: &CronJob, spec: &CronJobSpec, at: Timestamp, zone: TimeZone) -> Job {
     let template = spec.job_template.metadata.clone().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use windlass_kit::objects::schedule::Schedule;
 
-/// More missed times than these are told.
+/// Above this number of missed times, TooManyMissedTimes is reported.
 const MANY: usize = 100;
 /// Timers come a little after their time, so that it has passed by every clock.
 const AFTER: Duration = Duration::from_millis(100);

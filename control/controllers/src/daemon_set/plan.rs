@@ -153,7 +153,7 @@ impl Run<'_> {
                 Some(pods) => plan.delete.extend(pods.iter().filter(|pod| is_there(pod)).cloned()),
             }
         }
-        // Their node went before they were bound, so that nobody else collects them.
+        // Their node was removed before they were bound, so that no other controller collects them.
         let lost = self.by_node.iter().filter(|(node, _)| !self.nodes.contains_key(**node));
         let lost = lost.flat_map(|(_, pods)| pods).filter(|pod| pods::node_name(pod).is_none() && is_there(pod));
         plan.delete.extend(lost.cloned());

@@ -145,7 +145,7 @@ impl DeploymentController {
         claim(&claimant, &objects, |set| set.metadata.deletion_timestamp.is_none())
     }
 
-    /// Pods that are not terminal, by ReplicaSet; none where nobody asks for them.
+    /// Pods that are not terminal, by ReplicaSet; empty unless the strategy is Recreate.
     fn running_pods(&self, deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> HashMap<String, usize> {
         if !deployment.spec.as_ref().is_some_and(strategy::is_recreate) {
             return HashMap::new();

@@ -97,7 +97,7 @@ pub(super) fn calculate(
     let sum = |count: fn(&Set) -> i32| old.iter().chain(new).fold(0_i32, |sum, set| sum.saturating_add(count(set)));
     let available = sum(Set::available);
     let wanted = total(old).saturating_add(new.map_or(0, |new| new.replicas));
-    // Unknown while one ReplicaSet does not tell.
+    // Unknown unless every ReplicaSet reports it.
     let mut terminating = Some(0);
     for set in old.iter().chain(new).filter(|set| set.object.metadata.uid.is_some()) {
         let of_set = set.object.status.as_ref().and_then(|status| status.terminating_replicas);

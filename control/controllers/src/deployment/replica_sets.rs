@@ -51,8 +51,8 @@ impl Set {
         self.available().min(self.replicas)
     }
 
-    /// The pods that are available for certain. Of a status that is older than the size nobody can tell: the ReplicaSet may
-    /// have shrunk and grown since, and its new pods are not available yet.
+    /// The pods that are certainly available. None by a status older than the spec: the ReplicaSet may have been scaled
+    /// down and up since, and its new pods are not available yet.
     pub(super) fn available_at_least(&self) -> i32 {
         if self.is_observed() { self.available_at_most() } else { 0 }
     }

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use crate::{pod_control::owner_reference, template_hash::safe_hash};
 
-/// The label that tells the pods of a Deployment's ReplicaSets apart.
+/// The label that distinguishes the pods of a Deployment's ReplicaSets.
 pub(super) const HASH_LABEL: &str = "pod-template-hash";
 
 /// Whether two templates are the same but for the hash label.

@@ -54,7 +54,7 @@ impl Uncountable {
 pub(super) struct Owners<'a> {
     /// Each once, with the name of its first pod.
     pub(super) controllers: Vec<(&'a OwnerReference, &'a str)>,
-    /// Whether there are pods that nobody controls.
+    /// Whether there are pods without a controller.
     pub(super) unmanaged: bool,
 }
 

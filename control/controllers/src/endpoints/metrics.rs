@@ -46,7 +46,7 @@ impl Default for SliceMetrics {
     }
 }
 
-/// The value that tells of the service's own wish; none where hints by topology are asked for.
+/// The metric's label for the service's traffic distribution; `None` with topology hints.
 fn distribution(service: &Service) -> Option<&str> {
     let wish = service.spec.as_ref().and_then(|spec| spec.traffic_distribution.as_deref());
     let known = wish.filter(|wish| matches!(*wish, "PreferClose" | "PreferSameZone" | "PreferSameNode"));

@@ -216,7 +216,7 @@ impl Controller for EndpointsController {
         this
     }
 
-    /// What was deleted while nobody looked: upstream's `checkLeftoverEndpoints`.
+    /// Queues Endpoints whose service was deleted while no controller was running: upstream's `checkLeftoverEndpoints`.
     async fn prepare(&self, _: &CancellationToken) {
         let left = self.endpoints.all().into_iter().filter(|endpoints| !legacy::is_lock(endpoints));
         let left: Vec<Key> = left.map(|endpoints| Key::of(&endpoints.metadata)).collect();
@@ -283,7 +283,7 @@ impl Controller for EndpointsController {
 }
 
 impl EndpointsController {
-    /// Hints by topology, for each family of a service that asks for them, and what is to be told of that.
+    /// Adds topology hints for each family of a service that asks for them, and records the events about them.
     fn add_hints(&self, key: &Key, service: &Service, groups: &mut Groups, ours: &[Arc<EndpointSlice>]) {
         let had = self.remember(key, |s| std::mem::take(&mut s.hinted));
         if !topology::is_wanted(service) {
@@ -382,8 +382,8 @@ impl EndpointsController {
         Ok(())
     }
 
-    /// Slices go through their owner reference; Endpoints have none, and go with their service whoever made them: a later
-    /// one of its name must not begin with them.
+    /// Slices are garbage collected by owner reference; Endpoints have none and are deleted with their service, whoever
+    /// created them: a later service of the same name must not start with them.
     async fn service_deleted(&self, key: &Key) -> Result<Outcome, Error> {
         let is_gone = self.gone.lock().remove(key);
         if !is_gone && !self.endpoints.get(key).is_some_and(|e| legacy::is_ours(&e)) {

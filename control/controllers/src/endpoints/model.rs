@@ -114,8 +114,8 @@ pub(crate) fn desired(service: &Service, pods: &[Arc<CachedPod>], zone_of: impl 
     groups
 }
 
-/// Parts pods into those that slices may name, and those whose node the API does not know, or not yet: what runs there, and in
-/// which zone, nobody can say. Addresses that are to be published whatever state they are in are named all the same.
+/// Splits pods into those that slices may name, and those whose node the API does not know (yet), so that their zone is
+/// unknown. Addresses that are published whatever their state are named all the same.
 pub(crate) fn on_known_nodes(
     service: &Service,
     pods: &[Arc<CachedPod>],

@@ -90,7 +90,7 @@ pub(super) fn disabled(why: &str, family: Family) -> Note {
     Note { severity: Severity::Warning, reason: "TopologyAwareHintsDisabled", message }
 }
 
-/// That the annotation is there no more.
+/// The annotation was removed.
 pub(super) const NOT_WANTED: &str = "Topology Aware Hints has been disabled";
 
 /// How many endpoints a zone gets.
@@ -152,8 +152,8 @@ fn hint(endpoint: &mut Endpoint, zone: &str) {
     endpoint.hints = Some(EndpointHints { for_zones, ..EndpointHints::default() });
 }
 
-/// Gives hints to the ready endpoints of one family. `before`: for which zone each address has been; as long as that overloads
-/// nobody, it stays.
+/// Gives hints to the ready endpoints of one family. `before`: the previous zone of each address, which is kept unless
+/// that overloads a zone.
 ///
 /// # Errors
 /// Why there can be none; then no endpoint has one.

@@ -228,8 +228,8 @@ impl GarbageCollector {
         self.recorder.record(&about, Severity::Warning, "OwnerRefInvalidNamespace", text);
     }
 
-    /// Begins to monitor the kinds that are new, and ceases to with those that are no longer served; those of a group whose
-    /// discovery failed are among what was found.
+    /// Starts monitors of new kinds, and stops those of kinds that are no longer served; `found` includes those of a
+    /// group whose discovery failed.
     fn sync_monitors(&self, found: &RestMapper) {
         let served: BTreeMap<String, Arc<Kind>> =
             rest_mapper::by_name(found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();

@@ -75,7 +75,7 @@ pub(super) struct HorizontalController {
     clock: Clock,
 }
 
-/// Tells the time of day, which the ages of pods are compared with.
+/// Returns the current time, which the ages of pods are compared with.
 pub(super) type Clock = fn() -> Timestamp;
 
 /// What is remembered of one autoscaler.

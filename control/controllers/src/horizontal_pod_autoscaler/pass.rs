@@ -121,7 +121,7 @@ impl<'a> Pass<'a> {
         self.spec.min_replicas.unwrap_or(1)
     }
 
-    /// The pods of the target cannot be told.
+    /// The pods of the target cannot be determined.
     pub(super) fn unselectable(&mut self, problem: &SelectorProblem) {
         self.events.push(problem.event());
         self.set(problem.condition());

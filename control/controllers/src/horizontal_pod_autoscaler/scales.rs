@@ -91,7 +91,7 @@ impl Scales {
     /// A kind by its group, in the version that is served.
     ///
     /// # Errors
-    /// That there is none, in upstream's words.
+    /// That it is not served, in upstream's words.
     pub(super) fn kind(&self, api_version: &str, kind: &str) -> Result<Arc<Kind>, String> {
         let found = self.discovery.latest().and_then(|kinds| kinds.find(api_version, kind));
         found.ok_or_else(|| format!("no matches for kind {kind:?} in group {:?}", group_of(api_version)))

@@ -20,7 +20,7 @@ impl Answer {
         self.content_type.split(';').next().unwrap_or_default().trim()
     }
 
-    /// Whether it may be an object; client-go expects JSON where no type is told.
+    /// Whether it may be an object; without a content type, client-go expects JSON.
     pub(super) fn is_json(&self) -> bool {
         matches!(self.media_type(), "application/json" | "")
     }

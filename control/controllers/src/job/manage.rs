@@ -42,7 +42,7 @@ pub(crate) fn manage(job: &Job, spec: &JobSpec, counts: &Counts<'_>, backoff: Ba
     let parallelism = spec.parallelism.unwrap_or(1).max(0);
     let wanted = match spec.completions {
         Some(completions) => completions.saturating_sub(counts.succeeded).clamp(0, parallelism),
-        // A first success tells that there is no more work: what runs goes on, and nothing new begins.
+        // A first success means that there is no more work: running pods continue, and none is added.
         None if counts.succeeded > 0 => active,
         None => parallelism,
     };

@@ -1,4 +1,4 @@
-//! Frees pods whose Job is gone or has ended: nobody else takes the tracking finalizer off them.
+//! Releases pods whose Job is gone or has ended: no other controller removes their tracking finalizer.
 
 use std::sync::Arc;
 

@@ -112,7 +112,8 @@ pub(crate) fn reconcile(job: &Job, observed: &Observed<'_>) -> Plan {
     }
     set_counts(&mut status, &plan, &counts);
     count_ended(job, &mut status, &mut plan, &counts);
-    // The announcement must be there before the finalizers go: of pods that are gone, nobody could tell why.
+    // The interim condition must be written before the finalizers are removed: afterwards the reason is lost with the
+    // pods.
     if let Some(end) = &plan.ending {
         // A Job may come to its end while it is suspended; one that has ended must have begun.
         if status.start_time.is_none() && spec.completions != Some(0) {

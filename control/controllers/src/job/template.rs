@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use super::{manage::NewPod, pod::TRACKING};
 use crate::{pod_control::pod_of, runtime::PodAnnotation};
 
-/// Tells a container its pod's index.
+/// The variable with the pod's index.
 const ENV: &str = "JOB_COMPLETION_INDEX";
 /// The longest prefix of a generated name.
 const MAX_PREFIX: usize = 58;

@@ -14,8 +14,8 @@ const OF_ALL: u32 = 0o777;
 /// Only the super-user passes through the directory of all volumes.
 const OF_ROOT: u32 = 0o700;
 
-/// Makes the directory of a volume for all users; it may be there from an earlier attempt. A volume that the API remembers
-/// is there, and for all users, after a power failure.
+/// Makes the directory of a volume, writable for all users; it may exist from an earlier attempt. Directories of
+/// volumes in the API survive a power failure with this mode.
 pub(super) fn make(dir: &Path, name: &str) -> io::Result<()> {
     disk::make_dir(dir, OF_ROOT)?;
     // The administrator may have put it elsewhere, by a link.
@@ -27,7 +27,7 @@ pub(super) fn make(dir: &Path, name: &str) -> io::Result<()> {
     Ok(fsync(&made)?)
 }
 
-/// Removes the directory of a volume with all that is in it; one that is not there is success.
+/// Removes the directory of a volume with its contents; one that does not exist is success.
 pub(super) fn erase(dir: &Path, name: &str) -> io::Result<()> {
     let dir = match dir.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -90,7 +90,8 @@ mod tests {
         assert!(outside.join("kept").exists() && !folder.path().join("pvc-1_n_c").exists());
     }
 
-    /// Between any two steps the process may end, or the disk refuse: nobody is told of a directory that is not for all users.
+    /// The process may end, or the disk fail, between any two steps: success is reported only for a directory with its
+    /// mode.
     #[test]
     fn each_step_of_a_directory_may_fail() {
         let pairs = windlass_model_disk::Case {
@@ -102,7 +103,7 @@ mod tests {
                 if done {
                     assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o777, OF_ALL, "{what}");
                 }
-                // Until its volume is made, it is one of those that are told at a start.
+                // Until its volume is created, the directory is one of those logged at a start.
                 assert!(list(&storage).unwrap().iter().all(|name| name == "pvc-1_n_c"), "{what}");
             },
             lasts: windlass_model_disk::Lasts::Power,

@@ -3,8 +3,9 @@
 //! volumes, which are of kind `local`: as those it gives them to a pod's fsGroup, and starts no pod without their directory.
 //!
 //! `plan` and `messages` decide and are pure; `directories` is all that touches files. Data is removed only of a volume
-//! that the API already deletes and whose claim is gone, so that nobody gets it meanwhile; the volume is last to go. Wherever
-//! this is interrupted, the next attempt goes on from there. A directory without a volume is named in the log and left alone.
+//! that the API already deletes and whose claim is gone, so that no other claim gets it meanwhile; the volume is
+//! removed last. After an interruption, the next attempt continues. A directory without a volume is logged and left
+//! alone.
 
 mod directories;
 mod messages;
@@ -281,7 +282,7 @@ impl LocalPathProvisioner {
                 error::ignore_deleted(deleted).during("delete the volume", key).map(drop)
             }
             VolumeStep::Erase(_) => {
-                // Whoever has kept the volume meanwhile keeps its data.
+                // A user may have kept the volume meanwhile, and with it its data.
                 let live = Live::get(&api, &key.name).await.during("look at the volume", key)?;
                 let Some(current) = live.answer() else { return Ok(()) };
                 let VolumeStep::Erase(directory) = self.volume_step(current) else { return Ok(()) };

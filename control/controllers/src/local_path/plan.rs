@@ -220,7 +220,7 @@ pub(super) fn volume_step(
             Ok(_) if !is_ending => VolumeStep::Delete,
             Ok(directory) => VolumeStep::Erase(directory),
         },
-        // Nobody's volume that somebody deletes goes without its data.
+        // Of an unclaimed volume that a user deletes, only the object is removed; its data stays.
         "Available" if is_held && is_ending && holder_uid(volume).is_none() => VolumeStep::Finalizer(false),
         _ if !is_held && !is_ending => VolumeStep::Finalizer(true),
         _ => VolumeStep::Nothing,

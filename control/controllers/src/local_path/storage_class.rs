@@ -1,6 +1,7 @@
-//! The storage class of the provisioner. It is made once in the life of a cluster, which a ConfigMap remembers: whoever
-//! deletes the class is rid of it, and whoever deletes the ConfigMap gets it again with the next start. The class allows
-//! this machine's node only, so that no pod with a claim is sent to another one; a node of another name takes its place.
+//! The storage class of the provisioner. It is created once in the life of a cluster, which a ConfigMap records: a
+//! deleted class stays deleted, unless the ConfigMap is deleted, too; then the next start creates it again. The class
+//! allows this machine's node only, so that no pod with a claim is sent to another one; a node of another name takes
+//! its place.
 
 use std::sync::Arc;
 

@@ -29,7 +29,7 @@ const TERMINATED_POD_THRESHOLD: usize = 12_500;
 const BY_POD_GC: &str = "DeletionByPodGC";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// The terminated pods that nobody deletes yet, all under one value.
+/// The terminated pods that are not being deleted, all under one value.
 const TERMINATED_PODS: Index<CachedPod> = Index::new("terminated", |pod| {
     let is_kept = pods::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none();
     is_kept.then(String::new).into_iter().collect()

@@ -129,7 +129,7 @@ impl CidrSet {
         self.ranges.overlap(cidr).into_iter().flat_map(|(first, last)| first..=last)
     }
 
-    /// The first node CIDR that nobody uses.
+    /// The first free node CIDR.
     pub(crate) fn next_free(&self) -> Option<String> {
         let word = self.used.iter().position(|word| *word != u64::MAX)?;
         let bit = self.used.get(word)?.trailing_ones();

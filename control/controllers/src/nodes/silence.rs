@@ -23,7 +23,7 @@ pub(super) struct Seen {
 }
 
 impl WriteStalls {
-    /// As `total` tells, which never becomes less.
+    /// `total` returns the total duration of write stalls, which never decreases.
     pub fn new(total: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(total)))
     }

@@ -1,5 +1,5 @@
-//! TTL controller: tells nodes by an annotation for how long they may keep Secrets and ConfigMaps, which grows with the
-//! number of nodes. Upstream's `pkg/controller/ttl`.
+//! TTL controller: annotates nodes with how long they may cache Secrets and ConfigMaps, which grows with the number of
+//! nodes. Upstream's `pkg/controller/ttl`.
 
 use std::sync::Arc;
 

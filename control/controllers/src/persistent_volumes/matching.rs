@@ -34,7 +34,7 @@ fn is_reserved(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool
     is_held_by(volume, claim) && mismatch_of_content(claim, volume).is_none()
 }
 
-/// Whether a volume that is nobody's satisfies a claim.
+/// Whether an unclaimed volume satisfies a claim.
 fn fits(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     holder_of(volume).is_none()
         && class_of_volume(volume) == class_of_claim(claim)

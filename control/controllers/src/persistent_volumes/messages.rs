@@ -107,17 +107,17 @@ pub(super) fn misbound() -> Note {
     warning("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
 }
 
-/// A plugin of this name is not there, as is none of Kubernetes' own.
+/// There is no plugin of this name: none of Kubernetes' own exists here.
 fn no_plugin(name: &str) -> String {
     format!("no volume plugin matched name: {name}")
 }
 
-/// A plugin that has made a volume is not there to delete it.
+/// The plugin that provisioned a volume does not exist, so that it cannot delete it.
 pub(super) fn no_deleter_of(provisioner: &str) -> Note {
     warning(VOLUME_FAILED_DELETE, no_plugin(provisioner))
 }
 
-/// Nobody deletes a volume that was not provisioned.
+/// A volume that was not provisioned has no deleter.
 pub(super) fn no_deleter(volume: &str) -> Note {
     warning(
         VOLUME_FAILED_DELETE,

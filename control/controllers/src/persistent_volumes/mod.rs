@@ -1,7 +1,7 @@
-//! Persistent volume controller: binds claims to volumes, asks provisioners for them, tells what became of volumes whose
-//! claims are gone, protects both with finalizers while they are used, and creates the claims of ephemeral volumes.
-//! `claim`, `volume`, `matching`, `protection` and `messages` decide and are pure; `writes` writes. Knows no provisioner: it meets them by
-//! annotations, as those of other clusters.
+//! Persistent volume controller: binds claims to volumes, asks provisioners for them, reports the phase of volumes
+//! whose claims are gone, protects both with finalizers while they are used, and creates the claims of ephemeral
+//! volumes. `claim`, `volume`, `matching`, `protection` and `messages` decide and are pure; `writes` writes. It knows
+//! no provisioner: they cooperate by annotations, as in other clusters.
 
 mod claim;
 mod ephemeral;
@@ -47,8 +47,8 @@ impl crate::runtime::Cached for StorageClass {}
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
-/// How often it is told again why a claim has no volume. Upstream tries again every 15 s; here a claim is visited when
-/// anything that concerns it changes.
+/// How often the reason that a claim has no volume is reported again. Upstream retries every 15 s; here a claim is
+/// queued when anything that concerns it changes.
 const REMIND: Duration = Duration::from_secs(300);
 
 /// When a claim is looked at again that may get a volume which is being made or taken.

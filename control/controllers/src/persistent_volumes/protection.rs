@@ -7,8 +7,8 @@ use crate::{
     runtime::CachedPod,
 };
 
-/// Whether a pod may still use a claim that is being deleted. One without a node does not: no node starts it any more. One
-/// that has ended does: whoever says so need not be the node, which may still write.
+/// Whether a pod may still use a claim that is being deleted. One without a node does not: no node starts it any more.
+/// A terminal one does: its phase may have been written by another client, while its node may still write.
 pub(super) fn uses(pod: &CachedPod, claim: &PersistentVolumeClaim) -> bool {
     node_name(pod).is_some()
         && pod.metadata.namespace == claim.metadata.namespace

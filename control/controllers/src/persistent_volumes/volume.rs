@@ -69,7 +69,7 @@ fn is_given_up(volume: &PersistentVolume) -> bool {
     matches!(volume_phase(volume), "Released" | "Failed")
 }
 
-/// A volume whose claim is gone: first it is told, then it is reclaimed, as far as that is possible here.
+/// A volume whose claim is gone: first the phase `Released` is written, then it is reclaimed, as far as possible here.
 fn reclaim(volume: &PersistentVolume) -> VolumeStep {
     if !is_given_up(volume) {
         return VolumeStep::Phase("Released");

@@ -80,7 +80,7 @@ impl PersistentVolumeController {
         self.patch_claim(claim, patch, "give the default storage class to").await.map(drop)
     }
 
-    /// Tells the provisioner that it is its turn (`setClaimProvisioner`).
+    /// Hands the claim to the provisioner (`setClaimProvisioner`).
     pub(super) async fn ask_provisioner(&self, claim: &PersistentVolumeClaim, provisioner: &str) -> Result<(), Error> {
         if annotation(&claim.metadata, STORAGE_PROVISIONER) == Some(provisioner) {
             return Ok(());
@@ -114,7 +114,7 @@ impl PersistentVolumeController {
         error::written(answer, "write the status of the claim", &name).map(drop)
     }
 
-    /// Writes the phase of a volume, and why it is so.
+    /// Writes the phase of a volume, and its reason.
     pub(super) async fn volume_phase(
         &self,
         volume: &PersistentVolume,

@@ -193,7 +193,7 @@ impl ResourceClaimController {
         if is_new {
             self.name_claims(key, &pod, &names).await?;
         } else if node_name(&pod).is_some() {
-            // Whoever gave it the node has reserved nothing.
+            // The pod was bound without the scheduler, which reserves claims.
             for claim in plan::claim_names(&pod).filter_map(|name| self.claims.get(&key_in(&pod, name))) {
                 if is_allocated(&claim) && !is_reserved(&claim, &uid) && may_use(&pod, &claim) {
                     self.reserve(&pod, &claim).await?;
@@ -217,7 +217,7 @@ impl ResourceClaimController {
                 self.claims.by_index(&CLAIMS_BY_POD, pod.metadata.uid.as_deref().unwrap_or_default())
             }
             Named::NotMade => self.claims.by_index(&CLAIMS_BY_POD, pod.metadata.uid.as_deref().unwrap_or_default()),
-            // That it is there is its user's business.
+            // A user's claim is created by the user.
             Named::ByUser(_) | Named::NotNeeded => return Ok(Ensured::Nothing),
             Named::Unsupported => {
                 let why = format!(
@@ -314,7 +314,7 @@ impl ResourceClaimController {
         let is_held = claim.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER);
         if remaining.len() < reserved.len() {
             let mut status = json!({"reservedFor": remaining});
-            // Devices are given back by whoever used them last; it is no fault that nobody uses them yet.
+            // The last user releases the devices; a claim that is allocated but not used yet keeps them.
             if remaining.is_empty() && is_held {
                 status["allocation"] = json!(null);
             }
@@ -381,9 +381,9 @@ impl ResourceClaimController {
 
 /// How it stands with one claim of a pod.
 enum Ensured {
-    /// It is there, and the pod's status has its name.
+    /// It exists, and the pod's status has its name.
     Known(String),
-    /// It is there, and the pod's status has to say so.
+    /// It exists, and the pod's status has to be updated.
     New(String),
     /// None was to be made.
     Nothing,

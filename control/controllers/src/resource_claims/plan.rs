@@ -75,7 +75,7 @@ pub(super) fn is_allocated(claim: &ResourceClaim) -> bool {
     claim.status.as_ref().is_some_and(|status| status.allocation.is_some())
 }
 
-/// Whether nobody has reserved it.
+/// Whether it is not reserved.
 pub(super) fn is_free(claim: &ResourceClaim) -> bool {
     claim.status.as_ref().is_none_or(|status| status.reserved_for.as_ref().is_none_or(Vec::is_empty))
 }

@@ -1,4 +1,4 @@
-//! Secrets as informers cache them: whole where they hold a token, of all others that they are there.
+//! Secrets as informers cache them: whole if they hold a token; of all others only the metadata.
 
 use std::sync::Arc;
 

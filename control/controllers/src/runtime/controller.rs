@@ -144,7 +144,7 @@ impl<K: Cached> Subscription<K> {
         self
     }
 
-    /// Queues each object that `wants`, when it is there and whenever it changes.
+    /// Queues each object that `wants`, initially and on every change.
     pub(crate) fn queue_where(
         &self,
         queue: WorkQueue<Key>,

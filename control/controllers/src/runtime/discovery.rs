@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::rest_mapper::RestMapper;
 
-/// Interval of discovery where nothing tells of changes, and after a failure (upstream's garbage collector).
+/// Interval of discovery if changes are not notified, and after a failure (upstream's garbage collector).
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the API served when it was last asked, as one controller follows it.
@@ -37,7 +37,7 @@ impl Discovery {
 /// The task that asks, again whenever the result may have changed.
 pub(super) struct Discoverer {
     client: Client,
-    /// Changes with every change of what is served; `None` where the API does not tell.
+    /// Changes with every change of what is served; `None` if the API does not notify of changes.
     generation: Option<watch::Receiver<u64>>,
     found: watch::Sender<Option<Arc<RestMapper>>>,
 }

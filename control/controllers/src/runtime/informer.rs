@@ -205,8 +205,8 @@ impl<K> fmt::Debug for Informer<K> {
     }
 }
 
-/// After this time, and at most a tenth more, what is cached is delivered once more. Upstream's is 12 h to 24 h; here it is
-/// the net below all that waits for a change, and cheap: an object at rest costs no request.
+/// After this time, and at most a tenth more, the cache is delivered once more. Upstream's is 12 h to 24 h; here it is
+/// the safety net for missed changes, and cheap: an unchanged object costs no request.
 const REPLAY: Duration = Duration::from_secs(3600);
 
 /// The time to the next replay, which is another one for each informer, so that not all controllers work at once.
@@ -275,7 +275,7 @@ impl<K: Cached> Informer<K> {
         present.iter().for_each(|object| replayed().for_each(|registered| registered.call(None, Some(object))));
     }
 
-    /// Applies `events` until `stop` or until nobody has the informer any more; failed watches are retried with
+    /// Applies `events` until `stop`, or until the informer has been dropped; failed watches are retried with
     /// back-off.
     pub(crate) async fn run(
         informer: Weak<Self>,
@@ -357,7 +357,7 @@ impl<K: Cached> Informer<K> {
     /// Replaces the contents by a full list and notifies handlers of each difference.
     fn replace(&self, listed: BTreeMap<Arc<Key>, Arc<K>>) {
         let old = self.cache.write(|contents| contents.replace(listed.clone()));
-        // The version is published last: whoever sees it must find the contents.
+        // The version is published last: a reader that sees it must find the contents.
         listed.values().for_each(|object| self.observe_version(object));
         for (key, object) in &old {
             if listed.get(key).is_none_or(|new| new.uid() != object.uid()) {

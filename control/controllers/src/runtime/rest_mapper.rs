@@ -73,8 +73,8 @@ pub(crate) async fn document(client: &Client, group_version: &str) -> Result<API
     }
 }
 
-/// All kinds, each in the version in which it is stored, which needs no conversion that could fail, or in the preferred version
-/// of its group where that is not told, and the group versions that could not be discovered.
+/// All kinds, each in its storage version, which needs no conversion that could fail, or in the preferred version of
+/// its group if that is not published; and the group versions that could not be discovered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RestMapper {
     pub(crate) all: Vec<Arc<Kind>>,
@@ -105,13 +105,13 @@ impl RestMapper {
         Ok(kinds)
     }
 
-    /// Takes over what was known before of the group versions that failed now: they are served still, or are told as gone
-    /// by a later discovery.
+    /// Keeps the previous kinds of the group versions that failed now: they are still served, or a later discovery
+    /// reports them as gone.
     pub(crate) fn keep_unread_of(&mut self, before: &Self) {
         let unread = |kind: &&Arc<Kind>| self.failed.iter().any(|(version, _)| *version == kind.resource.api_version);
         let kept: Vec<Arc<Kind>> = before.all.iter().filter(unread).cloned().collect();
         for kind in kept {
-            // Not in another version of its group meanwhile: whoever watches it would begin again.
+            // Not in another version of its group meanwhile: its watches would be restarted.
             self.all.retain(|other| other.group_resource() != kind.group_resource());
             self.all.push(kind);
         }

@@ -10,13 +10,13 @@ pub(crate) enum Step {
     Done,
     /// Nothing to do until an informer shows a change, which queues the key.
     Waits(Wakes),
-    /// Others have refused what they may grant later, of which no informer tells: tried again slowly.
+    /// Refused by another component, which may grant it later without a change that an informer sees: retried slowly.
     Refused,
     /// Tried again with back-off.
     Failed,
 }
 
-/// That an informer wakes the key. Made of a cache alone: nobody waits for what is not watched.
+/// Proof that an informer queues the key again. Only a cache can create it: unwatched objects cannot be waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wakes(());
 

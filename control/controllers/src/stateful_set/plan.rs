@@ -93,7 +93,7 @@ pub(super) enum Step {
 /// The actions of one run.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Pods of the set's names that nobody controls, to adopt.
+    /// Pods of the set's names without a controller, to adopt.
     pub(super) adopt: Vec<Arc<CachedPod>>,
     /// Owned pods whose labels or names are not the set's, to release.
     pub(super) release: Vec<Arc<CachedPod>>,

@@ -64,7 +64,7 @@ pub(super) fn owners(
     }
     let of_pod = policy.when_scaled && condemned;
     let of_set = policy.when_deleted && !of_pod;
-    // One that does not control the claim is put right, whoever has written it.
+    // One that does not control the claim is corrected, whoever wrote it.
     let wanted = |owner: &OwnerReference| {
         owner.controller == Some(true) && ((owner.uid == set_uid && of_set) || (owner.uid == pod_uid && of_pod))
     };

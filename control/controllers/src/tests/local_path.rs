@@ -238,7 +238,7 @@ async fn run(happenings: Vec<(usize, Happening)>) {
             Happening::DeleteVolume => drop(volumes.delete(&names[i], &DeleteParams::default()).await),
             Happening::Retain => {
                 let patch = Patch::Merge(json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
-                // Whoever comes after the deletion may come too late.
+                // The patch may come after the deletion, and so too late.
                 let patched = volumes.patch(&names[i], &params, &patch).await;
                 kept[i] |= patched.is_ok_and(|volume| volume.metadata.deletion_timestamp.is_none());
             }
@@ -270,7 +270,7 @@ async fn run(happenings: Vec<(usize, Happening)>) {
             assert!(has[i] || !(kept[i] || living.contains(&names[i])), "the data of a volume that stays");
         }
     }
-    // At rest, what is to be deleted is gone and the rest is there.
+    // In the end, what is to be deleted is gone and the rest exists.
     let settled = |all: &[Value]| {
         all.iter().all(|v| {
             let is_shared = all

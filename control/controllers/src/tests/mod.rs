@@ -317,7 +317,7 @@ async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
     both.sort();
     assert_eq!(both, ["10.244.0.0/24", "10.244.1.0/24"]);
 
-    // n2 goes on reporting, n1 falls silent: its pod is told unready, then driven out.
+    // n2 keeps reporting, n1 falls silent: its pod is marked unready, then evicted.
     let (api, stop) = (nodes.clone(), bed.stop.clone());
     let beat = tokio::spawn(async move {
         while !stop.is_cancelled() {

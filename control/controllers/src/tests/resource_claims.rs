@@ -73,7 +73,7 @@ async fn a_manual_claim_stays_and_loses_gone_pods_reservations() {
     let user = |name: &str, uid: &str| json!({"resource": "pods", "name": name, "uid": uid});
     let runs = json!({"metadata": {"name": "runs"},
         "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "v1"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}});
-    // No watch tells of it: only the API knows that it is there.
+    // The watch is on hold: only the API has the pod.
     bed.server.faults.hold("pods", true);
     let runs = put(&bed.api::<Pod>(), runs).await.metadata.uid.unwrap();
     put(

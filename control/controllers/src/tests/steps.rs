@@ -162,7 +162,7 @@ async fn endpoints_by_hand_go_with_their_service_and_not_before_it_comes() {
     services.delete("early", &DeleteParams::default()).await.unwrap();
     let left = bed.server.until("endpoints", "one goes", |e| e.len() == 1).await;
     assert_eq!(left[0]["metadata"]["name"], "late", "its service is still to come");
-    // What was deleted while nobody looked goes at a start; a lock is no service's.
+    // Endpoints whose service was deleted while no controller ran are removed at a start; a lock belongs to no service.
     let lock = json!({"control-plane.alpha.kubernetes.io/leader": "{}"});
     put(&endpoints, json!({"metadata": {"name": "lock", "annotations": lock}, "subsets": []})).await;
     bed.restart(Config::default()).await;

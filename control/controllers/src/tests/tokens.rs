@@ -1,4 +1,4 @@
-//! Tokens in secrets: those by which nodes join, and those of service accounts that nobody uses.
+//! Tokens in secrets: bootstrap tokens of nodes, and unused ones of service accounts.
 
 use jiff::Timestamp;
 use k8s_openapi::{

@@ -37,7 +37,7 @@ async fn a_claim_is_lost_and_bound_again_with_its_volume() {
     bed.server.until("persistentvolumeclaims", "bound", claim_is("Bound")).await;
     bed.server.until("persistentvolumes", "bound", bound).await;
 
-    // A volume that is being deleted is there as long as it is protected.
+    // A volume that is being deleted exists as long as it is protected.
     volumes.delete("v", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert!(claim_is("Bound")(&bed.server.all("persistentvolumeclaims")));
@@ -152,7 +152,7 @@ async fn happen(bed: &mut Bed, serial: usize, number: usize, happening: Happenin
 /// Whether each change, and what was between them, was right.
 fn assert_history(history: &[(String, Value)]) {
     let (mut claims, mut volumes) = (BTreeMap::<String, Value>::new(), BTreeMap::<String, Value>::new());
-    // Whoever frees a volume that a claim has lets another one have it, before that claim hears of it.
+    // A volume that is freed while a claim has it may be bound to another one before that claim is updated.
     let mut freed = BTreeSet::new();
     for (plural, event) in history {
         let object = &event["object"];
@@ -190,7 +190,7 @@ fn assert_history(history: &[(String, Value)]) {
     }
 }
 
-/// What is left to do at rest, if anything.
+/// What is still unfinished in the end, if anything.
 fn unfinished(claims: &[Value], volumes: &[Value]) -> Option<String> {
     let gib = |size: &Value| size.as_str().and_then(|s| s.strip_suffix("Gi")).and_then(|s| s.parse::<u32>().ok());
     let is_going = |object: &Value| !object["metadata"]["deletionTimestamp"].is_null();
@@ -247,8 +247,8 @@ async fn run(happenings: Vec<(usize, Happening)>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// In any order of changes, over any restart, no claim has two volumes and no volume two claims, and in the end whoever
-    /// can have a volume has one.
+    /// In any order of changes, over any restart, no claim has two volumes and no volume two claims, and in the end
+    /// every claim that can have a volume has one.
     #[test]
     fn claims_and_volumes_are_bound_one_to_one(
         happenings in prop::collection::vec((0..NUMBERS, happening()), 1..24),

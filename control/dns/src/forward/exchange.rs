@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-/// The largest packet that is read: some servers send more than they were told that fits.
+/// The largest packet that is read: some servers exceed the size that the request allows.
 const MAX_PACKET: usize = 4096;
 
 /// An answer, and the bytes that it had.
@@ -45,7 +45,7 @@ pub(super) struct Talks<'q> {
 }
 
 impl<'q> Talks<'q> {
-    /// Nobody is asked yet. `question` has what answers must repeat.
+    /// No server is asked yet. `question` has what answers must repeat.
     pub(super) fn new(question: &'q Message) -> Self {
         Self { question, open: Vec::new(), heard: FuturesUnordered::new() }
     }
@@ -68,7 +68,7 @@ impl<'q> Talks<'q> {
         Ok(())
     }
 
-    /// The next answer or refusal of one of those that were asked; waits for ever if there is none.
+    /// The next answer or refusal of a server that was asked; pending for ever if none is outstanding.
     pub(super) async fn next(&mut self) -> Heard {
         match self.heard.next().await {
             Some(heard) => {

@@ -15,8 +15,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_SILENT_PROBES: u32 = 3;
 /// For how long a server that does not answer over TCP is not asked over it.
 const TCP_AVOIDED_FOR: Duration = Duration::from_secs(10);
-/// How often it is looked whether a server leads back here, where that can change without a change of the file: a
-/// resolver of this machine may be told later to ask the cluster's DNS.
+/// How often servers are checked for a loop back to here, which may arise without a change of the file: a resolver of
+/// this machine may later be configured to ask the cluster's DNS.
 const LOOP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Whether a server answers over UDP.
@@ -147,7 +147,7 @@ impl Health {
         (due, next)
     }
 
-    /// A question for `name` is asked, which nobody else knows.
+    /// A loop check for `name`, which is random, is sent.
     pub(super) fn loop_check(&mut self, server: SocketAddr, name: Name) {
         if let Some(known) = self.servers.get_mut(&server) {
             known.loop_check = Some((name, false));

@@ -208,7 +208,7 @@ impl Forwarder {
             Ok(exchanged) => {
                 let code = exchanged.0.metadata.response_code;
                 self.metrics.forwarded(server, Some((code, now.elapsed())), Transport::Tcp);
-                // Less than what is there already is of no use.
+                // An error code is worse than an answer at hand.
                 matches!(code, ResponseCode::NoError | ResponseCode::NXDomain).then_some(exchanged)
             }
             Err(error) => {
@@ -402,7 +402,7 @@ async fn probe(server: SocketAddr, question: &Message, pauses: [Duration; 2]) ->
     Err(std::io::ErrorKind::TimedOut.into())
 }
 
-/// A name that nobody asks for by chance; `None` if the system gives no random numbers.
+/// A random name that no client asks for; `None` if the system provides no random numbers.
 fn random_name() -> Option<Name> {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).ok()?;

@@ -1,5 +1,5 @@
-//! How one question goes from server to server until one answers. Each server has a turn, in which it is asked twice;
-//! whoever was asked may answer until the end. When all had their turn, it begins again. Pure: the time is given.
+//! How one question is forwarded from server to server until one answers. Each server has a turn, in which it is asked
+//! twice, and may answer until the end. After the last turn, the first one follows. Pure: the time is passed in.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 

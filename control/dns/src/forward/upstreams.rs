@@ -1,4 +1,4 @@
-//! Which name servers there are: those of the host's resolv.conf as they stand there. Pure.
+//! The upstream name servers: those of the host's resolv.conf, in order. Pure.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 

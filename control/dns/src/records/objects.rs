@@ -12,7 +12,7 @@ use windlass_kit::net::Cidr;
 
 /// The label of a slice that names its Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// When endpoints changed, as the EndpointSlice controller tells.
+/// The annotation with the time of an endpoints' change, as the EndpointSlice controller sets it.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Namespace and name.

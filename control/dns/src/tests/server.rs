@@ -105,7 +105,7 @@ async fn answers_follow_the_objects() {
     server.becomes("6.0.244.10.in-addr.arpa PTR", &["web-0.nginx.default.svc.cluster.local."]).await;
     services.delete("web", &DeleteParams::default()).await.unwrap();
     server.becomes("web.default.svc.cluster.local A", &[]).await;
-    // There is nobody to ask for others.
+    // There is no server to forward other names to.
     assert_eq!(server.ask("example.com A").await.metadata.response_code, ResponseCode::Refused);
     let page = server.metrics.page(Format::Plain);
     for line in [

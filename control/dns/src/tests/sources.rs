@@ -40,7 +40,7 @@ fn pods_nodes_and_this_machine_alone() {
     assert!(!allowed(&sources, "192.0.2.8") && allowed(&sources, "192.0.2.18"));
     sources.node(Event::Delete(node("two", "192.0.2.9", "0.0.0.0/0")));
     assert!(!allowed(&sources, "192.0.2.9"));
-    // A deletion that no watch has told.
+    // A deletion that the watch did not deliver.
     sources.node(Event::Init);
     sources.node(Event::InitDone);
     assert!(!allowed(&sources, "192.0.2.18") && !allowed(&sources, "10.9.1.77"));

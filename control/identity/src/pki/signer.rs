@@ -107,7 +107,8 @@ pub(super) fn to_pem(label: &str, der: &[u8]) -> String {
     pem + &format!("-----END {label}-----\n")
 }
 
-/// How the key signs, in DER: taken from a certificate that it has signed, since the library does not tell.
+/// The key's signature algorithm, in DER: taken from a certificate that it has signed, since the library does not
+/// expose it.
 pub(super) fn algorithm_of(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
     let sample = CertificateParams::default().self_signed(key)?;
     let algorithm = || {

@@ -234,7 +234,7 @@ fn the_authoritys_certificate_is_renewed_before_it_ends() {
     assert_eq!((key(), &second.server.cert_pem), (first_key, &first.server.cert_pem));
     assert_eq!(std::fs::read_to_string(dir.path().join("ca.crt")).unwrap(), second.ca_pem);
     assert_eq!(open(20, 11).ca_pem, second.ca_pem, "once");
-    // The two are told apart by their serial numbers.
+    // The two differ in their serial numbers.
     let serials: std::collections::BTreeSet<Vec<u8>> =
         x509_parser::pem::Pem::iter_from_buffer(second.ca_pem.as_bytes())
             .map(|pem| pem.unwrap().parse_x509().unwrap().raw_serial().to_vec())

@@ -38,7 +38,7 @@ pub(crate) struct Budget {
 /// An image that nodes have (upstream's `imageState`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image {
-    /// As the first of the nodes tells it.
+    /// In bytes, as the first of the nodes reports it.
     pub(crate) size: i64,
     /// How many have it.
     pub(crate) nodes: i64,
@@ -151,7 +151,7 @@ impl Cluster {
         self.counts.ensure(matcher, pods.map(|pod| &**pod));
     }
 
-    /// Adds a pod that is not there; returns whether it has a node now.
+    /// Adds a new pod; returns whether it has a node now.
     pub(crate) fn add_pod(&mut self, pod: Arc<PodInfo>) -> bool {
         let placed = pod.node.clone().filter(|_| !pod.terminal);
         if let Some(node) = &placed {

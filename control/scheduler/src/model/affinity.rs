@@ -58,7 +58,7 @@ pub(crate) struct PodAffinity {
 }
 
 impl PodAffinity {
-    /// `None` when there is none.
+    /// `None` without terms of either kind.
     pub(crate) fn of(affinity: Option<&Affinity>, namespace: &str) -> Option<Arc<Self>> {
         let (with, apart) = (affinity?.pod_affinity.as_ref(), affinity?.pod_anti_affinity.as_ref());
         let terms = |terms: Option<&Vec<PodAffinityTerm>>| -> Vec<_> {

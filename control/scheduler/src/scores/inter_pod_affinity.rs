@@ -1,4 +1,4 @@
-//! InterPodAffinity: preferred terms of the pod, and what the pods that are there prefer. Pure.
+//! InterPodAffinity: preferred terms of the pod, and of existing pods. Pure.
 
 use std::{
     collections::{BTreeMap, HashMap},

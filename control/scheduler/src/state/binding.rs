@@ -158,7 +158,8 @@ impl State {
         }
     }
 
-    /// An assumed pod does not get its node: it is told, and retried (upstream's `handleBindingCycleError`).
+    /// An assumed pod does not get its node: it is reported as unschedulable, and retried (upstream's
+    /// `handleBindingCycleError`).
     fn give_up(&mut self, key: &Key, constraints: &Arc<Constraints>, message: String, now: Instant) {
         let Some(pod) = self.cluster.pods.get(key).cloned() else { return };
         self.unassume(&pod, constraints, now);

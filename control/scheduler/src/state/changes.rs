@@ -176,7 +176,7 @@ impl State {
         }
     }
 
-    /// A claim, volume or class was deleted, which helps nobody.
+    /// A claim, volume or class was deleted, which makes no pod schedulable.
     pub(crate) fn storage_removed<K: Stored>(&mut self, key: &Key, now: Instant) {
         let concerned = K::concerns(&self.cluster.storage, key);
         K::removed(&mut self.cluster.storage, key);
@@ -193,7 +193,7 @@ impl State {
         self.cluster.namespaces.remove(name);
     }
 
-    /// A budget, or its end. Budgets only decide who is preempted: nobody is retried.
+    /// A budget was changed or deleted. Budgets only decide who is preempted: no pod is retried.
     pub(crate) fn budget(&mut self, key: Key, budget: Option<Budget>) {
         match budget {
             Some(budget) => drop(self.cluster.budgets.insert(key, budget)),

@@ -96,7 +96,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Knows nothing yet, and tries pods again as told.
+    /// An empty state with this retry configuration.
     pub(crate) fn new(retries: Retries) -> Self {
         Self { queue: SchedulingQueue::new(retries), ..Self::default() }
     }

@@ -7,7 +7,7 @@ use crate::model::{Key, NodeInfo};
 /// What is to be bound for a pod on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BindingPlan {
-    /// Volumes that are there, with their claims and these claims' UIDs.
+    /// Existing volumes, with their claims and these claims' UIDs.
     bind: Vec<(String, Key, String)>,
     /// Claims that get a new volume, with their UIDs.
     provision: Vec<(Key, String)>,
@@ -26,7 +26,7 @@ pub(crate) struct VolumeWrite {
     pub(crate) by_controller: bool,
 }
 
-/// A claim is told the node that its volume is to be made for.
+/// A claim is annotated with the node that its volume is to be created for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClaimWrite {
     pub(crate) claim: Key,

@@ -20,7 +20,7 @@ use windlass_kit::{
 use super::VolumeIndex;
 use crate::model::{Key, Selector};
 
-/// Classes of volumes that nobody makes (upstream's `NotSupportedProvisioner`).
+/// Classes whose volumes have no provisioner (upstream's `NotSupportedProvisioner`).
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 /// Labels of volumes that name zones and regions.
 const ZONE_LABELS: [&str; 4] = [

@@ -249,8 +249,8 @@ async fn a_rewrite_that_the_disk_refuses_is_not_begun_again_and_again() {
     assert!(platter.file_names().contains(&"log-00000002".to_owned()), "{:?}", platter.file_names());
 }
 
-/// A card or a disk of a cloud that takes half a minute for a sync: whoever reads and watches goes on, and writes, also those
-/// with relaxed durability, wait and are neither refused nor lost.
+/// A card or a disk of a cloud that takes half a minute for a sync: readers and watchers continue, and writes, also
+/// those with relaxed durability, wait and are neither refused nor lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sync_that_takes_long_stops_no_reader_and_refuses_no_writer() {
     let mut platter = Platter::new();
@@ -269,7 +269,7 @@ async fn a_sync_that_takes_long_stops_no_reader_and_refuses_no_writer() {
     }
     waiting.push(send(beat("b", Expected::Revision(beats.revision), "2")));
     waiting.push(send(put("c", Expected::Absent, "1")));
-    // What is not on disk is shown to nobody.
+    // What is not on disk is not visible.
     let early = tokio::time::timeout(Duration::from_millis(300), watch.next()).await;
     assert!(early.is_err(), "{early:?}");
     assert_eq!(store.get(THINGS, &key("a")).unwrap().revision, first.revision);

@@ -5,7 +5,7 @@ use super::*;
 /// A write that counts in `counter`, which ends at 40.
 fn counted(name: &str) -> Write {
     let decide: Decide = Box::new(|counter| {
-        // One that is not there refuses nothing.
+        // A missing one refuses nothing.
         let Some(counter) = counter else { return Change::Keep };
         let mut value = counter.value();
         let count = value["text"].as_str().and_then(|text| text.parse::<u64>().ok()).unwrap();

@@ -186,7 +186,7 @@ async fn who_was_there_and_who_comes_later_read_the_same() {
     }
 }
 
-/// An object enters and leaves what a field selects; whoever follows that sees both.
+/// An object enters and leaves what a field selects; its watcher sees both.
 #[tokio::test]
 async fn watchers_of_an_indexed_field_are_told_of_what_enters_and_leaves_it() {
     let memory = Memory::default();

@@ -22,7 +22,7 @@ async fn filled() -> (Vec<u8>, usize) {
     (bytes, last)
 }
 
-/// Wherever the last write was cut, all before it is there; it can be told from damage.
+/// Wherever the last write was cut, all before it survives; a torn write is distinguished from damage.
 #[tokio::test]
 async fn a_torn_tail_is_cut_off_and_damage_is_refused() {
     let (bytes, last) = filled().await;
@@ -38,7 +38,7 @@ async fn a_torn_tail_is_cut_off_and_damage_is_refused() {
         assert!(message.contains("damaged") && message.contains("restore it from a backup"), "{at}: {message}");
         assert_eq!(platter.bytes(), damaged, "it is left as it is");
     }
-    // In the last write damage cannot be told from a torn one.
+    // In the last write damage cannot be distinguished from a torn one.
     let mut damaged = bytes.clone();
     damaged[last + 20] ^= 1;
     assert_eq!(Platter::with_bytes(damaged).start().list(THINGS, None).0.len(), 4);
@@ -211,7 +211,7 @@ async fn a_copy_of_a_store_in_use_is_one_revision_and_restores_to_a_later_one() 
         objects.iter().map(|o| (o.key.clone(), o.bytes.clone())).collect()
     };
     assert_eq!(of(&objects), of(&wanted));
-    // Whoever has seen more than the copy has must list again.
+    // A client that has seen more than the copy has must list again.
     assert!(revision > store.revision() + 1_000_000);
     assert!(matches!(store_again.watch(THINGS, store.revision()), Err(Error::TooOld { .. })));
     assert!(store_again.watch(THINGS, revision).is_ok());

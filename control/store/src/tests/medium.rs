@@ -8,7 +8,7 @@ use super::{super::Fault, *};
 
 /// What outlives a store.
 pub(super) trait Medium {
-    /// Opens what is there, as a start does.
+    /// Opens the existing data, as a start does.
     fn engine(&self) -> Box<dyn Engine>;
     /// The process ends at once: what it still does goes nowhere.
     fn kill(&mut self);

@@ -110,7 +110,7 @@ impl Writer {
     /// The new state of the object at a revision of its own, and what becomes of the companions that the write brings.
     fn check_one(&mut self, view: &View<'_>, write: Prepared, current: Option<&Arc<Object>>) -> Result<Checked, Error> {
         let holds = match (write.expected, current) {
-            // What is not there cannot be deleted.
+            // A missing object cannot be deleted.
             (Expected::Absent, None) => !matches!(write.content, Content::Deleted),
             (Expected::Revision(wanted), Some(object)) => object.revision == wanted,
             _ => false,

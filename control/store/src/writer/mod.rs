@@ -310,8 +310,8 @@ impl Writer {
             return;
         }
         self.last_commit = took;
-        // The disk does not wait until all are told. What is rewritten must have been published, and what is only
-        // published goes after what was there before it.
+        // The disk does not wait until results are published. But a rewrite may cover only published commits, and
+        // writes published without a sync must follow those before them.
         let is_large = self.is_large();
         if self.needs_sync && !is_large {
             self.begin(false);

@@ -103,7 +103,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Refuses later writes, and those that nobody has taken.
+    /// Refuses later writes, and those still queued.
     pub(super) fn refuse(&self) {
         let mut inner = self.lock();
         inner.refuses = true;

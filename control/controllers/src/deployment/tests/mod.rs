@@ -114,7 +114,7 @@ fn limits_follow_the_rounding_of_percentages() {
     assert_eq!(Limits::of(&recreate), Limits { replicas: 3, surge: 0, unavailable: 0 });
 }
 
-/// A rollback to a ReplicaSet that has shrunk and grown since it told of its pods: the old numbers are none to rely on.
+/// A rollback to a ReplicaSet that was scaled down and up since its last status: the old numbers are not reliable.
 #[test]
 fn a_status_that_is_older_than_the_size_makes_nothing_available() {
     let limits = json!({"maxSurge": 0, "maxUnavailable": 1});

@@ -22,7 +22,7 @@ enum Event {
     Pass(usize),
     /// A ReplicaSet's controller makes and deletes pods.
     Pods(usize),
-    /// And tells.
+    /// And reports its status.
     Status(usize),
     Ready(usize),
     Image(u8),

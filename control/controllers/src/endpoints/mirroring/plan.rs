@@ -83,7 +83,7 @@ pub(super) fn reconcile(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>]) 
     mirror
 }
 
-/// The endpoints of all subsets. Each is there once; of one that is both, ready ones come first.
+/// The endpoints of all subsets, without duplicates; within a subset, ready addresses take precedence.
 fn groups(endpoints: &Endpoints, mirror: &mut Mirror) -> Groups {
     let mut groups = Groups::new();
     for subset in endpoints.subsets.iter().flatten() {

@@ -51,7 +51,7 @@ pub(in super::super) fn group_pods<'a>(
     groups
 }
 
-/// Whether a sample of CPU tells of the pod's start rather than of its load.
+/// Whether a sample of CPU measures the pod's start rather than its load.
 fn is_starting(pod: &CachedPod, metric: &PodMetric, now: Timestamp) -> bool {
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
     let (Some(started), Some(condition)) = (started, pods::condition(pod, "Ready")) else { return true };

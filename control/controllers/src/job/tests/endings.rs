@@ -132,7 +132,7 @@ fn success_policies_end_a_job_early() {
     assert_eq!(conditions(&plan.status), ["SuccessCriteriaMet=True SuccessPolicy"]);
 }
 
-/// An end is announced, pods go, and then it is told.
+/// An end is announced by an interim condition, pods are removed, and then it becomes final.
 #[test]
 fn a_job_has_ended_when_its_pods_have() {
     let spec = json!({"activeDeadlineSeconds": 100});

@@ -188,7 +188,7 @@ fn suspended_jobs_have_no_pods_and_no_start() {
     assert_eq!(plan.status.start_time.clone().unwrap().0, at(600));
     assert_eq!((plan.create.len(), plan.wait), (1, Some(Duration::from_secs(10))));
     assert_eq!(plan.events[0].1.reason, "Resumed");
-    // It is told once.
+    // It is reported once.
     resumed.status = Some(plan.status);
     assert!(run(&resumed, &running(&["b"]), 601).events.is_empty());
 }

@@ -86,7 +86,7 @@ fn own_writes_are_waited_for() {
     informer.apply(watcher::Event::Apply(object("b", "2", "20")), &mut listed);
     assert!(cache.reached(point));
 
-    // The object came and went while the watch was broken: the next list tells.
+    // The object came and went while the watch was broken: only the next list shows that.
     let point = cache.sync_point(Some("30"));
     informer.apply(watcher::Event::Init, &mut listed);
     assert!(!cache.reached(point));

@@ -1,6 +1,6 @@
-//! Whichever single request of a controller or of the scheduler fails, and whichever single event of a watch, in whichever
-//! way, the end is the same as if nothing had. Time is tokio's, so that nobody waits for a retry. One way is that the
-//! controllers and the scheduler end before or after the request, wherever they are, and others start.
+//! For each single failure of a request of a controller or of the scheduler, and of a watch event, the end state is the
+//! same as without it. Time is tokio's, so that retries take no real time. One fault is that the controllers and the
+//! scheduler end before or after the request, wherever they are, and are started again.
 //!
 //! Of all pairs of a request or event and a fault each run draws some. `FAULTS=` says how many for each scenario, or `all`;
 //! `FAULTS_SEED=` draws those of an earlier run, and `FAULTS_ONLY=EndsAfter` only those of that name.
@@ -40,9 +40,9 @@ struct Scenario {
     phase: &'static str,
     /// Whether the scheduler runs, too.
     schedules: bool,
-    /// What is there before controllers start. With it, the start is part of what fails.
+    /// Creates what exists before controllers start. With it, the start is part of what fails.
     before: Option<Act>,
-    /// The controllers' own, with a directory that is there.
+    /// The controllers' own, with an existing directory.
     config: fn(&Path) -> Config,
     act: Act,
 }
@@ -141,7 +141,7 @@ fn state(api: &TestApi, plurals: &[&str], folder: &Path) -> BTreeSet<String> {
             })
             .collect();
         all.sort();
-        // Objects that differ in nothing are told apart by their number.
+        // Identical objects are distinguished by their number.
         seen.extend(all.iter().enumerate().map(|(at, text)| {
             let same = all[..at].iter().filter(|other| *other == text).count();
             format!("{text} #{same}")
@@ -166,7 +166,7 @@ fn difference(wanted: &BTreeSet<String>, last: &BTreeSet<String>) -> Option<Stri
 }
 
 async fn run_once(scenario: Scenario, fault: Option<Fault>, wanted: Option<&BTreeSet<String>>) -> Went {
-    // Nobody renews a node's lease.
+    // Node leases are not renewed.
     let grace = Duration::from_secs(1_000_000);
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().to_owned();

@@ -104,7 +104,7 @@ async fn directories() {
     each_request_may_fail(Scenario { config: directories_below, ..Scenario::new(VOLUMES, act) }).await;
 }
 
-/// The scheduler binds one claim to a volume that is there, and has another one provisioned.
+/// The scheduler binds one claim to an existing volume, and has another one provisioned.
 #[tokio::test(start_paused = true)]
 async fn pods_with_claims() {
     let act: Act = |bed| {

@@ -95,7 +95,7 @@ async fn a_start() {
             let mut owned = json!({"metadata": {"name": "owned", "ownerReferences": [{"apiVersion": "v1",
                 "kind": "ConfigMap", "name": "gone", "uid": "00000000-0000-4000-8000-000000000001"}]}});
             put(&bed.api::<ConfigMap>(), owned.clone()).await;
-            // One whose owner is there stays.
+            // One whose owner exists stays.
             let owner: ConfigMap = put(&bed.api(), json!({"metadata": {"name": "owner"}})).await;
             owned["metadata"]["name"] = json!("kept");
             owned["metadata"]["ownerReferences"][0]["name"] = json!("owner");

@@ -37,7 +37,7 @@ fn who_does_not_answer_is_probed_and_passed_over_until_it_does() {
         assert_eq!(probes(&mut health, after(at + 900)), [], "one at a time");
         assert_eq!(health.probe_silent(servers[0]), is_down, "{at}");
     }
-    // It costs no question anything any more, unless nobody else answers.
+    // It delays no question any more, unless no other server answers.
     assert_eq!(health.reach(servers[0]), Reach::Down);
     assert_eq!(health.order(&servers, false), last[..2]);
     assert_eq!(health.order(&servers, true), last);

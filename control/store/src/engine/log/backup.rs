@@ -14,7 +14,7 @@ const MAX_ATTEMPTS: usize = 10;
 /// must list again.
 const REVISIONS_AHEAD: u64 = 1_000_000_000;
 
-/// Copies the store of the directory `from`, which may be in use, into the file `to`: all commits that are there now.
+/// Copies the store of the directory `from`, which may be in use, into the file `to`: all commits so far.
 /// Returns the revision.
 ///
 /// # Errors

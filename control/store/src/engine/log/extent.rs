@@ -1,6 +1,6 @@
-//! Zeros behind the last commit: a commit into blocks that are there and written needs no commit of the file system's
-//! journal, which takes longer than the bytes. `fallocate` does not help: the first write into such a block goes to the
-//! journal, too.
+//! Zeros behind the last commit: a commit into blocks that were written before needs no commit of the file system's
+//! journal, which takes longer than the data. `fallocate` does not help: the first write into such a block is
+//! journalled, too.
 
 use std::io;
 

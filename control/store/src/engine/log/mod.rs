@@ -361,7 +361,7 @@ pub(super) fn read_file(file: &impl LogFile, mut each: impl FnMut(Vec<Record>, &
     Ok(read)
 }
 
-/// Reads the payload of a whole frame at an offset; false when there is none.
+/// Reads the payload of a whole frame at an offset; false if it is incomplete or its checksum is wrong.
 fn read_frame(file: &impl LogFile, at: u64, length: u64, payload: &mut Vec<u8>) -> io::Result<bool> {
     let mut prefix = [0; PREFIX];
     if at + PREFIX as u64 > length {
