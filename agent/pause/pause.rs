@@ -56,7 +56,7 @@ fn call(n: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 extern "C" fn _start() -> ! {
     let set: u64 = 1 << (SIGINT - 1) | 1 << (SIGTERM - 1) | 1 << (SIGCHLD - 1);
     let set_at = &raw const set as usize;
-    // Blocked signals wait in line to be asked for, also in a process that is the first of its namespace.
+    // Blocked signals stay pending until they are read, also for PID 1 of a namespace.
     call(number::RT_SIGPROCMASK, SIG_BLOCK, set_at, 0, size_of::<u64>());
     loop {
         let signal = call(number::RT_SIGTIMEDWAIT, set_at, 0, 0, size_of::<u64>());

@@ -70,7 +70,7 @@ mod tests {
             ("\u{10ffff}", r#""\U0010ffff""#),
             ("\u{e0001}", r#""\U000e0001""#),
             ("ä ß é", "\"ä ß é\""),
-            // Marks stand as they are.
+            // Combining marks are not escaped.
             ("e\u{301}", "\"e\u{301}\""),
             ("\u{301}", "\"\u{301}\""),
             ("สวัสดี", "\"สวัสดี\""),

@@ -28,7 +28,7 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// [`write`], with the directory synced: after the call the new content survives a crash.
 ///
 /// # Errors
-/// Any error of the file system. The new content may be there all the same, when the directory was not synced.
+/// Any error of the file system. If only the sync of the directory failed, the new content is in place anyway.
 pub fn write_durable(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     write(path, content, mode)?;
     sync_parent(path)
@@ -37,7 +37,7 @@ pub fn write_durable(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// Reads a text file; `None` when it does not exist.
 ///
 /// # Errors
-/// Any error of the file system, and text that is none.
+/// Any error of the file system, and content that is not UTF-8.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
     match disk::read(path) {
         Ok(bytes) => {

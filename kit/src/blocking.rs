@@ -1,5 +1,5 @@
-//! Blocking work, which must not run on the runtime's worker threads. Each kind has a lane of its own: so many threads, and so
-//! much work that waits for one. What hangs in one lane, a name server that is away or a disk, holds up nothing in another.
+//! Blocking work, which must not run on the runtime's worker threads. Each kind has a lane: a fixed number of threads
+//! and a bounded queue. What hangs in one lane, a name server that is away or a disk, holds up nothing in another.
 
 use std::{
     collections::BTreeMap,
@@ -83,7 +83,7 @@ impl From<LaneError> for io::Error {
     }
 }
 
-/// How a lane is used at a time.
+/// The current use of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneUse {
     /// Its name.
@@ -96,7 +96,7 @@ pub struct LaneUse {
     pub age: Duration,
 }
 
-/// A place among those that wait, given up when it is dropped.
+/// A place in the queue, released when dropped.
 struct Place {
     lane: &'static Lane,
     number: u64,
@@ -109,7 +109,7 @@ impl Drop for Place {
 }
 
 impl Lane {
-    /// A lane of so many threads, for which so much work may wait.
+    /// A lane with this number of threads and this queue length.
     const fn new(name: &'static str, threads: usize, queue: usize) -> Self {
         let waiting = Mutex::new(Waiting { next: 0, since: BTreeMap::new() });
         Self { name, threads, queue, slots: Semaphore::const_new(threads), waiting }

@@ -1,4 +1,4 @@
-//! Where the cluster's DNS is reached: what its Service is called, for who writes it, who answers there and who configures pods.
+//! The address of the cluster's DNS: the name of its Service, shared by the API, the DNS server and the agent.
 
 use std::net::Ipv4Addr;
 

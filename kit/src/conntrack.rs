@@ -1,5 +1,5 @@
 //! Finds and deletes conntrack entries of UDP, so that the next packet of a connection to an endpoint that is gone is
-//! sent to an existing one. Who asks decides which are stale; only [`Conntrack`] accesses the kernel.
+//! sent to an existing one. The caller decides which are stale; only [`Conntrack`] accesses the kernel.
 
 use std::{
     io,
@@ -53,8 +53,8 @@ const IPPROTO_UDP: u8 = 17;
 /// Deletions in one datagram: their acknowledgements fit into the socket's receive queue.
 const MAX_BATCH_DELETIONS: usize = 100;
 
-/// So many destinations are dumped one by one. Each dump visits the whole table, but copies only what it is about, which
-/// is most of its cost.
+/// Up to this number of destinations is dumped one by one. Each dump visits the whole table, but copies only matching
+/// entries, and copying is most of the cost.
 const MAX_FILTERED_DUMPS: usize = 4;
 
 /// Where flows of a dump go to.
@@ -79,8 +79,8 @@ impl Conntrack {
         Netlink::netfilter().map(Self)
     }
 
-    /// The UDP entries of a family for which `wanted` is true, each at least once. Where few `destinations` are given,
-    /// the kernel is asked for entries to these alone; `wanted` decides all the same. Blocks.
+    /// The UDP entries of a family for which `wanted` is true, each at least once. With few `destinations`, only
+    /// entries to these are requested from the kernel; `wanted` still decides. Blocks.
     ///
     /// # Errors
     /// When the dump fails.
@@ -249,7 +249,7 @@ fn addresses_of(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     Some((source, destination))
 }
 
-/// A dump that concurrent changes made inconsistent (`NLM_F_DUMP_INTR`) is repeated so many times.
+/// The number of attempts of a dump that concurrent changes made inconsistent (`NLM_F_DUMP_INTR`).
 const MAX_DUMP_ATTEMPTS: u32 = 3;
 
 /// Deletes the UDP entries of a family for which `is_stale` is true, in this thread's network namespace; returns how

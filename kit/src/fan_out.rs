@@ -1,4 +1,4 @@
-//! Many requests at a time, but not all.
+//! Many requests concurrently, with a bound.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 /// not to see it all at once.
 pub const WIDTH: usize = 32;
 
-/// Runs futures, at most [`WIDTH`] at a time; their outputs come in their order.
+/// Runs futures, at most [`WIDTH`] concurrently; their outputs come in their order.
 pub async fn bounded_join<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     // Collected first: a stream of a borrowing iterator is not `Send`.
     let futures: Vec<F> = futures.into_iter().collect();

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 /// The kernel's `IN_MASK_ADD`, which nix does not name: a directory that is watched already is watched for more.
 const MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
 
-/// The instance, and who waits for what of it.
+/// The inotify instance, and the watches by descriptor.
 #[derive(Debug)]
 struct Hub {
     inotify: Inotify,

@@ -69,7 +69,7 @@ impl Extend<Cidr> for LocalAddresses {
     }
 }
 
-/// A dump that concurrent changes made inconsistent (`NLM_F_DUMP_INTR`) is repeated so many times.
+/// The number of attempts of a dump that concurrent changes made inconsistent (`NLM_F_DUMP_INTR`).
 const MAX_DUMP_ATTEMPTS: u32 = 3;
 
 fn local_routes(family: Family) -> io::Result<Vec<Cidr>> {

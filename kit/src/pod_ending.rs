@@ -76,7 +76,7 @@ impl<'a> Ending<'a> {
         let params = if self.forced { params.grace_period(0) } else { params };
         match api.delete(pod.name, &params).await {
             Ok(_) => Ok(true),
-            // There is none any more, or another one of its name.
+            // The pod is gone, or was replaced by another one of its name.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
             Err(source) => Err(Failed { action: "delete pod", source }),
         }

@@ -25,7 +25,7 @@ static DURATION: Histogram<2> = Histogram::new(
     DURATIONS,
 );
 
-/// Counts a request; without a code there was no answer.
+/// Counts a request; `code` is `None` without a response.
 pub fn record(host: &str, method: &str, code: Option<u16>, took: Duration) {
     let code = code.map(|code| code.to_string());
     REQUESTS.add([code.as_deref().unwrap_or("<error>"), host, method]);

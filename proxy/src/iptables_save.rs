@@ -45,7 +45,7 @@ mod tests {
             &JUMPS[3]
         ));
         assert!(!is_jump("-j KUBE-SERVICES", &JUMPS[10]));
-        // With a condition of somebody else it leads there for others no more.
+        // With another program's condition it no longer matches all packets.
         let narrower = "-i eth9 -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD";
         assert!(!is_jump(narrower, &JUMPS[5]) && is_like_jump(narrower, &JUMPS[5]));
         let twice = format!("*nat\n:OUTPUT ACCEPT [0:0]\n{0}{0}COMMIT\n", format!("-A OUTPUT {}\n", JUMPS[9].rule()));

@@ -29,7 +29,7 @@ use windlass_proxy::{
     rules::{Layout, base_chain_jumps},
 };
 
-/// An endpoint that is never chosen in so many tries with a share of one in three: once in 10^14.
+/// The number of tries after which an endpoint with a share of one in three was chosen, except once in 10^14.
 const TRIES: usize = 80;
 /// On one host a rejection arrives while the socket is still sending, and takes effect only with the retransmission
 /// after a second: a shorter timeout would count it as dropped.

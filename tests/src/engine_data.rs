@@ -14,8 +14,8 @@ pub(crate) const IMAGES: [&str; 3] = ["busybox", "nginx", "redis"];
 /// What the names of these directories begin with.
 const PREFIX: &str = "engine-data-";
 
-/// Copies data with [`IMAGES`] to a directory that does not exist yet. The first who asks, of all processes, makes the original;
-/// another engine or other images have another one.
+/// Copies data with [`IMAGES`] to a directory that does not exist yet. The first caller, of all processes, makes the
+/// original; each engine and set of images has a separate one.
 ///
 /// # Panics
 /// When it cannot be made, or copied.

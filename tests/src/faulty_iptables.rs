@@ -68,7 +68,8 @@ impl FaultyIptables {
         setns(&self.namespace, CloneFlags::CLONE_NEWNS).expect("root may enter namespaces");
     }
 
-    /// The restore of this number, counted from now on from 0, fails in this way when so many tables are committed.
+    /// The restore of this number, counted from now on from 0, fails in this way after this number of tables is
+    /// committed.
     pub fn fail(&self, number: usize, fault: RestoreFault, tables: usize) {
         self.write("count", "0\n");
         self.write("faults", &format!("{number} {} {tables}\n", fault.name()));
@@ -154,7 +155,7 @@ fn cover(dir: &Path) -> File {
     for (number, back_end) in ["nft", "legacy"].into_iter().enumerate() {
         let Ok(found) = which(&format!("iptables-{back_end}-restore")) else { continue };
         let program = fs::canonicalize(found).expect("the program of all names");
-        // The real one lies where the script finds it, and by its name knows what it is.
+        // The real program is where the script finds it, and determines its function by its name.
         let real = dir.join(format!("real{number}"));
         File::create(&real).expect("a file to mount on");
         mount(Some(&program), &real, none, MsFlags::MS_BIND, none).expect("the real program");

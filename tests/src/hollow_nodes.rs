@@ -32,7 +32,7 @@ use crate::client;
 
 /// The period of heartbeats; a kubelet's.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Requests at a time.
+/// The number of concurrent requests.
 const REQUESTS: usize = 64;
 /// Pods of one node.
 const PODS_EACH: usize = 110;

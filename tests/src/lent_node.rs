@@ -1,5 +1,6 @@
-//! Nodes that tests use one after the other: starting a machine and a node takes longer than what many tests do with it. A test has
-//! the node for itself, with nothing of an earlier one on it. Tests that kill, fill, freeze or configure a node have one of their own.
+//! Nodes that tests use one after the other: starting a machine and a node takes longer than many of the tests
+//! themselves. A test has exclusive use of a clean node. Tests that kill, fill, freeze or configure a node start a
+//! separate one.
 
 use std::fs;
 

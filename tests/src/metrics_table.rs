@@ -16,7 +16,7 @@ fn rows(of: &str) -> impl Iterator<Item = [&'static str; 4]> {
     })
 }
 
-/// The families of upstream that are left out, and why is said in the file.
+/// The families of upstream that are left out; the file has the reasons.
 pub fn absent() -> impl Iterator<Item = &'static str> {
     ABSENT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }

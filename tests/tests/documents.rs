@@ -81,7 +81,7 @@ fn normal(path: &Path) -> PathBuf {
     })
 }
 
-/// Why a link of the document at `from` leads nowhere; `None` where it does not, or leads out of the repository.
+/// Why a link of the document at `from` is broken; `None` if it is not, or leaves the repository.
 fn problem_of_link(from: &str, target: &str, all: &BTreeMap<String, String>) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -172,7 +172,7 @@ fn subcommands(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<String
     found
 }
 
-/// The commands that a document names: what stands in code behind a word, up to the end of the command.
+/// The commands that a document names: the code after the program's name, up to the end of the command.
 fn commands<'a>(text: &'a str, program: &str) -> Vec<&'a str> {
     let (prose, fences) = prose_and_fences(text);
     let spans = prose.into_iter().flat_map(|line| split_code(line).1);

@@ -91,7 +91,7 @@ fn what_is_as_wanted_for_a_moment_only_is_not() {
     assert_eq!(settled(Some("a"), "xaab"), (31, "b".to_owned()));
     // It alternates until the timeout.
     assert_eq!(settled(Some("a"), &"aabb".repeat(8)).1, "b");
-    // It comes late, and must stay all the same.
+    // It comes late, and must stay even so.
     assert_eq!(settled(Some("a"), &format!("{}aaab", "x".repeat(28))), (31, "b".to_owned()));
     // A new recording takes what stays.
     assert_eq!(settled(None, "xxyy"), (6, "y".to_owned()));

@@ -98,7 +98,7 @@ impl Cgroups {
         self.set_pod(uid, wanted).await;
     }
 
-    /// The memory limit that the kernel holds a pod to: 0 is none; `None` where it cannot be read.
+    /// The kernel's memory limit of a pod; 0 for no limit, `None` if it cannot be read.
     fn memory_limit(&self, pod: &str) -> Option<i64> {
         let read = |(_, dir): (String, PathBuf)| {
             let text =

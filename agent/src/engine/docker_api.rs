@@ -63,7 +63,7 @@ const fn call(operation: &'static str, seconds: u64, done: &'static [u16]) -> Co
 /// Seconds of most calls.
 pub(super) const REQUEST_TIMEOUT: u64 = 120;
 
-/// Whether Docker answers, and what it is.
+/// Whether Docker answers, and which engine it is.
 pub(super) const PING: Contract = call("status", 10, &[]);
 pub(super) const INFO: Contract = call("version", 10, &[]);
 pub(super) const CREATE: Contract = call("create_container", REQUEST_TIMEOUT, &[]);

@@ -162,8 +162,8 @@ impl Images {
         self.pulls.progress()
     }
 
-    /// Removes every image that may be collected and that no container and no pod uses, besides those that are younger than the
-    /// minimum age: who has pulled them is about to use them. Waits for it.
+    /// Removes every image that may be collected and that no container and no pod uses, except those that are younger
+    /// than the minimum age, which are probably about to be used. Waits for it.
     pub async fn remove_unused(&self) {
         let (answer, answered) = oneshot::channel();
         if self.gc_sender.send(answer).await.is_ok() {

@@ -125,7 +125,7 @@ fn reopened(file: &File) -> io::Result<File> {
 struct Searched {
     /// All of its lines.
     lines: u64,
-    /// Its last lines, as they stand in the file; `None` when they are too large to be kept.
+    /// Its last lines, as in the file; `None` when they are too large to be kept.
     kept: Option<Vec<u8>>,
 }
 

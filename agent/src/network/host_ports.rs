@@ -23,7 +23,7 @@ fn key(port: &HostPort) -> UdpPort {
 }
 
 impl UdpHostPorts {
-    /// Those among all host ports, which are by the address that they lead to.
+    /// The UDP ports among all host ports, given by their target address.
     pub(super) fn of(host_ports: &BTreeMap<IpAddr, Vec<HostPort>>) -> Self {
         let mut all = BTreeMap::<UdpPort, BTreeSet<SocketAddr>>::new();
         for (address, ports) in host_ports {

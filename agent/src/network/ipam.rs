@@ -1,5 +1,5 @@
 //! Address management: which pod holds which address. One file per address is written before the address is used, so
-//! that none is given twice. What is in the files does not depend on the ranges that the node has at a time.
+//! that none is given twice. The files do not depend on the node's current ranges.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ pub(super) struct Allocation {
     pub(super) range: Option<String>,
 }
 
-/// Who has an address.
+/// The holder of an address.
 #[derive(Debug)]
 enum Holder {
     /// A pod, and what of it is in the file.
@@ -191,7 +191,7 @@ impl Allocations {
         self.pods_with_addresses().filter(move |(_, of)| of.pod_uid == pod_uid).map(|(address, _)| address)
     }
 
-    /// The host ports of all pods of a family, by the address that they lead to.
+    /// The host ports of all pods of a family, by their target address.
     pub(super) fn host_ports(&self, family: Family) -> BTreeMap<IpAddr, Vec<HostPort>> {
         let with_ports = self.pods_with_addresses().filter(|(_, allocation)| !allocation.host_ports.is_empty());
         with_ports
@@ -277,7 +277,7 @@ fn range_of(address: IpAddr, allocation: Option<&Allocation>) -> Cidr {
     range.unwrap_or_else(|| Cidr::host(address))
 }
 
-/// Whether a range in use is none of these, nor an address of them.
+/// Whether a range in use is neither one of `ranges` nor an address within one.
 pub(super) fn is_foreign(used: &Cidr, ranges: &[Cidr]) -> bool {
     let is_address = used.length() == used.family().bits();
     !ranges.iter().any(|range| range == used || (is_address && range.contains(&used.base())))

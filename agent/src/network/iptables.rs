@@ -42,7 +42,7 @@ pub(super) struct Rules {
     pub(super) pods: Cidr,
     /// That of all pods.
     pub(super) cluster: Cidr,
-    /// Host ports by the address that they lead to.
+    /// Host ports by their target address.
     pub(super) host_ports: BTreeMap<IpAddr, Vec<HostPort>>,
 }
 
@@ -91,7 +91,7 @@ fn chains(rules: &Rules) -> Chains {
                     "-s {source} -d {address}/{whole} -p {protocol} -m {protocol} --dport {} -j MASQUERADE",
                     port.container_port
                 );
-                // Two host ports may lead to one port.
+                // Two host ports may have the same target port.
                 if !post_routing.contains(&rule) {
                     post_routing.push(rule);
                 }

@@ -1,5 +1,5 @@
 //! The pod network's rules in the kernel: which are wanted, which were written, and whether another program has changed
-//! them since. One task at a time writes them.
+//! them since. Only one task writes them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,7 +81,7 @@ impl KernelRules {
     /// Writes what is not in the kernel as it is wanted.
     ///
     /// # Errors
-    /// The first failure; the other family is written all the same.
+    /// The first failure; the other family is written anyway.
     pub(super) async fn write(&mut self) -> Result<(), NetworkError> {
         let mut all = Ok(());
         for (family, state) in &mut self.families {

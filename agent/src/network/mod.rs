@@ -265,7 +265,7 @@ impl Network {
     /// Disconnects all pods but these, after a restart, and has plugins free what belongs to none.
     ///
     /// # Errors
-    /// The first failure; the rest is tried all the same.
+    /// The first failure; the rest is tried anyway.
     pub async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
         let stale = match &*self.backend {
             Backend::Routed(routed) => routed.pods_except(live).await?,

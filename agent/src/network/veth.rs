@@ -183,8 +183,8 @@ impl VethNetwork {
         Ok(request.addresses)
     }
 
-    /// Has the pod's addresses as its own, and its host ports lead to them. A record of host ports is written when the
-    /// rules are: what cannot be written is not wanted by others.
+    /// Assigns the pod its addresses, and its host ports to them. Host ports are recorded together with their rules, so
+    /// that a port whose rules cannot be written blocks no other pod.
     async fn open_host_ports(&self, request: &Attach) -> Result<(), NetworkError> {
         let mut claims = Vec::new();
         let claimed = self.claim(request, &mut claims).await;
@@ -235,8 +235,9 @@ impl VethNetwork {
         released
     }
 
-    /// Frees addresses outside of these ranges that no interface leads to: those of pods whose sandboxes ended with an
-    /// earlier process, such as when this machine left its cluster. Their pods may be there still, and wait for other ones.
+    /// Frees addresses outside of these ranges that no interface has any more: those of pods whose sandboxes ended with
+    /// an earlier process, such as when this machine left its cluster. The pods may still exist, waiting for new
+    /// addresses.
     pub(super) async fn free_unused(&self, ranges: &[Cidr]) -> Result<(), NetworkError> {
         let (links, pods) = {
             let mut state = self.state.lock().await;
@@ -364,7 +365,7 @@ impl Problem {
     }
 }
 
-/// The ranges in use that are none of these, nor addresses of them.
+/// The ranges in use that are neither among `ranges` nor addresses within one.
 pub(crate) fn foreign_ranges<'a>(used: &'a BTreeSet<Cidr>, ranges: &'a [Cidr]) -> impl Iterator<Item = &'a Cidr> {
     used.iter().filter(move |used| ipam::is_foreign(used, ranges))
 }

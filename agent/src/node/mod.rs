@@ -178,7 +178,7 @@ impl fmt::Debug for NodeClients {
     }
 }
 
-/// Who sees how the loops do.
+/// The observers of the loops' health.
 #[derive(Debug, Clone)]
 pub struct Watched {
     /// Whether they run.
@@ -232,7 +232,8 @@ pub async fn run(
     loop {
         heart.beat();
         api_version.refresh(&heartbeat, &config.version).await;
-        // While it cannot be read, since a disk hangs, what was read last counts; nothing is said of a machine never seen.
+        // While it cannot be read, since a disk hangs, the last value is used; a machine that was never read is not
+        // reported.
         machine = Machine::read_on_lane(&config.data_dir).await.ok().or(machine);
         let now = Timestamp::now();
         let (docker, holds) = runtime_health.observe(changes.docker.borrow_and_update().clone(), now);
@@ -280,7 +281,7 @@ pub async fn run(
     let _ = leases.await;
 }
 
-/// Records an event for each OOM kill of the whole system; one within a memory cgroup is none.
+/// Records an event for each system-wide OOM kill; one within a memory cgroup is not one.
 fn record_system_ooms(recorder: &Recorder, object: &ObjectReference, kernel: &mut KernelLog) {
     for victim in kernel.kills().into_iter().filter(|kill| kill.constraint == "CONSTRAINT_NONE") {
         let message = format!("System OOM encountered, victim process: {}, pid: {}", victim.name, victim.pid);

@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(user.clone().into_authenticated(), user);
     }
 
-    /// An API that knows one token and one right, and counts what it is asked.
+    /// An API that knows one token and one right, and records its requests.
     fn api(asked: Arc<Mutex<Vec<String>>>) -> Client {
         let router = axum::Router::new().fallback(move |request: Request| async move {
             use http_body_util::BodyExt as _;

@@ -107,7 +107,7 @@ impl WatchedObject {
     }
 
     /// The latest state of the watch, `Some(None)` if the object does not exist. The first state is waited for as long
-    /// as the Node authorizer may lag; `None` if there was none.
+    /// as the Node authorizer may lag; `None` if it has not arrived by then.
     async fn latest(&self) -> Latest {
         let mut latest = self.latest.clone();
         let synced = tokio::time::timeout(LAG, latest.wait_for(Option::is_some)).await;

@@ -23,7 +23,7 @@ impl Duplicates {
     /// No duplicates.
     pub const NONE: Self = Self::Paths(Vec::new());
 
-    /// Whether there are none.
+    /// Whether no key is repeated.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let (Self::Paths(all) | Self::Lines(all)) = self;

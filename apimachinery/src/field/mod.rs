@@ -148,7 +148,7 @@ impl Errors {
         }
     }
 
-    /// The value is none of `allowed`.
+    /// The value is not one of `allowed`.
     pub fn not_supported<T: AsRef<str>>(&mut self, field: impl Into<String>, value: &Value, allowed: &[T]) {
         let allowed: Vec<String> = allowed.iter().map(|word| format!("{:?}", word.as_ref())).collect();
         let detail = format!("Unsupported value: {}: supported values: {}", quoted(value), allowed.join(", "));

@@ -108,7 +108,7 @@ pub enum ManagersError {
 }
 
 impl Managers {
-    /// Reads `metadata.managedFields`; null is none.
+    /// Reads `metadata.managedFields`; null counts as empty.
     ///
     /// # Errors
     /// When an entry is malformed.

@@ -43,7 +43,7 @@ impl PathElement {
     /// Reads the form of FieldsV1.
     ///
     /// # Errors
-    /// When the text is none of the four kinds, or malformed.
+    /// When the text has none of the four prefixes, or is malformed.
     pub fn parse(text: &str) -> Result<Self, PathElementError> {
         let malformed = || PathElementError::Malformed(text.to_owned());
         let (kind, content) = text.split_once(':').filter(|(kind, _)| kind.len() == 1).ok_or_else(malformed)?;

@@ -225,7 +225,7 @@ pub(super) fn reference(definition: &str) -> Value {
 
 pub(super) const REFERENCE_PREFIX: &str = "#/components/schemas/";
 
-/// Version 3 ignores what stands next to a reference, unless the reference is one of `allOf`.
+/// Version 3 ignores siblings of a reference, unless the reference is one of `allOf`.
 pub(super) fn beside_reference(mut schema: Map<String, Value>) -> Map<String, Value> {
     if schema.len() > 1
         && let Some(reference) = schema.remove("$ref")

@@ -319,7 +319,7 @@ impl Paths<'_, '_> {
         path(at, named.to_vec(), vec![operation])
     }
 
-    /// A connection can be asked for by every method that its verbs stand for.
+    /// A connection can be requested by every method that its verbs map to.
     fn connect(&mut self, resource: &Resource, subresource: &Subresource, suffix: &str) -> Vec<Operation> {
         let has = |verb: &str| subresource.verbs.iter().any(|known| known == verb);
         let methods = [

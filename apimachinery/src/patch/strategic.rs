@@ -54,7 +54,7 @@ fn lacks_key(item: &Value, key: &str) -> PatchError {
     PatchError::Directive(format!("map: {} does not contain declared merge key: {key}", go::text(item)))
 }
 
-/// Whether a key of a patch is a directive; fields such as `$ref` are none.
+/// Whether a key of a patch is a directive; fields such as `$ref` are not.
 fn is_directive(key: &str) -> bool {
     matches!(key, DIRECTIVE | RETAIN) || key.starts_with(DELETE_FROM) || key.starts_with(ORDER)
 }
@@ -140,7 +140,7 @@ fn merge_objects(
     Ok(Value::Object(out))
 }
 
-/// Whether a map of a patch has a directive, of any word; null is none.
+/// Whether a map of a patch has a directive, known or not; null does not count.
 fn has_directive(fields: &Map<String, Value>) -> bool {
     fields.get(DIRECTIVE).is_some_and(|word| !word.is_null())
 }
@@ -199,7 +199,7 @@ fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &st
     Ok(Value::Array(out))
 }
 
-/// Refuses an order that does not fit its list: the items that the patch sets stand in it in their order.
+/// Refuses an order that does not fit its list: the items that the patch sets must be in it in their order.
 fn check_order(
     order: &[Value],
     current: Option<&Value>,

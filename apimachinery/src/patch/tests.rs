@@ -170,7 +170,7 @@ fn directives_without_a_field_leave_it_out() {
             object!({"spec": {"imagePullSecrets": [{"$patch": word, "name": "x"}], "nodeSelector": {"$patch": word}}}),
         ] {
             let mut patched = strategic(&schema(POD), &pod, &patch).expect("a patch");
-            // An empty list is none.
+            // An empty list counts as absent.
             patched["spec"].as_object_mut().map(|spec| spec.remove("imagePullSecrets"));
             assert_eq!(patched, pod, "{patch}");
         }

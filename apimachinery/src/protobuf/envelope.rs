@@ -36,7 +36,7 @@ pub struct Envelope<'a> {
 /// Opens an envelope.
 ///
 /// # Errors
-/// When the bytes are none.
+/// When the bytes are not an envelope.
 pub fn open(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     let body = bytes.strip_prefix(MAGIC).ok_or(Problem::Magic)?;
     let mut envelope = Envelope::default();

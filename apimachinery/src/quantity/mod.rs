@@ -248,7 +248,7 @@ fn parse(text: &str) -> Option<Quantity> {
         Scale::Decimal(power, style) => {
             let scale = power.checked_sub(places)?;
             let amount = Amount { mantissa, scale };
-            // What is too small is rounded up: who wants something gets something.
+            // Rounded up, so that a positive amount stays positive.
             let amount = if scale < NANO { Amount { mantissa: amount.rounded(NANO), scale: NANO } } else { amount };
             (amount, style)
         }

@@ -15,7 +15,7 @@ use super::{Pattern, Properties, WireOrder};
 
 /// What is known of one value: an object, a field, an item of a list or a value of a map.
 ///
-/// Attributes of a field stand in the node of its value, as in OpenAPI. Where [`Schema::kind`] is [`Kind::Named`], they
+/// Attributes of a field are in the node of its value, as in OpenAPI. Where [`Schema::kind`] is [`Kind::Named`], they
 /// belong to this use of the named type, and [`Schema::resolved`] is the type itself.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
@@ -218,7 +218,7 @@ impl NamedType {
     }
 }
 
-/// What stands for a type without definition; an index gives none of these out.
+/// The placeholder of a type without definition; an index returns none of these.
 static UNKNOWN: Schema = Schema::any();
 
 /// A type may contain itself: its definition is not printed.

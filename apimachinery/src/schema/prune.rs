@@ -6,7 +6,7 @@ use super::{Kind, Schema};
 use crate::MAX_DEPTH;
 
 /// Removes fields that the schema does not name. Those of an object that preserves unknown fields stay with everything
-/// inside; what the schema names there is pruned all the same. Values of the wrong type stay: they are refused elsewhere.
+/// inside; named fields within are still pruned. Values of the wrong type stay: they are refused elsewhere.
 pub fn prune(schema: &Schema, value: &mut Value) {
     walk(schema, value, 0);
 }

@@ -86,15 +86,15 @@ pub(super) fn time_text(at: DateTime, micros: bool) -> String {
     at.strftime(format).to_string()
 }
 
-/// What base64 stands for; line ends inside it are passed over, as upstream's decoder does.
+/// Decodes base64; line ends inside it are skipped, as by upstream's decoder.
 pub(super) fn bytes(text: &str) -> Result<Vec<u8>, base64::DecodeError> {
     use base64::Engine as _;
     let engine = &base64::engine::general_purpose::STANDARD;
     if text.contains(['\r', '\n']) { engine.decode(text.replace(['\r', '\n'], "")) } else { engine.decode(text) }
 }
 
-/// Writes a quantity, a time or base64 as upstream does, or, with `compared`, so that equal ones are equal texts; any other
-/// value, and one that is none, stays.
+/// Writes a quantity, a time or base64 as upstream does, or, with `compared`, so that equal ones are equal texts; any
+/// other value, and an invalid one, stays as it is.
 pub(super) fn canonicalize(kind: &Kind, value: &mut Value, compared: bool) {
     match (kind, value) {
         (Kind::Quantity, value) => quantity(value, compared),

@@ -33,7 +33,7 @@ const SPACE_INTERVAL: Duration = Duration::from_secs(30);
 const EPHEMERAL_INTERVAL: Duration = Duration::from_secs(10);
 /// How often the sizes of image layers are read although no image has changed.
 const IMAGE_LAYERS_INTERVAL: Duration = Duration::from_secs(3600);
-/// A scan takes at most one part in so many of the time: the next one follows after its duration times this.
+/// Scans take at most this fraction of the time (1/n): the next one follows after its duration times this.
 const SCAN_COST_FACTOR: u32 = 50;
 /// Scans that are due within so short a time run together.
 const SCAN_BATCH_WINDOW: Duration = Duration::from_secs(1);

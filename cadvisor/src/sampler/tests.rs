@@ -313,7 +313,7 @@ async fn what_cannot_be_read_keeps_its_last_sample_and_is_stale() {
     assert_eq!(kills(&again), Some(1), "no kill is counted twice");
 }
 
-/// A machine with so many pods of one container each, which have cgroups of their own.
+/// A machine with this number of pods of one container each, in separate cgroups.
 fn pods_of(dir: &tempfile::TempDir, count: usize) -> Vec<Target> {
     let path = std::fs::read_to_string(dir.path().join("proc/4242/cgroup")).unwrap();
     let place = |of: &str, id: &str, uid: &str| {

@@ -13,7 +13,7 @@ use nix::sys::statvfs::statvfs;
 use super::SourceError;
 use crate::model::{Filesystem, Size};
 
-/// A walk pauses after so many entries, to leave the disk to the containers.
+/// A walk pauses after this number of entries, to leave the disk to the containers.
 const ENTRIES_PER_PAUSE: u64 = 2_000;
 const WALK_PAUSE: Duration = Duration::from_millis(5);
 /// Files with several links that are remembered during a walk: some megabytes.

@@ -47,7 +47,7 @@ fn remove_around(dir: &Path, mounts: &[PathBuf], problems: &mut Vec<String>) {
     }
 }
 
-/// Removes what is in a directory, but for one path, mounts, and the directories that lead to them.
+/// Removes the contents of a directory, except one path, mounts, and the directories above them.
 fn remove_within(dir: &Path, kept: &Path, mounts: &[PathBuf], problems: &mut Vec<String>) {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -92,7 +92,7 @@ mod tests {
         assert!(dir.join("pods/uid/volumes/nfs/of-others/file").exists(), "removed through a mount");
         assert!(!dir.join("store").exists() && !dir.join("windlass-data").exists());
         assert!(!dir.join("pods/uid/allocated.json").exists());
-        // Its other marks are gone, and it is known all the same, and by who starts, too.
+        // Its other marks are gone, and both purge and a start still recognize it.
         assert!(assemble::is_data_dir(&dir) && assemble::is_being_purged(&dir));
         let mut problems = Vec::new();
         remove_data_dir(&dir, &mut problems);

@@ -83,7 +83,7 @@ fn read_text(text: &str) -> Result<File, Vec<Problem>> {
     }
     let keys = problems::keys(text)?;
     let mut file = File::default();
-    // As upstream: a file that does not say what it is might be meant for another version, or another program.
+    // As upstream: a file without apiVersion and kind might be meant for another version, or another program.
     let (mut missing, mut wrong, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for (name, wanted) in HEADER {
         let key = keys.iter().find(|key| key.name == name);

@@ -68,7 +68,7 @@ pub(super) fn service_proxy(kube_proxy: bool, cilium: Option<&str>) -> Option<&'
 /// An existing Node of this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExistingNode {
-    /// There is none.
+    /// There is no Node of this name.
     None,
     /// It is not running, or is this machine since the same boot: the Node is taken over.
     TakeOver,

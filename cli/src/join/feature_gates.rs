@@ -47,7 +47,7 @@ pub(super) fn not_taken(given: &Map<String, Value>) -> Vec<(String, String)> {
             return Some((name, format!("it is locked {} in Kubernetes 1.36", word(gate.default))));
         }
         let here = gate.here.filter(|here| *here != wanted)?;
-        // A file of the sources is no reason for who reads this.
+        // A source file is no explanation for users.
         let why = if here || gate.note.ends_with(".md") { String::new() } else { format!(": {}", gate.note) };
         Some((name, format!("it is always {} here{why}", word(here))))
     });

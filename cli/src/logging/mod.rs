@@ -41,7 +41,7 @@ const DEFAULT_DIRECTIVES: [&str; 11] = [
     "rustls=info",
     "netlink_packet_route=error",
     "netlink_proto=warn",
-    // Packets that are formed badly, which anybody who asks can send.
+    // Malformed packets, which any client can send.
     "hickory_proto=error",
     "kube_client=info",
     // Callers get the same error and log it with context.

@@ -168,7 +168,7 @@ impl NotifyTask {
                     None => return,
                 },
                 _ = ticks.tick() => {}
-                // Who waits for a node looks at the status as soon as the API calls it Ready.
+                // The status is updated as soon as the API calls the node Ready.
                 () = node_changed(self.liveness.as_mut()) => {}
             }
             let state = evaluate(&self.inputs());

@@ -56,7 +56,7 @@ impl Controller for ResourceQuotaController {
         pods.on_change(move |old: Option<&Arc<CachedPod>>, new: Option<&Arc<CachedPod>>| {
             let Some(end) = new.or(old).and_then(|pod| end_of(pod)) else { return };
             let left = end.duration_since(Timestamp::now());
-            // One that goes in time was counted when it went.
+            // An object with a grace period was counted when its deletion began.
             if new.is_none() && left.is_positive() {
                 return;
             }

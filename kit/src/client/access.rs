@@ -94,7 +94,7 @@ struct State {
     transport: Result<Arc<Transport>, Missing>,
     /// The number of the source of credentials; those of another one are not taken.
     source: u64,
-    /// Fetches credentials, unless they stand in the configuration.
+    /// Fetches credentials, unless they are in the configuration.
     fetching: Option<AbortOnDropHandle<()>>,
 }
 

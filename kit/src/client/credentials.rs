@@ -52,7 +52,7 @@ impl std::fmt::Debug for Credentials {
 /// Where credentials come from.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// They stand in the kubeconfig, or there are none.
+    /// They are in the kubeconfig, or there are none.
     Fixed(Credentials),
     /// A token in a file that others replace, and what is used while it cannot be read.
     File {
@@ -104,7 +104,7 @@ impl Source {
         Ok(Self::Fixed(fixed))
     }
 
-    /// What it is called, for those who wait for it.
+    /// Its name in messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Fixed(_) => "the kubeconfig".to_owned(),

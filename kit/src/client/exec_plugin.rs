@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::external_program::{Program, ProgramError};
 
-/// How long a plugin may take: those that ask a token service over a network take seconds.
+/// How long a plugin may take: a call of a token service over the network takes seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The most of its complaints that are repeated.
 const MAX_COMPLAINT: usize = 1024;

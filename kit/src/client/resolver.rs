@@ -1,5 +1,5 @@
-//! Names of API servers to addresses, for all clients of an API: one question at a time for a name, on threads that nothing
-//! else waits for, and the last good answer while name servers give none.
+//! Resolves names of API servers, for all clients of an API: one query per name at a time, on dedicated threads, and
+//! the last good answer while name servers give none.
 
 use std::{
     collections::BTreeMap,

@@ -23,7 +23,7 @@ use parking_lot::RwLock;
 
 pub use real::Real;
 
-/// What a name stands for; a link is not followed.
+/// What a name refers to; a link is not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A file, or anything else that is neither of the others.
@@ -61,7 +61,7 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     /// # Errors
     /// When it cannot be read.
     fn names(&self, dir: &Path) -> io::Result<Vec<OsString>>;
-    /// What a name stands for.
+    /// What a name refers to.
     ///
     /// # Errors
     /// `NotFound`, or what the disk says.
@@ -297,7 +297,7 @@ pub fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
             make_dir(dir, mode)
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // A link may lead to one.
+            // It may be a link to a directory.
             let is_file = disk.kind(dir)? == Kind::File;
             // An earlier attempt may have ended before it was synced.
             if is_file { Err(error) } else { sync_parent(dir) }
@@ -340,11 +340,11 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     if from.parent() == to.parent() { Ok(()) } else { sync_parent(from) }
 }
 
-/// Has a link lead to a target, whatever it led to before; it survives a crash. The new one is made next to it under a name
-/// that is free for it.
+/// Points a link at a target, replacing an earlier one; it survives a crash. The new link is made under a free name
+/// next to it.
 ///
 /// # Errors
-/// Any error of the file system; the link leads to where it did then.
+/// Any error of the file system; the link keeps its previous target.
 pub fn replace_link(target: &Path, link: &Path, beside: &Path) -> io::Result<()> {
     let disk = of(link);
     match disk.remove(beside) {

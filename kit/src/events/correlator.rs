@@ -1,5 +1,6 @@
-//! Which events are the same, which are alike, and which are too many: client-go's `EventAggregator`, `eventLogger` and
-//! `EventSourceObjectSpamFilter`, in this order, so that what is not sent is counted all the same. Pure: time is a value.
+//! Which events are equal, which are similar, and which are too many: client-go's `EventAggregator`, `eventLogger` and
+//! `EventSourceObjectSpamFilter`, in this order, so that events that are not sent are still counted. Pure: time is a
+//! value.
 
 use std::{
     collections::BTreeSet,

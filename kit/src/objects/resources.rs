@@ -65,7 +65,7 @@ pub fn class_of(pod: &Pod) -> Class {
 pub fn class(spec: &PodSpec) -> Class {
     let (mut any, mut all) = (false, true);
     let mut take = |limit: Option<Quantity>, request: Option<Quantity>| {
-        // A request of nothing is none, and not that of the limit.
+        // A request of zero counts as unset, and does not default to the limit.
         let (limit, request) = (limit.filter(|q| !q.is_zero()), request.filter(|q| !q.is_zero()));
         any |= request.is_some() || limit.is_some();
         all &= limit.is_some() && limit == request;

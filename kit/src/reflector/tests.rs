@@ -244,7 +244,7 @@ async fn an_object_that_cannot_be_read_hides_no_other() {
     assert_eq!(lines(&requests).len(), 2);
 }
 
-/// Servers write one form; any other is read too, and a line that ends too early is none.
+/// Servers write one form; any other is read too; a truncated line is an error.
 #[test]
 fn a_line_is_read_in_whatever_form() {
     let object = r#"{"metadata":{"name":"a"},"data":{"x":"}"}}"#;
@@ -454,7 +454,7 @@ async fn an_event_that_is_cut_is_none_and_comes_again() {
         assert_eq!(all, ["init", "listed a", "all", "is b", "is b"]);
         assert_eq!(lines(&requests)[1..], ["watch resourceVersion=10", "list limit=1", "watch resourceVersion=11"]);
 
-        // Within a list that is streamed: it is none either, since what is not in it counts as deleted.
+        // Within a streamed list a truncated line is an error, too, since objects missing from it count as deleted.
         let (api, requests) = scripted(vec![
             cut(vec![line("ADDED", "a", "3")]),
             Answer::Silence(vec![line("ADDED", "a", "3"), end_of_list("10")]),

@@ -17,8 +17,8 @@ const BACKLOG: u32 = 1024;
 /// Where a server listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// At all addresses of both families: what Go's `net.Listen` makes of `0.0.0.0` and `::`, and what those who ask a
-    /// node at its address of IPv6 rely on. Where IPv6 is off, at all addresses of IPv4.
+    /// All addresses of both families: as Go's `net.Listen` for `0.0.0.0` and `::`, on which clients of a node's IPv6
+    /// address rely. Without IPv6, all addresses of IPv4.
     Wildcard(u16),
     /// At this address exactly.
     At(SocketAddr),

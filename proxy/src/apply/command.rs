@@ -196,8 +196,8 @@ fn memfd_with(text: &str) -> io::Result<File> {
 /// The exit status of a program that lacked a resource, the xtables lock among them.
 const RESOURCE_PROBLEM: i32 = 4;
 
-/// Why a program failed. That the lock was held is said by the status and the last line: lines about waiting for it
-/// come before any other failure, too.
+/// Why a program failed. That the lock was held follows from the status and the last line: lines about waiting for it
+/// precede any other failure, too.
 pub(super) fn failure(command: String, status: ExitStatus, stderr: &[u8]) -> Error {
     let text = String::from_utf8_lossy(stderr);
     if let Some(signal) = status.signal() {

@@ -47,9 +47,9 @@ pub enum Problem {
         /// The kernel's.
         is: String,
     },
-    /// A base chain does not lead to this chain.
+    /// A base chain does not jump to this chain.
     JumpMissing(&'static str),
-    /// A base chain leads to this chain more than once.
+    /// A base chain jumps to this chain more than once.
     JumpRepeated(&'static str),
 }
 

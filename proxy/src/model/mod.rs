@@ -100,7 +100,7 @@ pub struct Model {
     services: BTreeMap<ServiceId, Arc<Service>>,
     /// Slices by Service, then by their id.
     slices: HashMap<ServiceId, BTreeMap<SliceId, Arc<Slice>>>,
-    /// The Service that each slice is of, so that one whose label changes is of one Service at a time.
+    /// The Service that each slice belongs to, so that one whose label changes never belongs to two.
     owners: HashMap<SliceId, ServiceId>,
     /// The ranges of cluster IPs.
     pub(crate) service_cidrs: ServiceCidrs,

@@ -109,7 +109,7 @@ pub(super) fn id(meta: &ObjectMeta) -> ServiceId {
     format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default()).into()
 }
 
-/// Whether a name may stand in the text of `iptables-restore`, where a line break would begin another rule. API servers
+/// Whether a name is safe in the input of `iptables-restore`, where a line break would begin another rule. API servers
 /// accept no other names; manifests of `windlass rules --from` may have any.
 fn is_safe_name(name: &str) -> bool {
     name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))

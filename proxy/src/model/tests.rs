@@ -209,7 +209,7 @@ fn udp_slice(ports: serde_json::Value, endpoints: serde_json::Value) -> objects:
     .unwrap()
 }
 
-/// A controller empties the last slice of a Service, ports included: that is a change of UDP endpoints all the same.
+/// A controller empties the last slice of a Service, ports included: that still is a change of UDP endpoints.
 #[test]
 fn udp_entries_go_with_the_last_endpoint_or_the_service() {
     let mut model = Model::default();
@@ -274,7 +274,7 @@ fn only_the_api_has_endpoints_on_the_loopback_device() {
     }
 }
 
-/// A slice whose label changes, as in a manual move from blue to green, is of one Service at a time.
+/// A slice whose label changes, as in a blue-green switch, never belongs to two Services.
 #[test]
 fn a_slice_is_of_the_service_that_its_label_names_now() {
     let slice = |service: Option<&str>| -> objects::EndpointSlice {

@@ -26,7 +26,7 @@ fn told(endpoint: &Endpoint) -> Value {
     json!([endpoint.address(), local, ready, serving, terminating])
 }
 
-/// All endpoints that the slices of a model lead to, of one Service or of all.
+/// All endpoints in the slices of a model, of one Service or of all.
 fn endpoints(model: &Model, family: Family, of: Option<&str>) -> Found {
     let mut found = Found::new();
     for (service, held) in model.slices.iter().filter(|(service, _)| of.is_none_or(|of| ***service == *of)) {

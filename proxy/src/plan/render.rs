@@ -100,7 +100,7 @@ impl Observed {
     }
 }
 
-/// Chains whose rules lead to endpoints, and have their comments.
+/// Chains whose rules jump to endpoints, and have their comments.
 const BALANCING: [ChainKind; 2] = [ChainKind::Service, ChainKind::ServiceLocal];
 
 /// The same, as a proxy with what was observed of it writes them.

@@ -17,7 +17,7 @@ use crate::{
     rules::{ChainId, JUMPS, StaticChain, Table, is_service_chain, is_tree_chain},
 };
 
-/// Rules that are rendered at a time to be compared with the kernel's.
+/// Rules that are rendered in one batch to be compared with the kernel's.
 const COMPARE_BATCH: BatchLimit = BatchLimit::Lines(5000);
 
 /// Our chains and jumps in the kernel, by name.

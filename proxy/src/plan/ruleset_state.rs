@@ -48,8 +48,8 @@ pub struct RulesetState {
     by_service: HashMap<ServiceId, Box<[ServicePortKey]>>,
     /// Services to render again.
     pub(super) dirty: BTreeSet<ServiceId>,
-    /// Services whose rules have the comments of endpoints although the cluster is a large one, or lack them although it
-    /// is none: they were written before, and comments alone are no reason to write everything at once.
+    /// Services whose rules have endpoint comments although the cluster is large now, or lack them although it is
+    /// small: comments alone are no reason to rewrite everything at once.
     other_comments: HashSet<ServiceId>,
     /// The write in progress.
     pub(super) pass: Option<SyncPass>,

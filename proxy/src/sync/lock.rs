@@ -1,5 +1,5 @@
-//! The lock that admits one proxy for each network namespace: an abstract Unix socket name, which the kernel gives to
-//! one process at a time and frees when that process ends.
+//! The lock that admits one proxy for each network namespace: an abstract Unix socket name, which the kernel grants to
+//! a single process and frees when that process ends.
 
 use std::{
     fs, io,
@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 /// Abstract socket names belong to a network namespace, as iptables rules do.
 pub(crate) const NAME: &[u8] = b"windlass-proxy";
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The holder is queried again after so many attempts.
+/// The holder is queried again after this number of attempts.
 const HOLDER_QUERY_ATTEMPTS: u32 = 30;
 /// Tenths of a second that a proxy needs to end.
 const MAX_WAIT_STEPS: u32 = 20;
-/// A holder whose credentials are unknown is waited for so many attempts.
+/// A holder whose credentials are unknown is waited for this number of attempts.
 const MAX_UNKNOWN_HOLDER_ATTEMPTS: u32 = 5;
 
 /// Held for as long as rules may be written.
@@ -242,7 +242,7 @@ mod tests {
         other.wait().unwrap();
     }
 
-    /// Anybody can fill the queue of the socket; the lock counts all the same.
+    /// Any process can fill the queue of the socket; the lock holds anyway.
     #[test]
     fn a_full_queue_does_not_free_the_lock() {
         let name = "windlass-proxy-full";

@@ -181,7 +181,7 @@ struct Cluster {
     node: Arc<NodeFacts>,
     /// All initial lists are complete, so that rules may be written.
     complete: bool,
-    /// How many letters were sent about it: who has read them all knows what differs from before.
+    /// How many letters were sent about it: a reader of all of them knows every change.
     letters: u64,
 }
 

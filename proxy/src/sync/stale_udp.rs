@@ -101,7 +101,7 @@ mod tests {
         search.succeeded();
         assert_eq!(search.begin(), Some(of(&["ns/a"], &[3001])));
         assert!(search.failed());
-        // Nothing changed since, and it is repeated all the same, for the same frontends.
+        // Nothing changed since, and it is still repeated for the same frontends.
         assert_eq!(search.begin(), Some(of(&["ns/a"], &[3001])));
         search.request(of(&["ns/b"], &[]));
         assert!(!search.failed(), "it was logged already");

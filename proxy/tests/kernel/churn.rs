@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// Service `i` leads to port 9000 + `i`, where only its own servers listen.
+/// Service `i` targets port 9000 + `i`, where only its own servers listen.
 fn steady(i: usize, affinity: bool, local: bool) -> Value {
     let port = json!([{"port": 80, "protocol": "TCP", "targetPort": 9000 + i, "nodePort": 30100 + i}]);
     let affinity = if affinity { "ClientIP" } else { "None" };

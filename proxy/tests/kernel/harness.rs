@@ -150,7 +150,7 @@ pub(crate) fn ours(node: &str, variant: Variant) -> Vec<String> {
     out.into_iter().map(|(_, line)| line).collect()
 }
 
-/// Nothing is repeated while a test runs but what it is about: what is left out by the main path is seen.
+/// Only the repair under test runs during a test, so that omissions of the main path are noticed.
 const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn config(variant: Variant, record: &std::path::Path) -> Config {

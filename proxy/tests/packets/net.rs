@@ -286,8 +286,8 @@ impl Drop for Net {
     }
 }
 
-/// A routed pod: the host side of its link has its own addresses, so that a masqueraded source is none of the other
-/// addresses of the node.
+/// A routed pod: the host side of its link has its own addresses, so that a masqueraded source differs from the node's
+/// other addresses.
 fn attach(host: &str, pod: &str, link: &str, ip: &str) {
     let six = twin(ip, Family::V6);
     run(&format!("ip -n {host} link add {link} type veth peer name eth0 netns {pod}"));

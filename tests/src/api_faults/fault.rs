@@ -25,7 +25,7 @@ pub enum RequestFault {
     BodyCut,
     /// Those who ask end before it, all of them, and others start in their place.
     EndsBefore,
-    /// It is done, and those who ask have ended before the answer.
+    /// The request is carried out, and the client ends before the response.
     EndsAfter,
 }
 

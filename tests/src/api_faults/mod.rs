@@ -109,7 +109,7 @@ pub struct Faults {
     state: Arc<Mutex<State>>,
     /// The plurals whose watches are on hold.
     held: watch::Sender<HashSet<String>>,
-    /// How often those who ask have ended.
+    /// How often the clients have ended.
     ends: watch::Sender<usize>,
     /// The number of that life of theirs in which they ask by this one.
     life: usize,
@@ -133,7 +133,7 @@ impl Faults {
         Self { life: *self.ends.borrow(), ..self.clone() }
     }
 
-    /// Waits until those who ask by this one have ended. Nothing that they ask for is done from then on, and no answer comes.
+    /// Waits until this client has ended. From then on none of its requests is carried out or answered.
     pub async fn ended(&self) {
         let _ = self.ends.subscribe().wait_for(|ends| *ends > self.life).await;
     }

@@ -92,7 +92,7 @@ fn connections_break_off() {
     behind(|testbed, port| FaultyProxy::breaking_off(testbed, port, dice));
 }
 
-/// A node that reaches the API through `front` becomes Ready, runs what it is given and ends it.
+/// A node that reaches the API through `front` becomes Ready, and runs and ends its pods.
 fn behind(front: impl FnOnce(&Testbed, u16) -> FaultyProxy) {
     const FRONT: u16 = 7443;
     let testbed = Testbed::on_cluster();
@@ -183,7 +183,7 @@ fn the_node_is_recreated_with_another_pod_cidr() {
     }
 }
 
-/// Flow control that handles one request of nodes at a time, without a queue.
+/// Flow control that handles one request of nodes concurrently, without a queue.
 fn no_time_for_nodes() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration", "metadata": {"name": "busy"},

@@ -17,8 +17,8 @@ use windlass_tests::{
     cluster::{ADDRESS, PORT},
 };
 
-/// After so many bytes of answers, at most, a connection breaks off: within a handshake never, within a list or a watch
-/// always.
+/// A connection breaks off after at most this many bytes of answers: never within a handshake, always within a list or
+/// a watch.
 const BREAKS_AFTER: std::ops::Range<usize> = 8 << 10..128 << 10;
 
 /// A proxy in front of the API server. It exists until the test's process ends.

@@ -67,7 +67,7 @@ spec:
   containers: [{name: main, image: 'windlass/curl:1', command: [sleep, '100000']}]
 ";
 
-/// Who asks.
+/// The client.
 #[derive(Debug, Clone, Copy)]
 enum From {
     /// The network namespace of the pod `client`.
@@ -139,7 +139,7 @@ fn names_of_the_cluster_and_beyond() {
     let _ = testbed.try_sh_outside("ip address add 198.18.0.3/24 dev eth0").unwrap();
     let (_first, questions) = resolver(&testbed, RESOLVERS[0]);
     let (_second, others) = resolver(&testbed, RESOLVERS[1]);
-    // Its own address is left out, and who does not answer is passed over.
+    // Its own address is skipped, as is a server that does not answer.
     let resolv_conf = testbed.dir().join("resolv.conf");
     let servers = format!("search corp.test\nnameserver {DNS}\nnameserver 198.18.0.1\nnameserver {}\n", RESOLVERS[0]);
     fs::write(&resolv_conf, servers).unwrap();

@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use windlass_tests::{Dice, DockerProxy, Fault, Kubectl, StreamFault, Testbed, Windlass};
 
-/// For a pod to become what it is to be, with all retries.
+/// The time for a pod to reach its desired state, with all retries.
 const DEADLINE: Duration = Duration::from_secs(240);
 const HOST_PORT: u16 = 18_080;
 

@@ -72,7 +72,7 @@ impl HeldRestore {
         Self { dir }
     }
 
-    /// Stops after so many large transactions, within the next one.
+    /// Stops after this number of large transactions, within the next one.
     fn hold_after(&self, transactions: usize) {
         for name in ["large", "held", "ended"] {
             let _ = fs::remove_file(self.dir.join(name));

@@ -82,7 +82,7 @@ fn static_pods_follow_their_files() {
     });
     assert_eq!(container_id(&again), id);
 
-    // Edited: the old pod ends, then the new one starts, never both at a time.
+    // Edited: the old pod ends, then the new one starts, never both at once.
     folder.put("a.yaml", &sleeper("a", "two"));
     let edited = eventually(DEFAULT_TIMEOUT, "the new one is Ready", || {
         assert!(running(&testbed, "a-node").len() < 2, "both run");

@@ -248,7 +248,7 @@ fn service_account_tokens() {
     let output = review(&token, json!([]));
     assert_eq!(output["user"]["username"], "system:serviceaccount:default:default", "{output}");
     assert_ne!(review(&token, json!(["vault"]))["authenticated"], true, "false may be left out");
-    // The API authenticates the caller, who sees only what he is given rights to.
+    // The API authenticates the caller, who sees only what RBAC allows.
     let server = kubectl.run(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]);
     let asked = testbed.sh(&format!("curl -sk -H 'Authorization: Bearer {token}' {}/api/v1/pods", server.trim()));
     assert!(asked.contains("system:serviceaccount:default:default") && asked.contains("Forbidden"), "{asked}");

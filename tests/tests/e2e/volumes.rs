@@ -7,7 +7,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, LentNode, eventually};
 
 use crate::shared_dir::{SharedDir, container_status, is_ready, shell, wait_for, wait_for_event};
 
-/// Waits until a file of the shared directory has so many lines, and returns them.
+/// Waits until a file of the shared directory has `count` lines, and returns them.
 fn lines(shared: &SharedDir, name: &str, count: usize) -> Vec<String> {
     eventually(DEFAULT_TIMEOUT, &format!("{name} has {count} lines"), || {
         let lines = shared.lines(name);

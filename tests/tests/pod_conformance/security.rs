@@ -187,7 +187,7 @@ fn fs_group_change_policy_on_root_mismatch(case: &Case<'_>) {
 }
 
 fn privileged(case: &Case<'_>) {
-    // A machine without some capability cannot start it: the request to Docker is visible all the same.
+    // A machine without some capability cannot start it: the request to Docker is still visible.
     let spec = json!({"restartPolicy": "Never"});
     case.shell("p", "exit 0", json!({"securityContext": {"privileged": true}}), spec);
     case.wait("p", "is over", |p| ["Succeeded", "Failed"].contains(&text(&p["status"]["phase"])));

@@ -91,7 +91,7 @@ impl<'n> Case<'n> {
         found
     }
 
-    /// Waits until so many pods with a label are Ready, and no others exist.
+    /// Waits until `count` pods with a label are Ready, and no others exist.
     #[track_caller]
     pub(crate) fn ready(&mut self, selector: &str, count: usize) -> Vec<Value> {
         let what = format!("{count} pods with {selector} are Ready");

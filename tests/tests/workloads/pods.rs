@@ -1,4 +1,4 @@
-//! Where pods go, and what is said of those that go nowhere.
+//! Where pods are scheduled, and what is reported for those that are not.
 
 use std::collections::BTreeSet;
 

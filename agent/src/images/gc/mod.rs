@@ -38,8 +38,8 @@ pub(super) fn update_records(
     }
 }
 
-/// The ids of the images that stay: those in use, and those that are not among the node's `own`, if only these may be
-/// removed. The store is the machine's, and not the node's: who has built or loaded an image cannot pull it again.
+/// The ids of the images that stay: those in use, and, if only the node's `own` may be removed, all others. The store
+/// belongs to the machine, not the node: an image that was built or loaded cannot be pulled again.
 pub(super) fn kept(
     stored: &[ImageSummary],
     in_use: BTreeSet<String>,

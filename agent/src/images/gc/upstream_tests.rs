@@ -51,7 +51,7 @@ impl Node {
         self.kept = used.into_iter().chain(pinned).collect();
     }
 
-    /// The bytes of images that are removed to free so many, and how many images are left.
+    /// The bytes of the images removed to free `wanted`, and how many images are left.
     fn free(&self, wanted: u64, now: Timestamp) -> (u64, usize) {
         let (mut freed, mut removed) = (0, 0);
         let least = Duration::from_secs(self.least_age);

@@ -71,7 +71,7 @@ fn parse_docker(line: &[u8]) -> Option<Entry<'_>> {
         return None;
     }
     let text = rest[..at].strip_suffix(b"\",\"stream\":")?;
-    // No other field stands in between.
+    // There is no other field in between.
     if memchr_iter(b'"', text).any(|at| !is_escaped(&text[..at])) {
         return None;
     }

@@ -146,7 +146,7 @@ pub(super) struct Cni {
     config: CniConfig,
     store: Store,
     attachments: Mutex<BTreeMap<String, Attachment>>,
-    /// By pod: plugins are called for one thing of a pod at a time.
+    /// By pod: a pod's plugin calls are serialized.
     turns: KeyedLock<String>,
     /// Held for writing while garbage is collected, for reading while a pod is connected or disconnected: what is being made
     /// for a pod that is in no list yet would be garbage.
@@ -159,7 +159,7 @@ pub(super) struct Cni {
     checked: Mutex<BTreeSet<String>>,
 }
 
-/// A program as it stands in its file: where, and the time of its last change in nanoseconds.
+/// A version of a plugin's file: its path and modification time in nanoseconds.
 type ProgramFile = (PathBuf, i128);
 
 impl Cni {

@@ -37,7 +37,7 @@ const INSPECT_CONCURRENCY: usize = 8;
 #[derive(Debug)]
 pub(super) enum EngineEvent {
     Changed(Changed),
-    /// Names of images may lead to others now.
+    /// Image names may refer to other images now.
     ImagesChanged,
     /// All containers, with their details when this is the first list.
     Listed(Vec<Listed>, Vec<Instance>),

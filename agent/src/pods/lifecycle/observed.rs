@@ -130,7 +130,7 @@ impl Observed {
         self.instances.iter().filter(|i| !i.is_sandbox() && i.is_running())
     }
 
-    /// Names of images may lead to others now.
+    /// Image names may refer to other images now.
     pub(crate) fn doubt_images(&mut self) {
         for state in self.images.values_mut() {
             if let ImageState::Present { id, .. } = state {
@@ -139,7 +139,7 @@ impl Observed {
         }
     }
 
-    /// The id of a container's image whose name may lead to another now.
+    /// The id of a container's image whose name may refer to another one now.
     pub(crate) fn doubtful_image(&self, container: &str) -> Option<&str> {
         match self.images.get(container) {
             Some(ImageState::Doubtful(id)) => Some(id),

@@ -23,7 +23,7 @@ pub(crate) enum StepKey {
     BoundPreStop(String),
     /// The postStart hook of a container runs, by the container's id.
     PostStart(String),
-    /// A running container, or the pod as a whole, is resized. One at a time, since their order matters to the pod's cgroup.
+    /// A running container, or the pod as a whole, is resized. Serialized, since the order matters to the pod's cgroup.
     Resize,
     /// A container is probed, by its name.
     Probe(String, ProbeType),

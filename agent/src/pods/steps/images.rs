@@ -28,8 +28,8 @@ use crate::{
     pods::lifecycle::{observed::ImageState, reasons, spec},
 };
 
-/// Looks up or pulls the image of a container, perhaps `ahead` of its turn. One that is `known` by its id to have been there is
-/// taken as it is while its name leads to it.
+/// Looks up or pulls the image of a container, perhaps `ahead` of its turn. One that was present under the id `known`
+/// is used without a pull while its name still refers to it.
 pub(crate) async fn ensure_image(
     context: Arc<PodContext>,
     pod: Arc<Pod>,

@@ -152,8 +152,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker that adopts `instances`, which are none for a new pod; a pod that was rejected has a reason to be
-    /// killed.
+    /// A worker that adopts `instances`, empty for a new pod; a rejected pod has a reason to be killed.
     pub(crate) fn new(
         context: Arc<PodContext>,
         uid: String,

@@ -183,7 +183,7 @@ impl Worker {
         if instance.identity.attempt > 0 {
             self.count_crash(container);
         }
-        // Its name may lead to another one by the next start.
+        // Its name may refer to another one by the next start.
         self.observed.images.remove(container);
         self.upsert(instance);
     }

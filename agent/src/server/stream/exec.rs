@@ -128,7 +128,7 @@ async fn copy_output(
     }
 }
 
-/// Terminates a command whose client is gone before Docker has said that it runs: Docker may start it all the same.
+/// Terminates a command whose client disconnected before Docker has confirmed its start: Docker may start it anyway.
 async fn abandon(engine: &Engine, process: &Process, streams: Streams) {
     if let Process::Command { exec, container } = process
         && (streams.tty || streams.stdin)
@@ -264,7 +264,7 @@ mod tests {
         assert!(received.recv().await.is_none());
     }
 
-    /// Docker's answers when a container exits before it is attached to: it attaches all the same, and says nothing.
+    /// Docker's answers when a container exits before it is attached to: it attaches anyway, and sends nothing.
     #[tokio::test]
     async fn attaching_to_what_has_exited_ends() {
         let dir = tempfile::tempdir().unwrap();

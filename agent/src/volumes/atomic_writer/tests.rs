@@ -71,7 +71,7 @@ fn a_file_and_a_folder_may_change_places() {
     }
 }
 
-/// A volume next to a folder that is none of its business.
+/// A volume next to a folder that it must not touch.
 struct Hostile {
     dir: tempfile::TempDir,
 }
@@ -121,7 +121,7 @@ fn a_link_in_the_place_of_the_current_folder_leads_nowhere() {
 
 #[test]
 fn what_only_looks_like_the_files_is_written_anew() {
-    // The right texts, but through links: what they lead to could change at any time.
+    // The right contents, but through links: their targets could change at any time.
     let world = Hostile::new();
     let files = payload(&[("below/a", "1")]);
     let fake = world.volume().join("..7");

@@ -14,7 +14,7 @@ use crate::{
     testing,
 };
 
-/// Any text that could stand as a FieldsV1 document, well-formed or not.
+/// Any text that could be a FieldsV1 document, well-formed or not.
 fn document() -> impl Strategy<Value = Value> {
     let key = prop_oneof![
         "[a-c]{1,2}".prop_map(|name| format!("f:{name}")),

@@ -70,7 +70,7 @@ pub(super) struct MapAtom<'a> {
     preserve: bool,
     embedded: bool,
     object_meta: Option<&'a Schema>,
-    /// The type of fields that are not declared; without one there are none.
+    /// The type of undeclared fields; `None` if they are not allowed.
     entries: Option<Type<'a>>,
 }
 

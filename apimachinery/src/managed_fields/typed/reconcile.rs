@@ -27,7 +27,7 @@ impl Type<'_> {
         out
     }
 
-    /// The type of what a path element leads to.
+    /// The type of the value at a path element.
     fn inside(self, element: &PathElement) -> Option<Self> {
         let atom = self.atom(&Value::Null);
         match element {

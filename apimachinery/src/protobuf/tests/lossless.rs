@@ -93,7 +93,7 @@ pub(super) fn arbitrary(schema: &Schema, random: &mut Random, depth: usize) -> V
     }
 }
 
-/// Whether all that `part` says stands in `whole`, but for what is empty.
+/// Whether `whole` contains all of `part`, except empty values.
 fn is_within(part: &Value, whole: &Value) -> bool {
     match (part, whole) {
         (Value::Object(part), Value::Object(whole)) => part.iter().all(|(name, value)| match whole.get(name) {

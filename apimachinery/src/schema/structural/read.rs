@@ -77,7 +77,7 @@ impl Reader<'_> {
             let metadata = json["properties"].get("metadata").map(|metadata| nested(metadata, depth));
             self.embed(&mut schema, metadata);
         }
-        // A default of null is none; any other is set in the form that is stored.
+        // A default of null counts as unset; any other is set in the form that is stored.
         if let Some(default) = json.get("default").filter(|default| !default.is_null()) {
             let mut default = default.clone();
             canonicalize(&schema, &mut default);

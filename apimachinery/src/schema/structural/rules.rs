@@ -414,7 +414,7 @@ impl Rules {
     }
 }
 
-/// Whether a path such as `.spec.a` or `['a-b'].c` leads to a field that the schema describes.
+/// Whether a path such as `.spec.a` or `['a-b'].c` refers to a field that the schema describes.
 fn is_path_of(path: &str, schema: &Value) -> bool {
     let empty = Map::new();
     let (mut rest, mut here) = (path, schema);

@@ -49,7 +49,7 @@ const KNOWN: [&str; 35] = [
     "credit-card",
 ];
 
-/// Adds the formats of a schema that are none of these.
+/// Adds the unknown formats of a schema.
 pub(super) fn unknown(schema: &Schema, found: &mut BTreeSet<String>, depth: usize) {
     if depth > MAX_DEPTH || matches!(schema.kind, Kind::Named(_)) {
         return;

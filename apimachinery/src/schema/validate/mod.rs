@@ -95,7 +95,7 @@ impl Walk {
         self.depth -= 1;
     }
 
-    /// What a value must be, before anything else is said of it.
+    /// Checks the type of a value, before anything else.
     fn type_of(&mut self, schema: &Schema, value: &Value) {
         let wanted = match schema.kind {
             _ if schema.untyped && !matches!(schema.kind, Kind::IntOrString) => return,

@@ -229,7 +229,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Escapes: Go's classes are of ASCII, and any punctuation stands for itself.
+    /// Escapes: Go's classes are ASCII only, and any punctuation is literal.
     fn escape(&mut self, in_class: bool) -> Result<(), String> {
         let Some(c) = self.next() else { return Err("trailing backslash at end of expression: ``".to_owned()) };
         let class = |inside: &str| if in_class { inside.to_owned() } else { format!("[{inside}]") };
@@ -277,7 +277,7 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// A counted repetition at the beginning of a text; in Go any other brace stands for itself.
+/// A counted repetition at the beginning of a text; in Go any other brace is literal.
 fn repetition(text: &str) -> Option<&str> {
     let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
     let (least, most) = inside.split_once(',').unwrap_or((inside, ""));

@@ -217,7 +217,7 @@ fn filesystems(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
     let Some(images) = view.storage.images else { return };
     let more = [("device", view.storage.images_device.as_str())];
     let size_of = |s: &MetricSource<'_>| s.container_id.and_then(|id| view.storage.containers.get(id));
-    // What a container has of a family: the value of its file system, or one of its own where its size is known.
+    // A container's value of a family: that of its file system, or its own if its size is known.
     enum Part {
         OfFileSystem,
         Own(fn(&ContainerSize) -> Option<u64>),

@@ -95,8 +95,8 @@ fn write_archive(data_dir: &Path, file: &Path) -> anyhow::Result<u64> {
     Ok(revision)
 }
 
-/// Appends a directory with the files and directories in it, by their names. Whatever else is there, such as links, is refused:
-/// a cluster that was restored somewhere else would lack what they lead to.
+/// Appends a directory with the files and directories in it, by their names. Anything else, such as links, is refused:
+/// a cluster restored elsewhere would lack the targets.
 fn append_tree(archive: &mut tar::Builder<Sequential>, dir: &Path, name: &Path) -> io::Result<()> {
     let failed = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     archive.append_dir(name, dir)?;

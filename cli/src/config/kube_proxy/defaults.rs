@@ -19,7 +19,7 @@ enum Zero {
     Duration,
 }
 
-/// What stands for it.
+/// Its default value.
 #[derive(Clone, Copy)]
 enum Default {
     Text(&'static str),

@@ -1,4 +1,4 @@
-//! The end of a definition: its objects are deleted first, then its finalizer goes.
+//! The end of a definition: its objects are deleted first, then its finalizer is removed.
 
 use std::time::Duration;
 

@@ -91,7 +91,7 @@ pub(super) fn named<'a>(definition: &Value, others: impl Iterator<Item = &'a Val
         Some((reason, why)) => conditions::set(&mut named, "NamesAccepted", "False", reason, why, now),
         None => conditions::set(&mut named, "NamesAccepted", "True", "NoConflicts", "no conflicts found", now),
     }
-    // Never goes back once it is true.
+    // Never reverts once it is true.
     if !conditions::is_true(&named, "Established") {
         let (reason, why) = match problem {
             Some(_) => ("NotAccepted", "not all names are accepted"),
@@ -113,7 +113,7 @@ fn copy(accepted: &mut Value, requested: &Value, field: &str) {
     }
 }
 
-/// Sets whether the group, if it is one of Kubernetes' own, says who has approved it.
+/// Sets whether the group, if it is one of Kubernetes' own, has the annotation of its approval.
 fn approve(definition: &mut Value, now: &str) {
     const ANNOTATION: &str = "api-approved.kubernetes.io";
     let group = definition["spec"]["group"].as_str().unwrap_or("");

@@ -72,7 +72,7 @@ pub(super) struct Inner {
     pub(super) audit: Option<Arc<dyn AuditSink>>,
     pub(super) documents: Vec<Document>,
     pub(super) limits: Arc<Limits>,
-    /// Held by who makes a document of all types.
+    /// Held while a document of all types is built.
     pub(super) documents_turn: Semaphore,
     pub(super) metrics: Registry,
     pub(super) requests: Arc<RequestMetrics>,

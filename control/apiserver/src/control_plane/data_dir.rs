@@ -158,8 +158,8 @@ pub fn copy_store(dir: &Path, to: &Path) -> Result<u64, Error> {
     Ok(copy_log(&dir.join(STORE_DIR), to)?)
 }
 
-/// Makes a data directory of a copy of a store, in a directory without one. The next start goes on from there, far above
-/// the copy's revision, so that clients list again.
+/// Makes a data directory of a copy of a store, in a directory without one. The next start continues from there, far
+/// above the copy's revision, so that clients list again.
 ///
 /// # Errors
 /// When the directory has a store or is in use, or the copy is damaged; nothing is changed then.
@@ -309,7 +309,7 @@ mod tests {
         assert!(store.revision() > revision);
     }
 
-    /// Between any two steps of a first start the process may end, or the disk refuse: the next one goes on.
+    /// The process may end, or the disk fail, between any two steps of a first start: the next one continues.
     #[test]
     fn each_step_of_a_first_start_may_fail() {
         let started = windlass_model_disk::Case {

@@ -152,7 +152,7 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// A count; what is none (negative, not a number) is 0.
+/// A count; an invalid one (negative, not a number) is 0.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "such casts saturate, and NaN is 0")]
 fn whole(value: f64) -> u64 {
     value.round() as u64

@@ -89,7 +89,7 @@ struct Kept {
     documents: BTreeMap<String, Vec<u8>>,
 }
 
-/// One lock for all: who makes documents does nothing else meanwhile, see `dispatch`.
+/// One lock for all: it is held while documents are built, see `dispatch`.
 static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
 
 /// Runs `with` on what is kept of a catalog, which is made if another one was asked for before.

@@ -322,7 +322,7 @@ impl Model {
             Some(Policy::Background) => None,
             Some(Policy::Orphan) => Some(ORPHAN),
             Some(Policy::Foreground) => Some(FOREGROUND),
-            // An earlier deletion's policy goes before the default of the kind.
+            // An earlier deletion's policy takes precedence over the default of the kind.
             None => {
                 let earlier =
                     new.finalizers.iter().find_map(|f| [ORPHAN, FOREGROUND].into_iter().find(|name| f == name));

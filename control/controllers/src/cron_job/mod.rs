@@ -216,7 +216,7 @@ impl CronJobController {
         Ok(true)
     }
 
-    /// Deletes exactly this Job, and its pods after it; returns whether it goes.
+    /// Deletes exactly this Job, and its pods after it; returns whether it is being deleted.
     #[must_use]
     async fn delete(&self, cron_job: &CronJob, job: &Arc<Job>) -> bool {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace().unwrap_or_default());

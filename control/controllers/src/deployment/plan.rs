@@ -92,7 +92,8 @@ impl Pass<'_> {
             // Nothing else happens before the request is gone: the next pass would not know what it is about.
             return false;
         }
-        // Recreate shares nothing between ReplicaSets: it goes on with ending the old ones, and sizes the new one then.
+        // Recreate scales nothing proportionally: it continues to scale down the old ReplicaSets, then sizes the new
+        // one.
         let shares = rolling || self.old.iter().chain(&self.new).filter(|set| set.is_active()).count() < 2;
         if is_paused || (shares && is_scaling_event(self.new.as_ref(), &self.old, self.limits)) {
             let observed = self.observed.deployment.status.as_ref().and_then(|status| status.replicas).unwrap_or(0);

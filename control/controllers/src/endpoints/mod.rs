@@ -390,7 +390,7 @@ impl EndpointsController {
             return Ok(Outcome::Done);
         }
         let deleted = self.delete_endpoints(key).await;
-        // Unless there is another service by now, the next run goes on.
+        // Unless there is another service by now, the next run continues.
         if deleted.is_err() && is_gone && self.services.get(key).is_none() {
             self.gone.lock().insert(key.clone());
         }

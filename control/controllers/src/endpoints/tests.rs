@@ -161,7 +161,7 @@ fn slices_are_packed_and_unchanged_ones_are_not_written() {
     assert_eq!(sizes(&state), [50, 100, 100]);
     assert!(slices::reconcile(&service, groups(&service, &pods), &state).is_empty(), "no write without change");
 
-    // One pod more goes where there is room; nothing else is written.
+    // One more pod is added to a slice with room; nothing else is written.
     let plan = slices::reconcile(&service, groups(&service, &many(251)), &state);
     assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
     state = apply(&state, plan, &mut serial);

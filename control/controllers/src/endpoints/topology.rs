@@ -15,7 +15,7 @@ use windlass_kit::{events::Severity, quantity::Quantity};
 use super::model::{self, Family};
 use crate::runtime::CachedNode;
 
-/// The annotations that ask for it; the older one goes first.
+/// The annotations that ask for it; the older one takes precedence.
 const ANNOTATIONS: [&str; 2] = ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
 /// By how much more than its share an endpoint may get at most.
 const OVERLOAD_THRESHOLD: f64 = 0.2;

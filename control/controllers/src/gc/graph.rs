@@ -190,7 +190,7 @@ impl Graph {
         let id = uid(&owner.uid);
         match self.live.get(&id) {
             Some((at, _)) if *at != 0 && *at != namespace_hash(dependent_namespace) => Owner::Invalid,
-            // Another object has the UID: who asks by the reference does not find it.
+            // Another object has the UID: a lookup by the reference does not find it.
             Some((_, is)) if *is != coordinates_hash(group_of(&owner.api_version), &owner.kind, &owner.name) => {
                 Owner::Unknown
             }

@@ -34,7 +34,7 @@ impl MetricsClient {
     /// Asks for the samples of a metric. `selector` is that of the pods.
     ///
     /// # Errors
-    /// Why there are none, for an event.
+    /// Why the metric is unavailable, for an event.
     pub(super) async fn ask(
         &self,
         query: &Query<'_>,

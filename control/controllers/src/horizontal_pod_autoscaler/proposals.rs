@@ -230,7 +230,7 @@ impl Answered {
     }
 }
 
-/// The samples of pods; an answer of another form is none.
+/// The samples of pods; an answer of another form is an error.
 fn of_pods(answer: Option<Result<Samples, String>>) -> Result<PodMetrics, String> {
     match answer {
         Some(Ok(Samples::OfPods(metrics))) => Ok(metrics),

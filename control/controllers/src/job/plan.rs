@@ -1,8 +1,8 @@
 //! Decides what a Job needs: pods to create and delete, pods that have ended to count, and its status. Pure.
 //!
-//! Each pod counts once, whatever happens in between. A pod is held by a finalizer until it has been counted: first its UID is
-//! written to `uncountedTerminatedPods` ([`reconcile`]), then the finalizer goes, then the UID moves to a counter
-//! ([`settle`], or the next run). An indexed Job's completed indexes need no UIDs.
+//! Each pod counts once, whatever happens in between. A finalizer holds a pod until it has been counted: first its UID
+//! is written to `uncountedTerminatedPods` ([`reconcile`]), then the finalizer is removed, then the UID moves to a
+//! counter ([`settle`], or the next run). An indexed Job's completed indexes need no UIDs.
 
 use std::{
     collections::{BTreeMap, HashSet},

@@ -38,7 +38,7 @@ pub(super) fn name_is_taken(volume: &str) -> String {
     format!("persistentvolumes {volume:?} already exists and is not of this claim")
 }
 
-/// The path of a volume is none that the provisioner has made.
+/// The path of a volume was not made by the provisioner.
 pub(super) fn foreign_path(path: &str, dir: &str) -> String {
     format!(
         "its path {path:?} is none that was made for it in {dir}, so nothing was removed; remove the data and then the \

@@ -217,8 +217,8 @@ fn only_directories_of_volumes_that_are_gone_are_orphans() {
 }
 
 proptest! {
-    /// Whatever a volume says, at most a directory goes that is right below that of all volumes, is called as the volume, and
-    /// belongs to no other.
+    /// Whatever a volume specifies, the only directory that may be removed is directly below that of all volumes, has
+    /// the volume's name, and belongs to no other volume.
     #[test]
     fn nothing_else_is_ever_removed(
         name in "(pvc-7|pvc-71|pvc-|_|\\.\\.|)",

@@ -74,7 +74,7 @@ async fn a_folder_is_applied_and_followed() {
     write("b.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: shop}\n");
     server.until("secrets", "the corrected file", |s| s.len() == 1).await;
 
-    // The same again, and a file that goes: nothing is written.
+    // The same again, and a file that is removed: nothing is written.
     let before = server.requests(http::Method::PATCH, "configmaps");
     write("a.yaml", &(map("{x: new}") + "# a comment\n"));
     std::fs::remove_file(dir.path().join("b.yaml")).unwrap();

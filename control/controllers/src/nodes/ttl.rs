@@ -15,7 +15,7 @@ use crate::runtime::{Cache, CachedNode, Context, Controller, During as _, Error,
 
 const TTL_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
-/// From how many nodes on, up to how many, and the time in seconds. They overlap, so that one node that comes and goes
+/// The lower and upper number of nodes, and the TTL in seconds. They overlap, so that adding and removing one node
 /// changes nothing. Upstream's `ttlBoundaries`.
 const BOUNDARIES: [(usize, usize, u32); 5] =
     [(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
@@ -28,7 +28,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// There are so many nodes now; returns whether the time changes. Pure.
+    /// Sets the number of nodes; returns whether the TTL changes. Pure.
     fn resize(&mut self, nodes: usize) -> bool {
         let before = self.step;
         self.nodes = nodes;

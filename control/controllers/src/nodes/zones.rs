@@ -29,7 +29,7 @@ pub(crate) fn is_excluded(node: &CachedNode) -> bool {
     labels.is_some_and(|labels| labels.contains_key("node.kubernetes.io/exclude-disruption"))
 }
 
-/// The state of a zone with so many nodes that are ready and that are not.
+/// The state of a zone with these numbers of ready and unready nodes.
 pub(crate) fn state(ready: usize, unready: usize) -> ZoneState {
     match (ready, unready) {
         (0, 1..) => ZoneState::Full,
@@ -196,7 +196,7 @@ mod tests {
         assert!(zones.all_down());
         let effect = zones.set("a1", at("a", true));
         assert!(effect.recovered && effect.reconsider.len() == 100);
-        // A node that moves or goes leaves its zone.
+        // A node that moves or is removed leaves its zone.
         zones.set("a1", at("c", true));
         assert_eq!(names(zones.set("a1", None)).len(), 100, "all are down again");
     }

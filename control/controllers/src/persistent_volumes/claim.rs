@@ -35,7 +35,7 @@ pub(super) enum ClaimStep {
     Bind(String),
     /// Give it the default class.
     AssignClass(String),
-    /// It stays unbound; what is said of it.
+    /// It stays unbound; the event about it.
     Wait(Option<Note>),
     /// Ask this provisioner for a volume.
     Provision(String),

@@ -77,7 +77,7 @@ impl PersistentVolumeController {
         self.ephemeral.created.add([]);
         match api.create(&PostParams::default(), &new_claim(pod, name, template)).await {
             Ok(_) => Ok(Step::Done),
-            // The pod goes with its namespace.
+            // The pod is deleted with its namespace.
             Err(error) if error::is_namespace_terminating(&error) => Ok(Step::waits_for(&self.pods)),
             // Made before, and not in the cache yet, or somebody else's.
             Err(error) if error::is_already_exists(&error) => {
@@ -92,7 +92,7 @@ impl PersistentVolumeController {
         }
     }
 
-    /// A claim of the right name. When somebody else's goes, the pod is woken.
+    /// A claim of the right name. If it belongs to another owner, its removal wakes the pod.
     fn accept(&self, key: &Key, pod: &CachedPod, volume: &str, claim: &PersistentVolumeClaim) -> Step {
         if is_controlled_by(&claim.metadata, &pod.metadata) {
             return Step::Done;

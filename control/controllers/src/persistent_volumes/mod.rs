@@ -168,7 +168,8 @@ impl Controller for PersistentVolumeController {
     }
 }
 
-/// Claims are concerned when a pod comes, goes, ends, is shut down or gets its node; ephemeral ones are made when it comes.
+/// A pod's claims are queued when it is added, removed, terminal, shut down or bound; its ephemeral ones are then
+/// created.
 fn enqueue_pod(queue: &WorkQueue<QueueItem>, old: Option<&CachedPod>, new: Option<&CachedPod>) {
     let Some(pod) = new.or(old) else { return };
     if new.is_some() && pod.volumes().any(|v| v.ephemeral.is_some()) {
@@ -236,8 +237,8 @@ impl PersistentVolumeController {
         }
     }
 
-    /// Lets go of a claim that is being deleted, if no pod uses it: none that is cached, and none that the API has. The caches
-    /// of claims and pods are not in step, and what goes with the claim is its data.
+    /// Releases a claim that is being deleted, if no pod uses it, neither in the cache nor in the API. The caches of
+    /// claims and pods are not in step, and a wrong release would lose the claim's data.
     async fn release_claim(&self, key: &Key, claim: &PersistentVolumeClaim) -> Result<Step, Error> {
         let cached = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string());
         if cached.iter().any(|pod| uses(pod, claim)) {

@@ -261,7 +261,7 @@ impl ResourceClaimController {
                 self.states.with(key, &uid, |state| state.made = Some(point));
                 Ok(Ensured::New(made.metadata.name.unwrap_or_default()))
             }
-            // The pod goes with its namespace.
+            // The pod is deleted with its namespace.
             Err(error) if error::is_namespace_terminating(&error) => Ok(Ensured::Not(Step::waits_for(&self.pods))),
             Err(error) => {
                 self.metrics.made(&wanted, "failure");
@@ -273,7 +273,7 @@ impl ResourceClaimController {
         }
     }
 
-    /// Says in the status of a pod which claims were made for it: all of them, since what is left out goes.
+    /// Writes the claims that were made for a pod into its status: all of them, since what is left out is removed.
     async fn name_claims(&self, key: &Key, pod: &CachedPod, names: &[(String, String)]) -> Result<(), Error> {
         let statuses: Vec<_> =
             names.iter().map(|(claim, name)| json!({"name": claim, "resourceClaimName": name})).collect();
@@ -387,7 +387,7 @@ enum Ensured {
     New(String),
     /// None was to be made.
     Nothing,
-    /// There is none.
+    /// It does not exist.
     Not(Step),
 }
 

@@ -179,7 +179,7 @@ impl Life {
 
 struct Registered<K> {
     life: Life,
-    /// It counts changes: a replay is none.
+    /// It counts changes, so that it is not called for a replay.
     counts: bool,
     handler: Handler<K>,
 }

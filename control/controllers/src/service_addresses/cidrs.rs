@@ -45,7 +45,7 @@ impl Controller for ServiceCidrController {
         let addresses = context.informer::<IPAddress>();
         let (queue, cache) = (context.queue(), cidrs.cache());
         cidrs.on_change(move |old, new| {
-            // One that goes may wait for what covers its addresses as well. There are few.
+            // One that is being deleted may wait for a range that covers its addresses, too. There are few.
             let others = cache.all().into_iter().filter(|cidr| cidr.metadata.deletion_timestamp.is_some());
             others.for_each(|cidr| queue.add(Key::of(&cidr.metadata)));
             if let Some(cidr) = new.or(old) {

@@ -18,7 +18,7 @@ pub(super) use repair::ServiceAddressRepairController;
 
 const FAMILY_LABEL: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGED_BY_LABEL: &str = "ipaddress.kubernetes.io/managed-by";
-/// The allocator of services; addresses that others manage are none of these controllers' business.
+/// The allocator of services; these controllers ignore addresses with another manager.
 const ALLOCATOR: &str = "ipallocator.k8s.io";
 
 fn is_managed(address: &IPAddress) -> bool {

@@ -192,7 +192,7 @@ impl ServiceLoadBalancerController {
         error::written(answer, "write the status of the service", &key).map(drop)
     }
 
-    /// Nothing is left to clean up here of a service that goes or wants no load balancer any more.
+    /// A service that is being deleted or wants no load balancer any more needs no clean-up here.
     async fn release(&self, service: &Service) -> Result<(), Error> {
         let class = service.spec.as_ref().and_then(|s| s.load_balancer_class.as_deref());
         if !is_held(service) || class.is_some_and(|class| class != plan::CLASS) {

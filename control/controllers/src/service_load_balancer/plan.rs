@@ -1,4 +1,4 @@
-//! Which addresses a load balancer has, and who has its ports. Pure.
+//! Which addresses a load balancer has, and which holder its ports have. Pure.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
@@ -150,7 +150,7 @@ pub(super) enum Step {
     Publish(Vec<LoadBalancerIngress>),
     /// It waits: reason and message.
     Pend(&'static str, String),
-    /// It is none of this controller's.
+    /// It is not this controller's.
     Leave,
     /// It has a load balancer and wants none.
     Clear,
@@ -192,7 +192,7 @@ fn families(service: &Service) -> impl Iterator<Item = &str> {
     named.iter().map(String::as_str).chain(unnamed)
 }
 
-/// Who has a port of a service already: the node, an older service, or a pod, unless the service had it first.
+/// The holder of a service's port: the node, an older service, or a pod, unless the service had it first.
 fn collision(service: &Service, around: &Surroundings<'_>) -> Option<String> {
     let wanted = ports(service);
     let on_node = |port: &&PortKey| around.reserved.iter().any(|own| i32::from(*own) == port.number);

@@ -107,7 +107,7 @@ impl StatefulSetController {
                 self.pod_event(set, messages::CREATE, &name, None);
                 Step::Done
             }
-            // The set goes with its namespace.
+            // The set is deleted with its namespace.
             Err(error) if error::is_namespace_terminating(&error) => Step::waits_for(&self.sets),
             // The cache is behind, or the name is another's.
             Err(error) if error::is_already_exists(&error) => Step::Failed,

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp, Zoned, civil::Date, tz::TimeZone};
 
 use super::Schedule;
 
-/// A schedule that names no day of so many years names none at all, such as February 31.
+/// A schedule without a match in this many years never matches, such as February 31.
 const YEARS: i16 = 5;
 
 impl Schedule {

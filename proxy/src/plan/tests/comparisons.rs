@@ -72,7 +72,7 @@ fn what_is_printed_is_learnt_and_only_what_is_new_is_compared() {
     // Of all that was known no text is kept.
     let text = |ruleset: &RulesetState, kernel: &Kernel| read(ruleset, &printed(kernel)).unwrap().text;
     assert!(!text(&ruleset, &kernel).contains("\n:KUBE-S"), "{}", text(&ruleset, &kernel));
-    // One Service changes: its chains and what leads to them, and no other.
+    // One Service changes: its chains and the jumps to them, and no other.
     put_slice(&mut model, 1, &[1, 2, 3]);
     put(&mut model, 4, &[], false);
     sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
@@ -103,7 +103,7 @@ fn what_is_printed_is_learnt_and_only_what_is_new_is_compared() {
         let told = differences(found);
         assert!(!recognised && told.iter().any(|d| d.contains(problem)), "{problem}: {told:?}");
     }
-    // And the knowledge is not lost by it, nor by a comparison that leads to a repair.
+    // And the knowledge is not lost by it, nor by a comparison that causes a repair.
     assert!(check(&mut ruleset, &model, &good).0);
     kernel.0.get_mut(&chain).unwrap().clear();
     let found = check(&mut ruleset, &model, &kernel).1;
@@ -112,7 +112,7 @@ fn what_is_printed_is_learnt_and_only_what_is_new_is_compared() {
     let kept = text(&ruleset, &kernel);
     assert!(kept.contains(&format!("\n:{} ", chain.1)) && !kept.contains("10.180.2."), "{kept}");
     assert!(!check(&mut ruleset, &model, &kernel).0 && check(&mut ruleset, &model, &kernel).0);
-    // A text that the program does not print is none.
+    // Text that iptables-save does not print is an error.
     for bad in
         ["*nat\n", "*nat\n*filter\nCOMMIT\n", "*nat\njunk\nCOMMIT\n", "-A X -j Y\n", "*nat\n:\nCOMMIT\n", "COMMIT\n"]
     {

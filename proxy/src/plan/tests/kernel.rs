@@ -29,7 +29,7 @@ impl Kernel {
         self.restore_until(text, usize::MAX)
     }
 
-    /// Runs a text up to so many COMMITs.
+    /// Runs a text up to this number of COMMITs.
     pub(super) fn restore_until(&mut self, text: &str, commits: usize) -> Result<(), String> {
         let mut next = self.0.clone();
         let mut done = 0;

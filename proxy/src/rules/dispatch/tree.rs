@@ -25,7 +25,7 @@ pub struct DispatchRules<K> {
     unsorted: BTreeSet<K>,
     /// Keys whose rules differ from those of the last rendering as a tree.
     touched: BTreeSet<LineKey>,
-    /// The tree of each kind of key, with the rules of the dispatch chain that lead to it.
+    /// The tree of each kind of key, with the rules of the dispatch chain that jump to it.
     roots: BTreeMap<u8, (Node, String)>,
     /// Chains of earlier renderings.
     former: BTreeSet<String>,
@@ -36,7 +36,7 @@ pub struct DispatchRules<K> {
 enum Node {
     /// Rules, and the chains that distinguish the ports of one address.
     Leaf { ports: Vec<String> },
-    /// Chains that share so many bits each, by these.
+    /// Chains that share this number of bits each, by these.
     Branch { bits: u32, below: BTreeMap<u128, Node> },
 }
 

@@ -43,13 +43,13 @@ use crate::{
 };
 pub(super) use task::{FamilyTask, Message, report_changes};
 
-/// While a family fails, a change starts a write at once only so many times in a row; then its back-off decides.
+/// While a family fails, at most this number of changes in a row starts a write at once; then its back-off decides.
 const MAX_IMMEDIATE_RETRIES: u32 = 3;
 /// Change times of endpoints that are kept while they cannot be written.
 const MAX_TRIGGER_TIMES: usize = 4096;
 /// A program that was killed must have ended by then.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(150);
-/// Refused rules and deletions are retried after the sync period, and at longest after so many of them.
+/// Refused rules and deletions are retried after the sync period, and at longest after this number of them.
 const MAX_RETRY_PERIODS: u32 = 60;
 
 /// Extensions that a kernel may lack and that services can do without.

@@ -242,7 +242,7 @@ fn volumes_of_objects_cannot_be_written(case: &Case<'_>) {
     let volumes = json!([{"name": "c", "configMap": {"name": "map"}}, {"name": "s", "secret": {"secretName": "hidden"}},
         downward(json!([field("a", "metadata.name")]))[0], {"name": "p", "projected": {"sources": [
             {"configMap": {"name": "map"}}, {"secret": {"name": "hidden", "items": [{"key": "a", "path": "b"}]}}]}}]);
-    // A link that the container has created must not lead to changes on the node.
+    // A link that the container has created must not cause changes on the node.
     let line = format!(
         "for v in c s d p; do touch /v/$v/x; rm /v/$v/..data && ln -s {0} /v/$v/..data; ln -s {0} /v/$v/..data_tmp; done \
          > /shared/.tried 2>&1; mv /shared/.tried /shared/tried; \

@@ -162,7 +162,7 @@ fn ends(spec: &PodSpec, status: &PodStatus, expected: &Value, case: &str) {
     }
 }
 
-/// A status with a termination message of so many bytes.
+/// A status with a termination message of this size.
 fn with_message(bytes: u64) -> ContainerStatus {
     let message = "x".repeat(usize::try_from(bytes).unwrap());
     value_of(&json!({"name": "c", "lastState": {"terminated": {"exitCode": 0, "message": message}}}).to_string())

@@ -159,7 +159,7 @@ async fn call(stream: Preface, authority: &str, service: &str) -> Option<Result<
 
 const GRPC_STATUS: &str = "grpc-status";
 
-/// A response that is none of gRPC has its code by that of HTTP.
+/// A response that is not gRPC gets a gRPC code from its HTTP status.
 fn check_head(status: StatusCode, all: &HeaderMap) -> Result<(), Status> {
     let content_type = all.contains_key(header::CONTENT_TYPE).then(|| headers::shown(all, "content-type"));
     let wrong = match content_type.as_deref() {
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!([&[0, 0, 0, 0, 2, 8, 1][..], &[0, 0, 0, 0, 0], &[0]].map(serving_status), [Some(1), Some(0), None]);
     }
 
-    /// Who does not speak HTTP/2 is not connected, and who does and never answers is late.
+    /// A server without HTTP/2 fails to connect; one with HTTP/2 that never answers times out.
     #[tokio::test]
     async fn connecting_and_being_late_are_two_things() {
         for (greeting, late) in

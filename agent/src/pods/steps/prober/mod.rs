@@ -215,7 +215,7 @@ pub(crate) enum HttpFailure {
     Transport(String),
 }
 
-/// Requests a URL; a success with status 200 to 399, with a warning where that leads nowhere or to another host.
+/// Requests a URL; success is a status from 200 to 399, with a warning for a redirect to nowhere or to another host.
 pub(crate) async fn http_get(target: ProbeTarget<'_>, action: &HTTPGetAction, user_agent: &str) -> ProbeResult {
     match http_answer(target, action, user_agent).await {
         Ok(response) => result_of(&response),

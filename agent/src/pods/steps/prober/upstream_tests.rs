@@ -194,7 +194,7 @@ impl Asked {
         self.headers.iter().find(|(name, _)| name == "Host").map(|(_, value)| value.as_str()).unwrap_or_default()
     }
 
-    /// What a page of upstream's tests shows of it; the host is none of the headers there.
+    /// What a page of upstream's tests shows of the request; the host is not among its headers.
     fn shown(&self, what: &str) -> String {
         let others = || self.headers.iter().filter(|(name, _)| name != "Host");
         let names: BTreeSet<&str> = others().map(|(name, _)| name.as_str()).collect();
@@ -354,7 +354,7 @@ fn commands_are_judged_as_upstreams_tests_say() {
         let output = output.parse().map_or_else(|_| text_of(output), |length| "x".repeat(length));
         let found = match code.parse() {
             Ok(code) => exec_result(Ok(ExecResult { code, output: output.clone() })),
-            // Who gives a command up says so in the words of upstream's runtime.
+            // An abandoned command is reported in the words of upstream's runtime.
             Err(_) if why.starts_with("command timed out: ") => {
                 let probe: Probe = value_of(r#"{"exec":{"command":["sleep","9"]}}"#);
                 let container = Container::default();

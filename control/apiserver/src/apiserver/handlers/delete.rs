@@ -132,8 +132,8 @@ impl DeleteOptions {
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// The garbage collector's finalizer for a propagation policy; an earlier deletion's policy goes before the default of
-/// the type.
+/// The garbage collector's finalizer for a propagation policy; an earlier deletion's policy takes precedence over the
+/// default of the type.
 fn gc_finalizer(version: &Version, finalizers: &[Value], policy: Option<PropagationPolicy>) -> Option<&'static str> {
     match (version.gc, policy) {
         (GcPolicy::Unsupported, _) | (_, Some(PropagationPolicy::Background)) => None,
@@ -290,7 +290,8 @@ impl ApiRequest {
             if !is_finalized(version, &object) {
                 return Ok(Draft::Write(object));
             }
-            // What goes at once is answered as it was; where deletions are graceful, upstream first writes when it ends.
+            // An object that is removed at once is returned as it was; for graceful types, upstream first sets its
+            // deletion time.
             let graceful = version.strategy.grace_period(old, options.grace).is_some();
             Ok(Draft::Remove(if graceful { object } else { old.clone() }))
         };

@@ -57,7 +57,7 @@ fn choose(headers: &HeaderMap) -> Result<(Option<&'static str>, Form), ApiError>
     })
 }
 
-/// A request whose answer goes into a WebSocket.
+/// A request whose response is sent over a WebSocket.
 pub(crate) struct WebSocketAnswer {
     upgrade: OnUpgrade,
     head: HeaderMap,

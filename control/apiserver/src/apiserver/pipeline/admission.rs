@@ -26,7 +26,7 @@ pub enum Operation {
 /// A write as plugins see it.
 #[derive(Debug)]
 pub struct AdmissionAttributes<'a> {
-    /// Who writes.
+    /// The writer.
     pub user: &'a User,
     /// What is done.
     pub operation: Operation,

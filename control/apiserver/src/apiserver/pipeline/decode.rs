@@ -106,8 +106,8 @@ impl PatchBody {
         Ok(value)
     }
 
-    /// The error of a patch whose result is none of its type's. Upstream repeats the result there; here it is the patch,
-    /// since who may patch an object need not be allowed to read it.
+    /// The error of a patch whose result does not fit its type. Upstream includes the result; here it is the patch,
+    /// since a user who may patch an object need not be allowed to read it.
     fn unfit(&self, why: &str) -> ApiError {
         let detail = format!("Invalid value: {}: {why}", Value::from(self.patch.to_string()));
         ApiError::new(422, "Invalid", format!("\"\" is invalid: patch: {detail}")).with_cause(

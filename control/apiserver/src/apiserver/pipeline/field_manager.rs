@@ -49,7 +49,7 @@ pub(crate) struct FieldManager {
     reset: FieldSet,
     /// Whether the object is a custom resource.
     is_custom: bool,
-    /// The other versions; `None` where there are none.
+    /// The other versions; `None` for a single one.
     versions: Option<FieldVersions>,
     now: String,
 }

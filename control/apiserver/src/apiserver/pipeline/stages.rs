@@ -130,7 +130,7 @@ impl ApiRequest {
                 return Err(ApiError::not_found(&target.version, target.name()));
             };
             let mut old = target.version.decode(&existing)?;
-            // A version that knows of another default has not stored it: it is none of this change.
+            // A version that knows another default has not stored it: that default is not part of this change.
             if let Some(fields) = old.as_object_mut() {
                 target.version.strategy.default(fields);
             }

@@ -137,7 +137,7 @@ impl Accept {
         }
     }
 
-    /// The error as a `Status`. That nothing can be accepted is said in JSON, as upstream does.
+    /// The error as a `Status`. A 406 is sent in JSON, as upstream does.
     pub(crate) fn error(self, error: ApiError) -> Response {
         let encoded = match error.code {
             406 => None,

@@ -21,7 +21,7 @@ async fn set_phase(api: &Api, name: &str, phase: &str, ready: bool) {
     assert_eq!(set.code, 200, "{}", set.body);
 }
 
-/// A budget that the controller has seen, of which so many disruptions are left.
+/// A budget that the controller has processed, which allows this number of disruptions.
 async fn budget(api: &Api, name: &str, allowed: i32) {
     let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}});
     let made = call(api, "POST", BUDGETS, json!({"metadata": {"name": name}, "spec": spec})).await;

@@ -14,7 +14,7 @@ async fn all_pages_are_of_the_first_ones_revision() {
     }
     let first = call(&api, "GET", &format!("{MAPS}?limit=2"), Value::Null).await.body;
     assert_eq!(names(&first), ["b", "c"]);
-    // One goes, one comes, one changes: the list that was begun knows nothing of it.
+    // One is removed, one added, one changed: the list that was begun does not show it.
     call(&api, "DELETE", &format!("{MAPS}/d"), Value::Null).await;
     call(&api, "POST", MAPS, map("cc")).await;
     call(&api, "PATCH", &format!("{MAPS}/e"), json!({"data": {"a": "changed"}})).await;

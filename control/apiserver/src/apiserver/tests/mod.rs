@@ -434,7 +434,7 @@ async fn an_ordinary_client_works_in_process() {
     assert_eq!(maps.list(&ListParams::default().labels("a=b")).await.unwrap().items.len(), 1);
 
     let mut events = maps.watch(&WatchParams::default().labels("a=b"), &revision).await.unwrap().boxed();
-    // One that ceases to match goes away for this watcher, and one that begins to match comes.
+    // An object that ceases to match is deleted for this watcher, and one that begins to match is added.
     maps.patch("m", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"a": "c"}}}))).await.unwrap();
     maps.patch("m", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}))).await.unwrap();
     maps.delete("m", &DeleteParams::default()).await.unwrap();

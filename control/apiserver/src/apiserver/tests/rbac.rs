@@ -166,7 +166,7 @@ async fn every_change_of_a_role_is_one_of_its_rights() {
         assert_eq!(answer.code, code, "{path} {change}: {}", answer.body);
         assert!(code == 200 || answer.body["message"].as_str().unwrap().contains(words), "{}", answer.body);
     }
-    // A right to escalate one role by its name is none to create one of that name.
+    // The right to escalate one role by its name does not allow creating one of that name.
     let mut escalates = role("escalates", &["escalate"], "rbac.authorization.k8s.io", &["clusterroles"]);
     escalates["rules"][0]["resourceNames"] = json!(["mine"]);
     assert_eq!(post(&api, &admin, &roles, &escalates).await.code, 201);

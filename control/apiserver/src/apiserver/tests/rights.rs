@@ -6,7 +6,8 @@ use super::*;
 
 const ANSWERS: &str = include_str!("../../../tests/rights/answers.tsv");
 
-/// Where this API answers otherwise: who asks, method and path as far as they matter, a part of the body, our code, and why.
+/// Where this API answers otherwise: user, method and path as far as they matter, a part of the body, our code, and
+/// why.
 const DIFFERENCES: [(&str, &str, &str, &str, u16, &str); 5] = [
     ("", "GET", "/api/v1/namespaces/n/secrets/%2e%2e", "", 404, "what cannot be a name is the name of nothing"),
     ("admin", "POST", "/api/v1/configmaps", "", 400, "the error says that the namespace is missing"),

@@ -230,7 +230,7 @@ async fn a_cluster_ip_has_an_object_as_long_as_its_service() {
     assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
     call(&api, "DELETE", &format!("{SERVICES}/a"), Value::Null).await;
 
-    // What users have reserved is not given, and what they hold goes when they let it.
+    // Addresses that users have reserved are not allocated, and those that they hold are freed with their objects.
     let reserved = json!({"metadata": {"name": "10.96.0.9"}, "spec": {"parentRef": {"resource": "x", "name": "y"}}});
     assert_eq!(call(&api, "POST", ADDRESSES, reserved).await.code, 201);
     let mut fixed = service("b", "ClusterIP", 1);

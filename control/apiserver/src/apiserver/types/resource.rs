@@ -63,7 +63,7 @@ pub struct Inert {
     pub of: &'static str,
     /// What is not done, as what follows "it is stored, but ".
     pub undone: &'static str,
-    /// Whether this is said of an object.
+    /// Whether this applies to an object.
     pub holds: fn(&Value) -> bool,
 }
 

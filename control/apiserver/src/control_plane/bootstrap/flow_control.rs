@@ -33,7 +33,7 @@ pub(super) fn revised(stored: Option<&Value>, spec: &Value, is_mandatory: bool) 
     let annotation = stored["metadata"]["annotations"][AUTOUPDATE].as_str();
     let follows = is_mandatory
         || match annotation {
-            // Go's words for truth; what is none of them is taken for no annotation.
+            // Go's words for booleans; any other counts as no annotation.
             Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
             Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
             // The first generation: no user has changed it.

@@ -94,7 +94,7 @@ async fn a_deployment_is_rolled_out_forth_and_back() {
     rolled_out(&deployments, "v1", 1).await;
     let events: KubeApi<Event> = KubeApi::namespaced(client.clone(), "default");
     let wanted = format!("Scaled down replica set {} from 3 to 1", set.name_any());
-    // After so many scalings they are combined.
+    // After this number of scalings their events are combined.
     let is_wanted = |event: &Event| event.message.as_deref().is_some_and(|message| message.ends_with(&*wanted));
     for _ in 0..500 {
         let all = events.list(&ListParams::default()).await.unwrap().items;

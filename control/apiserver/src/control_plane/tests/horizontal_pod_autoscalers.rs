@@ -46,7 +46,7 @@ async fn cells(cluster: &Cluster) -> Vec<Value> {
     table["rows"][0]["cells"].as_array().unwrap()[..6].to_vec()
 }
 
-/// What the node says: the pods have run for an hour, and each uses so many percent of a core's twentieth.
+/// What the node reports: the pods have run for an hour, and each uses this percentage of a twentieth of a core.
 async fn run(cluster: &Cluster, percent: u64) {
     let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
     let mut samples = [Vec::new(), Vec::new()];

@@ -104,7 +104,7 @@ fn validate_type(object: &Value, errors: &mut Errors) {
         let field = format!("data[{key}]");
         let is_there = object["data"].get(key).is_some();
         match *key {
-            // An empty key is none.
+            // An empty key counts as missing.
             "ssh-privatekey" if text(&object["data"], key).is_empty() => errors.required(field, ""),
             _ if !is_there => errors.required(field, ""),
             ".dockerconfigjson" | ".dockercfg" => {

@@ -88,7 +88,7 @@ impl Strategy for PriorityClass {
     }
 }
 
-/// Refuses what is none of the system's own classes.
+/// Refuses a class with the system's prefix that is not one of the system's own.
 fn check_system_class(object: &Value) -> Result<(), String> {
     let name = object["metadata"]["name"].as_str().unwrap_or("");
     let Some((_, value)) = SYSTEM.iter().find(|(known, _)| *known == name) else {

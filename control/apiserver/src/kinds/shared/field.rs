@@ -129,7 +129,7 @@ impl<'a> Field<'a> {
         errors.push(&self.path, Cause::Duplicate, format!("Duplicate value: {shown}"));
     }
 
-    /// Says that its value, which is shown so, is none of `allowed`.
+    /// Adds the error that its value, in this form, is not one of `allowed`.
     pub(crate) fn not_supported_as(&self, shown: &str, allowed: &[&str], errors: &mut Errors) {
         let allowed: Vec<String> = allowed.iter().map(|word| format!("{word:?}")).collect();
         let detail = format!("Unsupported value: {shown}: supported values: {}", allowed.join(", "));

@@ -1,4 +1,4 @@
-//! JSON inside of texts, with the words of Go's reader for what is none. Pure.
+//! JSON inside of texts, with the error messages of Go's parser. Pure.
 
 use serde_json::Value;
 

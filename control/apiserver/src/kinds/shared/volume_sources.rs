@@ -19,7 +19,7 @@ pub(crate) fn host_path(source: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-/// Refuses a name of a CSI driver that is none.
+/// Refuses an invalid name of a CSI driver.
 pub(crate) fn csi_driver(driver: &Field<'_>, errors: &mut Errors) {
     if driver.text().len() > MAX_DRIVER_BYTES {
         driver.max_bytes(MAX_DRIVER_BYTES, errors);

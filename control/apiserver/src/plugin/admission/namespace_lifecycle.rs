@@ -13,7 +13,7 @@ use crate::{
 /// Namespaces that cannot be deleted.
 const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// The phase of a namespace that goes.
+/// The phase of a namespace that is being deleted.
 const TERMINATING: &str = "Terminating";
 
 /// Refuses the write.

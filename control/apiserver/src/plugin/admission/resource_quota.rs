@@ -28,7 +28,7 @@ impl ResourceQuota {
         Self { store: store.clone(), quotas: store.resource(PLURAL) }
     }
 
-    /// The quotas of the namespace of a write, and how its object is counted. Nothing is decoded where there are none.
+    /// The quotas of the namespace of a write, and how its object is counted. Without quotas nothing is decoded.
     fn quotas_of(&self, attributes: &AdmissionAttributes<'_>) -> Option<(Evaluator, Vec<Arc<Object>>)> {
         let namespace = attributes.target.namespace.as_deref()?;
         let (quotas, _) = self.store.list(self.quotas, Some(namespace));

@@ -1,4 +1,4 @@
-//! RuntimeClass: a pod gets the overhead of its class, and goes only to the nodes that have it.
+//! RuntimeClass: a pod gets the overhead of its class, and is scheduled only to nodes that have it.
 
 use async_trait::async_trait;
 use serde_json::{Value, json};

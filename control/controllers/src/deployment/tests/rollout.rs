@@ -18,7 +18,7 @@ struct World {
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// The controller passes; it is killed after so many writes.
+    /// A pass of the controller, which is killed after this number of writes.
     Pass(usize),
     /// A ReplicaSet's controller makes and deletes pods.
     Pods(usize),

@@ -29,7 +29,7 @@ const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
     pub(super) plan: Plan,
-    /// Addresses that are none.
+    /// Invalid addresses.
     pub(super) invalid: usize,
     /// These, and those that are too many.
     pub(super) skipped: usize,

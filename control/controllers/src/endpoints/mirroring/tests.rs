@@ -83,7 +83,7 @@ fn changes_are_made_in_place() {
     let slices = apply(&[], reconcile(&old, &[]));
     for (changed, writes) in [
         (endpoints(json!([{"addresses": [{"ip": "10.0.0.9"}], "ports": ports(80)}])), (0, 1, 0)),
-        // Another port makes another slice, in place of the one that goes.
+        // Another port needs another slice, which replaces the previous one.
         (endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}], "ports": ports(81)}])), (0, 1, 0)),
         (endpoints(json!([{"addresses": [{"ip": "fd00::1"}], "ports": ports(80)}])), (1, 0, 1)),
         (endpoints(json!([{"notReadyAddresses": [{"ip": "10.0.0.1"}], "ports": ports(80)}])), (0, 1, 0)),

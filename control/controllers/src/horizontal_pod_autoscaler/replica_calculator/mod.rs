@@ -138,7 +138,7 @@ pub(super) fn resource_replicas(
     replicas(of, metrics, &groups, fallback, |metrics| resource_utilization(metrics, &requests, target))
 }
 
-/// `calcPlainMetricReplicas`: for a target of the pods' average. `resource` is empty for metrics that are none.
+/// `calcPlainMetricReplicas`: for a target of the pods' average. `resource` is empty for other metrics.
 ///
 /// # Errors
 /// What is missing, for an event.

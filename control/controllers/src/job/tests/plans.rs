@@ -133,7 +133,7 @@ fn indexes_get_one_pod_each() {
     assert_eq!(indexes(&run(&job(&spec), &[], 1)), [0, 1, 2]);
     let done = with(job(&spec), &json!({"completedIndexes": "0,2", "succeeded": 2}));
     assert_eq!(indexes(&run(&done, &[indexed(pod("a", "Running"), 3)], 1)), [1, 4]);
-    // A second pod of an index goes, as does one without an index or with one that is too high.
+    // A second pod of an index is removed, as is one without an index or with one that is too high.
     let pods = [
         indexed(pod("a", "Running"), 0),
         indexed(pod("b", "Pending"), 0),

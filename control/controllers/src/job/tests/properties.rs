@@ -20,7 +20,7 @@ use crate::{
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A run that ends after so many of its writes.
+    /// A run that ends after this number of its writes.
     Run(usize),
     /// One of the running pods succeeds, fails, or is deleted by somebody.
     Succeed(usize),

@@ -10,7 +10,7 @@ fn class(name: &str, provisioner: &str, mode: &str) -> Option<Arc<k8s_openapi::a
     Some(Arc::new(serde_json::from_value(class).unwrap()))
 }
 
-/// The step in one line: what is done, or severity, reason and message of what is said.
+/// The step in one line: what is done, or severity, reason and message of its event.
 fn told(step: &ClaimStep) -> String {
     let note = |note: &super::super::messages::Note| {
         let severity = if note.severity == Severity::Warning { "Warning" } else { "Normal" };

@@ -120,7 +120,7 @@ async fn a_status_is_written_of_the_version_that_was_seen_and_waited_for() {
     assert_eq!(newest.status.as_ref().map(|s| s.replicas), Some(1));
     informer.apply(watcher::Event::Apply(newest.clone()), &mut listed);
     assert!(writer.is_shown(&key, &uid));
-    // Another object of its name is none of its.
+    // Another object of the same name does not belong to it.
     controllers.delete("web", &DeleteParams::background()).await.unwrap();
     controllers.create(&PostParams::default(), &web).await.unwrap();
     assert!(writer.write(&newest, status(3)).await.is_err());

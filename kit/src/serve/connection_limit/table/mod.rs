@@ -1,5 +1,5 @@
-//! Which connection is admitted, and which one is closed for it. Pure. What is asked at an admission is counted and sorted
-//! as connections change, so that it costs the same however many there are: who wants to spend a server's time opens them.
+//! Which connection is admitted, and which one is closed for it. Pure. Counts and orders are maintained as connections
+//! change, so that an admission costs the same however many there are: an attacker would open many.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

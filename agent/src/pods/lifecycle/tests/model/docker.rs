@@ -249,7 +249,7 @@ impl Docker {
         }
     }
 
-    /// The same call, of which the worker hears that it failed. `acted` says whether Docker has done it all the same.
+    /// The same call, which fails for the worker. `acted` says whether Docker has carried it out anyway.
     pub(super) fn fail(&mut self, call: &Call, fault: Fault, acted: bool, now: i64) -> Reply {
         if acted {
             drop(self.act(call, true, now));

@@ -300,7 +300,7 @@ impl World {
         (self.pause_until, self.clock_was_set) = (self.now, false);
         self.docker.news.clear();
         self.docker.finish_starts(|_| true, self.now);
-        // What leads nowhere is removed once all is listed.
+        // Dangling links are removed once all containers are listed.
         self.links.retain(|id| self.docker.get(id).is_some());
         for instance in self.docker.containers.clone() {
             if instance.is_running() && instance.is_sandbox() {

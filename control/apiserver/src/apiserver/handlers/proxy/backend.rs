@@ -98,8 +98,8 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-/// Sends a request and waits for the header of the response. The connection ends with the body of the response, or goes
-/// on as what it is upgraded to.
+/// Sends a request and waits for the header of the response. The connection ends with the body of the response, or
+/// continues after an upgrade.
 pub(in crate::apiserver) async fn exchange(
     stream: Stream,
     request: Request<Body>,

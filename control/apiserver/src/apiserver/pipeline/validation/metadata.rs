@@ -103,7 +103,7 @@ fn finalizers(version: &Version, metadata: &Value, old: Option<&Value>, errors: 
         let why = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.invalid(FIELD, &metadata["finalizers"], why);
     }
-    // The servers of these groups are none of kube-apiserver's own, which has the rule.
+    // These groups are not served by kube-apiserver itself, which has the rule.
     let is_of_others = matches!(&*version.gvk.group, "apiextensions.k8s.io" | "apiregistration.k8s.io");
     for (at, name) in listed.iter().enumerate() {
         if version.spec.schema.is_built_in() && !is_of_others {

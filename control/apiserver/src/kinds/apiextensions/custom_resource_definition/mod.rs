@@ -23,7 +23,7 @@ use crate::{
 
 pub(crate) use validation::ca_bundle_fault;
 
-/// The finalizer that goes when no custom object is left.
+/// The finalizer that is removed when no custom object is left.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// The resource.

@@ -1,4 +1,4 @@
-//! Metrics as versions before `v2beta2` write them: the target stands next to the name, not in an object of its own.
+//! Metrics as in versions before `v2beta2`: the target is next to the name, not in a separate object.
 
 use serde_json::{Map, Value, json};
 

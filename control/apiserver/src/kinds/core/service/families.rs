@@ -57,7 +57,7 @@ fn keeps_families(new: &Field<'_>, old: Option<&Field<'_>>) -> bool {
 pub(super) fn fill(service: &mut Value, old: Option<&Value>) {
     let old = old.map(spec);
     let new = spec(service);
-    // A policy that is set and empty is none that there is, and is refused.
+    // An empty policy is set but invalid, and is refused.
     let is_wrong = new.at("ipFamilyPolicy").value == "";
     if is_external_name(&new) || is_wrong || keeps_families(&new, old.as_ref()) {
         return;

@@ -109,7 +109,7 @@ pub(super) fn validate_host_process(spec: &Field<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates `os` and what goes with it.
+/// Validates `os` and the fields that depend on it.
 pub(super) fn validate_os(spec: &Field<'_>, errors: &mut Errors) {
     let (os, name) = (spec.at("os"), spec.below("os.name"));
     match name.text() {

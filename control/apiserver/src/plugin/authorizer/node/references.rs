@@ -69,8 +69,8 @@ fn projected(pod: &Value) -> impl Iterator<Item = &Value> {
     items(&pod["spec"]["volumes"]).flat_map(|volume| items(&volume["projected"]["sources"]))
 }
 
-/// The claim that a persistent volume is for, and the secrets that its node needs to mount it. What the controllers of a
-/// CSI driver need is none of the node's.
+/// The claim that a persistent volume is for, and the secrets that its node needs to mount it. Those that only the
+/// controllers of a CSI driver need are not included.
 pub(super) fn of_volume(volume: &Value) -> Option<(Vertex, Vec<Vertex>)> {
     let spec = &volume["spec"];
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();

@@ -82,7 +82,7 @@ async fn rights_are_those_of_a_kube_apiserver() {
     let reviews = answers["reviews"].as_array().unwrap();
     assert!(reviews.len() > 800 && reviews.iter().filter(|r| r["allowed"] == true).count() > 150);
     let mut wrong = Vec::new();
-    // Upstream looks at no subresource of leases; there is none, and the table has none.
+    // Upstream ignores subresources of leases; leases have none, and the table has none.
     for case in reviews.iter().filter(|case| case["resource"] != "leases" || text(case, "subresource").is_empty()) {
         let selector: Vec<Value> = case["fieldSelector"]
             .as_object()
@@ -192,7 +192,7 @@ fn step() -> impl Strategy<Value = (u8, Option<(u8, Vec<u8>)>)> {
 }
 
 proptest! {
-    /// Whatever comes and goes, the graph says what a look at all pods says, and forgets all of it in the end.
+    /// Whatever is added and removed, the graph agrees with a scan of all pods, and is empty in the end.
     #[test]
     fn the_graph_matches_the_pods(steps in proptest::collection::vec(step(), 0..40)) {
         let mut graph = Graph::default();

@@ -171,7 +171,7 @@ fn validate_stored_versions(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Groups of Kubernetes need an annotation that says who has approved the API.
+/// Groups of Kubernetes need an annotation with the API's approval.
 fn validate_approval(object: &Value, errors: &mut Errors) {
     const ANNOTATION: &str = "api-approved.kubernetes.io";
     let group = text(&object["spec"], "group");

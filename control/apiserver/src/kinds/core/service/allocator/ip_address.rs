@@ -47,8 +47,8 @@ pub(super) fn stored(service: &Key, address: Ipv4Addr, uid: &str) -> Value {
     object
 }
 
-/// What becomes of the object when its service no longer has the address: it goes, unless it is of another parent by now
-/// or somebody's finalizer holds it.
+/// The change of the object when its service no longer has the address: it is deleted, unless it has another parent by
+/// now or a finalizer holds it.
 pub(super) fn released(service: &Key, current: Option<&Object>) -> Change {
     let Some(current) = current else { return Change::Keep };
     let mut object = current.value();

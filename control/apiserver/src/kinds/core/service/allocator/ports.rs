@@ -26,13 +26,13 @@ pub(crate) fn needs_health_check(spec: &Value) -> bool {
     spec["type"] == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local"
 }
 
-/// The number that is asked for, if any; `Err` when it is none of a port.
+/// The requested number, if any; `Err` if it is not a port.
 fn requested(number: &Value) -> Option<Result<u16, ()>> {
     let number = number.as_i64().filter(|number| *number != 0)?;
     Some(u16::try_from(number).map_err(|_| ()))
 }
 
-/// The first ports are given to who asks for one, the others are picked first for who asks for any.
+/// The size of the band for requested ports; automatic allocation starts above it.
 fn static_band(size: u32) -> u32 {
     if size <= 16 { 0 } else { (size / 32).clamp(16, 128) }
 }
@@ -139,7 +139,7 @@ impl Plan<'_> {
         if (self.is_taken)(number) { Err(ALLOCATED.to_owned()) } else { Ok(number) }
     }
 
-    /// A free number that is none of `own` either.
+    /// A free number that is not in `own` either.
     fn next(&self, own: &BTreeSet<u16>) -> Option<u16> {
         let random = match self.draw {
             Draw::Random(random) => random(),

@@ -44,7 +44,7 @@ impl Range {
         offset > 0 && offset < self.size() - 1
     }
 
-    /// The first addresses are given to who asks for one, the others are picked first for who asks for any.
+    /// The size of the band for requested addresses; automatic allocation starts above it.
     fn static_band(self) -> u32 {
         if self.size() < 16 { 0 } else { (self.size() / 16).clamp(16, 256) }
     }

@@ -174,7 +174,7 @@ pub(in super::super) fn validate_resource_reference(reference: &Field<'_>, volum
     }
 }
 
-/// Refuses variables from files of volumes that are none of the pod's own.
+/// Refuses variables from files of volumes that the pod does not have.
 pub(in super::super) fn validate_file_references(spec: &Field<'_>, errors: &mut Errors) {
     let volumes: Vec<_> = spec.at("volumes").items().collect();
     for variable in containers(spec).flat_map(|container| container.at("env").items()) {

@@ -15,7 +15,7 @@ const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive"
 const POD_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
-/// Refuses a mode that is none.
+/// Refuses an invalid mode.
 pub(super) fn mode(mode: &Field<'_>, errors: &mut Errors) {
     if mode.number().is_some_and(|mode| !(0..=0o777).contains(&mode)) {
         mode.invalid(MODE, errors);
@@ -35,7 +35,7 @@ pub(super) fn validate(source: &Field<'_>, errors: &mut Errors) {
     source.at("items").items().for_each(|item| key(&item, errors));
 }
 
-/// Validates a key and where it goes.
+/// Validates a key and its path.
 pub(super) fn key(item: &Field<'_>, errors: &mut Errors) {
     if item.at("key").is_empty() {
         item.at("key").required("", errors);
