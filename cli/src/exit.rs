@@ -8,7 +8,7 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The inspected state is not as it should be (`windlass rules`, `windlass status`).
 pub(crate) const DIFFERS: u8 = 3;
-/// Another instance runs with the same directories. The unit names it: systemd does not start such a one again.
+/// Another instance runs with the same directories. The unit lists this code: systemd does not restart it.
 pub(crate) const RUNNING: u8 = 4;
 
 /// Prints an error with its causes, once, and gives the exit code.

@@ -40,7 +40,7 @@ pub enum ProgramError {
     /// It took too long, and was ended.
     #[error("no answer within {} s", .0.as_secs())]
     Deadline(Duration),
-    /// Its answer is of no use, and it was ended.
+    /// Its answer is unusable, and it was ended.
     #[error("{0}")]
     Output(String),
 }

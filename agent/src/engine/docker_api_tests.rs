@@ -33,7 +33,7 @@ use crate::{cgroup::tree::Resource, logs::LogRequest};
 
 const IMAGE: &str = "contract/busybox:1";
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Puts the programs of another root directory in place of the machine's, for what it starts alone.
+/// Mounts another root directory's programs over the machine's, for the started process only.
 const WITH_PROGRAMS_OF: &str = r#"mount --rbind "$0/usr" /usr && exec "$@""#;
 
 /// A Docker Engine with its own data directory and its own containerd. As with separate services, killing Docker

@@ -26,7 +26,7 @@ const MAX_KEPT_BYTES: usize = 1 << 20;
 pub(super) struct LogFile {
     pub(super) file: File,
     pub(super) gzip: bool,
-    /// What is to be read in place of the file, when that was found out while it was searched.
+    /// The content to read in place of the file, if it was determined while searching.
     pub(super) end: Option<Vec<u8>>,
     pub(super) inode: u64,
     /// Its length at the time of opening.

@@ -47,7 +47,7 @@ fn is_due(last: Option<&Comparison>, generation: Option<u32>, now: Instant) -> b
 
 #[derive(Debug, Default)]
 pub(super) struct KernelRules {
-    /// Those of each family that the node has had since the start; `None` where it has it no more.
+    /// The rules of each family that the node has had since the start; `None` if it no longer has the family.
     families: BTreeMap<Family, Applied<Option<Rules>>>,
     /// UDP host ports that lead elsewhere than before, whose conntrack entries were not looked at since.
     moved: BTreeMap<Family, BTreeSet<UdpPort>>,

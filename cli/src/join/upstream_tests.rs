@@ -14,7 +14,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What upstream makes of nothing, of its own defaults, and those.
+/// Upstream's output for an empty file, for its own defaults, and these.
 const FILES: [&str; 3] = ["before", "after", "roundtrip/default"];
 
 #[test]
@@ -31,8 +31,8 @@ fn upstreams_kubelet_configurations_are_taken_and_differences_named() {
             _ => &["cgroupDriver", "eventBurst", "eventRecordQPS", "seccompDefault"],
         };
         assert_eq!((skipped.as_slice(), &found.refused), (differ, &Vec::new()), "{file}");
-        // What is written out is taken, be it the default or not, as a file that a node starts with. One of upstream's defaults
-        // is another here.
+        // Every exported setting is accepted in a file that a node starts with, whether it is the default or not. One
+        // of upstream's defaults differs here.
         file::parse(&config_file(&found.settings, "upstream's")).unwrap();
         let defaults = entries(&Settings::example());
         let is_default = |name: &str, value: &Value| {

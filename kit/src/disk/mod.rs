@@ -71,7 +71,7 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     /// # Errors
     /// When it cannot be made, or the name is taken.
     fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()>;
-    /// Renames, also in the place of another.
+    /// Renames, replacing an existing file.
     ///
     /// # Errors
     /// When it cannot be renamed; nothing is changed then.
@@ -330,7 +330,7 @@ pub fn make_dir_unsynced(dir: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Renames a file or a directory, also in the place of another; it survives a crash.
+/// Renames a file or a directory, replacing an existing one; it survives a crash.
 ///
 /// # Errors
 /// Any error of the file system; the name may have changed, for this run of the machine, when the directory is not synced.

@@ -1,5 +1,5 @@
-//! What both families see of nf_tables: which transactions are of others, and a netlink monitor of them. The kernel
-//! counts all transactions in one generation; ours are counted here, so that the rest are those of others.
+//! The two families' shared view of nf_tables: which transactions are other programs', and a netlink monitor of them.
+//! The kernel counts all transactions in one generation; ours are counted here, so that the rest are those of others.
 
 use std::{
     io,

@@ -89,7 +89,7 @@ where
 #[derive(Debug, Clone)]
 pub(super) enum Trigger {
     At(Family, ServiceId, Timestamp),
-    /// A slice was deleted: earlier times of its Service count no more.
+    /// A slice was deleted: earlier times of its Service no longer count.
     Forget(ServiceId),
 }
 

@@ -206,7 +206,7 @@ impl Reader {
         if self.full { CHUNK_BYTES + (64 << 10) } else { 0 }
     }
 
-    /// Gives up what was reserved for reading: a follower that waits holds what it has begun to read of an entry, no more.
+    /// Frees read buffers: a waiting follower keeps only the incomplete entry that it has begun to read.
     fn shrink(&mut self) {
         self.raw.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);

@@ -33,7 +33,7 @@ pub(super) enum State<'a> {
     Adding,
     /// All of them have returned.
     Added(&'a Value),
-    /// It must be disconnected whatever comes: what is left of it is of no use.
+    /// It must be disconnected in any case: its remains are useless.
     Deleting,
 }
 

@@ -10,7 +10,7 @@ use windlass_kit::blocking::DISK;
 use super::{Dispatcher, PodUpdate, engine_watch, orphan_logs};
 use crate::engine::{containers::Listed, inspect::Instance};
 
-/// Seconds after which a helper container is in use no more.
+/// Seconds after which a helper container counts as unused.
 const MAX_HELPER_AGE_SECONDS: i64 = 3600;
 
 impl Dispatcher {

@@ -86,7 +86,7 @@ pub(super) fn plan_terminal(view: &PodView<'_>) -> Plan {
         for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
             plan.push(Action::RemoveSandbox { id: sandbox.id.clone() });
         }
-        // Its volumes are of no use once the API knows that it is terminal.
+        // Its volumes are not needed once the API has it as terminal.
         let reported = spec::is_terminal(view.pod);
         let busy = observed.in_flight.iter().any(|key| matches!(key, StepKey::Volume(_)));
         let unused = !busy && observed.instances.iter().all(|i| !i.is_sandbox());

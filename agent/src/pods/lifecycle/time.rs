@@ -1,5 +1,5 @@
-//! Arithmetic of times, and what becomes of them when somebody sets the machine's clock: every remembered time is
-//! shifted, so that what was due in ten seconds stays due in ten seconds. Pure; `worker::clock` reads the clock.
+//! Arithmetic of times, and their correction when the machine's clock is set: every remembered time is shifted, so that
+//! what was due in ten seconds stays due in ten seconds. Pure; `worker::clock` reads the clock.
 
 use std::time::Duration;
 

@@ -104,7 +104,7 @@ fn conflicts_are_found_across_versions() {
     let forced = apply(&request, &live, &wanted, true).expect("an apply by force");
     let expected = [row("b", "v2", json!({"f:colour": {}})), row("a", "v1", json!({"f:size": {}}))];
     assert_eq!(owners(&forced), expected);
-    // What the manager applied in one version it lets go in the other.
+    // What the manager applied in one version it gives up in the other.
     let request = versions.request("v1", "b", &reset);
     let less = apply(&request, &forced, &applied("v1", json!({"size": 1})), false).expect("an apply");
     assert_eq!(less["spec"], json!({"size": 1}));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A directory in the place of a file can be opened and not be read, as a file whose read fails.
+/// Replaces a file by a directory, which can be opened but not read, as a file whose read fails.
 fn break_file(path: &Path) {
     fs::remove_file(path).unwrap();
     fs::create_dir(path).unwrap();

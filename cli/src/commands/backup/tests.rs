@@ -91,7 +91,7 @@ fn what_is_not_in_the_directory_of_keys_is_not_in_a_backup() {
     assert_eq!(fs::read_to_string(restored.join("pki/nodes/odd")).unwrap(), "a key of a node");
 }
 
-/// A restore that was cut off after it has made a cluster leaves copies of secrets: they go with whatever comes next.
+/// A restore that was interrupted after it made a cluster leaves copies of secrets: the next command removes them.
 #[test]
 fn what_a_finished_restore_has_left_goes_with_the_next_attempt() {
     let dir = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ pub struct DispatchTree {
     pub root: String,
     /// The chains below it that may have changed, jump targets before the chains that jump to them.
     pub subchains: Vec<(String, String)>,
-    /// Chains that the tree has no more.
+    /// Chains that are no longer in the tree.
     pub gone: BTreeSet<String>,
 }
 

@@ -334,7 +334,7 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error>
     in_time(RULES.run(work, |error| panicked(&error))).await
 }
 
-/// Each program is killed after a while; one that cannot be, since the kernel does not let go of it, is not waited for.
+/// Each program is killed after a while; one stuck in the kernel, which cannot be killed, is not waited for.
 async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     tokio::time::timeout(GIVEN_UP_AFTER, work).await.unwrap_or_else(|_| {
         Err(Error::Interrupted {

@@ -1,4 +1,4 @@
-//! What upstream's own tests have shown of pods: conditions, and what becomes of a status.
+//! Upstream's own tests of pod statuses: conditions, and updates of a status.
 
 use k8s_openapi::{
     api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec},

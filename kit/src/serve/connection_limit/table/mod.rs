@@ -98,7 +98,7 @@ pub(super) struct Table {
     of_address: HashMap<IpAddr, usize>,
     unauthenticated: usize,
     closable: Closable,
-    /// Of these, those whose clients have not said who they are.
+    /// Of these, those of unauthenticated clients.
     closable_unauthenticated: Closable,
 }
 
