@@ -27,6 +27,8 @@ pub mod probe_metrics;
 pub mod server;
 #[cfg(test)]
 mod test_api;
+#[cfg(test)]
+mod testing;
 pub mod volumes;
 
 use std::{

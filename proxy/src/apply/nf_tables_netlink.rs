@@ -39,13 +39,35 @@ const MAX_BATCH_CHAINS: usize = 1500;
 /// `struct nfgenmsg` of the first and last message of a batch, whose resource id is the subsystem.
 const BATCH_HEADER: [u8; 4] = [0, 0, 0, NFNL_SUBSYS_NFTABLES.to_be_bytes()[1]];
 
+/// The address families in which a transaction may have changed our chains, or jumps to them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Affected {
+    pub(crate) v4: bool,
+    pub(crate) v6: bool,
+}
+
+impl Affected {
+    pub(crate) fn has(self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
+    fn add(&mut self, family: Family) {
+        match family {
+            Family::V4 => self.v4 = true,
+            Family::V6 => self.v6 = true,
+        }
+    }
+}
+
 /// One committed transaction, ours or foreign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Commit {
     /// The generation id after it.
     pub(crate) generation: u32,
-    /// By address family: it may have changed our chains, or jumps to them.
-    pub(crate) affects_us: [bool; 2],
+    pub(crate) affected: Affected,
 }
 
 /// Receives a notification for each committed change to any table. The kernel builds one for every changed rule while a
@@ -54,26 +76,27 @@ pub(crate) struct Commit {
 pub(crate) struct NftMonitor {
     socket: Netlink,
     /// Of the transaction whose end was not received yet.
-    affects_us: [bool; 2],
+    affected: Affected,
 }
 
 impl NftMonitor {
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { socket: Netlink::subscribe(1 << (NFNLGRP_NFTABLES - 1))?, affects_us: [false; 2] })
+        Ok(Self { socket: Netlink::subscribe(1 << (NFNLGRP_NFTABLES - 1))?, affected: Affected::default() })
     }
 
     /// The transactions since the last call; `None` when some may have been missed.
     pub(crate) fn commits(&mut self) -> Option<Vec<Commit>> {
         let mut commits = Vec::new();
-        let affects_us = &mut self.affects_us;
+        let affected = &mut self.affected;
         let complete = self.socket.read_notifications(|kind, family, attributes| {
             if kind == NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN {
                 if let Some(generation) = Attributes(attributes).be32(NFTA_GEN_ID) {
-                    commits.push(Commit { generation, affects_us: std::mem::take(affects_us) });
+                    commits.push(Commit { generation, affected: std::mem::take(affected) });
                 }
             } else if kind >> 8 == NFNL_SUBSYS_NFTABLES {
-                for (affected, known) in affects_us.iter_mut().zip(Family::BOTH) {
-                    *affected |= address_family(known) == family && may_affect_us(kind & 0xff, attributes);
+                let known = Family::BOTH.into_iter().find(|known| address_family(*known) == family);
+                if let Some(family) = known.filter(|_| may_affect_us(kind & 0xff, attributes)) {
+                    affected.add(family);
                 }
             }
         });

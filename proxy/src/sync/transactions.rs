@@ -10,7 +10,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{io::unix::AsyncFd, sync::Notify};
 
-use crate::apply::nf_tables_netlink::{NfTables, NftMonitor};
+use crate::apply::nf_tables_netlink::{Affected, NfTables, NftMonitor};
 
 /// Transactions of other programs, by their number: the generation without ours.
 pub(super) type ForeignCount = u32;
@@ -20,8 +20,7 @@ pub(super) type ForeignCount = u32;
 pub(super) struct ForeignCommit {
     /// Its number.
     pub(super) number: ForeignCount,
-    /// By address family: it may have changed our chains, or jumps to them.
-    pub(super) affects_us: [bool; 2],
+    pub(super) affected: Affected,
 }
 
 /// What the monitor reports.
@@ -138,7 +137,7 @@ impl Transactions {
                     // No transaction of ours was committed since the monitor was opened.
                     let foreign = commits.iter().map(|commit| ForeignCommit {
                         number: commit.generation.wrapping_sub(own),
-                        affects_us: commit.affects_us,
+                        affected: commit.affected,
                     });
                     return Poll::Ready(RulesetChange::Commits(foreign.collect()));
                 }

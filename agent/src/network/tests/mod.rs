@@ -11,6 +11,7 @@ use std::{
 use nix::sched::{CloneFlags, setns, unshare};
 
 use super::*;
+use crate::testing::until;
 
 mod faults;
 
@@ -226,16 +227,6 @@ fn talk(sandbox: &Sandbox, datagrams: usize) {
     client.join().unwrap();
 }
 
-async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    for _ in 0..600 {
-        if is() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{what}");
-}
-
 /// firewalld's reload, nftables' restart, a typo: seconds later all rules are restored without intervention.
 #[test]
 fn rules_that_another_program_removed_are_restored() {
@@ -258,7 +249,7 @@ fn rules_that_another_program_removed_are_restored() {
         ] {
             foreign.iter().for_each(|command| run(command));
             assert_ne!(world(), wanted, "{foreign:?}");
-            eventually(&format!("the rules after {foreign:?}"), || world() == wanted).await;
+            until(&format!("the rules after {foreign:?}"), || world() == wanted).await;
         }
         assert_eq!(output("sysctl -n net.ipv4.ip_forward"), "1\n");
         pod.stop(&network).await;

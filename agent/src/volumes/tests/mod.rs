@@ -12,7 +12,10 @@ use super::{
     object_watch::{Freshness, ObjectWatch, ObjectWatches},
     *,
 };
-use crate::test_api::{self, NODE, of_node};
+use crate::{
+    test_api::{self, NODE, of_node},
+    testing::until,
+};
 
 #[test]
 fn an_unknown_kind_is_named() {
@@ -51,16 +54,6 @@ fn reference() -> ObjectRef {
 
 fn first(pod: &Pod) -> &Volume {
     volumes_of(pod).next().unwrap()
-}
-
-async fn until(what: &str, done: impl Fn() -> bool) {
-    for _ in 0..1000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never: {what}");
 }
 
 #[tokio::test]

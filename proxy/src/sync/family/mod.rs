@@ -190,7 +190,7 @@ impl FamilySync {
 
     /// A commit of another process: one that does not affect our chains leaves the rules verified.
     pub(super) fn on_commit(&mut self, commit: ForeignCommit) {
-        if !commit.affects_us[self.family() as usize] && self.verified == Some(commit.number.wrapping_sub(1)) {
+        if !commit.affected.has(self.family()) && self.verified == Some(commit.number.wrapping_sub(1)) {
             self.verified = Some(commit.number);
         }
     }
