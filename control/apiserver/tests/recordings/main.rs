@@ -7,6 +7,9 @@
 
 #![allow(clippy::print_stdout, reason = "a test says what it saw")]
 
+mod pod_security;
+#[path = "../../src/plugin/admission/pod_security/tests/cases.rs"]
+mod pod_security_cases;
 mod real_server;
 #[path = "../../src/kinds/tests/recorded/mod.rs"]
 mod recorded;
@@ -29,7 +32,10 @@ fn main() -> ExitCode {
     if skipped && !arguments.list {
         skip("control-plane", "KUBEBUILDER_ASSETS is not set");
     }
-    let trials = vec![Trial::test("tables_are_those_of_the_real_server", || with_server(tables::record))];
+    let trials = vec![
+        Trial::test("tables_are_those_of_the_real_server", || with_server(tables::record)),
+        Trial::test("pod_security_is_that_of_the_real_server", || with_server(pod_security::record)),
+    ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(skipped)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
