@@ -13,6 +13,9 @@ mod pod_security_cases;
 mod real_server;
 #[path = "../../src/kinds/tests/recorded/mod.rs"]
 mod recorded;
+mod scheduling;
+#[path = "../../../scheduler/src/tests/cases.rs"]
+mod scheduling_cases;
 mod tables;
 
 use std::process::ExitCode;
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("tables_are_those_of_the_real_server", || with_server(tables::record)),
         Trial::test("pod_security_is_that_of_the_real_server", || with_server(pod_security::record)),
+        Trial::test("scheduling_is_that_of_the_real_scheduler", || with_server(scheduling::record)),
     ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(skipped)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
