@@ -7,6 +7,10 @@
 
 #![allow(clippy::print_stdout, reason = "a test says what it saw")]
 
+mod autoscaling;
+#[path = "../../../controllers/src/horizontal_pod_autoscaler/tests/cases.rs"]
+mod autoscaling_cases;
+mod metrics_server;
 mod pod_security;
 #[path = "../../src/plugin/admission/pod_security/tests/cases.rs"]
 mod pod_security_cases;
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
         Trial::test("tables_are_those_of_the_real_server", || with_server(tables::record)),
         Trial::test("pod_security_is_that_of_the_real_server", || with_server(pod_security::record)),
         Trial::test("scheduling_is_that_of_the_real_scheduler", || with_server(scheduling::record)),
+        Trial::test("autoscaling_is_that_of_the_real_controller", || with_server(autoscaling::record)),
     ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(skipped)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -81,9 +81,14 @@ fn differs(answered: &Answered<'_>) -> bool {
 fn line_of(answered: &Answered<'_>) -> String {
     let mut columns: Vec<String> = answered.given.iter().map(|given| (*given).to_owned()).collect();
     for (at, recorded) in answered.recorded.iter().enumerate() {
-        let said = answered.said.as_ref().ok().and_then(|said| said.get(at)?.column());
-        columns
-            .push(said.map_or((*recorded).to_owned(), |said| shortened(&said.to_string().replace("\",\"", "\", \""))));
+        let said = answered.said.as_ref().ok().and_then(|said| said.get(at));
+        let column = said.and_then(|said| Some((said, said.column()?)));
+        columns.push(match column {
+            None => (*recorded).to_owned(),
+            Some((Said::Value(_), value)) => value.to_string(),
+            // As a person would write a list of texts.
+            Some((_, texts)) => shortened(&texts.to_string().replace("\",\"", "\", \"")),
+        });
     }
     columns.join("\t")
 }
