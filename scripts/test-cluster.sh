@@ -2,7 +2,7 @@
 # Runs what a real Kubernetes control plane judges: the target `cluster`, the cases of pod conformance, the workloads, whose
 # recordings UPDATE_RECORDED=1 makes again, and the end-to-end tests that ask nothing of the embedded API. Its programs (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) are
 # in the directory that KUBEBUILDER_ASSETS names; without it nothing of this can run, which is a failure.
-# usage: test-cluster.sh [all|cluster|differential|pod_conformance|workloads|e2e] [FILTER…]
+# usage: test-cluster.sh [all|cluster|differential|recordings|pod_conformance|workloads|e2e] [FILTER…]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin
@@ -26,14 +26,15 @@ if [ -e "${CARGO_TARGET_DIR:-target}/debug/.with-lints" ]; then export RUSTC_WOR
 test() { cargo test --locked --workspace --no-fail-fast --test "$1" -- "${@:2}"; }
 
 case $what in
-all | cluster | differential | pod_conformance | workloads | e2e) ;;
-*) echo "test-cluster.sh: $what is not one of all, cluster, differential, pod_conformance, workloads, e2e" >&2; exit 2 ;;
+all | cluster | differential | recordings | pod_conformance | workloads | e2e) ;;
+*) echo "test-cluster.sh: $what is not one of all, cluster, differential, recordings, pod_conformance, workloads, e2e" >&2; exit 2 ;;
 esac
 failed=0
 wants() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 # Each of the first and last starts a control plane of its own, so one at a time.
 if wants cluster; then test cluster --test-threads=1 "$@" || failed=1; fi
 if wants differential; then test differential --test-threads=1 "$@" || failed=1; fi
+if wants recordings; then test recordings --test-threads=1 "$@" || failed=1; fi
 if wants pod_conformance; then TEST_API=cluster test pod_conformance --test-threads="${TEST_THREADS:-2}" "$@" || failed=1; fi
 if wants workloads; then TEST_API=cluster test workloads "$@" || failed=1; fi
 if wants e2e; then

@@ -69,7 +69,7 @@ pub struct ControlPlane {
     machine: PathBuf,
     pki: Pki,
     running: Mutex<BTreeMap<Part, Daemon>>,
-    /// Additional arguments of each program.
+    /// Additional arguments of each program, in place of those of the same name.
     further: Mutex<BTreeMap<Part, Vec<String>>>,
 }
 
@@ -145,6 +145,12 @@ impl ControlPlane {
         format!("https://{ADDRESS}:{PORT}")
     }
 
+    /// etcd's URL, for a test that reads or writes behind the API server's back.
+    #[must_use]
+    pub fn etcd() -> String {
+        format!("http://{ADDRESS}:2379")
+    }
+
     /// The administrator's kubeconfig.
     #[must_use]
     pub fn admin(&self) -> PathBuf {
@@ -187,15 +193,16 @@ impl ControlPlane {
         // etcd keeps all its files below a directory of its own.
         let place = if part == Part::Etcd { self.dir.join("etcd") } else { self.dir.clone() };
         fs::create_dir_all(&place).expect("a directory can be created");
-        command.args(self.arguments(part).expect("its files can be written")).current_dir(&place);
-        let further = self.further.lock();
-        command.args(further.get(&part).into_iter().flatten());
-        drop(further);
+        let further = self.further.lock().get(&part).cloned().unwrap_or_default();
+        let flag = |argument: &str| argument.split('=').next().unwrap_or_default().to_owned();
+        let mut arguments = self.arguments(part).expect("its files can be written");
+        arguments.retain(|argument| further.iter().all(|other| flag(other) != flag(argument)));
+        command.args(arguments).args(further).current_dir(&place);
         let daemon = Daemon::start(part.program(), &mut command, &self.log_file(part)).expect("the program starts");
         self.running().insert(part, daemon);
     }
 
-    /// Restarts a program with additional arguments; the last of a repeated argument wins.
+    /// Restarts a program with additional arguments, which stand in place of those of the same name.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -273,7 +280,7 @@ impl ControlPlane {
         Ok(match part {
             Part::Etcd => vec![
                 "--data-dir=data".to_owned(),
-                format!("--listen-client-urls={ETCD}"),
+                format!("--listen-client-urls={ETCD},{}", Self::etcd()),
                 format!("--advertise-client-urls={ETCD}"),
                 "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
                 // The durability of the disk does not matter here.

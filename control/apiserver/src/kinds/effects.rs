@@ -151,7 +151,7 @@ mod tests {
             User,
             tests::{api, call, send, stored_versions, with_namespace},
         },
-        kinds::tests::sample,
+        kinds::tests::recorded::sample,
     };
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/effects.md");

@@ -8,7 +8,7 @@ use crate::{
     Report,
     api_server::{ApiServer, JSON, Step},
     known_differences::is_of_kinds,
-    recorded_rows::with,
+    recorded::{self, SAMPLES, rows, with},
     scenario::{MERGE, TABLE, step},
     with_both_servers,
 };
@@ -16,8 +16,6 @@ use crate::{
 /// The namespace of the objects, which some name themselves.
 pub(crate) const NAMESPACE: &str = "n";
 
-/// A good object of each kind: `apiVersion`, kind, and the rest of the object.
-static SAMPLES: &str = include_str!("../../src/kinds/tests/samples.tsv");
 /// The version that is served here, and not by upstream any more.
 pub(crate) const ONLY_OURS: &str = "autoscaling/v2beta1";
 
@@ -71,7 +69,7 @@ pub(crate) async fn served(side: &ApiServer, api_version: &str) -> anyhow::Resul
 }
 
 /// Some objects are named after what they define.
-pub(crate) fn name_of(kind: &str) -> &'static str {
+fn name_of(kind: &str) -> &'static str {
     match kind {
         "APIService" => "v1.x.example",
         "CustomResourceDefinition" => "samples.test.example",
@@ -81,12 +79,10 @@ pub(crate) fn name_of(kind: &str) -> &'static str {
 }
 
 /// The good object of a kind.
-pub(crate) fn sample(api_version: &str, kind: &str) -> anyhow::Result<Value> {
-    let start = format!("{api_version}\t{kind}\t");
-    let rest = SAMPLES.lines().find_map(|line| line.strip_prefix(&start));
-    let mut object: Value = serde_json::from_str(rest.ok_or_else(|| anyhow::anyhow!("{start} has no sample"))?)?;
+pub(crate) fn sample(api_version: &str, kind: &str) -> Value {
+    let mut object = recorded::sample(api_version, kind);
     object["metadata"] = json!({"name": name_of(kind)});
-    Ok(object)
+    object
 }
 
 /// The path of all objects of a kind, in the namespace of the test.
@@ -97,7 +93,7 @@ pub(crate) fn collection(api_version: &str, served: &Served) -> String {
 
 /// The requests about one kind.
 fn steps(api_version: &str, kind: &str, served: &Served) -> anyhow::Result<Vec<Step>> {
-    let mut object = sample(api_version, kind)?;
+    let mut object = sample(api_version, kind);
     object["metadata"]["labels"] = json!({"a": "b"});
     let all = collection(api_version, served);
     let one = format!("{all}/{}", name_of(kind));
@@ -168,12 +164,12 @@ pub(crate) fn every_kind_is_answered_alike() {
             }
         }
         local_api_services(real, ours, &mut report).await?;
-        for line in REFUSALS.lines() {
+        for (_, line) in rows(REFUSALS) {
             let fields: Vec<&str> = line.split('\t').collect();
             let [api_version, kind, pointer, value, _] = fields[..] else { anyhow::bail!("not five fields: {line}") };
             let served = kinds.get(api_version).and_then(|all| all.get(kind));
             let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
-            let object = with(sample(api_version, kind)?, pointer, value);
+            let object = with(sample(api_version, kind), pointer, value);
             let path = format!("{}?dryRun=All", collection(api_version, served));
             let name = format!("kind: refused {api_version} {kind} {pointer}");
             compare(real, ours, &step(&name, "admin", "POST", &path, JSON, object), &mut report).await?;
@@ -218,14 +214,14 @@ async fn changes(
     kinds: &BTreeMap<&str, BTreeMap<String, Served>>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    for line in CHANGES.lines() {
+    for (_, line) in rows(CHANGES) {
         let fields: Vec<&str> = line.split('\t').collect();
         let [api_version, kind, subresource, pointer, value, _] = fields[..] else {
             anyhow::bail!("not six fields: {line}")
         };
         let served = kinds.get(api_version).and_then(|all| all.get(kind));
         let served = served.ok_or_else(|| anyhow::anyhow!("{api_version} {kind} is not served"))?;
-        let (all, object) = (collection(api_version, served), sample(api_version, kind)?);
+        let (all, object) = (collection(api_version, served), sample(api_version, kind));
         let one = format!("{all}/{}", name_of(kind));
         let mut answers = Vec::new();
         for side in [real, ours] {
@@ -239,7 +235,7 @@ async fn changes(
 }
 
 /// What a server says of a change of the stored object at `one`, or of a subresource of it; nothing is stored.
-pub(crate) async fn changed(
+async fn changed(
     side: &ApiServer,
     one: &str,
     subresource: &str,

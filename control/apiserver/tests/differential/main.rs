@@ -19,9 +19,8 @@ mod managed;
 mod normalize;
 mod random;
 mod random_applies;
-#[path = "../../src/kinds/tests/recorded_rows.rs"]
-mod recorded_rows;
-mod recorder;
+#[path = "../../src/kinds/tests/recorded/mod.rs"]
+mod recorded;
 mod scenario;
 mod wire;
 
@@ -70,8 +69,6 @@ fn main() -> ExitCode {
         trial("fixed_scenario_is_answered_alike", fixed_scenario).with_ignored_flag(skipped),
         trial("every_kind_is_answered_alike", kinds::every_kind_is_answered_alike).with_ignored_flag(skipped),
         trial("what_is_broken_is_refused_alike", broken::what_is_broken_is_refused_alike).with_ignored_flag(skipped),
-        trial("recorded_tables_are_those_of_the_real_server", recorder::recorded_tables_are_those_of_the_real_server)
-            .with_ignored_flag(skipped),
         trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
         trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
         trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),

@@ -103,12 +103,16 @@ TOLD = {"warnings": 4, "request_warnings": 4, "volume_changes": 6, "ephemeral_co
 }
 
 
+def rows_of(table):
+    """The rows of a table, without what stands at its beginning."""
+    return [line.rstrip("\n").split("\t") for line in open(f"{TABLES}/{table}.tsv") if not line.startswith("#")]
+
+
 def rows_of_warnings():
     """For each text of a warning of upstream the shortest row that is told it."""
     rows = []
     for table, at in TOLD.items():
-        for line in open(f"{TABLES}/{table}.tsv"):
-            columns = line.rstrip("\n").split("\t")
+        for columns in rows_of(table):
             rows.append((table, " ".join(columns[: INPUTS[table]]), json.loads(columns[at])))
     for place in warnings_of_upstream():
         pattern = re.compile(".*".join(re.escape(part) for part in re.split(r"%[-+#]?\w", place[4])), re.S)
@@ -478,8 +482,8 @@ def record_places():
     for table, width in INPUTS.items():
         if not os.path.exists(f"{TABLES}/{table}.tsv"):
             continue
-        for line in open(f"{TABLES}/{table}.tsv"):
-            row = line.rstrip("\n").split("\t")[:width]
+        for row in rows_of(table):
+            row = row[:width]
             key = " ".join(row)
             if (answer := send(table, row)) is None:
                 continue
@@ -518,7 +522,7 @@ def record_rows(table, everything):
         new = {p for p in found if p not in seen and old.get(p, ["open"])[0] not in INPUTS}
         seen |= found
         if new or everything:
-            told = {"warnings": [warned], "request_warnings": [warned], "requests": [code, causes_of(body) or [body.get("message", "")]], "stored_changes": [causes_of(body)], "refusals": [causes_of(body)], "changes": [causes_of(body)], "pod_changes": [causes_of(body)]}
+            told = {"warnings": [warned], "request_warnings": [warned], "requests": [code, causes_of(body) or ([body.get("message", "")] if code >= 400 else [])], "stored_changes": [causes_of(body)], "refusals": [causes_of(body)], "changes": [causes_of(body)], "pod_changes": [causes_of(body)]}
             answers = told.get(table, [causes_of(body), warned])
             after = {"security_profiles": ["{}"], "ephemeral_containers": [""]}.get(table, [""] if table.startswith(("pod_", "scheduling")) and table != "pod_changes" else [])
             print("\t".join([*row, *(shortened(json.dumps(a, ensure_ascii=False)) for a in answers), *after]), flush=True)

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use windlass_kit::metrics::Registry;
 
+mod cases;
 mod filters;
 mod inter_pod_affinity;
 mod plugins;

@@ -1,5 +1,4 @@
-//! What kube-scheduler 1.36.2 has decided and said in the same clusters: `recorded.tsv` has name, objects, pod, message,
-//! node, nominated node and victims; the last cases are of random clusters.
+//! What kube-scheduler has decided and said in the same clusters: `recorded.tsv` says at its beginning how it was recorded.
 
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
@@ -7,7 +6,10 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 
-use super::*;
+use super::{
+    cases::{self, Case, priority},
+    *,
+};
 use crate::{cache::Budget, cycle::Cycle, scores};
 
 fn of<T: serde::de::DeserializeOwned>(object: &Value) -> T {
@@ -19,11 +21,7 @@ fn admitted(object: &Value) -> PodInfo {
     let mut object = object.clone();
     object["metadata"]["uid"] = object["metadata"]["name"].clone();
     let class = object["spec"]["priorityClassName"].as_str().unwrap_or("p0").to_owned();
-    let (priority, policy) = match class.as_str() {
-        "never" => (100, "Never"),
-        "system-cluster-critical" => (2_000_000_000, "PreemptLowerPriority"),
-        value => (value[1..].replace('m', "-").parse().unwrap(), "PreemptLowerPriority"),
-    };
+    let (priority, policy) = priority(&class);
     object["spec"]["priority"] = json!(priority);
     object["spec"]["preemptionPolicy"] = json!(policy);
     PodInfo::of(&of(&object))
@@ -71,34 +69,31 @@ fn decisions_and_texts_are_those_of_kube_scheduler() {
     let mut differing = Vec::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/recorded.tsv");
     let recorded = std::fs::read_to_string(path).unwrap();
-    for line in recorded.lines() {
-        let [name, objects, pod, message, node, nominated, victims] =
-            line.split('\t').collect::<Vec<_>>().try_into().unwrap();
+    for (line, case) in recorded.lines().filter_map(|line| Some((line, Case::read(line)?))) {
+        assert_eq!(case.line(), line, "it is read as it is written");
         let (mut state, now) = (State::default(), Instant::now());
-        let objects: Vec<Value> = serde_json::from_str(objects).unwrap();
-        objects.iter().for_each(|object| apply(&mut state, object, now));
-        let pod: Value = serde_json::from_str(pod).unwrap();
+        case.objects().iter().for_each(|object| apply(&mut state, object, now));
+        let pod = case.pod();
         apply(&mut state, &pod, now);
         let best = best(&mut state, &admitted(&pod));
+        let theirs = case.decision;
         let ours = match next(&mut state, now).unwrap().1 {
-            Decision::Bind { node: ours } | Decision::BindVolumes { node: ours, .. } => {
+            Decision::Bind { node } | Decision::BindVolumes { node, .. } => {
                 // Of equally good nodes kube-scheduler takes any.
-                let equal = best.iter().any(|best| best == node);
-                (String::new(), if equal { node.to_owned() } else { ours }, String::new(), vec![])
+                let node = if best.contains(&theirs.node) { theirs.node.clone() } else { node };
+                cases::Decision { node, ..Default::default() }
             }
             Decision::Unschedulable(refusal) => {
                 let preemption = refusal.preemption.as_ref();
-                let node = preemption.map_or_else(String::new, |preemption| preemption.node.clone());
+                let nominated = preemption.map_or_else(String::new, |preemption| preemption.node.clone());
                 let victims = preemption.into_iter().flat_map(|preemption| &preemption.victims);
                 let mut victims: Vec<String> = victims.map(|victim| victim.name.clone()).collect();
                 victims.sort();
-                (refusal.message, String::new(), node, victims)
+                cases::Decision { message: refusal.message, node: String::new(), nominated, victims }
             }
         };
-        let theirs: Vec<String> = victims.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        let theirs = (message.to_owned(), node.to_owned(), nominated.to_owned(), theirs);
         if ours != theirs {
-            differing.push(format!("{name}:\n  ours   {ours:?}\n  theirs {theirs:?}"));
+            differing.push(format!("{}:\n  ours   {ours:?}\n  theirs {theirs:?}", case.name));
         }
     }
     assert!(differing.is_empty(), "{}", differing.join("\n"));

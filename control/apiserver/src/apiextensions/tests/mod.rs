@@ -81,12 +81,11 @@ async fn establish(api: &Instance, definition: Value) -> Value {
     until(api, &path, |reply| condition(&reply.body, "Established").0 == "True").await.body
 }
 
-/// Serves definitions, each with its path, until the guard is dropped.
-pub(crate) async fn establish_all(api: &Instance, definitions: &[&Value]) -> Option<DropGuard> {
+/// Serves the definitions of these paths until the guard is dropped.
+pub(crate) async fn establish_all(api: &Instance, definitions: &[String]) -> Option<DropGuard> {
     let stop = (!definitions.is_empty()).then(|| serve(api).drop_guard());
-    for one in definitions {
-        let path = format!("{DEFINITIONS}/{}", one[1]["metadata"]["name"].as_str().unwrap());
-        until(api, &path, |reply| condition(&reply.body, "Established").0 == "True").await;
+    for path in definitions {
+        until(api, path, |reply| condition(&reply.body, "Established").0 == "True").await;
     }
     stop
 }

@@ -9,12 +9,7 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 
 use super::{Api, User};
-
-pub(crate) struct Reply {
-    pub(crate) code: u16,
-    pub(crate) body: Value,
-    pub(crate) warnings: Vec<String>,
-}
+pub(crate) use crate::kinds::tests::recorded::Reply;
 
 pub(crate) async fn send(
     api: &Api,

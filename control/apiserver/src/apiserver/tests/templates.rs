@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fuzzing::client_types::decode;
-use crate::kinds::tests::sample;
+use crate::kinds::tests::recorded;
 
 /// The path of a type's collection; namespaced ones are in namespace `n`.
 pub(crate) fn collection(resource: &Version) -> String {
@@ -13,38 +13,20 @@ pub(crate) fn collection(resource: &Version) -> String {
 
 /// The name of an object: some are named after what they define.
 pub(crate) fn name_of(resource: &Version, name: &str) -> String {
-    match &*resource.gvk.kind {
-        "CustomResourceDefinition" => format!("{name}.test.example"),
-        "APIService" => format!("v1.{name}.example"),
-        "IPAddress" => {
-            let digits: String = name.chars().filter(char::is_ascii_digit).collect();
-            format!("10.9.{}.{}", name.as_bytes()[0], digits.parse().unwrap_or(0_u8))
-        }
-        _ => name.to_owned(),
-    }
+    recorded::name_of(&resource.gvk.kind, name)
 }
 
 /// An object of a type, under a name.
 pub(crate) fn object(resource: &Version, name: &str) -> Value {
-    let mut object = match &*resource.gvk.kind {
+    let api_version = resource.gvk.api_version();
+    if resource.gvk.kind == "Widget" {
         // A custom resource of the tests.
-        "Widget" => {
-            let template = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}});
-            json!({"spec": {"size": 1}, "template": template})
-        }
-        kind => sample(&resource.gvk.api_version(), kind),
-    };
-    if resource.gvk.kind == "CustomResourceDefinition" {
-        object["spec"]["names"]["plural"] = json!(name);
+        let template = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}});
+        let metadata = json!({"name": name, "labels": {"l": "1"}, "annotations": {"an": "1"}});
+        return json!({"apiVersion": api_version, "kind": "Widget", "metadata": metadata, "spec": {"size": 1},
+            "template": template});
     }
-    if resource.gvk.kind == "APIService" {
-        object["spec"]["group"] = json!(format!("{name}.example"));
-    }
-    object["kind"] = json!(resource.gvk.kind);
-    object["apiVersion"] = json!(resource.gvk.api_version());
-    let name = name_of(resource, name);
-    object["metadata"] = json!({"name": name, "labels": {"l": "1"}, "annotations": {"an": "1"}});
-    object
+    recorded::object(&api_version, &resource.gvk.kind, name)
 }
 
 #[tokio::test]

@@ -1,14 +1,11 @@
 //! Defaults, validation and tables of the built-in kinds, by the words of upstream.
 
 mod defaults;
-mod pod_changes;
-mod pod_specs;
-mod recorded_rows;
-mod refusals;
+pub(crate) mod recorded;
+mod recorded_tables;
 mod reset_fields;
 mod rules;
 mod security_profiles;
-mod stored;
 mod tables;
 mod upstream;
 mod validation;
@@ -45,19 +42,8 @@ fn errors(kind: &str, value: Value) -> Vec<String> {
     errors.into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
 }
 
-/// A good object of each kind that has a line here: `apiVersion`, kind, and the rest of the object.
-static SAMPLES: &str = include_str!("samples.tsv");
-
 /// A table next to this file, read when its test runs.
 fn table(name: &str) -> String {
     let path = format!("{}/src/kinds/tests/{name}.tsv", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// A good object of a kind, without its metadata.
-pub(crate) fn sample(api_version: &str, kind: &str) -> Value {
-    let rest =
-        |line: &'static str| line.strip_prefix(api_version)?.strip_prefix('\t')?.strip_prefix(kind)?.strip_prefix('\t');
-    let found = SAMPLES.lines().find_map(rest).unwrap_or_else(|| panic!("{api_version} {kind} needs a sample"));
-    serde_json::from_str(found).unwrap()
 }

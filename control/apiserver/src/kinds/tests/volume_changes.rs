@@ -1,47 +1,8 @@
-//! Changes of claims and volumes in all their states.
-
-use std::sync::LazyLock;
+//! Claims and volumes that are taken with a warning.
 
 use serde_json::{Value, json};
 
-use super::{
-    recorded_rows::with,
-    refusals::{compare, compare_warnings},
-    table,
-};
 use crate::apiserver::tests::{call, with_namespace};
-
-/// The kind, the stored object, its status or `null`, a pointer, what stands there instead (`-` for nothing), the errors
-/// of its fields, and the warnings. Recorded from kube-apiserver 1.36.
-static CHANGES: LazyLock<String> = LazyLock::new(|| table("volume_changes"));
-
-#[tokio::test]
-async fn claims_and_volumes_change_as_upstream_allows() {
-    let mut wrong = Vec::new();
-    for line in CHANGES.lines() {
-        let fields: Vec<&str> = line.split('\t').collect();
-        let [kind, object, status, pointer, value, refused, warnings] = fields[..] else { panic!("{line}") };
-        let api = with_namespace().await;
-        let path = match kind {
-            "PersistentVolume" => "/api/v1/persistentvolumes",
-            _ => "/api/v1/namespaces/n/persistentvolumeclaims",
-        };
-        let mut object: Value = serde_json::from_str(object).unwrap();
-        object["metadata"]["name"] = json!("x");
-        let mut stored = call(&api, "POST", path, object).await;
-        assert_eq!(stored.code, 201, "{line}: {}", stored.body);
-        if status != "null" {
-            stored.body["status"] = serde_json::from_str(status).unwrap();
-            stored = call(&api, "PUT", &format!("{path}/x/status"), stored.body).await;
-            assert_eq!(stored.code, 200, "{line}: {}", stored.body);
-        }
-        let answer = call(&api, "PUT", &format!("{path}/x?dryRun=All"), with(stored.body, pointer, value)).await;
-        let row = format!("{kind} {pointer} {value}");
-        wrong.extend(compare(&row, &answer, refused));
-        wrong.extend(compare_warnings(&row, &answer, warnings));
-    }
-    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
-}
 
 #[tokio::test]
 async fn what_is_on_its_way_out_is_warned_of() {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::replica_calculator::{PodMetric, PodMetrics};
 use crate::runtime::{Cached as _, CachedPod};
 
+mod cases;
 mod groups;
 mod normalizing;
 mod passes;

@@ -1,8 +1,11 @@
 //! The checks compared with what a real API server said of the same pods, labels of namespaces, and requests through the API.
 
+mod cases;
 mod configuration;
 
 use serde_json::{Value, json};
+
+use cases::Recorded;
 
 use super::{
     checks::{describe, violations},
@@ -14,8 +17,7 @@ use crate::apiserver::{
     tests::{Reply, api, call, send},
 };
 
-/// Levels in the first line; then for each pod its name and itself, followed by levels (`*` for all) and what a real API
-/// server says of a violation of them. Levels that no line names allow the pod.
+/// What a real API server said; the first lines say how it was recorded.
 const RECORDED: &str = include_str!("recorded.tsv");
 
 fn level(text: &str) -> LevelVersion {
@@ -31,23 +33,14 @@ fn level(text: &str) -> LevelVersion {
 
 #[test]
 fn checks_say_what_upstreams_say() {
-    let mut lines = RECORDED.lines().peekable();
-    let all: Vec<&str> = lines.next().unwrap().split('\t').nth(1).unwrap().split(' ').collect();
+    let recorded = Recorded::read(RECORDED);
+    assert_eq!(recorded.text(), RECORDED, "it is read as it is written");
     let mut differences = Vec::new();
-    while let Some(line) = lines.next() {
-        let (name, pod) = line.split_once('\t').unwrap();
-        let pod: Value = serde_json::from_str(pod).unwrap();
-        let mut expected: Vec<(&str, &str)> = Vec::new();
-        while let Some(answer) = lines.next_if(|line| line.starts_with('\t')) {
-            let (levels, message) = answer[1..].split_once('\t').unwrap();
-            let levels = if levels == "*" { all.clone() } else { levels.split(' ').collect() };
-            expected.extend(levels.into_iter().map(|level| (level, message)));
-        }
-        for text in &all {
-            let found = describe(&violations(level(text), pod_of(&pod)));
-            let wanted = expected.iter().find(|(level, _)| level == text).map_or("", |(_, message)| message);
-            if found != wanted {
-                differences.push(format!("{name} at {text}:\n  {found}\n  {wanted}"));
+    for case in &recorded.cases {
+        for (text, wanted) in recorded.levels.iter().zip(&case.said) {
+            let found = describe(&violations(level(text), pod_of(&case.object())));
+            if found != *wanted {
+                differences.push(format!("{} at {text}:\n  {found}\n  {wanted}", case.name));
             }
         }
     }

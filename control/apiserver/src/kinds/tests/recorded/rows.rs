@@ -1,6 +1,11 @@
-//! Columns of the tables of recorded rows. The differential suite reads them with this file, too.
+//! Rows of recorded tables, and their columns.
 
 use serde_json::Value;
+
+/// The rows of a table, each with the number of its line from 0: lines that begin with `#` say what the table is.
+pub(crate) fn rows(table: &str) -> impl Iterator<Item = (usize, &str)> {
+    table.lines().enumerate().filter(|(_, line)| !line.starts_with('#'))
+}
 
 /// The value of a column: a text such as `{a*300}` in it stands for 300 times the letter.
 pub(crate) fn written(text: &str) -> Value {
