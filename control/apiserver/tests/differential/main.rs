@@ -23,6 +23,9 @@ mod random_applies;
 mod recorded_rows;
 mod recorder;
 mod scenario;
+#[path = "../webhook_server/mod.rs"]
+mod webhook_server;
+mod webhooks;
 mod wire;
 
 use std::{
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
         trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
         trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),
+        trial("webhooks_are_asked_alike", webhooks::webhooks_are_asked_alike).with_ignored_flag(skipped),
         trial("owners_that_clients_send_are_answered_alike", owners_of_clients).with_ignored_flag(skipped),
         trial("objects_have_the_bytes_of_the_real_server", wire::objects_have_the_bytes_of_the_real_server)
             .with_ignored_flag(skipped),
