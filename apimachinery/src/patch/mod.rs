@@ -50,6 +50,14 @@ pub enum PatchError {
 }
 
 impl PatchError {
+    /// What is wrong with the patch.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Malformed(why) | Self::Unfit(why) | Self::Directive(why) => why,
+        }
+    }
+
     /// The HTTP status.
     #[must_use]
     pub fn code(&self) -> u16 {

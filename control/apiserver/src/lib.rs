@@ -23,6 +23,7 @@ mod control_plane;
 mod event_ttl;
 mod loopback_probe;
 mod plugin;
+mod webhook;
 
 pub use windlass_store as store;
 

@@ -40,11 +40,9 @@ pub use handlers::{
     subresource::SubresourceHandler,
     virtual_resource::{BodyLimits, VirtualResource},
 };
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use pipeline::stages::default;
-pub(crate) use pipeline::stages::{Draft, Mutated, Mutation, Scope};
+pub(crate) use pipeline::stages::{Draft, Mutated, Mutation, Scope, default};
 pub use pipeline::{
-    admission::{AdmissionAttributes, AdmissionPlugin, Operation},
+    admission::{AdmissionAttributes, AdmissionPlugin, Operation, WriteOptions},
     validation::{Cause, Errors, FieldError},
 };
 pub use request::{

@@ -16,11 +16,15 @@ use crate::{
     kinds::{self, Environment, core::service::ServiceAllocator, types},
     metrics::Usage,
     plugin::{
-        admission::{self, AdmissionConfiguration},
+        admission::{
+            self, AdmissionConfiguration,
+            webhook::{Caller, WebhookMetrics},
+        },
         authenticator::{BootstrapTokens, ServiceAccountTokens, TokenUses},
         authorizer::{NodeAuthorizer, RbacAuthorizer},
     },
     store::Store,
+    webhook::WebhookClients,
 };
 
 /// Configuration of the API server.
@@ -82,7 +86,7 @@ impl Instance {
         let environment = Environment {
             store: store.clone(),
             allocator: Arc::clone(&allocator),
-            kubelet,
+            kubelet: kubelet.clone(),
             tokens: tokens.clone(),
             max_token_seconds: config.max_token_seconds,
             usage: usage.clone(),
@@ -104,6 +108,9 @@ impl Instance {
         }));
         token_authenticators.push(Arc::new(BootstrapTokens { store: store.clone() }));
         let definitions = kinds::definitions(&environment);
+        let metrics: Arc<WebhookMetrics> = Arc::default();
+        let clients = Arc::new(WebhookClients::new(store, kubelet));
+        let caller = Caller { store: store.clone(), clients, metrics: Arc::clone(&metrics) };
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
@@ -114,6 +121,7 @@ impl Instance {
                 &policy,
                 &config.admission,
                 admission::plurals(&definitions),
+                &caller,
             ),
             definitions,
             authorizers,
@@ -124,6 +132,7 @@ impl Instance {
         let api = Api::new(store.clone(), components);
         let counted = Arc::clone(&token_uses);
         api.metrics().register(move |page| counted.write(page));
+        api.metrics().register(move |page| metrics.write(page));
         Self {
             api,
             usage,

@@ -13,9 +13,12 @@ const OTHERS: Effect = Effect::Full("programs that are installed for it, as in a
 
 const POLICIES: Effect = inert("its expressions are not evaluated: every request is admitted as if it were not there");
 const WEBHOOKS: Effect = Effect::Stored(Inert {
-    of: "with webhooks",
-    undone: "its webhooks are not called: every request is admitted as if it were not there",
-    holds: |object| object["webhooks"].as_array().is_some_and(|webhooks| !webhooks.is_empty()),
+    of: "with `matchConditions`",
+    undone: "its matchConditions are not evaluated: its webhooks are called whatever they say",
+    holds: |object| {
+        let mut webhooks = object["webhooks"].as_array().into_iter().flatten();
+        webhooks.any(|webhook| webhook["matchConditions"].as_array().is_some_and(|conditions| !conditions.is_empty()))
+    },
 });
 const DEVICES: Effect = inert("no devices are allocated: pods that claim them wait");
 const CSI: Effect = inert("no volumes of CSI drivers are provisioned, attached or mounted");
@@ -228,7 +231,9 @@ mod tests {
             _ => false,
         };
         let webhooks = |object| warns("admissionregistration.k8s.io", "validatingwebhookconfigurations", &object);
-        assert!(!webhooks(json!({"webhooks": []})) && webhooks(json!({"webhooks": [{"name": "a"}]})));
+        let conditions = json!([{"name": "c", "expression": "true"}]);
+        assert!(!webhooks(json!({"webhooks": [{"name": "a"}]})));
+        assert!(webhooks(json!({"webhooks": [{"name": "a"}, {"name": "b", "matchConditions": conditions}]})));
         let services = |object| warns("apiregistration.k8s.io", "apiservices", &object);
         assert!(!services(json!({"spec": {}})) && services(json!({"spec": {"service": {"name": "a"}}})));
         let definition = |schema: Value, strategy: &str| {

@@ -7,3 +7,4 @@ pub(crate) mod admission;
 pub(crate) mod audit;
 pub(crate) mod authenticator;
 pub(crate) mod authorizer;
+pub(crate) mod synced;

@@ -22,6 +22,9 @@ mod random_applies;
 #[path = "../../src/kinds/tests/recorded/mod.rs"]
 mod recorded;
 mod scenario;
+#[path = "../webhook_server/mod.rs"]
+mod webhook_server;
+mod webhooks;
 mod wire;
 
 use std::{
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
         trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
         trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),
+        trial("webhooks_are_asked_alike", webhooks::webhooks_are_asked_alike).with_ignored_flag(skipped),
         trial("owners_that_clients_send_are_answered_alike", owners_of_clients).with_ignored_flag(skipped),
         trial("objects_have_the_bytes_of_the_real_server", wire::objects_have_the_bytes_of_the_real_server)
             .with_ignored_flag(skipped),

@@ -330,11 +330,12 @@ async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
     });
     let tainted = |n: &[Value]| {
         let taints = n[0]["spec"]["taints"].as_array().cloned().unwrap_or_default();
-        taints.len() == 2 && taints.iter().all(|t| t["key"] == "node.kubernetes.io/unreachable")
+        let is_silent = taints.len() == 2 && taints.iter().all(|t| t["key"] == "node.kubernetes.io/unreachable");
+        // On a busy machine the other one may seem silent, too, until it reports again.
+        is_silent && n[1]["spec"]["taints"].is_null()
     };
     let nodes_now = bed.server.until("nodes", "taints", tainted).await;
     assert_eq!(nodes_now[0]["status"]["conditions"][0]["status"], "Unknown");
-    assert!(nodes_now[1]["spec"]["taints"].is_null());
     let evicted = |p: &[Value]| {
         let conditions = p[0]["status"]["conditions"].as_array().cloned().unwrap_or_default();
         !p[0]["metadata"]["deletionTimestamp"].is_null()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::read::Selectors;
 use crate::apiserver::{
     pipeline::{
-        admission::Operation,
+        admission::{Operation, WriteOptions},
         metadata::is_finalized,
         stages::{Draft, Mutated, Mutation, Scope},
         validation::{Cause, FieldError},
@@ -39,6 +39,8 @@ pub(crate) struct DeleteOptions {
     uid: String,
     pub(crate) revision: String,
     pub(crate) dry_run: bool,
+    /// As they came, for webhooks.
+    sent: Value,
 }
 
 fn unreadable(why: &str) -> ApiError {
@@ -101,6 +103,14 @@ impl DeleteOptions {
             let error = FieldError { field: "dryRun".to_owned(), cause: Cause::NotSupported, detail };
             return Err(ApiError::invalid_options("DeleteOptions", &[error]));
         }
+        let is_dry_run = is_dry_run || !dry_run.is_empty();
+        let mut sent = value.clone();
+        if let Some(fields) = sent.as_object_mut() {
+            fields.retain(|_, field| !field.is_null());
+        }
+        if is_dry_run {
+            sent["dryRun"] = json!(["All"]);
+        }
         Ok(Self {
             // A negative grace period means one second, as for the spec's own.
             grace: grace.map(|grace| if grace < 0 { 1 } else { grace }),
@@ -108,7 +118,8 @@ impl DeleteOptions {
             orphans,
             uid: text(&value["preconditions"]["uid"]),
             revision: text(&value["preconditions"]["resourceVersion"]),
-            dry_run: is_dry_run || !dry_run.is_empty(),
+            dry_run: is_dry_run,
+            sent: if sent.is_object() { sent } else { json!({}) },
         })
     }
 
@@ -281,6 +292,15 @@ impl ApiRequest {
 
     /// Deletes an object, or begins its deletion.
     pub(crate) async fn remove(&self, target: &Target, options: &DeleteOptions) -> Result<Mutated, ApiError> {
+        self.remove_in(Scope::Object, target, options).await
+    }
+
+    /// The same for what admission has seen in another form: an eviction.
+    pub(crate) async fn remove_admitted(&self, target: &Target, options: &DeleteOptions) -> Result<Mutated, ApiError> {
+        self.remove_in(Scope::Server, target, options).await
+    }
+
+    async fn remove_in(&self, scope: Scope<'_>, target: &Target, options: &DeleteOptions) -> Result<Mutated, ApiError> {
         let version = &target.version;
         let make = |old: Option<&Value>| {
             let old = old.unwrap_or(&Value::Null);
@@ -298,9 +318,10 @@ impl ApiRequest {
         let mutation = Mutation {
             target,
             operation: Operation::Delete,
-            scope: Scope::Object,
-            dry_run: options.dry_run,
+            scope,
+            options: WriteOptions::Body(&options.sent),
             manager: None,
+            presented: None,
             make: &make,
         };
         self.mutate(mutation).await

@@ -80,7 +80,7 @@ impl KubeletClient {
     }
 
     /// Opens a connection to a node's API.
-    pub(in crate::apiserver) async fn open(&self, node: &Value) -> Result<Stream, String> {
+    pub(crate) async fn open(&self, node: &Value) -> Result<Stream, String> {
         let endpoint = NodeEndpoint::of(node)?;
         match self.own.get().filter(|own| own.name == endpoint.name) {
             Some(own) => {

@@ -13,6 +13,7 @@ use crate::apiserver::{
         field_manager::FieldManager,
         metadata,
         preconditions::check_preconditions,
+        stages::Presented,
         validation::{Cause, FieldError},
     },
     request::{
@@ -79,9 +80,30 @@ impl ApiRequest {
             }
             Ok(object)
         };
-        let changed = self.modify(&target.whole(), options, None, &make).await?;
+        let presented = Scaled { target, paths };
+        let changed = self.modify_as(&target.whole(), options, None, Some(&presented), &make).await?;
         let changed = changed.into_object(&target.version)?;
         Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &changed)))
+    }
+}
+
+/// Admission sees the Scale.
+struct Scaled<'a> {
+    target: &'a Target,
+    paths: &'a ScalePaths,
+}
+
+impl Presented for Scaled<'_> {
+    fn target(&self) -> &Target {
+        self.target
+    }
+
+    fn show(&self, object: &Value) -> Value {
+        scale_of(self.target, self.paths, object)
+    }
+
+    fn take(&self, shown: &Value, object: &mut Value) {
+        set(object, &self.paths.spec_replicas, json!(shown["spec"]["replicas"].as_i64().unwrap_or(0)));
     }
 }
 

@@ -8,13 +8,13 @@ use windlass_apimachinery::patch::PatchKind;
 
 use crate::apiserver::{
     pipeline::{
-        admission::Operation,
+        admission::{Operation, WriteOptions},
         commit::MAX_WRITE_ATTEMPTS,
         decode::{PatchBody, PatchType},
         field_manager::{self, FieldManager},
         metadata,
         preconditions::{check_identity, check_preconditions, check_uid, check_unconditional, check_version},
-        stages::{Draft, Mutated, Mutation, Scope},
+        stages::{Draft, Mutated, Mutation, Presented, Scope},
     },
     request::{
         api_request::ApiRequest,
@@ -78,8 +78,9 @@ impl ApiRequest {
             target,
             operation: Operation::Create,
             scope: Scope::Object,
-            dry_run: options.dry_run,
+            options: WriteOptions::Query(options),
             manager,
+            presented: None,
             make: &make,
         };
         self.mutate(mutation).await
@@ -93,13 +94,26 @@ impl ApiRequest {
         manager: Option<&FieldManager>,
         make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
     ) -> Result<Mutated, ApiError> {
+        self.modify_as(target, options, manager, None, make).await
+    }
+
+    /// The same, where admission sees another form of the object.
+    pub(in crate::apiserver) async fn modify_as(
+        &self,
+        target: &Target,
+        options: &RequestOptions,
+        manager: Option<&FieldManager>,
+        presented: Option<&dyn Presented>,
+        make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
+    ) -> Result<Mutated, ApiError> {
         let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null)).map(Draft::Write);
         let mutation = Mutation {
             target,
             operation: Operation::Update,
             scope: scope_of(target),
-            dry_run: options.dry_run,
+            options: WriteOptions::Query(options),
             manager,
+            presented,
             make: &make,
         };
         self.mutate(mutation).await

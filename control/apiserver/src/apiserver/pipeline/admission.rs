@@ -5,10 +5,19 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use axum::http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use crate::apiserver::request::{audit::Audit, error::ApiError, target::Target, user::User, warnings::Warnings};
-use crate::store::{Companion, Guard};
+use super::reinvocation::Reinvocation;
+use crate::{
+    apiserver::{
+        request::{
+            audit::Audit, error::ApiError, request_info::RequestOptions, target::Target, user::User, warnings::Warnings,
+        },
+        types::Catalog,
+    },
+    store::{Companion, Guard},
+};
 
 /// What is done to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +30,50 @@ pub enum Operation {
     Delete,
     /// A connection to an object is opened.
     Connect,
+}
+
+impl Operation {
+    /// Its name in rules and reviews.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+
+    /// The kind of the options of such a request.
+    fn options_kind(self) -> Option<&'static str> {
+        match self {
+            Self::Create => Some("CreateOptions"),
+            Self::Update => Some("UpdateOptions"),
+            Self::Delete => Some("DeleteOptions"),
+            Self::Connect => None,
+        }
+    }
+}
+
+/// The options of a write, where they come from.
+#[derive(Debug, Clone, Copy)]
+pub enum WriteOptions<'a> {
+    /// The query.
+    Query(&'a RequestOptions),
+    /// The body of a deletion, or what stands in its place.
+    Body(&'a Value),
+    /// Nowhere: the server itself writes.
+    None,
+}
+
+impl WriteOptions<'_> {
+    /// Whether they ask that nothing is stored.
+    pub(crate) fn are_of_dry_run(&self) -> bool {
+        match self {
+            Self::Query(options) => options.dry_run,
+            Self::Body(body) => body["dryRun"].as_array().is_some_and(|stages| !stages.is_empty()),
+            Self::None => false,
+        }
+    }
 }
 
 /// A write as plugins see it.
@@ -42,9 +95,33 @@ pub struct AdmissionAttributes<'a> {
     pub warnings: &'a Warnings,
     /// What is recorded of the request.
     pub audit: &'a Audit,
+    /// What the client has said besides the object.
+    pub options: WriteOptions<'a>,
+    /// What is served.
+    pub catalog: Arc<Catalog>,
+    /// When the client is answered at the latest.
+    pub deadline: Instant,
+    /// A part of this process writes, or the agent of a node in it.
+    pub is_own_component: bool,
+    /// What has become of the object in this round of mutating plugins and the one before.
+    pub reinvocation: Reinvocation,
 }
 
 impl AdmissionAttributes<'_> {
+    /// The options as an object of their kind.
+    #[must_use]
+    pub(crate) fn options_object(&self) -> Value {
+        let Some(kind) = self.operation.options_kind() else { return Value::Null };
+        let mut object = match self.options {
+            WriteOptions::Query(options) => options.of_write(),
+            WriteOptions::Body(body) => body.clone(),
+            WriteOptions::None => json!({}),
+        };
+        object["kind"] = kind.into();
+        object["apiVersion"] = "meta.k8s.io/v1".into();
+        object
+    }
+
     /// The name in errors: that of the path or the object, or what it will begin with.
     #[must_use]
     pub fn name<'b>(&'b self, object: &'b Value) -> &'b str {
@@ -118,11 +195,19 @@ impl Chain {
         self.0.iter().filter(move |plugin| plugin.handles(operation))
     }
 
-    /// Runs the mutating plugins.
+    /// Runs the mutating plugins, and all of them once more if a webhook or policy has changed something.
     ///
     /// # Errors
     /// The first refusal.
     pub(crate) async fn admit(&self, attributes: &AdmissionAttributes<'_>, object: &mut Value) -> Result<(), ApiError> {
+        self.admit_once(attributes, object).await?;
+        if attributes.reinvocation.begin_second_round() {
+            self.admit_once(attributes, object).await?;
+        }
+        Ok(())
+    }
+
+    async fn admit_once(&self, attributes: &AdmissionAttributes<'_>, object: &mut Value) -> Result<(), ApiError> {
         for plugin in self.handling(attributes.operation) {
             plugin.admit(attributes, object).await?;
         }

@@ -51,14 +51,16 @@ pub(in crate::apiserver) fn check_for_create(target: &Target, object: &mut Value
 
 /// Sets the server-controlled fields of a new object, removes those that clients may not set, and generates its name if
 /// it asks for one and no plugin has set one. Upstream's `BeforeCreate` with `FillObjectMetaSystemFields`.
-pub(in crate::apiserver) fn fill_for_create(version: &Version, object: &mut Value) -> Result<(), ApiError> {
+pub(in crate::apiserver) fn fill_for_create(target: &Target, object: &mut Value) -> Result<(), ApiError> {
     let metadata = metadata_of(object)?;
+    // A webhook may have named another one.
+    ensure_namespace(target, metadata)?;
     for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
         metadata.remove(field);
     }
     metadata.insert("uid".to_owned(), json!(new_uid()?));
     metadata.insert("creationTimestamp".to_owned(), json!(now()));
-    if matches!(version.generation, Generation::Fixed | Generation::Counted) {
+    if matches!(target.version.generation, Generation::Fixed | Generation::Counted) {
         metadata.insert("generation".to_owned(), json!(1));
     }
     let named = metadata.get("name").and_then(Value::as_str).is_some_and(|n| !n.is_empty());
@@ -89,14 +91,18 @@ pub(in crate::apiserver) fn ensure_namespace(
     Ok(())
 }
 
-/// Restores the system fields of a changed object, whatever the client sent.
-pub(in crate::apiserver) fn metadata_for_update(
-    target: &Target,
-    object: &mut Value,
-    old: &Value,
-) -> Result<(), ApiError> {
+/// Checks that a changed object is the one in the path. What only the server writes is still as the client has sent it: so
+/// admission sees it, as upstream's.
+pub(in crate::apiserver) fn check_for_update(target: &Target, object: &mut Value) -> Result<(), ApiError> {
     let metadata = metadata_of(object)?;
     ensure_namespace(target, metadata)?;
+    metadata.remove("selfLink");
+    check_name(target, object)
+}
+
+/// Restores the system fields of a changed object, whatever the client sent.
+pub(in crate::apiserver) fn restore_system_fields(object: &mut Value, old: &Value) -> Result<(), ApiError> {
+    let metadata = metadata_of(object)?;
     for field in
         ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"]
     {
@@ -107,8 +113,7 @@ pub(in crate::apiserver) fn metadata_for_update(
             None => drop(metadata.remove(field)),
         }
     }
-    metadata.remove("selfLink");
-    check_name(target, object)
+    Ok(())
 }
 
 /// Refuses an object whose name differs from the name in the path.

@@ -4,11 +4,11 @@
 //! |---|---|---|---|
 //! | read | | the stored object, in the version of the request | the same |
 //! | make | the body | the body, the patch applied, or the part of a subresource | the options applied: times, finalizers |
-//! | metadata | namespace | what only the server writes is that of the stored object | |
+//! | metadata | namespace | namespace, name | |
 //! | default | of the type and of the strategy | the same | |
 //! | owners | `managedFields` | the same | |
 //! | mutating admission | the plugins' `admit`, in their order | the same | the same, of no object |
-//! | prepare | uid, time, name; the strategy resets the status and sets what the server decides | what the path does not reach is that of the stored object; generation | |
+//! | prepare | uid, time, name; the strategy resets the status and sets what the server decides | what only the server writes, and what the path does not reach, is that of the stored object; generation | |
 //! | validate | the strategy, by the rules of the type | the same, against the stored object | |
 //! | warn | of the strategy; of what has no effect | the same | |
 //! | validating admission | the plugins' `validate` | the same | the same, of no object |
@@ -16,9 +16,9 @@
 //!
 //! After a conflict with another write all of it happens once more, as in upstream's `GuaranteedUpdate`. The order is that of
 //! upstream's `endpoints/handlers/{create,update,patch,delete}.go` with `registry/generic/registry/store.go` and
-//! `registry/rest`: an object that is invalid and over its quota is invalid. Mutating webhooks belong to the end of mutating admission,
-//! after which the plugins are asked once more if a webhook has changed something; validating ones to the end of validating
-//! admission.
+//! `registry/rest`: an object that is invalid and over its quota is invalid. Mutating webhooks stand at the end of mutating admission, after
+//! which all plugins have a second turn if one has changed something (`reinvocation`); validating ones at the end of
+//! validating admission.
 
 pub(crate) mod admission;
 pub(crate) mod commit;
@@ -27,6 +27,7 @@ pub(crate) mod field_manager;
 pub(crate) mod field_versions;
 pub(crate) mod metadata;
 pub(crate) mod preconditions;
+pub(crate) mod reinvocation;
 pub(crate) mod repair;
 pub(crate) mod stages;
 pub(crate) mod validation;

@@ -8,10 +8,11 @@ use windlass_apimachinery::managed_fields::keep_times;
 
 use super::metadata::is_finalized;
 use super::{
-    admission::{AdmissionAttributes, Operation},
+    admission::{AdmissionAttributes, Operation, WriteOptions},
     commit::{MAX_WRITE_ATTEMPTS, Relations},
     field_manager::FieldManager,
-    metadata::{self, metadata_for_update},
+    metadata,
+    reinvocation::Reinvocation,
     validation::{self, FieldError},
 };
 use crate::apiserver::{
@@ -53,8 +54,20 @@ pub(crate) enum Scope<'a> {
     Status,
     /// The part of a subresource.
     Part(&'a dyn Part),
-    /// What the server itself decides, such as the node of a binding: the strategy is not asked.
+    /// What the server itself decides, such as the node of a binding: neither the strategy nor admission is asked.
     Server,
+}
+
+/// Another form in which admission sees what is written: the Scale of an object.
+pub(crate) trait Presented: Send + Sync {
+    /// What the request is about.
+    fn target(&self) -> &Target;
+
+    /// The form of an object.
+    fn show(&self, object: &Value) -> Value;
+
+    /// Changes the object as its form was changed.
+    fn take(&self, shown: &Value, object: &mut Value);
 }
 
 /// Makes the new object of the stored one, which is absent for a creation.
@@ -65,10 +78,12 @@ pub(crate) struct Mutation<'a> {
     pub(crate) target: &'a Target,
     pub(crate) operation: Operation,
     pub(crate) scope: Scope<'a>,
-    /// Nothing is stored.
-    pub(crate) dry_run: bool,
+    /// What the client has said besides the object.
+    pub(crate) options: WriteOptions<'a>,
     /// Who owns what the write sets; `None` where the object has its owners already.
     pub(crate) manager: Option<&'a FieldManager>,
+    /// How admission sees the object, if not as it is.
+    pub(crate) presented: Option<&'a dyn Presented>,
     pub(crate) make: &'a Make<'a>,
 }
 
@@ -98,16 +113,7 @@ impl Mutated {
 
 impl Mutation<'_> {
     fn attributes<'b>(&'b self, request: &'b ApiRequest, old: Option<&'b Value>) -> AdmissionAttributes<'b> {
-        AdmissionAttributes {
-            user: &request.user,
-            operation: self.operation,
-            method: &request.method,
-            target: self.target,
-            old,
-            dry_run: self.dry_run,
-            warnings: &request.warnings,
-            audit: &request.audit,
-        }
+        request.attributes(self.target, self.operation, self.options, old)
     }
 }
 
@@ -166,7 +172,7 @@ impl ApiRequest {
                 manager.update(&Value::Null, &mut object);
             }
             self.api.admission().admit(&attributes, &mut object).await?;
-            metadata::fill_for_create(version, &mut object)?;
+            metadata::fill_for_create(target, &mut object)?;
             prepare_for_create(version, &mut object);
             self.warnings.extend(version.strategy.complete_fields(&mut object));
             version.strategy.record_requester(&mut object, &self.user);
@@ -183,7 +189,7 @@ impl ApiRequest {
             key.name.clone_from(&name);
             let existing = self.store().get(target.id()?, &key);
             if existing.is_none() {
-                if mutation.dry_run {
+                if mutation.options.are_of_dry_run() {
                     self.api.dry_run(version, &mut object)?;
                     return Ok(Mutated::Drafted(object));
                 }
@@ -221,8 +227,7 @@ impl ApiRequest {
         let version = &target.version;
         let (mut object, companions) = draft.into_parts();
         if !matches!(mutation.scope, Scope::Server) {
-            let attributes = mutation.attributes(self, Some(old));
-            metadata_for_update(target, &mut object, old)?;
+            metadata::check_for_update(target, &mut object)?;
             // An empty list has a meaning, which defaulting drops.
             let managers = object["metadata"].get("managedFields").cloned();
             default(version, &mut object);
@@ -233,7 +238,8 @@ impl ApiRequest {
                 }
                 manager.update(old, &mut object);
             }
-            self.api.admission().admit(&attributes, &mut object).await?;
+            self.admit_update(mutation, &mut object, old).await?;
+            metadata::restore_system_fields(&mut object, old)?;
             object = prepare_for_update(target, mutation.scope, object, old)?;
             default(version, &mut object);
             if !matches!(mutation.scope, Scope::Status) {
@@ -250,14 +256,14 @@ impl ApiRequest {
                 Scope::Status => self.warnings.extend(version.strategy.status_warnings(&object, old)),
                 Scope::Part(_) | Scope::Server => {}
             }
-            self.api.admission().validate(&attributes, &object).await?;
+            self.validate_admitted(mutation, &object, old).await?;
         }
         keep_times(old, &mut object);
         let unchanged = companions.is_empty() && version.spec.schema.same(&object, old);
         if unchanged && version.is_in_storage_version(existing) {
             return Ok(Some(Mutated::Stored(Arc::clone(existing))));
         }
-        if mutation.dry_run {
+        if mutation.options.are_of_dry_run() {
             self.api.dry_run(version, &mut object)?;
             return Ok(Some(Mutated::Drafted(object)));
         }
@@ -270,6 +276,26 @@ impl ApiRequest {
         Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
     }
 
+    async fn admit_update(&self, mutation: &Mutation<'_>, object: &mut Value, old: &Value) -> Result<(), ApiError> {
+        let Some(presented) = mutation.presented else {
+            return self.api.admission().admit(&mutation.attributes(self, Some(old)), object).await;
+        };
+        let (mut shown, shown_old) = (presented.show(object), presented.show(old));
+        let attributes = self.attributes(presented.target(), mutation.operation, mutation.options, Some(&shown_old));
+        self.api.admission().admit(&attributes, &mut shown).await?;
+        presented.take(&shown, object);
+        Ok(())
+    }
+
+    async fn validate_admitted(&self, mutation: &Mutation<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
+        let Some(presented) = mutation.presented else {
+            return self.api.admission().validate(&mutation.attributes(self, Some(old)), object).await;
+        };
+        let (shown, shown_old) = (presented.show(object), presented.show(old));
+        let attributes = self.attributes(presented.target(), mutation.operation, mutation.options, Some(&shown_old));
+        self.api.admission().validate(&attributes, &shown).await
+    }
+
     /// Stores or completes a deletion. `None` on a conflict with another write.
     async fn delete_object(
         &self,
@@ -279,18 +305,20 @@ impl ApiRequest {
         existing: &Arc<Object>,
     ) -> Result<Option<Mutated>, ApiError> {
         let target = mutation.target;
-        let attributes = mutation.attributes(self, Some(old));
-        let mut nothing = Value::Null;
-        self.api.admission().admit(&attributes, &mut nothing).await?;
-        self.api.admission().validate(&attributes, &nothing).await?;
+        if !matches!(mutation.scope, Scope::Server) {
+            let attributes = mutation.attributes(self, Some(old));
+            let mut nothing = Value::Null;
+            self.api.admission().admit(&attributes, &mut nothing).await?;
+            self.api.admission().validate(&attributes, &nothing).await?;
+        }
         let removes = matches!(draft, Draft::Remove(_));
         let (object, companions) = draft.into_parts();
         let (value, last) = match removes {
             false if companions.is_empty() && object == *old => {
                 return Ok(Some(Mutated::Stored(Arc::clone(existing))));
             }
-            false if mutation.dry_run => return Ok(Some(Mutated::Drafted(object))),
-            true if mutation.dry_run => return Ok(Some(Mutated::Deleted(object))),
+            false if mutation.options.are_of_dry_run() => return Ok(Some(Mutated::Drafted(object))),
+            true if mutation.options.are_of_dry_run() => return Ok(Some(Mutated::Deleted(object))),
             false => (Some(object), None),
             true => (None, Some(object)),
         };
@@ -367,6 +395,30 @@ fn validate_update(version: &Version, scope: Scope<'_>, new: &Value, old: &Value
 }
 
 impl ApiRequest {
+    fn attributes<'a>(
+        &'a self,
+        target: &'a Target,
+        operation: Operation,
+        options: WriteOptions<'a>,
+        old: Option<&'a Value>,
+    ) -> AdmissionAttributes<'a> {
+        AdmissionAttributes {
+            user: &self.user,
+            operation,
+            method: &self.method,
+            target,
+            old,
+            dry_run: options.are_of_dry_run(),
+            warnings: &self.warnings,
+            audit: &self.audit,
+            options,
+            catalog: self.api.catalogs().current(),
+            deadline: self.write_deadline(),
+            is_own_component: self.is_of_own_component(),
+            reinvocation: Reinvocation::default(),
+        }
+    }
+
     /// Runs admission on what is posted to a subresource, and returns what the plugins make of it; `parent` is its object.
     ///
     /// # Errors
@@ -378,7 +430,7 @@ impl ApiRequest {
         posted: Value,
         parent: Option<&Value>,
     ) -> Result<Value, ApiError> {
-        self.admit(target, Operation::Create, options.dry_run, posted, parent).await
+        self.admit(target, Operation::Create, WriteOptions::Query(options), posted, parent).await
     }
 
     /// Runs admission on what is not stored itself, and returns what the plugins make of it.
@@ -389,12 +441,11 @@ impl ApiRequest {
         &self,
         target: &Target,
         operation: Operation,
-        dry_run: bool,
+        options: WriteOptions<'_>,
         mut object: Value,
         old: Option<&Value>,
     ) -> Result<Value, ApiError> {
-        let (user, method, warnings, audit) = (&self.user, &self.method, &self.warnings, &self.audit);
-        let attributes = AdmissionAttributes { user, operation, method, target, old, dry_run, warnings, audit };
+        let attributes = self.attributes(target, operation, options, old);
         self.api.admission().admit(&attributes, &mut object).await?;
         self.api.admission().validate(&attributes, &object).await?;
         Ok(object)

@@ -1,6 +1,9 @@
 //! One request: what it says, whom it acts as, and what is collected for its answer.
 
-use std::{net::IpAddr, time::Instant};
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::{Body, Bytes},
@@ -27,6 +30,9 @@ use crate::{
     },
     store::Store,
 };
+
+/// The longest time that a write may take, as upstream's (`requestTimeoutUpperBound`).
+const MAX_WRITE_TIME: Duration = Duration::from_secs(34);
 
 /// One request.
 #[derive(Debug)]
@@ -113,6 +119,19 @@ impl ApiRequest {
                 None => ApiError::bad_request(format!("the body could not be read: {error}")),
             }
         })
+    }
+
+    /// When a write is answered at the latest: webhooks are called no longer than that.
+    pub(in crate::apiserver) fn write_deadline(&self) -> tokio::time::Instant {
+        let query = self.uri.query().unwrap_or("").split('&');
+        let asked = query.filter_map(|pair| pair.strip_prefix("timeout=")).find_map(windlass_kit::duration::parse);
+        let limit = asked.filter(|time| !time.is_zero()).unwrap_or(MAX_WRITE_TIME).min(MAX_WRITE_TIME);
+        (self.received + limit).into()
+    }
+
+    /// Whether a part of this process has sent the request, or the agent of a node in it.
+    pub(in crate::apiserver) fn is_of_own_component(&self) -> bool {
+        self.class == Class::InProcess
     }
 
     /// What is counted of the request, which is about something that is served.

@@ -232,8 +232,16 @@ impl Audit {
     }
 
     /// Adds a note that is made only if it is recorded.
-    pub(in crate::apiserver) fn annotate_with(&self, key: &str, value: impl FnOnce() -> String) {
+    pub(crate) fn annotate_with(&self, key: &str, value: impl FnOnce() -> String) {
+        self.annotate_at(AuditLevel::Metadata, key, value);
+    }
+
+    /// Adds a note that is made only if at least so much is recorded.
+    pub(crate) fn annotate_at(&self, level: AuditLevel, key: &str, value: impl FnOnce() -> String) {
         self.update(|event| {
+            if event.level < level {
+                return;
+            }
             event.annotations.entry(key.to_owned()).or_insert_with(value);
         });
     }

@@ -1,5 +1,7 @@
 //! API errors, as `Status` objects.
 
+use std::borrow::Cow;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -21,7 +23,7 @@ pub(crate) type ApiResult = Result<Response, ApiError>;
 #[error("{message}")]
 pub struct ApiError {
     pub(crate) code: u16,
-    reason: &'static str,
+    reason: Cow<'static, str>,
     message: String,
     details: Value,
     retry_after: Option<u32>,
@@ -38,7 +40,8 @@ impl ApiError {
         &self.message
     }
 
-    pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: u16, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        let reason = reason.into();
         Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
     }
 
@@ -72,6 +75,11 @@ impl ApiError {
     pub(crate) fn with_causes(mut self, causes: Vec<Value>) -> Self {
         self.details = json!({"causes": causes});
         self
+    }
+
+    /// With the details that another server has given.
+    pub(crate) fn with_details(self, details: Value) -> Self {
+        Self { details, ..self }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -274,7 +282,9 @@ impl ApiError {
     }
 
     pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
+        let message = message.to_string();
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
+            .with_causes(vec![json!({"message": message})])
     }
 
     /// The error of a failed write.

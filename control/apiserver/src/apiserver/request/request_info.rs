@@ -7,7 +7,7 @@ use axum::{
     http::{Method, Uri},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_apimachinery::go_quoted;
 use windlass_kit::percent;
 
@@ -248,6 +248,20 @@ impl RequestOptions {
 
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// The options of a write, as webhooks are shown them.
+    pub(in crate::apiserver) fn of_write(&self) -> Value {
+        let mut options = json!({});
+        if self.dry_run {
+            options["dryRun"] = json!(["All"]);
+        }
+        for key in ["fieldManager", "fieldValidation"] {
+            if let Some(text) = self.get(key).filter(|text| !text.is_empty()) {
+                options[key] = json!(text);
+            }
+        }
+        options
     }
 
     /// The truth of an option, if it is given.

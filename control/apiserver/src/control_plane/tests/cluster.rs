@@ -70,7 +70,7 @@ impl Cluster {
         K: std::fmt::Debug,
     {
         let mut all = Vec::new();
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             let listed = self.api::<K>().list(&ListParams::default()).await.unwrap();
             all = listed.items.iter().map(|object| serde_json::to_value(object).unwrap()).collect();
             if check(&all) {

@@ -4,7 +4,10 @@ use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::{Value, json};
 
 use crate::{
-    apiserver::{ApiError, ApiRequest, Draft, Mutated, Mutation, Operation, RequestOptions, Scope, Target, types::Gvk},
+    apiserver::{
+        ApiError, ApiRequest, Draft, Mutated, Mutation, Operation, RequestOptions, Scope, Target, WriteOptions,
+        types::Gvk,
+    },
     kinds::types,
 };
 
@@ -28,6 +31,9 @@ pub(crate) fn read(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
+    if let (Some(namespace), Some(metadata)) = (&target.namespace, posted["metadata"].as_object_mut()) {
+        metadata.insert("namespace".to_owned(), json!(namespace));
+    }
     Ok(posted)
 }
 
@@ -39,12 +45,19 @@ pub(crate) fn read(
 pub(crate) async fn change(
     request: &ApiRequest,
     target: &Target,
-    dry_run: bool,
+    options: WriteOptions<'_>,
     make: &(dyn Fn(&Value) -> Result<Draft, ApiError> + Send + Sync),
 ) -> Result<Mutated, ApiError> {
     let make = |old: Option<&Value>| make(old.unwrap_or(&Value::Null));
-    let mutation =
-        Mutation { target, operation: Operation::Update, scope: Scope::Server, dry_run, manager: None, make: &make };
+    let mutation = Mutation {
+        target,
+        operation: Operation::Update,
+        scope: Scope::Server,
+        options,
+        manager: None,
+        presented: None,
+        make: &make,
+    };
     request.mutate(mutation).await
 }
 

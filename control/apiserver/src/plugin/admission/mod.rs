@@ -24,12 +24,13 @@ mod runtime_class;
 mod service_account;
 mod storage_object_in_use;
 mod taint_nodes;
+pub(crate) mod webhook;
 
 use std::sync::Arc;
 
 use crate::{
     apiserver::{AdmissionPlugin, Authorizers},
-    plugin::authorizer::rbac::SyncedPolicy,
+    plugin::{authorizer::rbac::Policy, synced::Synced},
     store::Store,
 };
 
@@ -40,9 +41,10 @@ pub(crate) use policy_parameters::{Plurals, plurals};
 pub(crate) fn plugins(
     store: &Store,
     authorizers: &Authorizers,
-    policy: &Arc<SyncedPolicy>,
+    policy: &Arc<Synced<Policy>>,
     configuration: &AdmissionConfiguration,
     plurals: Plurals,
+    caller: &webhook::Caller,
 ) -> Vec<Arc<dyn AdmissionPlugin>> {
     let mut plugins: Vec<Arc<dyn AdmissionPlugin>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
@@ -58,7 +60,7 @@ pub(crate) fn plugins(
         Arc::new(runtime_class::RuntimeClass::new(store)),
     ];
     plugins.extend(certificates::plugins(authorizers));
-    plugins.extend::<[Arc<dyn AdmissionPlugin>; 8]>([
+    plugins.extend::<[Arc<dyn AdmissionPlugin>; 10]>([
         Arc::new(default_ingress_class::DefaultIngressClass { store: store.clone() }),
         Arc::new(pod_topology_labels::PodTopologyLabels { store: store.clone() }),
         Arc::new(node_declared_features::NodeDeclaredFeatureValidator { store: store.clone() }),
@@ -70,6 +72,8 @@ pub(crate) fn plugins(
             plurals: Arc::new(plurals),
         }),
         Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
+        Arc::new(webhook::MutatingAdmissionWebhook::new(caller.clone())),
+        Arc::new(webhook::ValidatingAdmissionWebhook::new(caller.clone())),
         // The last one: nothing that is counted is refused afterwards.
         Arc::new(resource_quota::ResourceQuota::new(store)),
     ]);

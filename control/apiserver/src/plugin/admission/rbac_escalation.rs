@@ -10,7 +10,10 @@ use windlass_identity::pki::MASTERS_GROUP;
 use super::changes::only_changes;
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Attributes, Operation, Rules},
-    plugin::authorizer::rbac::{RoleRef, SyncedPolicy, is_allowed, rules},
+    plugin::{
+        authorizer::rbac::{Policy, RoleRef, is_allowed, rules},
+        synced::Synced,
+    },
 };
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -18,7 +21,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// Refuses the write.
 #[derive(Debug)]
 pub(super) struct RbacEscalation {
-    pub(super) policy: Arc<SyncedPolicy>,
+    pub(super) policy: Arc<Synced<Policy>>,
 }
 
 #[async_trait]

@@ -31,11 +31,11 @@ const MAX_HEADERS: usize = 200;
 const COPY_BUFFER_BYTES: usize = 64 << 10;
 
 /// What a connection is.
-pub(in crate::apiserver) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
-pub(in crate::apiserver) type Stream = Box<dyn Duplex>;
+pub(crate) type Stream = Box<dyn Duplex>;
 
 /// Whether requests may be passed on to an address: none of this machine alone, of a link or of many (Go's
 /// `IsGlobalUnicast`, which upstream asks for). Pure.
@@ -65,8 +65,24 @@ pub(crate) fn node_ip(node: &Value) -> Option<IpAddr> {
 }
 
 /// Connects to an address; fails in Go's words.
-pub(super) async fn connect(address: SocketAddr) -> Result<Stream, String> {
+pub(crate) async fn connect(address: SocketAddr) -> Result<Stream, String> {
     Ok(Box::new(dial(address).await?))
+}
+
+/// Connects to a host by its name or address; fails in Go's words.
+pub(crate) async fn connect_host(host: &str, port: u16) -> Result<Stream, String> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return connect(SocketAddr::new(address, port)).await;
+    }
+    let found = tokio::net::lookup_host((host, port)).await.map(Iterator::collect::<Vec<_>>).unwrap_or_default();
+    let mut why = format!("dial tcp: lookup {host}: no such host");
+    for address in found {
+        match connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
 }
 
 /// Connects with TLS, without verification: the address is the only identity.
@@ -87,13 +103,14 @@ async fn dial(address: SocketAddr) -> Result<TcpStream, String> {
 }
 
 /// Go's words for an error of a connection.
-fn words(error: &io::Error) -> String {
+pub(crate) fn words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),
         io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
         io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
         io::ErrorKind::TimedOut => "connection timed out".to_owned(),
+        io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -112,7 +129,7 @@ pub(in crate::apiserver) async fn exchange(
 }
 
 /// Why a request had no response.
-pub(super) fn reason(error: &hyper::Error) -> String {
+pub(crate) fn reason(error: &hyper::Error) -> String {
     if error.is_incomplete_message() {
         return "EOF".to_owned();
     }

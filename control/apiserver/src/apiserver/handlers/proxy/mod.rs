@@ -4,7 +4,7 @@
 //! `head` (path and headers), `rewrite` (URLs) and `html` (links in pages) are pure; `body` rewrites a page as it passes,
 //! `backend` opens connections, also for the client of nodes.
 
-pub(in crate::apiserver) mod backend;
+pub(crate) mod backend;
 mod body;
 mod head;
 mod html;
@@ -18,12 +18,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use hyper::body::Incoming;
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass_kit::serve::headers;
 
 use super::kubelet_client::KubeletClient;
 use crate::apiserver::{
-    pipeline::admission::Operation,
+    pipeline::admission::{Operation, WriteOptions},
     request::{
         api_request::ApiRequest,
         error::{ApiError, ApiResult},
@@ -135,7 +135,11 @@ impl ApiRequest {
         body: Body,
     ) -> ApiResult {
         self.begin_streaming();
-        self.admit(target, Operation::Connect, false, Value::Null, None).await?;
+        let kind = target.served().and_then(|served| served.kind.as_ref());
+        let kind = kind.map(|kind| (kind.kind.as_ref(), kind.api_version()));
+        let path = format!("/{}", info.rest.join("/"));
+        let options = kind.map(|(kind, version)| json!({"kind": kind, "apiVersion": version, "path": path}));
+        self.admit(target, Operation::Connect, WriteOptions::None, options.unwrap_or_default(), None).await?;
         let backend = locate.locate(self, target)?;
         let path = head::backend_path(&info.rest, self.uri.path());
         if let Some(client) = self.requested_upgrade()? {

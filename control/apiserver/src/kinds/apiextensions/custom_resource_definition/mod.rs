@@ -48,8 +48,13 @@ pub(crate) fn definition() -> Definition {
 
 /// The name of the storage version.
 pub(crate) fn storage_version(definition: &Value) -> &str {
-    let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
-    versions.filter(|version| version["storage"] == true).map(|version| text(version, "name")).next().unwrap_or("")
+    marked_version(definition).unwrap_or("")
+}
+
+/// The name, which may be empty, of the version that is marked as the storage version; `None` without a mark.
+fn marked_version(definition: &Value) -> Option<&str> {
+    let mut versions = definition["spec"]["versions"].as_array().into_iter().flatten();
+    versions.find(|version| version["storage"] == true).map(|version| text(version, "name"))
 }
 
 /// The formats in the schemas of a definition that nothing is known of.
@@ -114,9 +119,9 @@ impl Strategy for CustomResourceDefinition {
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = match storage_version(object) {
-            "" => json!({}),
-            stored => json!({"storedVersions": [stored]}),
+        object["status"] = match marked_version(object) {
+            None => json!({}),
+            Some(stored) => json!({"storedVersions": [stored]}),
         };
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, Draft, RequestOptions, Strategy, Target, VirtualResource,
+        ApiError, ApiRequest, ApiResult, Draft, RequestOptions, Strategy, Target, VirtualResource, WriteOptions,
         generate::now,
         handlers::subresource::SubresourceHandler,
         types::{Definition, Gvk, Resource, Storage, VersionSpec},
@@ -75,7 +75,7 @@ async fn bind(request: &ApiRequest, target: &Target, options: &RequestOptions, b
             BindError::Conflict(why) => ApiError::conflict_of(&target.version, "binding", name, &why),
         })
     };
-    posted::change(request, target, options.dry_run, &make).await?;
+    posted::change(request, target, WriteOptions::Query(options), &make).await?;
     Ok(posted::done(request))
 }
 

@@ -5,13 +5,13 @@ use axum::{
     body::Bytes,
     http::{HeaderMap, HeaderName, HeaderValue, header},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass_kit::percent;
 
 use super::container::{node_of, pick_container};
 use crate::apiserver::{
-    ApiError, ApiRequest, ApiResult, KubeletClient, Operation, Target, handlers::subresource::SubresourceHandler,
-    protocols_without_token, request::request_info::RequestOptions,
+    ApiError, ApiRequest, ApiResult, KubeletClient, Operation, Target, WriteOptions,
+    handlers::subresource::SubresourceHandler, protocols_without_token, request::request_info::RequestOptions,
 };
 
 /// Annotation with the container that a request without one means.
@@ -47,7 +47,8 @@ impl SubresourceHandler for Connect {
         _body: &Bytes,
     ) -> ApiResult {
         let pod = request.read(target)?;
-        request.admit(target, Operation::Connect, options.dry_run, Value::Null, Some(&pod)).await?;
+        let asked = options_object(target, options);
+        request.admit(target, Operation::Connect, WriteOptions::None, asked, Some(&pod)).await?;
         let path = kubelet_path(target, self.subresource, options, &pod)?;
         let (kubelet, node) = node_of(request, self.kubelet.as_ref(), target, &pod)?;
         // As upstream: only what would lead somewhere has to be upgraded.
@@ -58,11 +59,44 @@ impl SubresourceHandler for Connect {
     }
 }
 
+/// What is asked for, as an object of its kind, which admission is shown. Pure.
+fn options_object(target: &Target, options: &RequestOptions) -> Value {
+    let kind = target.served().and_then(|served| served.kind.as_ref());
+    let mut object = json!({"kind": kind.map(|kind| kind.kind.as_ref()), "apiVersion": "v1"});
+    let values = |key: &str| -> Vec<&str> {
+        options.all.iter().filter(|(own, _)| own == key).map(|(_, value)| value.as_str()).collect()
+    };
+    if target.subresource() == "portforward" {
+        let ports = values("ports").into_iter().flat_map(|text| text.split(',')).filter_map(|port| port.parse().ok());
+        let ports: Vec<i64> = ports.collect();
+        if !ports.is_empty() {
+            object["ports"] = json!(ports);
+        }
+        return object;
+    }
+    for key in ["stdin", "stdout", "stderr", "tty"] {
+        if options.get(key).is_some_and(is_true) {
+            object[key] = json!(true);
+        }
+    }
+    if let Some(container) = options.get("container").filter(|name| !name.is_empty()) {
+        object["container"] = json!(container);
+    }
+    if target.subresource() == "exec" {
+        object["command"] = json!(values("command"));
+    }
+    object
+}
+
+/// As upstream converts booleans: only no value, `false` in any case, and `0` are false.
+fn is_true(text: &str) -> bool {
+    text != "0" && !text.eq_ignore_ascii_case("false")
+}
+
 /// The path and query of the node's API. Pure.
 fn kubelet_path(target: &Target, subresource: &str, options: &RequestOptions, pod: &Value) -> Result<String, ApiError> {
     let (namespace, name) = (target.namespace.as_deref().unwrap_or(""), target.name());
-    // As upstream converts booleans: only no value, `false` in any case, and `0` are false.
-    let is = |key: &str| options.get(key).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
+    let is = |key: &str| options.get(key).is_some_and(is_true);
     let mut query: Vec<String> = Vec::new();
     if subresource == "portforward" {
         let ports =
@@ -112,8 +146,6 @@ fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::apiserver::{protocol_token, tests::target};
 

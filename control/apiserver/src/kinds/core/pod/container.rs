@@ -22,7 +22,8 @@ pub(super) fn node_of<'a>(
     let node = node.ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))?;
     let key = Key { namespace: String::new(), name: node.to_owned() };
     let found = request.store().get(request.store().resource("nodes"), &key);
-    let node = found.ok_or_else(|| ApiError::not_found_in("", "nodes", node))?.value();
+    // As upstream: the node's name, under the resource of the request.
+    let node = found.ok_or_else(|| ApiError::not_found(&target.version, node))?.value();
     Ok((kubelet.ok_or_else(|| ApiError::internal("this server has no credentials for nodes"))?, node))
 }
 

@@ -8,7 +8,11 @@ use std::{
 use serde_json::Value;
 
 use super::{Relations, references};
-use crate::{kinds::core::pod::is_mirror, store::Key};
+use crate::{
+    kinds::core::pod::is_mirror,
+    plugin::synced::{Apply, View},
+    store::Key,
+};
 
 /// A kind of object that may lead to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +62,11 @@ pub(super) struct Graph {
     volumes: HashMap<Box<str>, BoundVolume>,
     /// The volumes that refer to a secret.
     volumes_of: HashMap<Vertex, HashSet<Box<str>>>,
+}
+
+impl View for Graph {
+    const RESOURCES: &'static [(&'static str, Apply<Self>)] =
+        &[("pods", Self::pod), ("persistentvolumes", |graph, key, volume| graph.volume(&key.name, volume))];
 }
 
 impl Graph {

@@ -1,27 +1,35 @@
 //! The Node authorizer: what the identity of a node (`system:node:NAME` in the group `system:nodes`) may do.
 //!
 //! `rights.rs` is the table of what nodes have rights to at all, `mod.rs` decides about one request, `references.rs` finds the objects that a pod or volume refers to, `graph.rs` stores which nodes
-//! these lead to, and `graph_sync.rs` feeds the graph from the store. What a node may change in an object is decided by
-//! NodeRestriction (`plugin/admission/node_restriction`), by the rows of the same table. Only `graph_sync.rs` may import the store; nothing here may
-//! import handlers.
+//! these lead to, fed from the store by `plugin/synced.rs`. What a node may change in an object is decided by
+//! NodeRestriction (`plugin/admission/node_restriction`), by the rows of the same table. Nothing here may import handlers.
 
 mod graph;
-mod graph_sync;
 pub(crate) mod references;
 pub(crate) mod rights;
 
 #[cfg(test)]
 mod tests;
 
+use graph::Graph;
 pub(crate) use graph::{Kind, Vertex};
-pub(crate) use graph_sync::{NodeGraph, read_changes};
 
-use crate::apiserver::{Attributes, Authorizer, Decision, Rules, User};
+use crate::{
+    apiserver::{Attributes, Authorizer, Decision, Rules, User},
+    plugin::synced::Synced,
+};
 
 /// Which objects are reachable from which node.
 pub(crate) trait Relations {
     /// Whether the object is related to the node: through a pod on it, or through a claim of such a pod.
     fn related(&self, node: &str, object: &Vertex) -> bool;
+}
+
+impl Relations for Synced<Graph> {
+    fn related(&self, node: &str, object: &Vertex) -> bool {
+        // Without an up-to-date graph access is denied.
+        self.read(|graph| graph.related(node, object)).unwrap_or(false)
+    }
 }
 
 /// The namespace of nodes' leases.
@@ -30,13 +38,13 @@ pub(crate) const LEASES: &str = "kube-node-lease";
 /// The authorizer of nodes.
 #[derive(Debug)]
 pub(crate) struct NodeAuthorizer {
-    graph: NodeGraph,
+    graph: Synced<Graph>,
 }
 
 impl NodeAuthorizer {
     /// An authorizer that follows the pods of the store.
     pub(crate) fn new(store: crate::store::Store) -> Self {
-        Self { graph: NodeGraph::new(store) }
+        Self { graph: Synced::new(store) }
     }
 }
 

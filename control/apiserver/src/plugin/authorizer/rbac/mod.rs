@@ -1,11 +1,9 @@
 //! The RBAC authorizer: what roles allow to those who are bound to them.
 //!
 //! `rules.rs` says what a rule allows and whether some rules cover others, `policy.rs` holds roles and bindings by subject
-//! (both pure), `policy_sync.rs` feeds them from the store and is the only one here that may import it. Nothing here may
-//! import handlers.
+//! (both pure); `plugin/synced.rs` feeds them from the store. Nothing here may import handlers.
 
 mod policy;
-mod policy_sync;
 pub(crate) mod rules;
 
 #[cfg(test)]
@@ -15,27 +13,27 @@ use std::sync::Arc;
 
 use policy::Bound;
 pub(crate) use policy::{Policy, RoleRef};
-pub(crate) use policy_sync::SyncedPolicy;
 
 use crate::{
     apiserver::{Attributes, Authorizer, Decision, Rules, User},
+    plugin::synced::Synced,
     store::Store,
 };
 
 /// The authorizer.
 #[derive(Debug)]
 pub(crate) struct RbacAuthorizer {
-    policy: Arc<SyncedPolicy>,
+    policy: Arc<Synced<Policy>>,
 }
 
 impl RbacAuthorizer {
     /// An authorizer that follows the roles and bindings of the store.
     pub(crate) fn new(store: Store) -> Self {
-        Self { policy: Arc::new(SyncedPolicy::new(store)) }
+        Self { policy: Arc::new(Synced::new(store)) }
     }
 
     /// What it decides by, for the check of escalations.
-    pub(crate) fn policy(&self) -> Arc<SyncedPolicy> {
+    pub(crate) fn policy(&self) -> Arc<Synced<Policy>> {
         Arc::clone(&self.policy)
     }
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::rules;
 use crate::{
     apiserver::{Rules, User},
+    plugin::synced::{Apply, View},
     store::Key,
 };
 
@@ -96,6 +97,15 @@ pub(crate) struct Policy {
     bindings: HashMap<Key, Binding>,
     /// The bindings of each subject, in order.
     of_subject: HashMap<Subject, BTreeSet<Key>>,
+}
+
+impl View for Policy {
+    const RESOURCES: &'static [(&'static str, Apply<Self>)] = &[
+        ("clusterroles.rbac.authorization.k8s.io", Self::set_role),
+        ("roles.rbac.authorization.k8s.io", Self::set_role),
+        ("clusterrolebindings.rbac.authorization.k8s.io", Self::set_binding),
+        ("rolebindings.rbac.authorization.k8s.io", Self::set_binding),
+    ];
 }
 
 impl Policy {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, DeleteOptions, Draft, Mutated, RequestOptions, Target, generate::now,
-        handlers::subresource::SubresourceHandler, pipeline::validation::errors::Errors, types::Gvk,
+        ApiError, ApiRequest, ApiResult, DeleteOptions, Draft, Mutated, RequestOptions, Target, WriteOptions,
+        generate::now, handlers::subresource::SubresourceHandler, pipeline::validation::errors::Errors, types::Gvk,
     },
     kinds::shared::{conditions, posted},
     store::{Change, Companion, Key, Object, ResourceId},
@@ -73,7 +73,7 @@ impl Evicting<'_> {
         for _ in 0..EVICTION_ATTEMPTS {
             let mut options = self.options.clone();
             let ground = if options.dry_run { self.dry_run()? } else { self.mark(&mut options).await? };
-            match self.request.remove(&self.pod, &options).await {
+            match self.request.remove_admitted(&self.pod, &options).await {
                 Err(error) if error.is_conflict() && self.options.revision.is_empty() => match ground {
                     // It may have begun to run.
                     Ground::Pending => {}
@@ -112,7 +112,7 @@ impl Evicting<'_> {
             conditions::set(&mut pod, "DisruptionTarget", "True", reason, message, &now());
             Ok(Draft::WriteWith(pod, companions))
         };
-        let written = posted::change(self.request, &self.pod, false, &make).await?;
+        let written = posted::change(self.request, &self.pod, WriteOptions::None, &make).await?;
         let ground = decided.into_inner();
         let only_as_seen = matches!(ground, Ground::Pending | Ground::Unready { .. });
         options.revision = match written {

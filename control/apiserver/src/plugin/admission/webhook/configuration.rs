@@ -1,0 +1,191 @@
+//! The webhooks of all configurations, in the order in which they are called: configurations by name, each in its own order.
+//! Pure.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde::Deserialize;
+use serde_json::Value;
+use windlass_apimachinery::selectors::LabelSelector;
+
+use super::rules::{Rule, read_rules};
+use crate::{
+    plugin::synced::{Apply, View},
+    store::Key,
+    webhook::ClientConfig,
+};
+
+/// How long a call may last where the configuration does not say; its default in stored objects.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A webhook, as it is called.
+#[derive(Debug)]
+pub(super) struct Webhook {
+    pub(super) name: String,
+    /// The name of its configuration.
+    pub(super) configuration: String,
+    /// Identifies it among all, also among those of its name in one configuration.
+    pub(super) id: String,
+    pub(super) client: Result<ClientConfig, String>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) matches_equivalent: bool,
+    pub(super) namespace_selector: LabelSelector,
+    pub(super) object_selector: LabelSelector,
+    /// Failures to call it are as if it had admitted the request.
+    pub(super) ignores_failures: bool,
+    /// Calls of dry runs have no effect.
+    pub(super) has_no_side_effects: bool,
+    pub(super) timeout: Duration,
+    /// The version of the reviews that it is sent, the first that this server knows.
+    pub(super) review_version: Option<ReviewVersion>,
+    /// Called once more if something has changed after its call.
+    pub(super) is_reinvoked: bool,
+}
+
+/// The versions of AdmissionReview.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReviewVersion {
+    V1,
+    V1Beta1,
+}
+
+impl ReviewVersion {
+    pub(super) fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "admission.k8s.io/v1",
+            Self::V1Beta1 => "admission.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// A webhook of a configuration, as it is stored.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stored {
+    name: String,
+    client_config: Value,
+    #[serde(default)]
+    rules: Vec<Value>,
+    #[serde(default)]
+    failure_policy: Option<String>,
+    #[serde(default)]
+    match_policy: Option<String>,
+    #[serde(default)]
+    namespace_selector: Value,
+    #[serde(default)]
+    object_selector: Value,
+    #[serde(default)]
+    side_effects: Option<String>,
+    #[serde(default)]
+    timeout_seconds: Option<u64>,
+    admission_review_versions: Vec<String>,
+    #[serde(default)]
+    reinvocation_policy: Option<String>,
+}
+
+impl Stored {
+    fn into_webhook(self, configuration: &str, id: String) -> Result<Webhook, String> {
+        let selector = |value: &Value| LabelSelector::from_label_selector(value).map_err(|error| error.to_string());
+        let known = |version: &String| match version.as_str() {
+            "v1" => Some(ReviewVersion::V1),
+            "v1beta1" => Some(ReviewVersion::V1Beta1),
+            _ => None,
+        };
+        Ok(Webhook {
+            client: ClientConfig::read(&self.client_config),
+            rules: read_rules(&self.rules)?,
+            matches_equivalent: self.match_policy.as_deref() != Some("Exact"),
+            namespace_selector: selector(&self.namespace_selector)?,
+            object_selector: selector(&self.object_selector)?,
+            // Whatever is no word that lets failures pass does not.
+            ignores_failures: self.failure_policy.as_deref() == Some("Ignore"),
+            has_no_side_effects: matches!(self.side_effects.as_deref(), Some("None" | "NoneOnDryRun")),
+            timeout: self.timeout_seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
+            review_version: self.admission_review_versions.iter().find_map(known),
+            is_reinvoked: self.reinvocation_policy.as_deref() == Some("IfNeeded"),
+            configuration: configuration.to_owned(),
+            name: self.name,
+            id,
+        })
+    }
+}
+
+/// The webhooks of one configuration.
+///
+/// # Errors
+/// When one of them cannot be read: nobody knows then whom it guards.
+fn read(name: &str, configuration: &Value) -> Result<Vec<Arc<Webhook>>, String> {
+    let mut webhooks = Vec::new();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for stored in configuration["webhooks"].as_array().into_iter().flatten() {
+        let stored = Stored::deserialize(stored).map_err(|error| error.to_string())?;
+        let count = counts.entry(stored.name.clone()).or_default();
+        let id = format!("{name}/{}/{count}", stored.name);
+        *count += 1;
+        webhooks.push(Arc::new(stored.into_webhook(name, id)?));
+    }
+    Ok(webhooks)
+}
+
+/// All webhooks, or why one cannot be read.
+pub(super) type Webhooks = Result<Arc<[Arc<Webhook>]>, String>;
+
+/// Which configurations a view is made of.
+pub(super) trait Kind: Send + Sync + 'static {
+    /// The name of the resource in the store.
+    const RESOURCE: &'static str;
+}
+
+#[derive(Debug)]
+pub(super) struct Mutating;
+
+#[derive(Debug)]
+pub(super) struct Validating;
+
+impl Kind for Mutating {
+    const RESOURCE: &'static str = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
+}
+
+impl Kind for Validating {
+    const RESOURCE: &'static str = "validatingwebhookconfigurations.admissionregistration.k8s.io";
+}
+
+/// All configurations of a kind.
+pub(super) struct Configurations<K> {
+    by_name: BTreeMap<String, Result<Vec<Arc<Webhook>>, String>>,
+    webhooks: Webhooks,
+    kind: std::marker::PhantomData<K>,
+}
+
+impl<K> Default for Configurations<K> {
+    fn default() -> Self {
+        Self { by_name: BTreeMap::new(), webhooks: Ok(Arc::default()), kind: std::marker::PhantomData }
+    }
+}
+
+impl<K: Kind> View for Configurations<K> {
+    const RESOURCES: &'static [(&'static str, Apply<Self>)] = &[(K::RESOURCE, Self::set)];
+}
+
+impl<K> Configurations<K> {
+    pub(super) fn webhooks(&self) -> Webhooks {
+        self.webhooks.clone()
+    }
+
+    pub(super) fn set(&mut self, key: &Key, configuration: Option<&Value>) {
+        match configuration {
+            Some(configuration) => drop(self.by_name.insert(key.name.clone(), read(&key.name, configuration))),
+            None => drop(self.by_name.remove(&key.name)),
+        }
+        let mut all = Vec::new();
+        for (name, webhooks) in &self.by_name {
+            match webhooks {
+                Ok(webhooks) => all.extend(webhooks.iter().cloned()),
+                Err(why) => {
+                    self.webhooks = Err(format!("the webhooks of {name:?} cannot be read: {why}"));
+                    return;
+                }
+            }
+        }
+        self.webhooks = Ok(all.into());
+    }
+}

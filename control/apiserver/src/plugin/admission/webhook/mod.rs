@@ -1,0 +1,31 @@
+//! Admission webhooks: programs that change or refuse what is written, asked in the order of their configurations.
+//!
+//! `configuration` has them as they are called, `rules` and `matching` say for which requests, `review` what they are sent and
+//! answer (all pure but for the store that selectors of namespaces need); `caller` asks one and `mutating` and `validating`
+//! ask all.
+//!
+//! Upstream: `k8s.io/apiserver/pkg/admission/plugin/webhook`.
+
+mod caller;
+mod configuration;
+pub(crate) mod matching;
+mod metrics;
+mod mutating;
+mod review;
+pub(crate) mod rules;
+mod validating;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use caller::Caller;
+pub(crate) use metrics::WebhookMetrics;
+pub(super) use mutating::MutatingAdmissionWebhook;
+pub(super) use validating::ValidatingAdmissionWebhook;
+
+use crate::apiserver::ApiError;
+
+/// Nobody knows which webhooks there are: nothing is admitted.
+fn not_ready() -> ApiError {
+    ApiError::new(403, "Forbidden", "not yet ready to handle request")
+}

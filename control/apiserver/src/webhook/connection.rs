@@ -1,0 +1,168 @@
+//! Connections to one webhook, which are kept: by HTTP/1.1, so that all replicas of a Service have a share. One whose
+//! endpoint is not ready any more is not used again.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::body::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::ClientConfig as TlsConfig;
+use rustls_pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+
+use super::{CallError, ClientConfig, IDLE_TIMEOUT, Location, WebhookClients, resolver, tls};
+use crate::apiserver::handlers::proxy::backend::{self, Stream};
+
+/// The most idle connections that are kept, as client-go does.
+const MAX_IDLE: usize = 25;
+/// How long a direct connection to a pod of another node is waited for before the node is asked to forward one as well.
+const FORWARD_AFTER: Duration = Duration::from_millis(500);
+
+/// The connections to one webhook.
+pub(super) struct Pool {
+    tls: Arc<TlsConfig>,
+    server_name: ServerName<'static>,
+    idle: Mutex<Vec<Idle>>,
+}
+
+struct Idle {
+    sender: SendRequest<Full<Bytes>>,
+    /// The endpoint of a Service that it leads to.
+    address: Option<SocketAddr>,
+    since: Instant,
+}
+
+/// Where a connection may lead.
+enum Candidates<'a> {
+    Host(&'a str, u16),
+    Endpoints(Vec<resolver::Endpoint>),
+}
+
+impl Candidates<'_> {
+    fn has(&self, address: Option<SocketAddr>) -> bool {
+        match self {
+            Self::Host(..) => address.is_none(),
+            Self::Endpoints(all) => all.iter().any(|endpoint| Some(endpoint.address) == address),
+        }
+    }
+}
+
+impl Pool {
+    pub(super) fn new(config: &ClientConfig) -> Result<Self, String> {
+        let name = config.location.server_name();
+        let server_name = ServerName::try_from(name.clone()).map_err(|error| format!("{name:?}: {error}"))?;
+        Ok(Self { tls: Arc::new(tls::client_config(&config.ca_bundle)?), server_name, idle: Mutex::default() })
+    }
+
+    /// Sends a request and waits for the head of the answer. What could not be sent over a kept connection, which its
+    /// other end may have closed meanwhile, is sent over a new one.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        clients: &WebhookClients,
+        location: &Location,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CallError> {
+        let candidates = match location {
+            Location::Url { host, port, .. } => Candidates::Host(host, *port),
+            Location::Service { service, port, .. } => {
+                let unserved =
+                    |why: resolver::ResolveError| CallError { is_unserved: true, ..CallError::of(why.to_string()) };
+                Candidates::Endpoints(resolver::resolve(&clients.store, service, *port).map_err(unserved)?)
+            }
+        };
+        while let Some(mut kept) = self.take(&candidates) {
+            match kept.sender.try_send_request(request).await {
+                Ok(answer) => return Ok(self.keeping(answer, kept)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(CallError::of(backend::reason(&error.into_error()))),
+                },
+            }
+        }
+        let (stream, address) = open(clients, &candidates).await.map_err(CallError::of)?;
+        let connecting = TlsConnector::from(Arc::clone(&self.tls)).connect(self.server_name.clone(), stream);
+        let stream = connecting.await.map_err(|error| CallError::of(tls_words(&error)))?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| CallError::of(backend::reason(&error)))?;
+        tokio::spawn(connection);
+        let mut fresh = Idle { sender, address, since: Instant::now() };
+        let answer = fresh.sender.send_request(request).await;
+        let answer = answer.map_err(|error| CallError::of(backend::reason(&error)))?;
+        Ok(self.keeping(answer, fresh))
+    }
+
+    /// A connection that was kept, to one of the candidates.
+    fn take(&self, candidates: &Candidates<'_>) -> Option<Idle> {
+        let mut idle = self.idle.lock();
+        idle.retain(|one| one.since.elapsed() < IDLE_TIMEOUT && !one.sender.is_closed() && candidates.has(one.address));
+        let at = idle.iter().position(|one| one.sender.is_ready())?;
+        Some(idle.swap_remove(at))
+    }
+
+    /// The answer; its connection is kept for the next request.
+    fn keeping(&self, answer: Response<Incoming>, used: Idle) -> Response<Incoming> {
+        let mut idle = self.idle.lock();
+        if idle.len() < MAX_IDLE {
+            idle.push(Idle { since: Instant::now(), ..used });
+        }
+        answer
+    }
+}
+
+/// Opens a connection, and says to which endpoint.
+async fn open(clients: &WebhookClients, candidates: &Candidates<'_>) -> Result<(Stream, Option<SocketAddr>), String> {
+    match candidates {
+        Candidates::Host(host, port) => Ok((backend::connect_host(host, *port).await?, None)),
+        Candidates::Endpoints(all) => {
+            let endpoint = all.first().ok_or("no endpoint")?;
+            Ok((open_endpoint(clients, endpoint).await?, Some(endpoint.address)))
+        }
+    }
+}
+
+/// Connects to an endpoint: directly, or where this machine has no way to pods of other nodes, through the node.
+async fn open_endpoint(clients: &WebhookClients, endpoint: &resolver::Endpoint) -> Result<Stream, String> {
+    let direct = backend::connect(endpoint.address);
+    let Some(forward) = clients.forwarding(endpoint) else { return direct.await };
+    tokio::pin!(direct);
+    let early = tokio::time::timeout(FORWARD_AFTER, &mut direct).await;
+    let why = match early {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err(why)) => why,
+        Err(_) => String::new(),
+    };
+    if !why.is_empty() {
+        return forward.await.map_err(|_| why);
+    }
+    tokio::pin!(forward);
+    tokio::select! {
+        stream = &mut direct => match stream {
+            Ok(stream) => Ok(stream),
+            Err(why) => forward.await.map_err(|_| why),
+        },
+        stream = &mut forward => match stream {
+            Ok(stream) => Ok(stream),
+            Err(_) => direct.await,
+        },
+    }
+}
+
+/// Why a handshake failed: of a certificate in Go's words, which the verifier has found.
+fn tls_words(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(why))) => why.0.to_string(),
+        Some(other) => format!("tls: {other}"),
+        None => backend::words(error),
+    }
+}

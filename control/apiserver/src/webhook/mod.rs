@@ -1,0 +1,265 @@
+//! Calls to programs that extend the API: webhooks of admission and conversion, and what an APIService names. `tls` says
+//! which certificates are trusted, `resolver` which address a Service has, `connection` keeps connections, `forward` finds a
+//! way to pods of other nodes, `status` reads
+//! answers that refuse (pure).
+//!
+//! Upstream: `k8s.io/apiserver/pkg/util/webhook`.
+
+mod connection;
+mod forward;
+pub(crate) mod resolver;
+mod status;
+mod tls;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::body::Bytes;
+use http::{HeaderValue, Request, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::{
+    apiserver::KubeletClient,
+    store::{Key, Store},
+};
+use connection::Pool;
+
+/// The most clients that are kept, as upstream.
+const MAX_CLIENTS: usize = 200;
+/// The most bytes of an answer to a review of one object: a patch that replaces all of the largest one, in base64.
+pub(crate) const MAX_REVIEW_BYTES: usize = 6 << 20;
+/// How often a server that asks to be called again is called again, as upstream's client does.
+const MAX_RETRIES: usize = 10;
+/// The port of a Service or URL that names none.
+const HTTPS_PORT: u16 = 443;
+
+/// Where a webhook is, and who vouches for it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ClientConfig {
+    pub(crate) location: Location,
+    /// Certificates in PEM; empty for those of this machine.
+    pub(crate) ca_bundle: Vec<u8>,
+}
+
+/// Where a webhook is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Location {
+    /// A host outside of the cluster, or of this machine.
+    Url { host: String, port: u16, authority: String, path: String },
+    /// A Service.
+    Service { service: Key, port: u16, path: String },
+}
+
+impl ClientConfig {
+    /// The `clientConfig` of a webhook, or of a CustomResourceDefinition.
+    ///
+    /// # Errors
+    /// When it is none that a server can be found by.
+    pub(crate) fn read(config: &Value) -> Result<Self, String> {
+        use base64::{Engine as _, engine::general_purpose::STANDARD};
+        let bundle = config["caBundle"].as_str().unwrap_or("");
+        let ca_bundle = STANDARD.decode(bundle).map_err(|error| format!("caBundle is not in base64: {error}"))?;
+        let service = &config["service"];
+        let location = match config["url"].as_str() {
+            Some(url) => Location::of_url(url)?,
+            None if service.is_object() => Location::of_service(service),
+            None => return Err("webhook configuration must have either service or URL".to_owned()),
+        };
+        Ok(Self { location, ca_bundle })
+    }
+}
+
+impl Location {
+    fn of_url(text: &str) -> Result<Self, String> {
+        let url: http::Uri = text.parse().map_err(|error| format!("Unparsable URL: {error}"))?;
+        let authority = url.authority().ok_or_else(|| format!("Unparsable URL: {text:?} has no host"))?;
+        Ok(Self::Url {
+            host: authority.host().trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(HTTPS_PORT),
+            authority: authority.as_str().to_owned(),
+            path: url.path().to_owned(),
+        })
+    }
+
+    fn of_service(service: &Value) -> Self {
+        let text = |field: &str| service[field].as_str().unwrap_or("").to_owned();
+        let path = text("path");
+        Self::Service {
+            service: Key { namespace: text("namespace"), name: text("name") },
+            port: service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(HTTPS_PORT),
+            path: if path.starts_with('/') { path } else { format!("/{path}") },
+        }
+    }
+
+    /// What URLs name, whatever address is dialled.
+    fn authority(&self) -> String {
+        match self {
+            Self::Url { authority, .. } => authority.clone(),
+            Self::Service { port, .. } => format!("{}:{port}", self.server_name()),
+        }
+    }
+
+    /// The name that the server's certificate must have.
+    fn server_name(&self) -> String {
+        match self {
+            Self::Url { host, .. } => host.clone(),
+            Self::Service { service, .. } => format!("{}.{}.svc", service.name, service.namespace),
+        }
+    }
+
+    fn path(&self) -> &str {
+        match self {
+            Self::Url { path, .. } | Self::Service { path, .. } => path,
+        }
+    }
+}
+
+/// Why a call had no answer, in the words of Go's client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct CallError {
+    message: String,
+    /// The code of the answer, if there was one.
+    pub(crate) code: Option<u16>,
+    /// Whether nobody could be asked, since the Service has no endpoint that is ready.
+    pub(crate) is_unserved: bool,
+}
+
+impl CallError {
+    fn of(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: None, is_unserved: false }
+    }
+}
+
+/// Clients of webhooks, by where they are.
+pub(crate) struct WebhookClients {
+    store: Store,
+    kubelet: Option<KubeletClient>,
+    pools: Mutex<HashMap<ClientConfig, Kept>>,
+    calls: AtomicU64,
+}
+
+/// A pool of connections, and the number of the call that has used it last.
+struct Kept {
+    pool: Arc<Pool>,
+    used: u64,
+}
+
+impl fmt::Debug for WebhookClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WebhookClients")
+    }
+}
+
+impl WebhookClients {
+    /// Clients that find Services in `store`, and reach pods of other nodes through `kubelet`.
+    pub(crate) fn new(store: &Store, kubelet: Option<KubeletClient>) -> Self {
+        Self { store: store.clone(), kubelet, pools: Mutex::default(), calls: AtomicU64::new(0) }
+    }
+
+    /// The pool of a client; the one that was used least recently goes when there are too many.
+    fn pool(&self, config: &ClientConfig) -> Result<Arc<Pool>, CallError> {
+        let used = self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut pools = self.pools.lock();
+        if let Some(kept) = pools.get_mut(config) {
+            kept.used = used;
+            return Ok(Arc::clone(&kept.pool));
+        }
+        let pool = Arc::new(Pool::new(config).map_err(CallError::of)?);
+        if pools.len() >= MAX_CLIENTS
+            && let Some(oldest) = pools.iter().min_by_key(|(_, kept)| kept.used).map(|(config, _)| config.clone())
+        {
+            pools.remove(&oldest);
+        }
+        pools.insert(config.clone(), Kept { pool: Arc::clone(&pool), used });
+        Ok(pool)
+    }
+
+    /// Posts a body in JSON, and returns the body of the answer. `says_deadline` adds the time that is left to the URL.
+    ///
+    /// # Errors
+    /// When nobody could be asked, there was no answer until `deadline`, or one that refuses.
+    pub(crate) async fn post(
+        &self,
+        config: &ClientConfig,
+        body: Bytes,
+        deadline: Instant,
+        says_deadline: bool,
+        max_bytes: usize,
+    ) -> Result<Bytes, CallError> {
+        let timeout = if says_deadline { format!("?timeout={}s", seconds_left(deadline)) } else { String::new() };
+        let location = &config.location;
+        let path = format!("{}{timeout}", location.path());
+        let url = format!("https://{}{path}", location.authority());
+        let failed = |why: &str| CallError::of(format!("Post {url:?}: {why}"));
+        let pool = self.pool(config)?;
+        for _ in 0..MAX_RETRIES {
+            let request = request(&path, location, body.clone()).map_err(|why| failed(&why))?;
+            let sent = tokio::time::timeout_at(deadline, pool.send(self, location, request)).await;
+            let answer = match sent {
+                Err(_) => return Err(failed("context deadline exceeded")),
+                Ok(Err(refused)) => {
+                    return Err(CallError { is_unserved: refused.is_unserved, ..failed(&refused.message) });
+                }
+                Ok(Ok(answer)) => answer,
+            };
+            let (parts, body) = answer.into_parts();
+            let read = tokio::time::timeout_at(deadline, read(body, max_bytes)).await;
+            let body = read.map_err(|_| failed("context deadline exceeded"))?.map_err(|why| failed(&why))?;
+            if parts.status.is_success() {
+                return Ok(body);
+            }
+            let error = status::error_of(parts.status, &parts.headers, &body);
+            // A server may ask to be called once more.
+            let Some(wait) = status::retry_after(parts.status, &parts.headers) else { return Err(error) };
+            let at = Instant::now() + wait;
+            if at >= deadline {
+                return Err(error);
+            }
+            tokio::time::sleep_until(at).await;
+        }
+        Err(failed("the server asked to be called again too often"))
+    }
+}
+
+/// The seconds until then, rounded up.
+fn seconds_left(deadline: Instant) -> u64 {
+    let left = deadline.saturating_duration_since(Instant::now());
+    left.as_secs() + u64::from(left.subsec_nanos() > 0)
+}
+
+fn request(path: &str, location: &Location, body: Bytes) -> Result<Request<Full<Bytes>>, String> {
+    const JSON: HeaderValue = HeaderValue::from_static("application/json");
+    let accept = HeaderValue::from_static("application/json, */*");
+    let agent = HeaderValue::from_static("kube-apiserver-admission");
+    let request = Request::post(path)
+        .header(header::HOST, location.authority())
+        .header(header::CONTENT_TYPE, JSON)
+        .header(header::ACCEPT, accept)
+        .header(header::USER_AGENT, agent);
+    request.body(Full::new(body)).map_err(|error| error.to_string())
+}
+
+async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, String> {
+    match Limited::new(body, max_bytes).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(format!("the answer has more than {max_bytes} bytes"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// How long a connection that nobody uses is kept, as Go's client does.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
