@@ -13,12 +13,17 @@ mod decl;
 mod environment;
 mod error;
 mod eval;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod library;
 mod parser;
 mod plan;
 mod provider;
 mod source;
 mod stack;
+#[cfg(test)]
+mod tests;
 mod types;
 mod value;
 
