@@ -28,7 +28,11 @@ pub use properties::Properties;
 pub use prune::prune;
 pub use scalars::{rfc3339, time};
 pub use table::{TableError, TypeIndex};
-pub use validate::{pattern::Pattern, unknown_formats, validate};
+pub use validate::{
+    has_format,
+    pattern::{self, Pattern},
+    unknown_formats, validate,
+};
 pub use wire_order::{Member, WireOrder};
 
 #[cfg(test)]

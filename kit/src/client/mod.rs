@@ -22,7 +22,7 @@ mod connections;
 mod credentials;
 mod error_message;
 mod exec_plugin;
-mod resolver;
+pub mod resolver;
 mod retry;
 mod servers;
 mod verifier;

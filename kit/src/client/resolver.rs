@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fmt, io,
     net::{SocketAddr, ToSocketAddrs as _},
     pin::Pin,
     sync::Arc,
@@ -34,9 +34,15 @@ struct Entry {
 
 /// See the module. Clones share their answers.
 #[derive(Clone)]
-pub(super) struct Resolver {
+pub struct Resolver {
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
     ask: fn(&str) -> Answer,
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resolver")
+    }
 }
 
 impl Default for Resolver {
@@ -55,7 +61,11 @@ impl Resolver {
         with(self.entries.lock().entry(host.to_owned()).or_default())
     }
 
-    async fn resolve(&self, host: String) -> io::Result<Vec<SocketAddr>> {
+    /// The addresses of a host, each with port 0.
+    ///
+    /// # Errors
+    /// When no name server has one, now or before.
+    pub async fn resolve(&self, host: String) -> io::Result<Vec<SocketAddr>> {
         let (old, mut answered) = match self.entry(&host, |entry| self.look_up(&host, entry)) {
             Ok(fresh) => return Ok(fresh),
             Err(asked) => asked,

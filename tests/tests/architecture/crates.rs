@@ -19,7 +19,7 @@ const fn imports(name: &'static str, imports: &'static [&'static str], in_tests:
     Crate { name, imports, in_tests }
 }
 
-const CRATES: [Crate; 19] = [
+const CRATES: [Crate; 20] = [
     imports("windlass-apimachinery", &[], &[]),
     // Quantities.
     imports("windlass-kit", &["windlass-apimachinery"], &[]),
@@ -35,6 +35,7 @@ const CRATES: [Crate; 19] = [
     imports("windlass-store", &[], &["windlass-kit"]),
     imports("windlass-identity", &["windlass-apimachinery", "windlass-kit"], &[]),
     imports("windlass-quota", &["windlass-kit"], &[]),
+    imports("windlass-cel", &["windlass-apimachinery"], &[]),
     imports("windlass-scheduler", &["windlass-kit"], &["windlass-test-api"]),
     imports("windlass-dns", &["windlass-kit"], &["windlass-control", "windlass-identity"]),
     imports(
@@ -75,6 +76,7 @@ const CRATES: [Crate; 19] = [
         &[
             "windlass-agent",
             "windlass-apimachinery",
+            "windlass-cel",
             "windlass-control",
             "windlass-dns",
             "windlass-identity",

@@ -4,7 +4,7 @@ mod embedded;
 mod formats;
 mod lists;
 mod number;
-pub(super) mod pattern;
+pub mod pattern;
 mod value;
 
 use std::collections::{BTreeSet, HashMap};
@@ -40,6 +40,12 @@ pub fn unknown_formats(schema: &Schema) -> Vec<String> {
     let mut found = BTreeSet::new();
     formats::unknown(schema, &mut found, 0);
     found.into_iter().collect()
+}
+
+/// Whether a text has a format of OpenAPI. One that is not known takes any.
+#[must_use]
+pub fn has_format(format: &str, text: &str) -> bool {
+    formats::matches(format, text)
 }
 
 /// The errors of embedded objects alone.

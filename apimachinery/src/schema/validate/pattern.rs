@@ -43,7 +43,7 @@ impl PartialEq for Pattern {
 ///
 /// # Errors
 /// What Go's compiler says, where it is one of its usual complaints.
-pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
+pub fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = Translation::of(pattern).map_err(|why| format!("error parsing regexp: {why}"))?;
     Regex::new(&translated).map_err(|error| {
         let text = error.to_string();

@@ -2,7 +2,7 @@
 //! endpoint is not ready any more is not used again.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -122,12 +122,28 @@ impl Pool {
 /// Opens a connection, and says to which endpoint.
 async fn open(clients: &WebhookClients, candidates: &Candidates<'_>) -> Result<(Stream, Option<SocketAddr>), String> {
     match candidates {
-        Candidates::Host(host, port) => Ok((backend::connect_host(host, *port).await?, None)),
+        Candidates::Host(host, port) => Ok((open_host(clients, host, *port).await?, None)),
         Candidates::Endpoints(all) => {
             let endpoint = all.first().ok_or("no endpoint")?;
             Ok((open_endpoint(clients, endpoint).await?, Some(endpoint.address)))
         }
     }
+}
+
+/// Connects to a host by its name or address.
+async fn open_host(clients: &WebhookClients, host: &str, port: u16) -> Result<Stream, String> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return backend::connect(SocketAddr::new(address, port)).await;
+    }
+    let found = clients.resolver.resolve(host.to_owned()).await;
+    let mut why = format!("dial tcp: lookup {host}: no such host");
+    for address in found.unwrap_or_default() {
+        match backend::connect(SocketAddr::new(address.ip(), port)).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
 }
 
 /// Connects to an endpoint: directly, or where this machine has no way to pods of other nodes, through the node.

@@ -28,6 +28,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
+use windlass_kit::client::resolver::Resolver;
 
 use crate::{
     apiserver::KubeletClient,
@@ -146,6 +147,7 @@ impl CallError {
 pub(crate) struct WebhookClients {
     store: Store,
     kubelet: Option<KubeletClient>,
+    resolver: Resolver,
     pools: Mutex<HashMap<ClientConfig, Kept>>,
     calls: AtomicU64,
 }
@@ -165,7 +167,13 @@ impl fmt::Debug for WebhookClients {
 impl WebhookClients {
     /// Clients that find Services in `store`, and reach pods of other nodes through `kubelet`.
     pub(crate) fn new(store: &Store, kubelet: Option<KubeletClient>) -> Self {
-        Self { store: store.clone(), kubelet, pools: Mutex::default(), calls: AtomicU64::new(0) }
+        Self {
+            store: store.clone(),
+            kubelet,
+            resolver: Resolver::default(),
+            pools: Mutex::default(),
+            calls: AtomicU64::new(0),
+        }
     }
 
     /// The pool of a client; the one that was used least recently goes when there are too many.

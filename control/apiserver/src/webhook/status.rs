@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use serde_json::Value;
+use windlass_kit::serve::headers;
 
 use super::CallError;
 
@@ -26,8 +27,9 @@ fn status_message(body: &[u8]) -> Option<String> {
 }
 
 /// What a body says, if it says that it is a text.
-fn text_of(headers: &HeaderMap, body: &[u8]) -> String {
-    let is_text = headers.get(header::CONTENT_TYPE).is_none_or(|kind| kind.as_bytes().starts_with(b"text/"));
+fn text_of(all: &HeaderMap, body: &[u8]) -> String {
+    let kind = headers::shown(all, "content-type");
+    let is_text = kind.is_empty() || kind.starts_with("text/");
     let text = std::str::from_utf8(&body[..body.len().min(MAX_TEXT_BYTES)]).ok().filter(|_| is_text);
     text.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("unknown").to_owned()
 }
@@ -57,8 +59,8 @@ fn generic_message(code: StatusCode, text: &str) -> String {
 }
 
 /// How long to wait before the same call once more, if the server asks for that.
-pub(super) fn retry_after(code: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(code: StatusCode, all: &HeaderMap) -> Option<Duration> {
     let asks = code == StatusCode::TOO_MANY_REQUESTS || code.is_server_error();
-    let seconds = headers.get(header::RETRY_AFTER).filter(|_| asks)?.to_str().ok()?.parse().ok()?;
+    let seconds = headers::shown(all, "retry-after").parse().ok().filter(|_| asks)?;
     Some(Duration::from_secs(seconds))
 }

@@ -69,22 +69,6 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<Stream, String> {
     Ok(Box::new(dial(address).await?))
 }
 
-/// Connects to a host by its name or address; fails in Go's words.
-pub(crate) async fn connect_host(host: &str, port: u16) -> Result<Stream, String> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return connect(SocketAddr::new(address, port)).await;
-    }
-    let found = tokio::net::lookup_host((host, port)).await.map(Iterator::collect::<Vec<_>>).unwrap_or_default();
-    let mut why = format!("dial tcp: lookup {host}: no such host");
-    for address in found {
-        match connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => why = error,
-        }
-    }
-    Err(why)
-}
-
 /// Connects with TLS, without verification: the address is the only identity.
 pub(super) async fn connect_tls(address: SocketAddr) -> Result<Stream, String> {
     let stream = dial(address).await?;

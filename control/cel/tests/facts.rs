@@ -1,0 +1,43 @@
+//! What upstream's CEL says of thousands of expressions, replayed: errors to the letter, values, estimates and costs.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use support::{Row, Setting};
+
+/// Expressions of which upstream says something else, and why that stays.
+const EXCEPTIONS: &[(&str, &str)] = &[];
+
+#[test]
+fn expressions_have_upstreams_verdicts() {
+    let mut settings: BTreeMap<String, Setting> = BTreeMap::new();
+    let (mut rows, mut different, mut excused) = (0, Vec::new(), 0);
+    for line in include_str!("data/facts.jsonl").lines().filter(|line| line.starts_with('{')) {
+        match support::read(line) {
+            Row::Environment(name, setting) => {
+                settings.insert(name, *setting);
+            }
+            Row::Verdict(expected) => {
+                rows += 1;
+                let setting = &settings[&expected.environment];
+                let found = setting.ask(&expected.expression);
+                if found == expected.verdict {
+                    continue;
+                }
+                if EXCEPTIONS.iter().any(|(expression, _)| *expression == expected.expression) {
+                    excused += 1;
+                    continue;
+                }
+                different.push(format!(
+                    "{} in {}\n  upstream {:?}\n  here     {found:?}",
+                    expected.expression, expected.environment, expected.verdict
+                ));
+            }
+        }
+    }
+    let shown: Vec<&str> = different.iter().map(String::as_str).take(1000).collect();
+    assert!(different.is_empty(), "{} of {rows} differ:\n{}", different.len(), shown.join("\n"));
+    assert!(rows > 3000, "{rows}");
+    assert_eq!(excused, EXCEPTIONS.len());
+}
