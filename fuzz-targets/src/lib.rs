@@ -23,10 +23,11 @@ use windlass_control::fuzzing as control;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets by name. What it is that they read says the module or function that each calls.
-pub const TARGETS: [Target; 26] = [
+pub const TARGETS: [Target; 27] = [
     ("applies", control::applies),
     ("audit_policy", control::audit_policy),
     ("bodies", control::body),
+    ("cel", windlass_cel::fuzzing::target),
     ("channel_message", server::fuzzing::channel_message),
     ("cni_answer", network::cni_fuzzing::answer),
     ("cni_configuration", |bytes| text(bytes, network::cni_fuzzing::configuration)),

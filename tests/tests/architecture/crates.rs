@@ -76,6 +76,7 @@ const CRATES: [Crate; 20] = [
         &[
             "windlass-agent",
             "windlass-apimachinery",
+            "windlass-cel",
             "windlass-control",
             "windlass-dns",
             "windlass-identity",
