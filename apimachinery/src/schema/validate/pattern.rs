@@ -173,8 +173,11 @@ impl<'a> Translation<'a> {
             return Err(format!("invalid or unsupported Perl syntax: `{text}`"));
         }
         self.out.push('?');
-        self.out.push_str(&flags[..end]);
+        self.out.push_str(&once(&flags[..end]));
         self.at += 1 + end;
+        if end == 0 && flags.starts_with(')') {
+            self.out.push(':');
+        }
         if flags[end..].starts_with(':') {
             self.at += 1;
             self.out.push(':');
@@ -275,6 +278,11 @@ impl<'a> Translation<'a> {
         }
         Ok(())
     }
+}
+
+/// Flags, each at the last place at which it stands: Go takes those that are there twice.
+fn once(flags: &str) -> String {
+    flags.char_indices().filter(|(at, flag)| *flag == '-' || flags.rfind(*flag) == Some(*at)).map(|(_, c)| c).collect()
 }
 
 /// A counted repetition at the beginning of a text; in Go any other brace stands for itself.
