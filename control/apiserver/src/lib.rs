@@ -5,6 +5,7 @@
 
 mod apiextensions;
 pub mod apiserver;
+mod cel;
 pub mod kinds;
 pub mod metrics;
 pub mod schema;

@@ -64,6 +64,13 @@ fn measure<T>(name: &str, times: u32, mut step: impl FnMut() -> T) {
     println!("{name:<40} {:>9.2} µs", best.as_secs_f64() * 1e6);
 }
 
+/// The memory that this process occupies, in bytes.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<usize>().ok());
+    pages.unwrap_or_default() * 4096
+}
+
 fn main() {
     let declared = Arc::new(DeclType::of_schema(&schema(), false, "self_type").expect("a type"));
     let environment = Environment::base()
@@ -73,6 +80,10 @@ fn main() {
     let object = route();
     let activation = Route(&object, &declared);
     measure("compile 8 rules", 20, || RULES.map(&compile));
+    let before = resident();
+    let kept: Vec<_> = (0..500).map(|_| RULES.map(|rule| compile(rule).into_program())).collect();
+    let bytes = resident().saturating_sub(before) / (kept.len() * RULES.len());
+    println!("{:<40} {bytes:>9} bytes", "kept of a rule");
     let compiled = RULES.map(compile);
     measure("estimate 8 rules", 20, || compiled.each_ref().map(|rule| rule.estimate(&*declared)));
     let programs = compiled.map(windlass_cel::Compiled::into_program);

@@ -45,6 +45,11 @@ impl EvalError {
         Self { cancelled: true, message: "operation cancelled: evaluation is nested too deeply".into() }
     }
 
+    /// What upstream's cost tracker does not expect, which ends its evaluation. No operator absorbs this error.
+    pub(crate) fn internal(message: &str) -> Self {
+        Self { cancelled: true, message: format!("internal error: {message}").into() }
+    }
+
     pub(crate) fn no_such_overload() -> Self {
         Self::new("no such overload")
     }
@@ -59,7 +64,8 @@ impl EvalError {
         &self.message
     }
 
-    /// Whether evaluation was ended by its budget, or by its depth, rather than by a part of the expression.
+    /// Whether evaluation was ended as a whole, which no operator absorbs: by its budget, by its depth, or by an error within a
+    /// list that is sorted, which upstream does not expect.
     #[must_use]
     pub const fn is_cancelled(&self) -> bool {
         self.cancelled

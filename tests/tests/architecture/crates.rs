@@ -46,7 +46,14 @@ const CRATES: [Crate; 20] = [
     // Its tests compare it with a real control plane, which the tests' library starts, and let its clients run.
     imports(
         "windlass-control",
-        &["windlass-apimachinery", "windlass-identity", "windlass-kit", "windlass-quota", "windlass-store"],
+        &[
+            "windlass-apimachinery",
+            "windlass-cel",
+            "windlass-identity",
+            "windlass-kit",
+            "windlass-quota",
+            "windlass-store",
+        ],
         &["windlass-controllers", "windlass-scheduler", "windlass-test-api", "windlass-tests"],
     ),
     // For tests alone.

@@ -19,6 +19,7 @@ fn expressions_mean_what_they_mean_in_go() {
         (r"^\x41\101\a?$", "AA", "A"),
         (r"^[]a]+$", "]a", "b"),
         (r"^(?P<n>a)(?:b)(?i)C$", "abc", "ab"),
+        (r"^(?)a(?ii)b(?i-i)c$", "aBc", "aBC"),
         (r"^[a-c-]+$", "b-", "d"),
         (r"^[^\s]+$", "ab", "a b"),
         (r"^\bab\b$", "ab", "abc"),

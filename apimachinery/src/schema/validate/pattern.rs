@@ -173,8 +173,11 @@ impl<'a> Translation<'a> {
             return Err(format!("invalid or unsupported Perl syntax: `{text}`"));
         }
         self.out.push('?');
-        self.out.push_str(&flags[..end]);
+        self.out.push_str(&once(&flags[..end]));
         self.at += 1 + end;
+        if end == 0 && flags.starts_with(')') {
+            self.out.push(':');
+        }
         if flags[end..].starts_with(':') {
             self.at += 1;
             self.out.push(':');
@@ -229,7 +232,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Escapes: Go's classes are ASCII only, and any punctuation is literal.
+    /// Escapes: Go's classes are of ASCII, and any punctuation stands for itself.
     fn escape(&mut self, in_class: bool) -> Result<(), String> {
         let Some(c) = self.next() else { return Err("trailing backslash at end of expression: ``".to_owned()) };
         let class = |inside: &str| if in_class { inside.to_owned() } else { format!("[{inside}]") };
@@ -277,7 +280,12 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// A counted repetition at the beginning of a text; in Go any other brace is literal.
+/// Flags, each at the last place at which it stands: Go takes those that are there twice.
+fn once(flags: &str) -> String {
+    flags.char_indices().filter(|(at, flag)| *flag == '-' || flags.rfind(*flag) == Some(*at)).map(|(_, c)| c).collect()
+}
+
+/// A counted repetition at the beginning of a text; in Go any other brace stands for itself.
 fn repetition(text: &str) -> Option<&str> {
     let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
     let (least, most) = inside.split_once(',').unwrap_or((inside, ""));

@@ -110,7 +110,8 @@ impl Instance {
         let definitions = kinds::definitions(&environment);
         let metrics: Arc<WebhookMetrics> = Arc::default();
         let clients = Arc::new(WebhookClients::new(store, kubelet));
-        let caller = Caller { store: store.clone(), clients, metrics: Arc::clone(&metrics) };
+        let caller =
+            Caller { store: store.clone(), authorizers: authorizers.clone(), clients, metrics: Arc::clone(&metrics) };
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),

@@ -12,14 +12,6 @@ const SCHEDULER: Effect = Effect::Full("the scheduler");
 const OTHERS: Effect = Effect::Full("programs that are installed for it, as in any cluster");
 
 const POLICIES: Effect = inert("its expressions are not evaluated: every request is admitted as if it were not there");
-const WEBHOOKS: Effect = Effect::Stored(Inert {
-    of: "with `matchConditions`",
-    undone: "its matchConditions are not evaluated: its webhooks are called whatever they say",
-    holds: |object| {
-        let mut webhooks = object["webhooks"].as_array().into_iter().flatten();
-        webhooks.any(|webhook| webhook["matchConditions"].as_array().is_some_and(|conditions| !conditions.is_empty()))
-    },
-});
 const DEVICES: Effect = inert("no devices are allocated: pods that claim them wait");
 const CSI: Effect = inert("no volumes of CSI drivers are provisioned, attached or mounted");
 const FAIRNESS: Effect = inert("it does not decide how requests are queued: they are limited as a whole, by class");
@@ -84,10 +76,10 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("storage.k8s.io", "volumeattributesclasses", inert("no volume is modified by it: that is a CSI driver's")),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies", POLICIES),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", POLICIES),
-    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", WEBHOOKS),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", API),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies", POLICIES),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", POLICIES),
-    ("admissionregistration.k8s.io", "validatingwebhookconfigurations", WEBHOOKS),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations", API),
     (
         "apiextensions.k8s.io",
         "customresourcedefinitions",
@@ -230,10 +222,6 @@ mod tests {
             Some(Effect::Stored(inert)) => (inert.holds)(object),
             _ => false,
         };
-        let webhooks = |object| warns("admissionregistration.k8s.io", "validatingwebhookconfigurations", &object);
-        let conditions = json!([{"name": "c", "expression": "true"}]);
-        assert!(!webhooks(json!({"webhooks": [{"name": "a"}]})));
-        assert!(webhooks(json!({"webhooks": [{"name": "a"}, {"name": "b", "matchConditions": conditions}]})));
         let services = |object| warns("apiregistration.k8s.io", "apiservices", &object);
         assert!(!services(json!({"spec": {}})) && services(json!({"spec": {"service": {"name": "a"}}})));
         let definition = |schema: Value, strategy: &str| {

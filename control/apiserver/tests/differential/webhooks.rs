@@ -213,6 +213,53 @@ fn cases() -> Vec<Case> {
                 .collect(),
         },
         Case {
+            name: "conditions",
+            hooks: vec![
+                (
+                    "mutating",
+                    "/m",
+                    merged(&of_maps, &conditions(&["object.metadata.name != 'skipped'", "object.data.a == 'b'"])),
+                ),
+                (
+                    "validating",
+                    "/v",
+                    merged(
+                        &of_maps,
+                        &merged(
+                            &conditions(&["request.userInfo.username != ''", "object.data.x == '1'"]),
+                            &json!({"failurePolicy": "Ignore"}),
+                        ),
+                    ),
+                ),
+            ],
+            decide: |_, _| Act::allow(),
+            steps: vec![
+                ask("condition: skipped", "POST", &maps, JSON, map("skipped")),
+                ask("condition: seen", "POST", &maps, JSON, map("seen-by-one")),
+                ask(
+                    "condition: without a value",
+                    "POST",
+                    &maps,
+                    JSON,
+                    json!({"metadata": {"name": "keyless"}, "data": {"c": "d"}}),
+                ),
+                ask(
+                    "condition: false and without a value",
+                    "POST",
+                    &maps,
+                    JSON,
+                    json!({"metadata": {"name": "skipped"}, "data": {"c": "d"}}),
+                ),
+                refused_condition("params.a == 1"),
+                refused_condition("object.a = 1"),
+                refused_condition("1 + 1"),
+                refused_condition("request.uid == ''"),
+                refused_condition("request.userInfo == 'a'"),
+                refused_condition("object.name.matches('[')"),
+                refused_condition("'a' + 1 == 'b' && [1, 'a'].size() > 0"),
+            ],
+        },
+        Case {
             name: "changes",
             hooks: vec![(
                 "mutating",
@@ -280,6 +327,31 @@ fn cases() -> Vec<Case> {
             steps: subresources(),
         },
     ]
+}
+
+fn conditions(expressions: &[&str]) -> Value {
+    let all: Vec<Value> = expressions
+        .iter()
+        .enumerate()
+        .map(|(at, text)| json!({"name": format!("c{at}"), "expression": text}))
+        .collect();
+    json!({"matchConditions": all})
+}
+
+/// A configuration with a condition that cannot be compiled.
+fn refused_condition(expression: &str) -> Step {
+    let hook = merged(
+        &json!({"name": "a.b.c", "clientConfig": {"url": "https://localhost/x"}, "sideEffects": "None", "admissionReviewVersions": ["v1"]}),
+        &conditions(&[expression]),
+    );
+    let body = json!({"metadata": {"name": "refused"}, "webhooks": [hook]});
+    ask(
+        &format!("condition: {expression}"),
+        "POST",
+        &format!("{CONFIGURATIONS}/validatingwebhookconfigurations?dryRun=All"),
+        JSON,
+        body,
+    )
 }
 
 fn subresources() -> Vec<Step> {

@@ -6,8 +6,12 @@ use crate::value::{Opaque, Value};
 /// One for a call that makes a list of so many elements.
 fn allocating(size: u64, factor: f64) -> u64 {
     let product = size as f64 * factor;
-    // As upstream, a negative factor makes the call cheaper.
-    let product = if product < 0.0 { (product as i64).cast_unsigned() } else { product as u64 };
+    // As upstream, a negative factor makes the call cheaper, and what no number holds is half of the largest one.
+    let product = match product {
+        ..0.0 => (product as i64).cast_unsigned(),
+        18_446_744_073_709_551_616.0.. => 1 << 63,
+        _ => product as u64,
+    };
     product.wrapping_add(1 + LIST)
 }
 

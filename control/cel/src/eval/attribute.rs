@@ -88,7 +88,9 @@ impl<'x, 'a> Evaluator<'x, 'a> {
     fn qualify(&mut self, value: &Value<'a>, qualifier: &'x Qualifier, may_miss: bool) -> Result<Found<'a>, EvalError> {
         let key = match &*qualifier.key {
             QualifierKey::Const(key) => Ok(key.clone()),
-            QualifierKey::Attribute(attribute) => self.nested_resolve(attribute),
+            QualifierKey::Attribute(attribute) => self
+                .nested_resolve(attribute)
+                .and_then(|key| if matches!(attribute.base, Base::Variable(_)) { not_native(key) } else { Ok(key) }),
             QualifierKey::Step(node) => self.eval(node),
         };
         if is_cancelled(&key) {
@@ -114,6 +116,17 @@ impl<'x, 'a> Evaluator<'x, 'a> {
         }
         found
     }
+}
+
+/// Refuses what upstream has not made a value of CEL of, in words about Go's types.
+fn not_native(key: Value<'_>) -> Outcome<'_> {
+    let of = match key {
+        Value::List(List::Json(_)) => "[]interface {}",
+        Value::Map(Map::Json(_)) => "map[string]interface {}",
+        Value::Null => "<nil>",
+        other => return Ok(other),
+    };
+    Err(EvalError::new(format!("invalid qualifier type: {of}")))
 }
 
 /// Scalars select; of an optional what it holds does not.

@@ -2,9 +2,10 @@
 
 use super::{Evaluator, is_cancelled};
 use crate::{
+    decl::ListKind,
     error::EvalError,
     plan::{Fold, Node},
-    value::{Opaque, Outcome, Value},
+    value::{List, Map, Opaque, Outcome, Value},
 };
 
 /// The variables of a comprehension that runs.
@@ -144,7 +145,13 @@ pub(super) fn go_type(value: &Value<'_>) -> &'static str {
         Value::Timestamp(_) => "types.Timestamp",
         Value::Type(_) => "*types.Type",
         Value::Optional(_) => "*types.Optional",
+        Value::List(List::Typed(typed)) => match typed.kind() {
+            ListKind::Atomic => "*common.unstructuredList",
+            ListKind::Set => "*common.unstructuredSetList",
+            ListKind::Map(_) => "*common.unstructuredMapList",
+        },
         Value::List(_) => "*types.baseList",
+        Value::Map(Map::Typed(..)) => "*common.unstructuredMap",
         Value::Map(_) => "*types.baseMap",
         Value::Struct(_) => "*dynamic.ObjectVal",
         Value::Opaque(Opaque::Quantity(_)) => "cel.Quantity",

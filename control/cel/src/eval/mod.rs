@@ -203,6 +203,9 @@ impl<'x, 'a> Evaluator<'x, 'a> {
             (Ok(left), Ok(right)) => Ok([left, right]),
             (_, Err(why)) if why.is_cancelled() => Err(why),
             (left, right) => {
+                if right.is_err() {
+                    unexpected(cost, 1)?;
+                }
                 let shown = [left.clone().unwrap_or(Value::Null), right.clone().unwrap_or(Value::Null)];
                 self.charge(cost.actual(&shown, None))?;
                 left.and(right).map(|_| [Value::Null, Value::Null])
@@ -227,6 +230,7 @@ impl<'x, 'a> Evaluator<'x, 'a> {
                 Err(why) => {
                     // What stands last has been evaluated as all others have, and is charged for.
                     if index + 1 == args.len() && !why.is_cancelled() {
+                        unexpected(cost, index)?;
                         values.push(Value::Null);
                         self.charge(cost.actual(&values, None))?;
                     }
@@ -324,6 +328,16 @@ impl<'x, 'a> Evaluator<'x, 'a> {
         }
         Ok(Value::Struct(Arc::new(Struct { type_name: Arc::clone(type_name), fields: values })))
     }
+}
+
+/// That an argument has no value, where upstream's cost tracker relies on one.
+fn unexpected(cost: Cost, index: usize) -> Result<(), EvalError> {
+    let message = match (cost, index) {
+        (Cost::Distinct | Cost::Sort | Cost::SortTexts, _) => "*types.Err is not traits.Lister: missing method Add",
+        (Cost::Flatten, 1) => "ref.Val is *types.Err, not types.Int",
+        _ => return Ok(()),
+    };
+    Err(EvalError::internal(&format!("interface conversion: {message}")))
 }
 
 /// Whether evaluation has ended.

@@ -64,11 +64,11 @@ pub(crate) fn check(
             rest = after;
             continue;
         }
-        if index >= arguments {
-            return Err(format!("index {index} out of range"));
-        }
         if after.is_empty() {
             return Err("unexpected end of string".to_owned());
+        }
+        if index >= arguments {
+            return Err(format!("index {index} out of range"));
         }
         let (clause, after) = clause(after).map_err(|why| format!("could not parse formatting clause: {why}"))?;
         argument(index, clause).map_err(|why| format!("error during formatting: {why}"))?;
@@ -138,11 +138,12 @@ fn written(value: &Value<'_>, clause: Clause) -> Result<String, String> {
         (Clause::Decimal, Value::Int(number)) => Ok(number.to_string()),
         (Clause::Decimal, Value::Uint(number)) => Ok(number.to_string()),
         (Clause::Fixed(precision), value) => match double(value) {
-            Some(number) => Ok(fixed(number, precision)),
+            // Zero has no sign, as in upstream's language-dependent printer.
+            Some(number) => Ok(fixed(number + 0.0, precision)),
             None => refused(),
         },
         (Clause::Scientific(width), value) => match double(value) {
-            Some(number) => Ok(format!("{:>width$}", scientific(number))),
+            Some(number) => Ok(format!("{:>width$}", scientific(number + 0.0))),
             None => refused(),
         },
         (Clause::Binary, Value::Int(number)) => Ok(signed(*number, |number| format!("{number:b}"))),

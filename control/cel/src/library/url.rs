@@ -199,6 +199,15 @@ impl Url {
         }
         if self.path == b"*" { "*".to_owned() } else { escape(&self.path, Part::Path) }
     }
+
+    /// The fragment as it was written, if nothing in it must be escaped; Go's `EscapedFragment`.
+    fn escaped_fragment(&self) -> String {
+        let valid = |byte: u8| b"!$&'()*+,;=:@[]%".contains(&byte) || !must_escape(byte, Part::Fragment);
+        if self.raw_fragment.bytes().all(valid) {
+            return self.raw_fragment.clone();
+        }
+        escape(&self.fragment, Part::Fragment)
+    }
 }
 
 impl fmt::Display for Url {
@@ -244,7 +253,7 @@ impl fmt::Display for Url {
         }
         if !self.fragment.is_empty() {
             out.push('#');
-            out.push_str(&self.raw_fragment);
+            out.push_str(&self.escaped_fragment());
         }
         f.write_str(&out)
     }

@@ -10,6 +10,7 @@ use crate::{
     eval::as_key,
     library::{Function, Regexp},
     stack,
+    types::Type,
     value::Value,
 };
 
@@ -64,7 +65,7 @@ impl<'e> Builder<'e> {
         match &expr.kind {
             Kind::Unspecified => Err(EvalError::new("unsupported expr")),
             Kind::Literal(literal) => Ok(Node::Const(Value::of_literal(literal))),
-            Kind::Ident(name) => Ok(self.ident(expr, name)),
+            Kind::Ident(name) => self.ident(expr, name),
             Kind::Select(select) => {
                 let operand = self.node(&select.operand)?;
                 let mut attribute = attribute_of(operand);
@@ -100,16 +101,21 @@ impl<'e> Builder<'e> {
         exprs.map(|expr| self.node(expr)).collect()
     }
 
-    fn ident(&self, expr: &Expr, name: &str) -> Node {
+    fn ident(&self, expr: &Expr, name: &str) -> Built {
+        let reference = self.checked.reference(expr.id);
+        if let Some(Reference::Type(of)) = reference {
+            return Ok(Node::Const(Value::Type(of.clone())));
+        }
+        // As upstream, which takes a variable that holds a type for the name of one.
+        if matches!(self.checked.type_of(expr.id), Type::Type(_)) {
+            return Err(EvalError::new(format!("reference to undefined type: {name}")));
+        }
         let base = match self.scopes.iter().rev().find(|(known, _)| *known == name) {
             Some((_, Local::Accumulator(fold))) => Base::Accumulator(*fold),
             Some((_, Local::Iteration { fold, second })) => Base::Iteration { fold: *fold, second: *second },
-            None => match self.checked.reference(expr.id) {
-                Some(Reference::Type(of)) => return Node::Const(Value::Type(of.clone())),
-                _ => Base::Variable(name.into()),
-            },
+            None => Base::Variable(name.into()),
         };
-        Node::Attribute(Box::new(Attribute::new(base)))
+        Ok(Node::Attribute(Box::new(Attribute::new(base))))
     }
 
     fn call(&mut self, expr: &'e Expr, call: &'e ast::Call) -> Built {

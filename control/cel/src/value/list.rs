@@ -31,6 +31,12 @@ pub struct Typed<'a> {
     pub(super) kind: &'a ListKind,
 }
 
+impl<'a> Typed<'a> {
+    pub(crate) const fn kind(&self) -> &'a ListKind {
+        self.kind
+    }
+}
+
 impl<'a> List<'a> {
     /// How many elements there are.
     #[must_use]

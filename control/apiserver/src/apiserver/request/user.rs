@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 pub(crate) const NODES_GROUP: &str = "system:nodes";
 /// The group of all authenticated users.
 pub(crate) const AUTHENTICATED_GROUP: &str = "system:authenticated";
+/// The group of all service accounts.
+const SERVICE_ACCOUNTS_GROUP: &str = "system:serviceaccounts";
 /// The group of requests without credentials.
 pub(crate) const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
 /// The name of requests without credentials.
@@ -60,6 +62,13 @@ impl User {
     #[must_use]
     pub fn node(name: &str) -> Self {
         Self::of(format!("system:node:{name}"), &[NODES_GROUP])
+    }
+
+    /// A service account, as its tokens name it, but for what authentication adds.
+    #[must_use]
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        let groups = [SERVICE_ACCOUNTS_GROUP, &format!("{SERVICE_ACCOUNTS_GROUP}:{namespace}")];
+        Self::of(format!("system:serviceaccount:{namespace}:{name}"), &groups)
     }
 
     /// The service proxy.

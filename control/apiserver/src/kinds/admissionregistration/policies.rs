@@ -114,7 +114,7 @@ impl Strategy for Policy {
         } else {
             matched.required("", errors);
         }
-        rules::match_conditions(&spec.at("matchConditions"), errors);
+        rules::match_conditions(&spec.at("matchConditions"), spec.at("paramKind").is_set(), errors);
         for variable in spec.at("variables").items() {
             validate_variable(&variable, errors);
         }

@@ -7,6 +7,7 @@ use windlass_kit::objects::pod_defaults::{items, set, set_pointer};
 
 use crate::{
     apiserver::pipeline::validation::{errors::Errors, names},
+    cel::compile_condition,
     kinds::shared::{field::Field, selector},
 };
 
@@ -123,12 +124,15 @@ fn validate_resources(resources: &Field<'_>, errors: &mut Errors) {
 }
 
 /// Validates the conditions of a webhook or policy.
-pub(super) fn match_conditions(conditions: &Field<'_>, errors: &mut Errors) {
+pub(super) fn match_conditions(conditions: &Field<'_>, has_params: bool, errors: &mut Errors) {
     conditions.max_items(MAX_CONDITIONS, errors);
     let mut seen = BTreeSet::new();
     for condition in conditions.items() {
-        if condition.at("expression").text().trim().is_empty() {
-            condition.at("expression").required("", errors);
+        let expression = condition.at("expression");
+        if expression.text().trim().is_empty() {
+            expression.required("", errors);
+        } else if let Err(why) = compile_condition(expression.text().trim(), has_params) {
+            expression.invalid(&why, errors);
         }
         let name = condition.at("name");
         name.named(names::qualified, errors);

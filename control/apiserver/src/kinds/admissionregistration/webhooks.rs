@@ -129,7 +129,7 @@ impl WebhookConfiguration {
             selector::validate(&webhook.at(field), errors);
         }
         client_config(&webhook.at("clientConfig"), errors);
-        rules::match_conditions(&webhook.at("matchConditions"), errors);
+        rules::match_conditions(&webhook.at("matchConditions"), false, errors);
     }
 }
 

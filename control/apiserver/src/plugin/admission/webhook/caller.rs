@@ -12,7 +12,7 @@ use super::{
     review::{self, Answer},
 };
 use crate::{
-    apiserver::{AdmissionAttributes, ApiError, generate::new_uid},
+    apiserver::{AdmissionAttributes, ApiError, Authorizers, generate::new_uid},
     store::Store,
     webhook::{CallError, MAX_REVIEW_BYTES, WebhookClients},
 };
@@ -21,6 +21,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) store: Store,
+    pub(crate) authorizers: Authorizers,
     pub(crate) clients: Arc<WebhookClients>,
     pub(crate) metrics: Arc<WebhookMetrics>,
 }

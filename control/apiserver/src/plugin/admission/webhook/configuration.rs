@@ -9,6 +9,7 @@ use windlass_apimachinery::selectors::LabelSelector;
 
 use super::rules::{Rule, read_rules};
 use crate::{
+    cel::Conditions,
     plugin::synced::{Apply, View},
     store::Key,
     webhook::ClientConfig,
@@ -39,6 +40,8 @@ pub(super) struct Webhook {
     pub(super) review_version: Option<ReviewVersion>,
     /// Called once more if something has changed after its call.
     pub(super) is_reinvoked: bool,
+    /// When it is called at all.
+    pub(super) conditions: Conditions,
 }
 
 /// The versions of AdmissionReview.
@@ -80,6 +83,8 @@ struct Stored {
     admission_review_versions: Vec<String>,
     #[serde(default)]
     reinvocation_policy: Option<String>,
+    #[serde(default)]
+    match_conditions: Vec<Value>,
 }
 
 impl Stored {
@@ -102,6 +107,7 @@ impl Stored {
             timeout: self.timeout_seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
             review_version: self.admission_review_versions.iter().find_map(known),
             is_reinvoked: self.reinvocation_policy.as_deref() == Some("IfNeeded"),
+            conditions: Conditions::read(&self.match_conditions),
             configuration: configuration.to_owned(),
             name: self.name,
             id,

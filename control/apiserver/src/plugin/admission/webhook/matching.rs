@@ -6,13 +6,15 @@ use std::{cell::OnceCell, sync::Arc};
 
 use serde_json::Value;
 use windlass_apimachinery::selectors::LabelSelector;
+use windlass_cel::ResourceAttributes;
 
-use super::{configuration::Webhook, rules::Subject};
+use super::{caller::Caller, configuration::Webhook, review, rules::Subject};
 use crate::{
     apiserver::{
-        AdmissionAttributes, ApiError, Operation, Target,
+        AdmissionAttributes, ApiError, Authorizers, Operation, Target,
         types::{Gvk, Version},
     },
+    cel::{Matches, UserAuthorizer, Variables},
     store::{Key, Store},
 };
 
@@ -101,14 +103,42 @@ impl<'a> Matched<'a> {
     ///
     /// # Errors
     /// When a rule is for the request, and what its selectors are about cannot be read.
-    pub(super) fn invocation(&self, store: &Store, webhook: &Arc<Webhook>) -> Result<Option<Invocation>, ApiError> {
-        let in_namespace = self.is_in_selected_namespace(store, &webhook.namespace_selector);
+    pub(super) fn invocation(&self, caller: &Caller, webhook: &Arc<Webhook>) -> Result<Option<Invocation>, ApiError> {
+        let in_namespace = self.is_in_selected_namespace(&caller.store, &webhook.namespace_selector);
         if matches!(in_namespace, Ok(false)) || !self.is_selected(&webhook.object_selector) {
             return Ok(None);
         }
         let Some(version) = self.matched_version(webhook) else { return Ok(None) };
         in_namespace?;
-        Ok(Some(Invocation { webhook: Arc::clone(webhook), version }))
+        let invocation = Invocation { webhook: Arc::clone(webhook), version };
+        let matches = webhook.conditions.is_empty() || self.meets_conditions(&caller.authorizers, &invocation)?;
+        Ok(matches.then_some(invocation))
+    }
+
+    /// Whether the conditions of a webhook hold, which see the object as the webhook would.
+    fn meets_conditions(&self, authorizers: &Authorizers, invocation: &Invocation) -> Result<bool, ApiError> {
+        let (attributes, shown) = (self.attributes, self.shown(&invocation.version)?);
+        let target = attributes.target;
+        let variables = Variables {
+            object: &shown.object,
+            old: &shown.old,
+            request: &review::request_of(attributes, invocation, &shown),
+            authorizer: &UserAuthorizer { authorizers, user: attributes.user },
+            resource: ResourceAttributes {
+                group: target.version.group.to_string(),
+                resource: target.version.plural.to_string(),
+                subresource: target.subresource().to_owned(),
+                namespace: shown.namespace.clone(),
+                name: shown.name.clone(),
+                ..ResourceAttributes::default()
+            },
+        };
+        match invocation.webhook.conditions.matches(&variables) {
+            Matches::Yes => Ok(true),
+            Matches::No => Ok(false),
+            Matches::Unknown(_) if invocation.webhook.ignores_failures => Ok(false),
+            Matches::Unknown(why) => Err(ApiError::forbidden(&target.version, &shown.name, &why)),
+        }
     }
 
     fn is_in_selected_namespace(&self, store: &Store, selector: &LabelSelector) -> Result<bool, ApiError> {

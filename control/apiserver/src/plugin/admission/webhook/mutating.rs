@@ -55,7 +55,7 @@ impl AdmissionPlugin for MutatingAdmissionWebhook {
         }
         attributes.reinvocation.begin(NAME, object);
         for (index, webhook) in webhooks.iter().enumerate() {
-            let invocation = Matched::new(attributes, object).invocation(&self.caller.store, webhook)?;
+            let invocation = Matched::new(attributes, object).invocation(&self.caller, webhook)?;
             let Some(invocation) = invocation else { continue };
             if attributes.reinvocation.has_turn(NAME, &webhook.id) {
                 self.ask(attributes, &invocation, object, index).await?;

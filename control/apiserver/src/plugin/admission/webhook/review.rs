@@ -24,6 +24,15 @@ pub(super) fn request(
     invocation: &Invocation,
     shown: &Shown,
 ) -> Value {
+    let mut request = request_of(attributes, invocation, shown);
+    request["uid"] = json!(uid);
+    request["object"] = shown.object.clone();
+    request["oldObject"] = shown.old.clone();
+    json!({"kind": KIND, "apiVersion": version.api_version(), "request": request})
+}
+
+/// What a review says of a request besides its objects, which conditions see as well.
+pub(super) fn request_of(attributes: &AdmissionAttributes<'_>, invocation: &Invocation, shown: &Shown) -> Value {
     let target = attributes.target;
     let kind_of = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let resource_of =
@@ -31,15 +40,12 @@ pub(super) fn request(
     let (matched, asked) = (&invocation.version, &target.version);
     let (kind, request_kind) = (invocation.kind(target), Invocation::own_kind(target));
     let mut request = json!({
-        "uid": uid,
         "kind": kind_of(&kind.group, &kind.version, &kind.kind),
         "resource": resource_of(&matched.gvk.group, &matched.gvk.version, &matched.plural),
         "requestKind": kind_of(&request_kind.group, &request_kind.version, &request_kind.kind),
         "requestResource": resource_of(&asked.gvk.group, &asked.gvk.version, &asked.plural),
         "operation": attributes.operation.name(),
         "userInfo": user_info(attributes.user),
-        "object": shown.object,
-        "oldObject": shown.old,
         "dryRun": attributes.dry_run,
         "options": attributes.options_object(),
     });
@@ -53,7 +59,7 @@ pub(super) fn request(
             request[field] = json!(text);
         }
     }
-    json!({"kind": KIND, "apiVersion": version.api_version(), "request": request})
+    request
 }
 
 fn user_info(user: &User) -> Value {

@@ -52,8 +52,7 @@ impl AdmissionPlugin for ValidatingAdmissionWebhook {
         }
         let invocations = {
             let matched = Matched::new(attributes, object);
-            let found =
-                webhooks.iter().filter_map(|webhook| matched.invocation(&self.caller.store, webhook).transpose());
+            let found = webhooks.iter().filter_map(|webhook| matched.invocation(&self.caller, webhook).transpose());
             found.collect::<Result<Vec<Invocation>, ApiError>>()?
         };
         if invocations.is_empty() {

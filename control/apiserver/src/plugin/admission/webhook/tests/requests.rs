@@ -224,3 +224,63 @@ async fn dry_runs_call_only_what_has_no_effects() {
         (&json!(true), &json!(["All"]))
     );
 }
+
+#[tokio::test]
+async fn conditions_say_what_is_seen() {
+    let (api, server) = api_and_webhook().await;
+    let conditions = |expressions: &[&str]| {
+        let all: Vec<Value> = expressions
+            .iter()
+            .enumerate()
+            .map(|(at, text)| json!({"name": format!("c{at}"), "expression": text}))
+            .collect();
+        json!({"matchConditions": all})
+    };
+    let path = format!("{CONFIGURATIONS}/validatingwebhookconfigurations");
+    let broken =
+        json!({"metadata": {"name": "a"}, "webhooks": [hook(&server, "/deny", &conditions(&["params.a == 1"]))]});
+    let refused = call(&api, "POST", &path, broken).await;
+    let message = refused.body["message"].as_str().unwrap_or("");
+    assert!(refused.code == 422 && message.contains("compilation failed: ERROR: <input>:1:1: undeclared"), "{message}");
+
+    let all = [
+        "object.metadata.name != 'skip-me'",
+        "!has(object.data) || object.data.a == 'b'",
+        "request.operation == 'CREATE'",
+    ];
+    configure(&api, "validating", "a", &[hook(&server, "/deny", &conditions(&all))]).await;
+    server.decide(|_, _| Act::deny("no"));
+    assert_eq!(call(&api, "POST", MAPS, map("skip-me")).await.code, 201);
+    assert_eq!(call(&api, "POST", MAPS, map("m")).await.code, 400);
+    assert_eq!(
+        call(&api, "DELETE", &format!("{MAPS}/skip-me"), Value::Null).await.code,
+        200,
+        "the object is null there"
+    );
+    // Without a value of one that decides it, the failure policy does.
+    let keyless = json!({"metadata": {"name": "keyless"}, "data": {"c": "d"}});
+    let refused = call(&api, "POST", MAPS, keyless.clone()).await;
+    let why = "configmaps \"keyless\" is forbidden: expression '!has(object.data) || object.data.a == 'b'' resulted in error: no such key: a";
+    assert_eq!((refused.code, &refused.body["message"]), (403, &json!(why)));
+    call(&api, "DELETE", &format!("{path}/a"), Value::Null).await;
+    let mut ignoring = conditions(&all);
+    ignoring["failurePolicy"] = json!("Ignore");
+    configure(&api, "validating", "a", &[hook(&server, "/deny", &ignoring)]).await;
+    assert_eq!(call(&api, "POST", MAPS, keyless).await.code, 201);
+}
+
+#[tokio::test]
+async fn conditions_may_ask_what_the_user_may_do() {
+    let (api, server) = api_and_webhook().await;
+    let breakglass = "!authorizer.requestResource.check('breakglass').allowed()";
+    let account =
+        "!authorizer.serviceAccount('n', 'nobody').group('').resource('pods').namespace('n').check('get').allowed()";
+    for (name, expression, code) in [("own", breakglass, 201), ("of-others", account, 400)] {
+        let condition = json!({"matchConditions": [{"name": "c", "expression": expression}]});
+        configure(&api, "validating", name, &[hook(&server, "/deny", &condition)]).await;
+        server.decide(|_, _| Act::deny("no"));
+        // The tests' user may do everything.
+        assert_eq!(call(&api, "POST", MAPS, map(name)).await.code, code, "{expression}");
+        call(&api, "DELETE", &format!("{CONFIGURATIONS}/validatingwebhookconfigurations/{name}"), Value::Null).await;
+    }
+}
