@@ -83,6 +83,7 @@ targets!(
     applies,
     audit_policy,
     bodies,
+    cel,
     channel_message,
     cni_answer,
     cni_configuration,
