@@ -52,13 +52,16 @@ pub(crate) fn compile_condition(expression: &str, has_params: bool) -> Result<Pr
 #[derive(Debug)]
 struct AdmissionTypes;
 
+/// The fields of a type, each with its type.
+type FieldTypes = &'static [(&'static str, fn() -> Type)];
+
 fn texts() -> Type {
     Type::list(Type::String)
 }
 
 impl AdmissionTypes {
     /// The fields of a type.
-    fn fields(name: &str) -> Option<&'static [(&'static str, fn() -> Type)]> {
+    fn fields(name: &str) -> Option<FieldTypes> {
         const TEXT: fn() -> Type = || Type::String;
         const INT: fn() -> Type = || Type::Int;
         const TIME: fn() -> Type = || Type::Timestamp;
