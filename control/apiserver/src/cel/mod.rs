@@ -3,14 +3,14 @@
 //! Upstream: `k8s.io/apiserver/pkg/admission/plugin/cel`.
 
 mod authorizer;
-mod conditions;
+mod match_conditions;
 
 use std::sync::LazyLock;
 
 use windlass_cel::{CompileError, Environment, Program, Type, TypeProvider};
 
 pub(crate) use authorizer::UserAuthorizer;
-pub(crate) use conditions::{Conditions, Matches, Variables};
+pub(crate) use match_conditions::{Conditions, Matches, Variables};
 
 const REQUEST: &str = "kubernetes.AdmissionRequest";
 const NAMESPACE: &str = "kubernetes.Namespace";

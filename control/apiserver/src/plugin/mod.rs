@@ -7,4 +7,4 @@ pub(crate) mod admission;
 pub(crate) mod audit;
 pub(crate) mod authenticator;
 pub(crate) mod authorizer;
-pub(crate) mod synced;
+pub(crate) mod store_view;

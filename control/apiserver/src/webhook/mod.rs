@@ -1,14 +1,14 @@
 //! Calls to programs that extend the API: webhooks of admission and conversion, and what an APIService names. `tls` says
-//! which certificates are trusted, `resolver` which address a Service has, `connection` keeps connections, `forward` finds a
-//! way to pods of other nodes, `status` reads
+//! which certificates are trusted, `resolver` which address a Service has, `connection_pool` keeps connections, `port_forward` finds a
+//! way to pods of other nodes, `response_error` reads
 //! answers that refuse (pure).
 //!
 //! Upstream: `k8s.io/apiserver/pkg/util/webhook`.
 
-mod connection;
-mod forward;
+mod connection_pool;
+mod port_forward;
 pub(crate) mod resolver;
-mod status;
+mod response_error;
 mod tls;
 
 use std::{
@@ -18,7 +18,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use axum::body::Bytes;
@@ -34,12 +33,12 @@ use crate::{
     apiserver::KubeletClient,
     store::{Key, Store},
 };
-use connection::Pool;
+use connection_pool::Pool;
 
 /// The most clients that are kept, as upstream.
 const MAX_CLIENTS: usize = 200;
 /// The most bytes of an answer to a review of one object: a patch that replaces all of the largest one, in base64.
-pub(crate) const MAX_REVIEW_BYTES: usize = 6 << 20;
+const MAX_REVIEW_BYTES: usize = 6 << 20;
 /// How often a server that asks to be called again is called again, as upstream's client does.
 const MAX_RETRIES: usize = 10;
 /// The port of a Service or URL that names none.
@@ -194,21 +193,13 @@ impl WebhookClients {
         Ok(pool)
     }
 
-    /// Posts a body in JSON, and returns the body of the answer. `says_deadline` adds the time that is left to the URL.
+    /// Posts a body in JSON, and returns the body of the answer. The URL says how much time is left.
     ///
     /// # Errors
     /// When nobody could be asked, there was no answer until `deadline`, or one that refuses.
-    pub(crate) async fn post(
-        &self,
-        config: &ClientConfig,
-        body: Bytes,
-        deadline: Instant,
-        says_deadline: bool,
-        max_bytes: usize,
-    ) -> Result<Bytes, CallError> {
-        let timeout = if says_deadline { format!("?timeout={}s", seconds_left(deadline)) } else { String::new() };
+    pub(crate) async fn post(&self, config: &ClientConfig, body: Bytes, deadline: Instant) -> Result<Bytes, CallError> {
         let location = &config.location;
-        let path = format!("{}{timeout}", location.path());
+        let path = format!("{}?timeout={}s", location.path(), seconds_left(deadline));
         let url = format!("https://{}{path}", location.authority());
         let failed = |why: &str| CallError::of(format!("Post {url:?}: {why}"));
         let pool = self.pool(config)?;
@@ -223,14 +214,14 @@ impl WebhookClients {
                 Ok(Ok(answer)) => answer,
             };
             let (parts, body) = answer.into_parts();
-            let read = tokio::time::timeout_at(deadline, read(body, max_bytes)).await;
+            let read = tokio::time::timeout_at(deadline, read(body)).await;
             let body = read.map_err(|_| failed("context deadline exceeded"))?.map_err(|why| failed(&why))?;
             if parts.status.is_success() {
                 return Ok(body);
             }
-            let error = status::error_of(parts.status, &parts.headers, &body);
+            let error = response_error::error_of(parts.status, &parts.headers, &body);
             // A server may ask to be called once more.
-            let Some(wait) = status::retry_after(parts.status, &parts.headers) else { return Err(error) };
+            let Some(wait) = response_error::retry_after(parts.status, &parts.headers) else { return Err(error) };
             let at = Instant::now() + wait;
             if at >= deadline {
                 return Err(error);
@@ -259,15 +250,12 @@ fn request(path: &str, location: &Location, body: Bytes) -> Result<Request<Full<
     request.body(Full::new(body)).map_err(|error| error.to_string())
 }
 
-async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, String> {
-    match Limited::new(body, max_bytes).collect().await {
+async fn read(body: Incoming) -> Result<Bytes, String> {
+    match Limited::new(body, MAX_REVIEW_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(format!("the answer has more than {max_bytes} bytes"))
+            Err(format!("the answer has more than {MAX_REVIEW_BYTES} bytes"))
         }
         Err(error) => Err(error.to_string()),
     }
 }
-
-/// How long a connection that nobody uses is kept, as Go's client does.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);

@@ -3,7 +3,7 @@
 //! Many of them are their own authority, which strict verifiers refuse: then a `caBundle` that holds the very certificate
 //! vouches for it, as in Go.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
@@ -119,16 +119,9 @@ fn is_valid_at(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Er
 const UNKNOWN_AUTHORITY: &str = "certificate signed by unknown authority";
 
 /// A refusal in Go's words.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Refused(String);
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Refused {}
 
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(

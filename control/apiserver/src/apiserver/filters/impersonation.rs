@@ -79,9 +79,9 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
 /// The impersonated user with the groups that it has by itself. Pure.
 fn completed(mut user: User) -> User {
     if user.groups.is_empty()
-        && let Some((namespace, _)) = service_account(&user.name)
+        && let Some((namespace, name)) = service_account(&user.name)
     {
-        user.groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        user.groups = User::service_account(namespace, name).groups;
     }
     let implied = if user.name == ANONYMOUS { UNAUTHENTICATED_GROUP } else { AUTHENTICATED_GROUP };
     if !user.is_in(AUTHENTICATED_GROUP) && !user.is_in(UNAUTHENTICATED_GROUP) {

@@ -89,8 +89,6 @@ pub struct AdmissionAttributes<'a> {
     pub target: &'a Target,
     /// The stored object; of a subresource its parent.
     pub old: Option<&'a Value>,
-    /// Nothing will be stored.
-    pub dry_run: bool,
     /// Warnings for the client.
     pub warnings: &'a Warnings,
     /// What is recorded of the request.
@@ -108,6 +106,17 @@ pub struct AdmissionAttributes<'a> {
 }
 
 impl AdmissionAttributes<'_> {
+    /// Refuses a request whose time is over.
+    ///
+    /// # Errors
+    /// When it is.
+    pub(crate) fn check_deadline(&self) -> Result<(), ApiError> {
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within requested timeout"))
+    }
+
     /// The options as an object of their kind.
     #[must_use]
     pub(crate) fn options_object(&self) -> Value {

@@ -227,6 +227,12 @@ impl ApiRequest {
         let version = &target.version;
         let (mut object, companions) = draft.into_parts();
         if !matches!(mutation.scope, Scope::Server) {
+            let presented = mutation.presented;
+            let shown_old = presented.map(|presented| presented.show(old));
+            let attributes = AdmissionAttributes {
+                target: presented.map_or(target, |presented| presented.target()),
+                ..mutation.attributes(self, Some(shown_old.as_ref().unwrap_or(old)))
+            };
             metadata::check_for_update(target, &mut object)?;
             // An empty list has a meaning, which defaulting drops.
             let managers = object["metadata"].get("managedFields").cloned();
@@ -238,7 +244,14 @@ impl ApiRequest {
                 }
                 manager.update(old, &mut object);
             }
-            self.admit_update(mutation, &mut object, old).await?;
+            match presented {
+                None => self.api.admission().admit(&attributes, &mut object).await?,
+                Some(presented) => {
+                    let mut shown = presented.show(&object);
+                    self.api.admission().admit(&attributes, &mut shown).await?;
+                    presented.take(&shown, &mut object);
+                }
+            }
             metadata::restore_system_fields(&mut object, old)?;
             object = prepare_for_update(target, mutation.scope, object, old)?;
             default(version, &mut object);
@@ -256,7 +269,8 @@ impl ApiRequest {
                 Scope::Status => self.warnings.extend(version.strategy.status_warnings(&object, old)),
                 Scope::Part(_) | Scope::Server => {}
             }
-            self.validate_admitted(mutation, &object, old).await?;
+            let shown = presented.map(|presented| presented.show(&object));
+            self.api.admission().validate(&attributes, shown.as_ref().unwrap_or(&object)).await?;
         }
         keep_times(old, &mut object);
         let unchanged = companions.is_empty() && version.spec.schema.same(&object, old);
@@ -274,26 +288,6 @@ impl ApiRequest {
         related.companions.extend(companions);
         let written = self.api.commit(version, target.key(), expected, value, related).await?;
         Ok(written.map(|written| last.map_or_else(|| Mutated::Stored(written), Mutated::Deleted)))
-    }
-
-    async fn admit_update(&self, mutation: &Mutation<'_>, object: &mut Value, old: &Value) -> Result<(), ApiError> {
-        let Some(presented) = mutation.presented else {
-            return self.api.admission().admit(&mutation.attributes(self, Some(old)), object).await;
-        };
-        let (mut shown, shown_old) = (presented.show(object), presented.show(old));
-        let attributes = self.attributes(presented.target(), mutation.operation, mutation.options, Some(&shown_old));
-        self.api.admission().admit(&attributes, &mut shown).await?;
-        presented.take(&shown, object);
-        Ok(())
-    }
-
-    async fn validate_admitted(&self, mutation: &Mutation<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
-        let Some(presented) = mutation.presented else {
-            return self.api.admission().validate(&mutation.attributes(self, Some(old)), object).await;
-        };
-        let (shown, shown_old) = (presented.show(object), presented.show(old));
-        let attributes = self.attributes(presented.target(), mutation.operation, mutation.options, Some(&shown_old));
-        self.api.admission().validate(&attributes, &shown).await
     }
 
     /// Stores or completes a deletion. `None` on a conflict with another write.
@@ -408,7 +402,6 @@ impl ApiRequest {
             method: &self.method,
             target,
             old,
-            dry_run: options.are_of_dry_run(),
             warnings: &self.warnings,
             audit: &self.audit,
             options,

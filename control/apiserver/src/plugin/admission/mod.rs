@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use crate::{
     apiserver::{AdmissionPlugin, Authorizers},
-    plugin::{authorizer::rbac::Policy, synced::Synced},
+    plugin::{authorizer::rbac::Policy, store_view::StoreView},
     store::Store,
 };
 
@@ -41,7 +41,7 @@ pub(crate) use policy_parameters::{Plurals, plurals};
 pub(crate) fn plugins(
     store: &Store,
     authorizers: &Authorizers,
-    policy: &Arc<Synced<Policy>>,
+    policy: &Arc<StoreView<Policy>>,
     configuration: &AdmissionConfiguration,
     plurals: Plurals,
     caller: &webhook::Caller,

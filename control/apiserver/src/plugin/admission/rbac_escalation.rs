@@ -12,7 +12,7 @@ use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Attributes, Operation, Rules},
     plugin::{
         authorizer::rbac::{Policy, RoleRef, is_allowed, rules},
-        synced::Synced,
+        store_view::StoreView,
     },
 };
 
@@ -21,7 +21,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// Refuses the write.
 #[derive(Debug)]
 pub(super) struct RbacEscalation {
-    pub(super) policy: Arc<Synced<Policy>>,
+    pub(super) policy: Arc<StoreView<Policy>>,
 }
 
 #[async_trait]

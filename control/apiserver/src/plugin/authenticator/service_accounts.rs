@@ -91,12 +91,7 @@ impl ServiceAccountTokens {
         };
         uses.add([]);
         let remarks = Remarks { warning: is_generated.then_some(AUTO), audit: Some((key, name.clone())) };
-        let user = User {
-            name: format!("system:serviceaccount:{namespace}:{account}"),
-            uid: uid.to_owned(),
-            groups: vec![GROUP.to_owned(), format!("{GROUP}:{namespace}")],
-            extra: std::collections::BTreeMap::new(),
-        };
+        let user = User { uid: uid.to_owned(), ..User::service_account(namespace, account) };
         Ok((user, remarks))
     }
 }

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{
     columns,
     objects::{created, name_of, object},
+    reply_columns::{Said, errors_of, warnings_of},
     rows::{with, written},
-    said::{Said, errors_of, warnings_of},
     server::{Asking, Reply, Server},
 };
 

@@ -7,16 +7,16 @@
 mod changes;
 mod objects;
 mod pods;
+mod reply_columns;
 mod requests;
 mod rows;
-mod said;
 mod server;
 
 use std::collections::BTreeMap;
 
 pub(crate) use objects::{SAMPLES, name_of, object, sample};
+pub(crate) use reply_columns::{Said, errors_of, warnings_of};
 pub(crate) use rows::{rows, with, written};
-pub(crate) use said::{Said, errors_of, warnings_of};
 pub(crate) use server::{Asking, Caller, Reply, Request, Server};
 
 /// A table of recorded rows.

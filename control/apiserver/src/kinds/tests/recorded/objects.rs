@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{
     columns,
+    reply_columns::{Said, errors_of, warnings_of},
     rows::with,
-    said::{Said, errors_of, warnings_of},
     server::{Asking, Reply, Server},
 };
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{
     changes::{changed, replaced},
     columns,
-    said::{Said, errors_of, warnings_of},
+    reply_columns::{Said, errors_of, warnings_of},
     server::{Asking, Server},
 };
 

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{
     columns,
+    reply_columns::{Said, errors_of, warnings_of},
     rows::{repeats, written},
-    said::{Said, errors_of, warnings_of},
     server::{Asking, Caller, JSON, Reply, Request, Server},
 };
 

@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use super::{
     configuration::Webhook,
-    matching::{Invocation, Shown},
+    matching::Invocation,
     metrics::WebhookMetrics,
     review::{self, Answer},
 };
 use crate::{
     apiserver::{AdmissionAttributes, ApiError, Authorizers, generate::new_uid},
     store::Store,
-    webhook::{CallError, MAX_REVIEW_BYTES, WebhookClients},
+    webhook::{CallError, WebhookClients},
 };
 
 /// What both kinds of webhooks are called with.
@@ -67,11 +67,10 @@ impl Caller {
         &self,
         attributes: &AdmissionAttributes<'_>,
         invocation: &Invocation,
-        shown: &Shown,
         mutates: bool,
     ) -> Result<Answer, Failure> {
         let webhook = &invocation.webhook;
-        if attributes.dry_run && !webhook.has_no_side_effects {
+        if attributes.options.are_of_dry_run() && !webhook.has_no_side_effects {
             let why = format!("admission webhook {:?} does not support dry run", webhook.name);
             return Err(Failure::Refused(ApiError::bad_request(why)));
         }
@@ -81,10 +80,10 @@ impl Caller {
         let client = webhook.client.as_ref();
         let client = client.map_err(|why| Failure::invalid(format!("could not get REST client: {why}")))?;
         let uid = new_uid().map_err(Failure::Refused)?;
-        let review = review::request(&uid, version, attributes, invocation, shown);
+        let review = review::request(&uid, version, attributes, invocation);
         let body = Bytes::from(review.to_string());
         let deadline = (Instant::now() + webhook.timeout).min(attributes.deadline);
-        let asked = self.clients.post(client, body, deadline, true, MAX_REVIEW_BYTES).await;
+        let asked = self.clients.post(client, body, deadline).await;
         let body = asked.map_err(|error: CallError| Failure::Calling {
             why: format!("failed to call webhook: {error}"),
             code: error.code.unwrap_or(503),
@@ -117,7 +116,7 @@ impl Caller {
         if webhook.ignores_failures {
             tracing::warn!(webhook = name, configuration, why, "failed to call webhook; its failures are ignored");
             attributes.audit.annotate(failed_open, name.as_str());
-            return self.check_deadline(attributes);
+            return attributes.check_deadline();
         }
         if is_unserved && attributes.is_own_component && is_sign_of_life(attributes) {
             tracing::warn!(
@@ -129,14 +128,5 @@ impl Caller {
             return Ok(());
         }
         Err(ApiError::internal(format!("failed calling webhook {name:?}: {why}")))
-    }
-
-    /// Refuses a request whose time is over.
-    #[allow(clippy::unused_self, reason = "reads as a step of a call")]
-    pub(super) fn check_deadline(&self, attributes: &AdmissionAttributes<'_>) -> Result<(), ApiError> {
-        if Instant::now() < attributes.deadline {
-            return Ok(());
-        }
-        Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within requested timeout"))
     }
 }

@@ -7,10 +7,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use windlass_apimachinery::selectors::LabelSelector;
 
-use super::rules::{Rule, read_rules};
+use super::{
+    matching::is_exempt,
+    rules::{Rule, read_rules},
+};
 use crate::{
+    apiserver::{AdmissionAttributes, ApiError},
     cel::Conditions,
-    plugin::synced::{Apply, View},
+    plugin::store_view::{Apply, StoreView, View},
     store::Key,
     webhook::ClientConfig,
 };
@@ -133,51 +137,37 @@ fn read(name: &str, configuration: &Value) -> Result<Vec<Arc<Webhook>>, String> 
 }
 
 /// All webhooks, or why one cannot be read.
-pub(super) type Webhooks = Result<Arc<[Arc<Webhook>]>, String>;
+type Webhooks = Result<Arc<[Arc<Webhook>]>, String>;
 
-/// Which configurations a view is made of.
-pub(super) trait Kind: Send + Sync + 'static {
-    /// The name of the resource in the store.
-    const RESOURCE: &'static str;
-}
-
-#[derive(Debug)]
-pub(super) struct Mutating;
-
-#[derive(Debug)]
-pub(super) struct Validating;
-
-impl Kind for Mutating {
-    const RESOURCE: &'static str = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
-}
-
-impl Kind for Validating {
-    const RESOURCE: &'static str = "validatingwebhookconfigurations.admissionregistration.k8s.io";
-}
-
-/// All configurations of a kind.
-pub(super) struct Configurations<K> {
+/// All configurations of a kind: those of webhooks that mutate, or that validate.
+pub(super) struct Configurations<const MUTATING: bool> {
     by_name: BTreeMap<String, Result<Vec<Arc<Webhook>>, String>>,
     webhooks: Webhooks,
-    kind: std::marker::PhantomData<K>,
 }
 
-impl<K> Default for Configurations<K> {
+impl<const MUTATING: bool> Default for Configurations<MUTATING> {
     fn default() -> Self {
-        Self { by_name: BTreeMap::new(), webhooks: Ok(Arc::default()), kind: std::marker::PhantomData }
+        Self { by_name: BTreeMap::new(), webhooks: Ok(Arc::default()) }
     }
 }
 
-impl<K: Kind> View for Configurations<K> {
-    const RESOURCES: &'static [(&'static str, Apply<Self>)] = &[(K::RESOURCE, Self::set)];
+impl<const MUTATING: bool> View for Configurations<MUTATING> {
+    const RESOURCES: &'static [(&'static str, Apply<Self>)] = &[(
+        if MUTATING {
+            "mutatingwebhookconfigurations.admissionregistration.k8s.io"
+        } else {
+            "validatingwebhookconfigurations.admissionregistration.k8s.io"
+        },
+        Self::set,
+    )];
 }
 
-impl<K> Configurations<K> {
-    pub(super) fn webhooks(&self) -> Webhooks {
+impl<const MUTATING: bool> Configurations<MUTATING> {
+    fn webhooks(&self) -> Webhooks {
         self.webhooks.clone()
     }
 
-    pub(super) fn set(&mut self, key: &Key, configuration: Option<&Value>) {
+    fn set(&mut self, key: &Key, configuration: Option<&Value>) {
         match configuration {
             Some(configuration) => drop(self.by_name.insert(key.name.clone(), read(&key.name, configuration))),
             None => drop(self.by_name.remove(&key.name)),
@@ -194,4 +184,19 @@ impl<K> Configurations<K> {
         }
         self.webhooks = Ok(all.into());
     }
+}
+
+/// The webhooks that a request may concern, in the order in which they are called.
+///
+/// # Errors
+/// When nobody knows them: nothing is admitted then.
+pub(super) fn webhooks_for<const MUTATING: bool>(
+    configurations: &StoreView<Configurations<MUTATING>>,
+    attributes: &AdmissionAttributes<'_>,
+) -> Result<Arc<[Arc<Webhook>]>, ApiError> {
+    if is_exempt(attributes) {
+        return Ok(Arc::default());
+    }
+    let not_ready = || ApiError::new(403, "Forbidden", "not yet ready to handle request");
+    configurations.read(Configurations::webhooks).ok_or_else(not_ready)?.map_err(ApiError::internal)
 }

@@ -43,11 +43,12 @@ pub(super) struct Matched<'a> {
     equivalents: OnceCell<Vec<Arc<Version>>>,
 }
 
-/// A webhook that is called, and in which version it is shown the object.
-#[derive(Debug, Clone)]
+/// A webhook that is called, in which version it is shown the object, and what that is.
+#[derive(Debug)]
 pub(super) struct Invocation {
     pub(super) webhook: Arc<Webhook>,
     pub(super) version: Arc<Version>,
+    pub(super) shown: Shown,
 }
 
 impl Invocation {
@@ -110,19 +111,20 @@ impl<'a> Matched<'a> {
         }
         let Some(version) = self.matched_version(webhook) else { return Ok(None) };
         in_namespace?;
-        let invocation = Invocation { webhook: Arc::clone(webhook), version };
+        let shown = self.shown(&version)?;
+        let invocation = Invocation { webhook: Arc::clone(webhook), version, shown };
         let matches = webhook.conditions.is_empty() || self.meets_conditions(&caller.authorizers, &invocation)?;
         Ok(matches.then_some(invocation))
     }
 
     /// Whether the conditions of a webhook hold, which see the object as the webhook would.
     fn meets_conditions(&self, authorizers: &Authorizers, invocation: &Invocation) -> Result<bool, ApiError> {
-        let (attributes, shown) = (self.attributes, self.shown(&invocation.version)?);
+        let (attributes, shown) = (self.attributes, &invocation.shown);
         let target = attributes.target;
         let variables = Variables {
             object: &shown.object,
             old: &shown.old,
-            request: &review::request_of(attributes, invocation, &shown),
+            request: &review::request_of(attributes, invocation),
             authorizer: &UserAuthorizer { authorizers, user: attributes.user },
             resource: ResourceAttributes {
                 group: target.version.group.to_string(),
@@ -203,11 +205,11 @@ impl<'a> Matched<'a> {
         self.attributes.catalog.all().filter(is_other).filter(has_subresource).cloned().collect()
     }
 
-    /// What the webhook of an invocation is shown.
+    /// What a webhook is shown in a version.
     ///
     /// # Errors
     /// When the object cannot be had in the version.
-    pub(super) fn shown(&self, version: &Version) -> Result<Shown, ApiError> {
+    fn shown(&self, version: &Version) -> Result<Shown, ApiError> {
         let target = self.attributes.target;
         let in_version = |object: &Value| convert(object, target, &target.version, version);
         Ok(Shown {

@@ -22,10 +22,3 @@ pub(crate) use caller::Caller;
 pub(crate) use metrics::WebhookMetrics;
 pub(super) use mutating::MutatingAdmissionWebhook;
 pub(super) use validating::ValidatingAdmissionWebhook;
-
-use crate::apiserver::ApiError;
-
-/// Nobody knows which webhooks there are: nothing is admitted.
-fn not_ready() -> ApiError {
-    ApiError::new(403, "Forbidden", "not yet ready to handle request")
-}

@@ -8,15 +8,14 @@ use windlass_apimachinery::{managed_fields::Managers, patch};
 
 use super::{
     caller::{Caller, Failure},
-    configuration::{Configurations, Mutating, Webhook},
-    matching::{Invocation, Matched, convert, is_exempt},
+    configuration::{Configurations, Webhook, webhooks_for},
+    matching::{Invocation, Matched, convert},
     metrics::Ending,
-    not_ready,
 };
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, AuditLevel, Operation, Target, default},
     kinds::types,
-    plugin::synced::Synced,
+    plugin::store_view::StoreView,
 };
 
 const NAME: &str = "MutatingAdmissionWebhook";
@@ -24,13 +23,13 @@ const NAME: &str = "MutatingAdmissionWebhook";
 /// The plugin.
 #[derive(Debug)]
 pub(crate) struct MutatingAdmissionWebhook {
-    configurations: Synced<Configurations<Mutating>>,
+    configurations: StoreView<Configurations<true>>,
     caller: Caller,
 }
 
 impl MutatingAdmissionWebhook {
     pub(crate) fn new(caller: Caller) -> Self {
-        Self { configurations: Synced::new(caller.store.clone()), caller }
+        Self { configurations: StoreView::new(caller.store.clone()), caller }
     }
 }
 
@@ -45,11 +44,7 @@ impl AdmissionPlugin for MutatingAdmissionWebhook {
     }
 
     async fn admit(&self, attributes: &AdmissionAttributes<'_>, object: &mut Value) -> Result<(), ApiError> {
-        if is_exempt(attributes) {
-            return Ok(());
-        }
-        let webhooks = self.configurations.read(Configurations::webhooks).ok_or_else(not_ready)?;
-        let webhooks = webhooks.map_err(ApiError::internal)?;
+        let webhooks = webhooks_for(&self.configurations, attributes)?;
         if webhooks.is_empty() {
             return Ok(());
         }
@@ -103,8 +98,7 @@ impl MutatingAdmissionWebhook {
         place: &str,
     ) -> Result<bool, Failure> {
         let (webhook, target) = (&invocation.webhook, attributes.target);
-        let shown = Matched::new(attributes, object).shown(&invocation.version).map_err(Failure::Refused)?;
-        let answer = self.caller.call(attributes, invocation, &shown, true).await?;
+        let answer = self.caller.call(attributes, invocation, true).await?;
         if answer.patch.is_empty() {
             return Ok(false);
         }
@@ -113,7 +107,7 @@ impl MutatingAdmissionWebhook {
             return Err(internal(format!("admission webhook {:?} {why}", webhook.name)));
         }
         let operations = Value::Array(answer.patch);
-        let patched = patch::json(&shown.object, &operations).map_err(|error| internal(error.reason()))?;
+        let patched = patch::json(&invocation.shown.object, &operations).map_err(|error| internal(error.reason()))?;
         let mut patched = convert(&patched, target, &invocation.version, &target.version).map_err(Failure::Refused)?;
         complete(target, &mut patched).map_err(internal)?;
         keep_managers(attributes, object, &mut patched);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     configuration::{ReviewVersion, Webhook},
-    matching::{Invocation, Shown},
+    matching::Invocation,
 };
 use crate::apiserver::{AdmissionAttributes, ApiError, User};
 
@@ -22,9 +22,9 @@ pub(super) fn request(
     version: ReviewVersion,
     attributes: &AdmissionAttributes<'_>,
     invocation: &Invocation,
-    shown: &Shown,
 ) -> Value {
-    let mut request = request_of(attributes, invocation, shown);
+    let shown = &invocation.shown;
+    let mut request = request_of(attributes, invocation);
     request["uid"] = json!(uid);
     request["object"] = shown.object.clone();
     request["oldObject"] = shown.old.clone();
@@ -32,8 +32,8 @@ pub(super) fn request(
 }
 
 /// What a review says of a request besides its objects, which conditions see as well.
-pub(super) fn request_of(attributes: &AdmissionAttributes<'_>, invocation: &Invocation, shown: &Shown) -> Value {
-    let target = attributes.target;
+pub(super) fn request_of(attributes: &AdmissionAttributes<'_>, invocation: &Invocation) -> Value {
+    let (target, shown) = (attributes.target, &invocation.shown);
     let kind_of = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let resource_of =
         |group: &str, version: &str, resource: &str| json!({"group": group, "version": version, "resource": resource});
@@ -46,7 +46,7 @@ pub(super) fn request_of(attributes: &AdmissionAttributes<'_>, invocation: &Invo
         "requestResource": resource_of(&asked.gvk.group, &asked.gvk.version, &asked.plural),
         "operation": attributes.operation.name(),
         "userInfo": user_info(attributes.user),
-        "dryRun": attributes.dry_run,
+        "dryRun": attributes.options.are_of_dry_run(),
         "options": attributes.options_object(),
     });
     for (field, text) in [

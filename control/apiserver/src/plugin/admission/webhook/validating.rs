@@ -8,26 +8,25 @@ use serde_json::Value;
 
 use super::{
     caller::Caller,
-    configuration::{Configurations, Validating},
-    matching::{Invocation, Matched, is_exempt},
+    configuration::{Configurations, webhooks_for},
+    matching::{Invocation, Matched},
     metrics::Ending,
-    not_ready,
 };
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation},
-    plugin::synced::Synced,
+    plugin::store_view::StoreView,
 };
 
 /// The plugin.
 #[derive(Debug)]
 pub(crate) struct ValidatingAdmissionWebhook {
-    configurations: Synced<Configurations<Validating>>,
+    configurations: StoreView<Configurations<false>>,
     caller: Caller,
 }
 
 impl ValidatingAdmissionWebhook {
     pub(crate) fn new(caller: Caller) -> Self {
-        Self { configurations: Synced::new(caller.store.clone()), caller }
+        Self { configurations: StoreView::new(caller.store.clone()), caller }
     }
 }
 
@@ -42,11 +41,7 @@ impl AdmissionPlugin for ValidatingAdmissionWebhook {
     }
 
     async fn validate(&self, attributes: &AdmissionAttributes<'_>, object: &Value) -> Result<(), ApiError> {
-        if is_exempt(attributes) {
-            return Ok(());
-        }
-        let webhooks = self.configurations.read(Configurations::webhooks).ok_or_else(not_ready)?;
-        let webhooks = webhooks.map_err(ApiError::internal)?;
+        let webhooks = webhooks_for(&self.configurations, attributes)?;
         if webhooks.is_empty() {
             return Ok(());
         }
@@ -58,8 +53,8 @@ impl AdmissionPlugin for ValidatingAdmissionWebhook {
         if invocations.is_empty() {
             return Ok(());
         }
-        self.caller.check_deadline(attributes)?;
-        let calls = invocations.iter().enumerate().map(|(index, one)| self.ask(attributes, one, object, index));
+        attributes.check_deadline()?;
+        let calls = invocations.iter().enumerate().map(|(index, one)| self.ask(attributes, one, index));
         join_all(calls).await.into_iter().collect()
     }
 }
@@ -69,12 +64,10 @@ impl ValidatingAdmissionWebhook {
         &self,
         attributes: &AdmissionAttributes<'_>,
         invocation: &Invocation,
-        object: &Value,
         index: usize,
     ) -> Result<(), ApiError> {
         let (webhook, started) = (&invocation.webhook, Instant::now());
-        let shown = Matched::new(attributes, object).shown(&invocation.version)?;
-        let outcome = self.caller.call(attributes, invocation, &shown, false).await;
+        let outcome = self.caller.call(attributes, invocation, false).await;
         let ending = Ending::of(&outcome, webhook);
         self.caller.metrics.called(&webhook.name, "validating", attributes.operation, ending, started.elapsed());
         let Err(failure) = outcome else { return Ok(()) };

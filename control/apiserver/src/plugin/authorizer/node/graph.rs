@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Relations, references};
 use crate::{
     kinds::core::pod::is_mirror,
-    plugin::synced::{Apply, View},
+    plugin::store_view::{Apply, View},
     store::Key,
 };
 

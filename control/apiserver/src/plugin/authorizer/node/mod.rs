@@ -1,7 +1,7 @@
 //! The Node authorizer: what the identity of a node (`system:node:NAME` in the group `system:nodes`) may do.
 //!
 //! `rights.rs` is the table of what nodes have rights to at all, `mod.rs` decides about one request, `references.rs` finds the objects that a pod or volume refers to, `graph.rs` stores which nodes
-//! these lead to, fed from the store by `plugin/synced.rs`. What a node may change in an object is decided by
+//! these lead to, fed from the store by `plugin/store_view.rs`. What a node may change in an object is decided by
 //! NodeRestriction (`plugin/admission/node_restriction`), by the rows of the same table. Nothing here may import handlers.
 
 mod graph;
@@ -16,7 +16,7 @@ pub(crate) use graph::{Kind, Vertex};
 
 use crate::{
     apiserver::{Attributes, Authorizer, Decision, Rules, User},
-    plugin::synced::Synced,
+    plugin::store_view::StoreView,
 };
 
 /// Which objects are reachable from which node.
@@ -25,7 +25,7 @@ pub(crate) trait Relations {
     fn related(&self, node: &str, object: &Vertex) -> bool;
 }
 
-impl Relations for Synced<Graph> {
+impl Relations for StoreView<Graph> {
     fn related(&self, node: &str, object: &Vertex) -> bool {
         // Without an up-to-date graph access is denied.
         self.read(|graph| graph.related(node, object)).unwrap_or(false)
@@ -38,13 +38,13 @@ pub(crate) const LEASES: &str = "kube-node-lease";
 /// The authorizer of nodes.
 #[derive(Debug)]
 pub(crate) struct NodeAuthorizer {
-    graph: Synced<Graph>,
+    graph: StoreView<Graph>,
 }
 
 impl NodeAuthorizer {
     /// An authorizer that follows the pods of the store.
     pub(crate) fn new(store: crate::store::Store) -> Self {
-        Self { graph: Synced::new(store) }
+        Self { graph: StoreView::new(store) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The RBAC authorizer: what roles allow to those who are bound to them.
 //!
 //! `rules.rs` says what a rule allows and whether some rules cover others, `policy.rs` holds roles and bindings by subject
-//! (both pure); `plugin/synced.rs` feeds them from the store. Nothing here may import handlers.
+//! (both pure); `plugin/store_view.rs` feeds them from the store. Nothing here may import handlers.
 
 mod policy;
 pub(crate) mod rules;
@@ -16,24 +16,24 @@ pub(crate) use policy::{Policy, RoleRef};
 
 use crate::{
     apiserver::{Attributes, Authorizer, Decision, Rules, User},
-    plugin::synced::Synced,
+    plugin::store_view::StoreView,
     store::Store,
 };
 
 /// The authorizer.
 #[derive(Debug)]
 pub(crate) struct RbacAuthorizer {
-    policy: Arc<Synced<Policy>>,
+    policy: Arc<StoreView<Policy>>,
 }
 
 impl RbacAuthorizer {
     /// An authorizer that follows the roles and bindings of the store.
     pub(crate) fn new(store: Store) -> Self {
-        Self { policy: Arc::new(Synced::new(store)) }
+        Self { policy: Arc::new(StoreView::new(store)) }
     }
 
     /// What it decides by, for the check of escalations.
-    pub(crate) fn policy(&self) -> Arc<Synced<Policy>> {
+    pub(crate) fn policy(&self) -> Arc<StoreView<Policy>> {
         Arc::clone(&self.policy)
     }
 }

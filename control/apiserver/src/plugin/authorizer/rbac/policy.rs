@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::rules;
 use crate::{
     apiserver::{Rules, User},
-    plugin::synced::{Apply, View},
+    plugin::store_view::{Apply, View},
     store::Key,
 };
 

@@ -19,7 +19,7 @@ pub(crate) trait View: Default + Send + 'static {
 }
 
 /// A view of a store.
-pub(crate) struct Synced<V> {
+pub(crate) struct StoreView<V> {
     store: Store,
     current: Mutex<Option<Current<V>>>,
 }
@@ -29,13 +29,13 @@ struct Current<V> {
     watches: Vec<(Watch, Apply<V>)>,
 }
 
-impl<V> fmt::Debug for Synced<V> {
+impl<V> fmt::Debug for StoreView<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Synced")
+        f.write_str("StoreView")
     }
 }
 
-impl<V: View> Synced<V> {
+impl<V: View> StoreView<V> {
     /// A view of the objects of `store`, which are read with the first question.
     pub(crate) fn new(store: Store) -> Self {
         Self { store, current: Mutex::default() }

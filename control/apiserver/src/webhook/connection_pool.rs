@@ -20,11 +20,13 @@ use rustls::ClientConfig as TlsConfig;
 use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use super::{CallError, ClientConfig, IDLE_TIMEOUT, Location, WebhookClients, resolver, tls};
+use super::{CallError, ClientConfig, Location, WebhookClients, resolver, tls};
 use crate::apiserver::handlers::proxy::backend::{self, Stream};
 
 /// The most idle connections that are kept, as client-go does.
 const MAX_IDLE: usize = 25;
+/// How long a connection that nobody uses is kept, as Go's client does.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a direct connection to a pod of another node is waited for before the node is asked to forward one as well.
 const FORWARD_AFTER: Duration = Duration::from_millis(500);
 
@@ -151,14 +153,11 @@ async fn open_endpoint(clients: &WebhookClients, endpoint: &resolver::Endpoint) 
     let direct = backend::connect(endpoint.address);
     let Some(forward) = clients.forwarding(endpoint) else { return direct.await };
     tokio::pin!(direct);
-    let early = tokio::time::timeout(FORWARD_AFTER, &mut direct).await;
-    let why = match early {
+    match tokio::time::timeout(FORWARD_AFTER, &mut direct).await {
         Ok(Ok(stream)) => return Ok(stream),
-        Ok(Err(why)) => why,
-        Err(_) => String::new(),
-    };
-    if !why.is_empty() {
-        return forward.await.map_err(|_| why);
+        Ok(Err(why)) => return forward.await.map_err(|_| why),
+        // It may still come.
+        Err(_) => {}
     }
     tokio::pin!(forward);
     tokio::select! {

@@ -41,11 +41,11 @@ fn generic_message(code: StatusCode, text: &str) -> String {
         403 => text.to_owned(),
         404 => "the server could not find the requested resource".to_owned(),
         405 => "the server does not allow this method on the requested resource".to_owned(),
-        406 | 415 if text != "unknown" => text.to_owned(),
-        406 => "the server was unable to respond with a content type that the client supports".to_owned(),
-        415 => "the server was unable to respond with a content type that the client supports".to_owned(),
+        406 if text == "unknown" => {
+            "the server was unable to respond with a content type that the client supports".to_owned()
+        }
+        406 | 415 => text.to_owned(),
         409 => "the server reported a conflict".to_owned(),
-        413 => format!("the server responded with the status code 413 but did not return more information: {text}"),
         422 => "the server rejected our request due to an error in our request".to_owned(),
         429 => "the server has received too many requests and has asked us to try again later".to_owned(),
         503 => "the server is currently unable to handle the request".to_owned(),
