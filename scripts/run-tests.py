@@ -35,6 +35,11 @@ OWN_HARNESS = {"clients", "cluster", "differential", "pod_conformance", "recordi
 SLOWEST = 25
 # Characters of what a failed test has said that are repeated at the end, where they are found.
 FAILURE_SHOWN = 3000
+# Minutes in which a program prints nothing, after which it hangs: it is ended and fails with what it has printed. The longest test
+# takes five on a busy machine.
+SILENCE = 20
+# Seconds in which all that a program started must have let go of its output after its end.
+LEFT_BEHIND = 30
 # Tests that take longer than some seconds, by crate: what is run before each commit leaves them to `make test`.
 SLOW = os.path.join(os.path.dirname(os.path.abspath(__file__)), "slow-tests.txt")
 QUICK_LIMIT = 4
@@ -64,6 +69,7 @@ class Program:
         self.wall = self.cpu = 0.0
         self.code = None
         self.output = ""
+        self.pid = self.printed = None
 
     def run(self):
         command = [self.path, f"--test-threads={self.threads}"]
@@ -81,21 +87,44 @@ class Program:
         began = time.monotonic()
         child = subprocess.Popen(command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-        running.add(child.pid)
+        self.pid, self.printed = child.pid, began
+        running.add(self)
         if self.lane == COMPUTING:
             lower(child.pid)
-        self.output = child.stdout.read().decode(errors="replace")
+        reader = threading.Thread(target=self.read, args=(child.stdout,), daemon=True)
+        reader.start()
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = 0
-        running.discard(child.pid)
         self.wall = time.monotonic() - began
         self.cpu = usage.ru_utime + usage.ru_stime
         self.code = os.waitstatus_to_exitcode(status)
+        # A process that a test has left behind may hold the other end for ever.
+        reader.join(LEFT_BEHIND)
+        if reader.is_alive():
+            self.output += f"\nrun-tests.py: a process that it started still holds its output {LEFT_BEHIND} s after its end\n"
+            self.code = self.code or 1
+        running.discard(self)
         with report:
             print(f"\n     Running {self.name} ({os.path.relpath(self.path)})", flush=True)
             # As libtest prints it without the times, which are told together at the end.
             print(re.sub(r" <[\d.]+s>$", "", self.output.strip("\n"), flags=re.M), flush=True)
             print(f"{self.name}: {minutes(self.wall)}, ended with {self.code}", flush=True)
+
+    def read(self, pipe):
+        for line in pipe:
+            self.output += line.decode(errors="replace")
+            self.printed = time.monotonic()
+
+    def end(self, number):
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def unfinished(self):
+        """The tests that libtest has named as long ones and that have not ended."""
+        long = re.findall(r"^test (\S+) has been running for over", self.output, re.M)
+        return [name for name in long if not re.search(rf"^test {re.escape(name)} \.\.\. ", self.output, re.M)]
 
     def tests(self):
         """The tests with their times in seconds."""
@@ -136,12 +165,21 @@ def lower(pid):
 
 
 def end_all(number, _):
-    for pid in list(running):
-        try:
-            os.killpg(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            pass
-    sys.exit(128 + number)
+    """Ends all programs, and says which those were: whoever ended this waited for one of them."""
+    for program in list(running):
+        program.end(signal.SIGTERM)
+        quiet = minutes(time.monotonic() - program.printed)
+        print(f"\nEnded while it ran: {program.name}, silent for {quiet}, unfinished: {program.unfinished() or 'none by name'}\n"
+              + shortened(program.output), flush=True)
+    os._exit(128 + number)
+
+
+def end_silent():
+    for program in list(running):
+        if time.monotonic() - program.printed > 60 * SILENCE:
+            program.output += f"\nrun-tests.py: it printed nothing for {SILENCE} min and was ended; unfinished: {program.unfinished()}\n"
+            program.printed = time.monotonic()
+            program.end(signal.SIGKILL)
 
 
 def slow_tests():
@@ -191,6 +229,7 @@ def main():
     for thread in threads:
         while thread.is_alive():
             thread.join(1)
+            end_silent()
     for program in queues.get(ALONE, []):
         program.run()
     wall = time.monotonic() - began

@@ -296,11 +296,8 @@ async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
     let bed = Bed::new(Config { node_grace: grace, ..Config::default() }).await;
     let nodes: Api<Node> = Api::all(bed.client.clone());
     let ready = json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]);
-    for name in ["n1", "n2"] {
-        put(&nodes, json!({"metadata": {"name": name}, "status": {"conditions": ready}})).await;
-    }
     let pods: Api<Pod> = bed.api();
-    // The usual ones are for five minutes.
+    // It is complete before its node can be silent. The usual tolerations are for five minutes.
     let at_once = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0});
     let tolerations = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"].map(at_once);
     put(
@@ -310,6 +307,9 @@ async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}),
     )
     .await;
+    for name in ["n1", "n2"] {
+        put(&nodes, json!({"metadata": {"name": name}, "status": {"conditions": ready}})).await;
+    }
     let ranges =
         |n: &[Value]| n.iter().map(|n| n["spec"]["podCIDR"].as_str().unwrap_or("").to_owned()).collect::<Vec<_>>();
     let both = bed.server.until("nodes", "ranges", |n| ranges(n).iter().all(|r| !r.is_empty())).await;
@@ -317,17 +317,20 @@ async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
     both.sort();
     assert_eq!(both, ["10.244.0.0/24", "10.244.1.0/24"]);
 
-    // n2 keeps reporting, n1 falls silent: its pod is marked unready, then evicted.
-    let (api, stop) = (nodes.clone(), bed.stop.clone());
-    let beat = tokio::spawn(async move {
-        while !stop.is_cancelled() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let condition =
-                json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": jiff::Timestamp::now().to_string()}]);
-            let patch = Patch::Merge(json!({"status": {"conditions": condition}}));
-            api.patch_status("n2", &PatchParams::default(), &patch).await.unwrap();
-        }
-    });
+    let report = |name: &'static str| {
+        let (api, stop) = (nodes.clone(), bed.stop.clone());
+        tokio::spawn(async move {
+            while !stop.is_cancelled() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let now = jiff::Timestamp::now().to_string();
+                let condition = json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": now}]);
+                let patch = Patch::Merge(json!({"status": {"conditions": condition}}));
+                api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+            }
+        })
+    };
+    // n2 reports, n1 is silent: its pod is marked unready, then evicted.
+    let second = report("n2");
     let tainted = |n: &[Value]| {
         let taints = n[0]["spec"]["taints"].as_array().cloned().unwrap_or_default();
         let is_silent = taints.len() == 2 && taints.iter().all(|t| t["key"] == "node.kubernetes.io/unreachable");
@@ -345,13 +348,11 @@ async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
     bed.server.until("pods", "eviction", evicted).await;
 
     // It is back: the taints go.
-    let condition =
-        json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": jiff::Timestamp::now().to_string()}]);
-    let patch = Patch::Merge(json!({"status": {"conditions": condition}}));
-    nodes.patch_status("n1", &PatchParams::default(), &patch).await.unwrap();
+    let first = report("n1");
     bed.server.until("nodes", "no taints", |n| n[0]["spec"]["taints"].is_null()).await;
     bed.end().await;
-    beat.await.unwrap();
+    first.await.unwrap();
+    second.await.unwrap();
 }
 
 #[tokio::test]
