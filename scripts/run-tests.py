@@ -29,7 +29,7 @@ LANES = {
 # After all others: its containers use a known share of a core, which they must get.
 ALONE = "alone"
 COMPUTING = "computing"
-LOWER_PRIORITY = 10
+LOWER_PRIORITY = 5
 # Programs with a harness of their own, which has no times of single tests.
 OWN_HARNESS = {"clients", "cluster", "differential", "pod_conformance", "recordings", "workloads"}
 SLOWEST = 25

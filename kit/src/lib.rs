@@ -32,6 +32,7 @@ pub mod iptables_save;
 pub mod json;
 pub mod liveness;
 pub mod local_addresses;
+pub mod lru;
 #[cfg(feature = "manifests")]
 pub mod manifests;
 pub mod metrics;

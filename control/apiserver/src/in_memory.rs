@@ -91,7 +91,7 @@ impl InMemory {
 
     /// Serves CustomResourceDefinitions until `shutdown`, as a client that may do everything.
     pub async fn serve_custom_resources(self, client: kube::Client, shutdown: CancellationToken) {
-        CustomResources::load(&self.instance.api).run(client, shutdown).await;
+        CustomResources::load(&self.instance.api, &self.instance.conversion_webhooks).run(client, shutdown).await;
     }
 
     /// Changes whenever other types are served.

@@ -10,7 +10,11 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use super::{Class, PendingEvent, lru::Lru};
+use super::{Class, PendingEvent};
+use crate::lru::Lru;
+
+/// Entries that each cache of client-go's correlator has (`maxLruCacheEntries`).
+const MAX_ENTRIES: usize = 4096;
 
 /// So many different messages with one reason become one event …
 const MAX_SIMILAR: usize = 10;
@@ -62,11 +66,17 @@ impl Budget {
 }
 
 /// What is remembered of earlier events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Correlator {
-    similar: Lru<Similar>,
-    observed: Lru<Observed>,
-    budgets: Lru<Budget>,
+    similar: Lru<String, Similar>,
+    observed: Lru<String, Observed>,
+    budgets: Lru<String, Budget>,
+}
+
+impl Default for Correlator {
+    fn default() -> Self {
+        Self { similar: Lru::new(MAX_ENTRIES), observed: Lru::new(MAX_ENTRIES), budgets: Lru::new(MAX_ENTRIES) }
+    }
 }
 
 impl Correlator {
@@ -80,13 +90,13 @@ impl Correlator {
     ) -> Option<(String, Observed)> {
         let key = self.aggregate(pending, now);
         let at = pending.at;
-        let observed = self.observed.entry(&key, || {
+        let observed = self.observed.entry(&key, 1, || {
             let (namespace, name) = name();
             Observed { namespace, name, count: 0, first: at, version: None }
         });
         observed.count = observed.count.saturating_add(1);
         let observed = observed.clone();
-        let budget = self.budgets.entry(&budget_of(pending), || Budget { tokens: BURST, at: now });
+        let budget = self.budgets.entry(&budget_of(pending), 1, || Budget { tokens: BURST, at: now });
         budget.take(now).then_some((key, observed))
     }
 
@@ -97,7 +107,7 @@ impl Correlator {
             return format!("{group}|{:?}|{}", pending.object.field_path, pending.class.word());
         }
         let fresh = || Similar { messages: BTreeSet::new(), at: now };
-        let similar = self.similar.entry(&group, fresh);
+        let similar = self.similar.entry(&group, 1, fresh);
         if now.saturating_duration_since(similar.at) > SIMILAR_INTERVAL {
             *similar = fresh();
         }

@@ -4,7 +4,6 @@
 //! API cannot take now are retried.
 
 mod correlator;
-mod lru;
 
 use std::{
     collections::BTreeMap,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use windlass_apimachinery::selectors::SelectableField;
 
-use super::{columns, scale};
+use super::{columns, conversion_webhook::ConversionWebhooks, scale};
 use crate::{
     apiserver::{
         Strategy,
@@ -45,7 +45,7 @@ pub(super) fn fingerprint(definition: &Value) -> String {
 }
 
 /// The resource of a definition, under its accepted names.
-pub(super) fn resource_of(definition: &Value) -> Definition {
+pub(super) fn resource_of(definition: &Value, webhooks: &ConversionWebhooks) -> Definition {
     let spec = &definition["spec"];
     let accepted = &definition["status"]["acceptedNames"];
     let group = text(spec, "group");
@@ -73,7 +73,10 @@ pub(super) fn resource_of(definition: &Value) -> Definition {
         .collect();
     let api_version = |version: &Value| format!("{group}/{}", version["name"].as_str().unwrap_or(""));
     resource.schemas = all.iter().map(api_version).zip(schemas.iter().cloned()).collect();
-    let conversion = if spec["conversion"]["strategy"] == "Webhook" { Conversion::Webhook } else { Conversion::Rename };
+    let conversion = match spec["conversion"]["strategy"].as_str() {
+        Some("Webhook") => Conversion::Webhook(webhooks.converter(definition)),
+        _ => Conversion::Rename,
+    };
     let served: Vec<&Value> = all.iter().filter(|version| version["served"] == true).collect();
     let of_served = all.iter().zip(schemas).filter(|(version, _)| version["served"] == true);
     let versions = of_served.map(|(version, schema)| {
@@ -81,7 +84,7 @@ pub(super) fn resource_of(definition: &Value) -> Definition {
         one.table = columns::table(version);
         one.selectable = selectable(version);
         one.subresources = subresources(&version["subresources"]);
-        one.conversion = conversion;
+        one.conversion = conversion.clone();
         one.deprecation_warning = deprecation(&group, &kind, version, &served);
         one
     });

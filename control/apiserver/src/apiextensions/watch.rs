@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{api_services, cleanup, definition, naming};
+use super::{api_services, cleanup, conversion_webhook::ConversionWebhooks, definition, naming};
 use crate::{
     apiserver::{Api, generate::now},
     kinds::shared::conditions,
@@ -52,6 +52,7 @@ pub(super) async fn write_status(client: &Client, definition: &Value) -> Result<
 pub(crate) struct CustomResources {
     api: Api,
     store: Store,
+    webhooks: ConversionWebhooks,
     resource: ResourceId,
     /// What is served: the fingerprint of each definition.
     served: Mutex<BTreeMap<String, String>>,
@@ -101,10 +102,17 @@ fn take_in(known: &mut Definitions, objects: &BTreeMap<String, Arc<Object>>) -> 
 
 impl CustomResources {
     /// Serves the definitions of the store, as they are.
-    pub(crate) fn load(api: &Api) -> Self {
+    pub(crate) fn load(api: &Api, webhooks: &ConversionWebhooks) -> Self {
         let store = api.store().clone();
         let resource = store.resource(GROUP_RESOURCE);
-        let all = Self { api: api.clone(), store, resource, served: Mutex::default(), checked: Mutex::default() };
+        let all = Self {
+            api: api.clone(),
+            store,
+            webhooks: webhooks.clone(),
+            resource,
+            served: Mutex::default(),
+            checked: Mutex::default(),
+        };
         for object in all.store.list(resource, None).0 {
             all.serve(&object.value());
         }
@@ -124,7 +132,7 @@ impl CustomResources {
         let fingerprint = definition::fingerprint(definition);
         let mut served = self.served.lock();
         if served.get(&name) != Some(&fingerprint) {
-            self.api.catalogs().put(&name, definition::resource_of(definition));
+            self.api.catalogs().put(&name, definition::resource_of(definition, &self.webhooks));
             served.insert(name, fingerprint);
         }
     }

@@ -9,6 +9,7 @@ use windlass_identity::{
 use windlass_kit::metrics::Metrics as _;
 
 use crate::{
+    apiextensions::ConversionWebhooks,
     apiserver::{
         Api, AuditSink, Authorizer, Authorizers, Components, Document, KubeletClient, PrivilegedGroups,
         TokenAuthenticator,
@@ -66,6 +67,8 @@ pub(crate) struct Instance {
     pub(crate) usage: Usage,
     /// The tokens of service accounts that are used.
     pub(crate) token_uses: Arc<TokenUses>,
+    /// What converts custom resources.
+    pub(crate) conversion_webhooks: ConversionWebhooks,
     /// The cluster IPs and node ports.
     #[cfg(test)]
     pub(crate) allocator: Arc<ServiceAllocator>,
@@ -110,6 +113,7 @@ impl Instance {
         let definitions = kinds::definitions(&environment);
         let metrics: Arc<WebhookMetrics> = Arc::default();
         let clients = Arc::new(WebhookClients::new(store, kubelet));
+        let conversion_webhooks = ConversionWebhooks::new(Arc::clone(&clients));
         let caller =
             Caller { store: store.clone(), authorizers: authorizers.clone(), clients, metrics: Arc::clone(&metrics) };
         let components = Components {
@@ -134,10 +138,13 @@ impl Instance {
         let counted = Arc::clone(&token_uses);
         api.metrics().register(move |page| counted.write(page));
         api.metrics().register(move |page| metrics.write(page));
+        let converted = conversion_webhooks.clone();
+        api.metrics().register(move |page| converted.write(page));
         Self {
             api,
             usage,
             token_uses,
+            conversion_webhooks,
             #[cfg(test)]
             allocator,
         }

@@ -208,7 +208,7 @@ impl ControlPlane {
             audit.register_metrics(api.metrics());
         }
         metrics::register(&api, &store);
-        let custom_resources = CustomResources::load(&api);
+        let custom_resources = CustomResources::load(&api, &instance.conversion_webhooks);
         stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let root_ca = watch::Sender::new(pki.ca_pem.clone());

@@ -84,12 +84,9 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
         "apiextensions.k8s.io",
         "customresourcedefinitions",
         Effect::Stored(Inert {
-            of: "with `x-kubernetes-validations` or a conversion webhook",
-            undone: "its x-kubernetes-validations are not evaluated, nor is a conversion webhook called: objects that its rules \
-            forbid are stored, and they are served in the version in which they are stored alone",
-            holds: |object| {
-                object["spec"]["conversion"]["strategy"] == "Webhook" || has_rules(&object["spec"]["versions"])
-            },
+            of: "with `x-kubernetes-validations`",
+            undone: "its x-kubernetes-validations are not evaluated: objects that its rules forbid are stored",
+            holds: |object| has_rules(&object["spec"]["versions"]),
         }),
     ),
     ("scheduling.k8s.io", "priorityclasses", SCHEDULER),
@@ -224,14 +221,14 @@ mod tests {
         };
         let services = |object| warns("apiregistration.k8s.io", "apiservices", &object);
         assert!(!services(json!({"spec": {}})) && services(json!({"spec": {"service": {"name": "a"}}})));
-        let definition = |schema: Value, strategy: &str| {
+        let definition = |schema: Value| {
             let versions = json!([{"name": "v1", "schema": {"openAPIV3Schema": schema}}]);
-            let object = json!({"spec": {"conversion": {"strategy": strategy}, "versions": versions}});
+            let object = json!({"spec": {"versions": versions}});
             warns("apiextensions.k8s.io", "customresourcedefinitions", &object)
         };
         let ruled = json!({"properties": {"a": {"items": {"x-kubernetes-validations": [{"rule": "self > 1"}]}}}});
         let named = json!({"properties": {"x-kubernetes-validations": {"type": "object"}}});
-        assert!(definition(ruled, "None") && !definition(named.clone(), "None") && definition(named, "Webhook"));
+        assert!(definition(ruled) && !definition(named));
         let policy = sample("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy");
         assert!(warns("admissionregistration.k8s.io", "validatingadmissionpolicies", &policy));
     }

@@ -11,14 +11,7 @@ pub(crate) mod resolver;
 mod response_error;
 mod tls;
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use axum::body::Bytes;
 use http::{HeaderValue, Request, header};
@@ -27,7 +20,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
-use windlass_kit::client::resolver::Resolver;
+use windlass_kit::{client::resolver::Resolver, lru::Lru};
 
 use crate::{
     apiserver::KubeletClient,
@@ -38,7 +31,7 @@ use connection_pool::Pool;
 /// The most clients that are kept, as upstream.
 const MAX_CLIENTS: usize = 200;
 /// The most bytes of an answer to a review of one object: a patch that replaces all of the largest one, in base64.
-const MAX_REVIEW_BYTES: usize = 6 << 20;
+pub(crate) const MAX_REVIEW_BYTES: usize = 6 << 20;
 /// How often a server that asks to be called again is called again, as upstream's client does.
 const MAX_RETRIES: usize = 10;
 /// The port of a Service or URL that names none.
@@ -147,14 +140,7 @@ pub(crate) struct WebhookClients {
     store: Store,
     kubelet: Option<KubeletClient>,
     resolver: Resolver,
-    pools: Mutex<HashMap<ClientConfig, Kept>>,
-    calls: AtomicU64,
-}
-
-/// A pool of connections, and the number of the call that has used it last.
-struct Kept {
-    pool: Arc<Pool>,
-    used: u64,
+    pools: Mutex<Lru<ClientConfig, Arc<Pool>>>,
 }
 
 impl fmt::Debug for WebhookClients {
@@ -166,38 +152,31 @@ impl fmt::Debug for WebhookClients {
 impl WebhookClients {
     /// Clients that find Services in `store`, and reach pods of other nodes through `kubelet`.
     pub(crate) fn new(store: &Store, kubelet: Option<KubeletClient>) -> Self {
-        Self {
-            store: store.clone(),
-            kubelet,
-            resolver: Resolver::default(),
-            pools: Mutex::default(),
-            calls: AtomicU64::new(0),
-        }
+        Self { store: store.clone(), kubelet, resolver: Resolver::default(), pools: Mutex::new(Lru::new(MAX_CLIENTS)) }
     }
 
     /// The pool of a client; the one that was used least recently goes when there are too many.
     fn pool(&self, config: &ClientConfig) -> Result<Arc<Pool>, CallError> {
-        let used = self.calls.fetch_add(1, Ordering::Relaxed);
         let mut pools = self.pools.lock();
-        if let Some(kept) = pools.get_mut(config) {
-            kept.used = used;
-            return Ok(Arc::clone(&kept.pool));
+        if let Some(pool) = pools.get(config) {
+            return Ok(Arc::clone(pool));
         }
         let pool = Arc::new(Pool::new(config).map_err(CallError::of)?);
-        if pools.len() >= MAX_CLIENTS
-            && let Some(oldest) = pools.iter().min_by_key(|(_, kept)| kept.used).map(|(config, _)| config.clone())
-        {
-            pools.remove(&oldest);
-        }
-        pools.insert(config.clone(), Kept { pool: Arc::clone(&pool), used });
+        pools.entry(config, 1, || Arc::clone(&pool));
         Ok(pool)
     }
 
-    /// Posts a body in JSON, and returns the body of the answer. The URL says how much time is left.
+    /// Posts a body in JSON, and returns the body of the answer, up to `max_bytes` of it. The URL says how much time is left.
     ///
     /// # Errors
-    /// When nobody could be asked, there was no answer until `deadline`, or one that refuses.
-    pub(crate) async fn post(&self, config: &ClientConfig, body: Bytes, deadline: Instant) -> Result<Bytes, CallError> {
+    /// When nobody could be asked, there was no answer until `deadline`, or one that refuses or is larger.
+    pub(crate) async fn post(
+        &self,
+        config: &ClientConfig,
+        body: Bytes,
+        max_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Bytes, CallError> {
         let location = &config.location;
         let path = format!("{}?timeout={}s", location.path(), seconds_left(deadline));
         let url = format!("https://{}{path}", location.authority());
@@ -214,7 +193,7 @@ impl WebhookClients {
                 Ok(Ok(answer)) => answer,
             };
             let (parts, body) = answer.into_parts();
-            let read = tokio::time::timeout_at(deadline, read(body)).await;
+            let read = tokio::time::timeout_at(deadline, read(body, max_bytes)).await;
             let body = read.map_err(|_| failed("context deadline exceeded"))?.map_err(|why| failed(&why))?;
             if parts.status.is_success() {
                 return Ok(body);
@@ -250,11 +229,11 @@ fn request(path: &str, location: &Location, body: Bytes) -> Result<Request<Full<
     request.body(Full::new(body)).map_err(|error| error.to_string())
 }
 
-async fn read(body: Incoming) -> Result<Bytes, String> {
-    match Limited::new(body, MAX_REVIEW_BYTES).collect().await {
+async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, String> {
+    match Limited::new(body, max_bytes).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(format!("the answer has more than {MAX_REVIEW_BYTES} bytes"))
+            Err(format!("the answer has more than {max_bytes} bytes"))
         }
         Err(error) => Err(error.to_string()),
     }

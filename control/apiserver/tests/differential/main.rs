@@ -12,6 +12,7 @@ mod api_server;
 mod broken;
 #[path = "../config/mod.rs"]
 mod config;
+mod conversions;
 mod definitions;
 mod kinds;
 mod known_differences;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         trial("random_applies_are_answered_alike", random_applies).with_ignored_flag(skipped),
         trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),
         trial("webhooks_are_asked_alike", webhooks::webhooks_are_asked_alike).with_ignored_flag(skipped),
+        trial("objects_are_converted_alike", conversions::objects_are_converted_alike).with_ignored_flag(skipped),
         trial("owners_that_clients_send_are_answered_alike", owners_of_clients).with_ignored_flag(skipped),
         trial("objects_have_the_bytes_of_the_real_server", wire::objects_have_the_bytes_of_the_real_server)
             .with_ignored_flag(skipped),

@@ -1,5 +1,6 @@
 //! Custom resources over the router, with the task that serves them.
 
+mod conversion;
 mod metadata;
 mod versions;
 
@@ -52,7 +53,7 @@ pub(super) fn definition(plural: &str, kind: &str) -> Value {
 fn serve(api: &Instance) -> CancellationToken {
     let stop = CancellationToken::new();
     let client = kube::Client::new(api.router().layer(axum::Extension(User::internal("test"))), "default");
-    let (custom_resources, token) = (CustomResources::load(api), stop.clone());
+    let (custom_resources, token) = (CustomResources::load(api, &api.conversion_webhooks), stop.clone());
     tokio::spawn(async move { custom_resources.run(client, token).await });
     stop
 }
@@ -267,7 +268,7 @@ async fn custom_resources_are_there_again_after_a_restart() {
     stop.cancel();
     api.store().close().await.unwrap();
     let api = api_over(&memory);
-    CustomResources::load(&api);
+    CustomResources::load(&api, &api.conversion_webhooks);
     assert_eq!(call(&api, "GET", &format!("{WIDGETS}/a"), Value::Null).await.body, made);
 }
 

@@ -102,12 +102,12 @@ async fn objects_keep_their_stored_version_until_written() {
 }
 
 #[tokio::test]
-async fn what_only_a_webhook_could_convert_is_refused() {
+async fn a_webhook_that_is_down_costs_the_versions_that_it_converts() {
     let api = with_namespace().await;
     let _stop = serve(&api);
     let mut hooked = gears();
     hooked["spec"]["conversion"] = json!({"strategy": "Webhook",
-        "webhook": {"clientConfig": {"url": "https://hook.example"}, "conversionReviewVersions": ["v1"]}});
+        "webhook": {"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]}});
     establish(&api, hooked).await;
     let empty = call(&api, "GET", SECOND, Value::Null).await;
     assert_eq!((empty.code, &empty.body["items"]), (200, &json!([])));

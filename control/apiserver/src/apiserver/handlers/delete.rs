@@ -265,10 +265,10 @@ impl ApiRequest {
         let delete_options = self.delete_options(options, body)?;
         self.warn_of_deletion(&target.version, &delete_options);
         let deleted = self.remove(target, &delete_options).await?;
-        self.answer_deleted(target, &delete_options, deleted)
+        self.answer_deleted(target, &delete_options, deleted).await
     }
 
-    fn answer_deleted(&self, target: &Target, options: &DeleteOptions, deleted: Mutated) -> ApiResult {
+    async fn answer_deleted(&self, target: &Target, options: &DeleteOptions, deleted: Mutated) -> ApiResult {
         let version = &target.version;
         // As upstream does for the older form of the policy alone, for the sake of clients that know no other code.
         let begun = if options.orphans == Some(false) { StatusCode::ACCEPTED } else { StatusCode::OK };
@@ -285,7 +285,7 @@ impl ApiRequest {
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
                 Ok(self.accept.write(StatusCode::OK, &status))
             }
-            Mutated::Stored(object) => self.accept.stored(begun, version, &object, ""),
+            Mutated::Stored(object) => self.answer_stored(begun, version, &object, "").await,
             Mutated::Drafted(object) => Ok(self.accept.object(begun, version, object, "")),
         }
     }

@@ -130,7 +130,7 @@ impl ApiRequest {
         }
         let Some(subresource) = target.served() else {
             return match verb {
-                "get" => self.get(target),
+                "get" => self.get(target).await,
                 "list" => self.list(target, options).await,
                 "watch" => self.watch(target, options),
                 "create" => self.create(target, options, body).await,
@@ -145,9 +145,9 @@ impl ApiRequest {
             return handler.handle(self, target, options, body).await;
         }
         match (&subresource.serves, verb) {
-            (Serves::Scale(paths), "get") => self.get_scale(target, paths),
+            (Serves::Scale(paths), "get") => self.get_scale(target, paths).await,
             (Serves::Scale(paths), _) => self.scale(target, paths, options, body).await,
-            (Serves::Status | Serves::Part(_), "get") => self.get(target),
+            (Serves::Status | Serves::Part(_), "get") => self.get(target).await,
             (Serves::Status | Serves::Part(_), "update") => self.update(target, options, body).await,
             (Serves::Status | Serves::Part(_), "patch") => self.patch(target, options, body).await,
             _ => Err(ApiError::method_not_allowed_here()),

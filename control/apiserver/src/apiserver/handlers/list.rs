@@ -24,7 +24,7 @@ use crate::apiserver::{
         request_info::RequestOptions,
         target::Target,
     },
-    types::{ConversionError, Version},
+    types::{ConversionError, Conversions, Version},
 };
 use crate::{
     schema::transcoding::Encoding,
@@ -86,11 +86,9 @@ impl ApiRequest {
             let page = self.page_of(target, options, &selectors, &snapshot, after.as_ref()).await?;
             return self.answer_page(&target.version, options, page);
         }
-        // A chunk cannot be refused.
-        if !target.version.spec.schema.is_built_in() {
-            let mut objects = snapshot.objects(target.namespace.as_deref(), after.as_ref());
-            objects.try_for_each(|object| target.version.check_convertible(object))?;
-        }
+        // A chunk cannot be refused, nor wait.
+        let foreign = target.version.stored_otherwise(snapshot.objects(target.namespace.as_deref(), after.as_ref()))?;
+        let conversions = target.version.conversions(foreign).await?;
         let decodes = !(selectors.is_empty()
             && accept.representation == Representation::Object
             && target.version.is_served_as_stored());
@@ -104,6 +102,7 @@ impl ApiRequest {
             next: Some(head),
             is_empty: true,
             snapshot,
+            conversions,
             after,
             selectors,
             chunk_bytes,
@@ -128,9 +127,13 @@ impl ApiRequest {
         let (mut items, mut values, mut more) = (Vec::new(), Vec::new(), false);
         let decodes = self.accept.representation != Representation::Object;
         let mut turns = Turns::default();
+        // What the selectors leave out must be read for that; without any, a page is all that is read.
+        let read = if selectors.is_empty() { limit.saturating_add(1) } else { usize::MAX };
+        let foreign = version.stored_otherwise(snapshot.objects(target.namespace.as_deref(), after).take(read))?;
+        let conversions = version.conversions(foreign).await?;
         // Objects behind the page are left to the next one.
         for object in objects.by_ref() {
-            let value = (decodes || !selectors.is_empty()).then(|| version.decode(object)).transpose()?;
+            let value = (decodes || !selectors.is_empty()).then(|| version.decode(object, &conversions)).transpose()?;
             if value.is_some() {
                 turns.take(object.bytes.len()).await;
             }
@@ -150,7 +153,7 @@ impl ApiRequest {
                 metadata["remainingItemCount"] = json!(objects.count() + 1);
             }
         }
-        Ok(Page { objects: items, values, metadata })
+        Ok(Page { objects: items, conversions, values, metadata })
     }
 
     /// Answers with a page.
@@ -160,7 +163,7 @@ impl ApiRequest {
         options: &RequestOptions,
         page: Page,
     ) -> ApiResult {
-        let Page { objects, values, metadata } = page;
+        let Page { objects, conversions, values, metadata } = page;
         Ok(match self.accept.representation {
             Representation::Table => {
                 self.accept.write(StatusCode::OK, &table(version, &values, &options.include_object, metadata, true))
@@ -175,7 +178,7 @@ impl ApiRequest {
                     if at > 0 {
                         out.push(b',');
                     }
-                    out.extend_from_slice(&version.encode(object)?);
+                    out.extend_from_slice(&version.encode(object, &conversions)?);
                 }
                 out.extend_from_slice(b"]}");
                 self.accept.bytes(StatusCode::OK, out.into())
@@ -187,6 +190,7 @@ impl ApiRequest {
 /// The objects of a page.
 pub(in crate::apiserver) struct Page {
     pub(in crate::apiserver) objects: Vec<Arc<Object>>,
+    conversions: Conversions,
     /// The same decoded, where they are not answered as they are.
     values: Vec<Value>,
     metadata: Value,
@@ -241,6 +245,7 @@ fn frame_of(version: &Version, representation: Representation, snapshot: &Snapsh
 struct Chunks {
     version: Arc<Version>,
     snapshot: Snapshot,
+    conversions: Conversions,
     namespace: Option<String>,
     selectors: Selectors,
     representation: Representation,
@@ -293,14 +298,14 @@ impl Chunks {
     /// An object as this list shows it, if it is selected.
     fn item(&self, object: &Object, now: Timestamp) -> Result<Option<Bytes>, ConversionError> {
         if self.selectors.is_empty() && self.representation == Representation::Object {
-            return self.version.encode(object).map(Some);
+            return self.version.encode(object, &self.conversions).map(Some);
         }
-        let value = self.version.decode(object)?;
+        let value = self.version.decode(object, &self.conversions)?;
         if !self.selectors.matches(&value) {
             return Ok(None);
         }
         let item = match self.representation {
-            Representation::Object => return self.version.encode(object).map(Some),
+            Representation::Object => return self.version.encode(object, &self.conversions).map(Some),
             Representation::Metadata => metadata_of(&value),
             Representation::Table => row(&self.version, &value, &self.include, now),
         };

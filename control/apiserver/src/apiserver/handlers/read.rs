@@ -13,6 +13,10 @@ use crate::apiserver::request::{
     request_info::RequestOptions,
     target::Target,
 };
+use crate::apiserver::{
+    pipeline::stages::Mutated,
+    types::{Conversions, Version},
+};
 use crate::store::Object;
 
 /// The label and field selectors of a query.
@@ -63,9 +67,21 @@ impl Selectors {
 }
 
 impl ApiRequest {
-    pub(in crate::apiserver) fn get(&self, target: &Target) -> ApiResult {
+    pub(in crate::apiserver) async fn get(&self, target: &Target) -> ApiResult {
         let object = self.fetch(target)?;
-        self.accept.stored(StatusCode::OK, &target.version, &object, "")
+        self.answer_stored(StatusCode::OK, &target.version, &object, "").await
+    }
+
+    /// Answers with a stored object.
+    pub(in crate::apiserver) async fn answer_stored(
+        &self,
+        code: StatusCode,
+        version: &Version,
+        object: &Arc<Object>,
+        include: &str,
+    ) -> ApiResult {
+        let conversions = version.conversions(version.stored_otherwise([object])?).await?;
+        self.accept.stored(code, version, (object, &conversions), include)
     }
 
     /// The stored object of a target.
@@ -79,9 +95,17 @@ impl ApiRequest {
     /// The object of a target in its version.
     ///
     /// # Errors
+    /// When it does not exist, or cannot be converted.
+    pub(crate) async fn read_converted(&self, target: &Target) -> Result<Value, ApiError> {
+        Mutated::Stored(self.fetch(target)?).into_object(&target.version).await
+    }
+
+    /// The same for types that no webhook converts, as all are that are built in.
+    ///
+    /// # Errors
     /// When it does not exist.
     pub(crate) fn read(&self, target: &Target) -> Result<Value, ApiError> {
-        Ok(target.version.decode(&*self.fetch(target)?)?)
+        Ok(target.version.decode(&*self.fetch(target)?, &Conversions::none())?)
     }
 
     pub(in crate::apiserver) fn find(&self, target: &Target) -> Result<Option<Arc<Object>>, ApiError> {

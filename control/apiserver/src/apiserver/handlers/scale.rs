@@ -28,8 +28,8 @@ use crate::apiserver::{
 const SCALE: Gvk = Gvk::of("autoscaling", "v1", "Scale");
 
 impl ApiRequest {
-    pub(in crate::apiserver) fn get_scale(&self, target: &Target, paths: &ScalePaths) -> ApiResult {
-        Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &self.read(target)?)))
+    pub(in crate::apiserver) async fn get_scale(&self, target: &Target, paths: &ScalePaths) -> ApiResult {
+        Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &self.read_converted(target).await?)))
     }
 
     pub(in crate::apiserver) async fn scale(
@@ -82,7 +82,7 @@ impl ApiRequest {
         };
         let presented = Scaled { target, paths };
         let changed = self.modify_as(&target.whole(), options, None, Some(&presented), &make).await?;
-        let changed = changed.into_object(&target.version)?;
+        let changed = changed.into_object(&target.version).await?;
         Ok(self.accept.write(StatusCode::OK, &scale_of(target, paths, &changed)))
     }
 }

@@ -27,7 +27,7 @@ use crate::apiserver::{
         request_info::RequestOptions,
         target::Target,
     },
-    types::{ConversionError, Version},
+    types::{ConversionError, Conversions, Version},
 };
 use crate::{
     schema::transcoding::Encoding,
@@ -158,13 +158,24 @@ fn response(stream: WatchStream) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], panics::body(stream)).into_response()
 }
 
+/// The first of some objects, of which one chunk is made.
+fn chunk_of(objects: &[Arc<store::Object>]) -> &[Arc<store::Object>] {
+    let mut bytes = 0;
+    let fits = |object: &&Arc<store::Object>| {
+        let fits = bytes < CHUNK_BYTES;
+        bytes += object.bytes.len();
+        fits
+    };
+    &objects[..objects.iter().take_while(fits).count()]
+}
+
 impl WatchStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(bytes) = self.take_ready() {
                 return Some(bytes);
             }
-            if self.push_initial() {
+            if self.push_initial().await {
                 continue;
             }
             if self.ended {
@@ -174,12 +185,12 @@ impl WatchStream {
             let next = tokio::select! {
                 next = tokio::time::timeout_at(wake, self.watch.next()) => next,
                 Ok(()) = self.generation.changed() => {
-                    self.follow_catalog();
+                    self.follow_catalog().await;
                     continue;
                 }
             };
             match next {
-                Ok(Ok(changes)) => changes.into_iter().for_each(|c| self.on_change(&c)),
+                Ok(Ok(changes)) => self.on_changes(&changes).await,
                 Ok(Err(store::Error::Closed)) => return None,
                 Ok(Err(error)) => self.fail(ApiError::store(&error)),
                 Err(_) => {
@@ -198,14 +209,14 @@ impl WatchStream {
     }
 
     /// Goes on with the resource as it is served now, or ends with it after its last events.
-    fn follow_catalog(&mut self) {
+    async fn follow_catalog(&mut self) {
         let gvk = &self.version.gvk;
         let catalog = self.api.catalogs().current();
         match catalog.find(&gvk.group, &gvk.version, &self.version.plural) {
             Some(version) => self.version = Arc::clone(version),
             None => {
                 if let Some(Ok(events)) = self.watch.next().now_or_never() {
-                    events.iter().for_each(|event| self.on_change(event));
+                    self.on_changes(&events).await;
                 }
                 self.ended = true;
             }
@@ -213,8 +224,10 @@ impl WatchStream {
     }
 
     /// Encodes some initial events, or the bookmark after them; false when all were sent.
-    fn push_initial(&mut self) -> bool {
+    async fn push_initial(&mut self) -> bool {
         let mut bytes = 0;
+        let foreign = self.version.stored_otherwise(chunk_of(self.initial.as_slice()));
+        let Some(conversions) = self.converted(foreign).await else { return true };
         while bytes < CHUNK_BYTES
             && let Some(object) = self.initial.next()
         {
@@ -226,7 +239,7 @@ impl WatchStream {
                 self.ready.push_back(watch_encoding::encode(self.encoding, "ADDED", &object.bytes));
                 continue;
             }
-            match self.version.decode(&object) {
+            match self.version.decode(&object, &conversions) {
                 Ok(value) if self.selectors.matches(&value) => self.push("ADDED", value),
                 Ok(_) => {}
                 Err(error) => {
@@ -276,27 +289,58 @@ impl WatchStream {
         Some((matched, if event.deleted { false } else { selected(&event.object)? }))
     }
 
-    fn on_change(&mut self, event: &store::Event) {
-        if self.ended || self.namespace.as_ref().is_some_and(|n| *n != event.object.key.namespace) {
-            return;
-        }
-        if let Err(error) = self.show(event) {
-            self.fail(error.into());
+    async fn on_changes(&mut self, events: &[Arc<store::Event>]) {
+        let foreign = self.stored_otherwise(events);
+        let Some(conversions) = self.converted(foreign).await else { return };
+        for event in events {
+            if self.ended {
+                return;
+            }
+            if !self.is_in_scope(event) {
+                continue;
+            }
+            if let Err(error) = self.show(event, &conversions) {
+                self.fail(error.into());
+            }
         }
     }
 
+    fn is_in_scope(&self, event: &store::Event) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| *namespace == event.object.key.namespace)
+    }
+
+    /// What must be converted to show events. Where nothing is selected, nobody asks how an object was before.
+    fn stored_otherwise(&self, events: &[Arc<store::Event>]) -> Result<Vec<Arc<store::Object>>, ConversionError> {
+        let selects = !self.selectors.is_empty();
+        let seen = events.iter().filter(|event| self.is_in_scope(event));
+        let objects = seen.flat_map(|event| event.previous.iter().filter(|_| selects).chain([&event.object]));
+        self.version.stored_otherwise(objects)
+    }
+
+    /// Converts objects; without that the watch ends with an error.
+    async fn converted(&mut self, foreign: Result<Vec<Arc<store::Object>>, ConversionError>) -> Option<Conversions> {
+        let converted = match foreign {
+            Ok(foreign) => self.version.conversions(foreign).await,
+            Err(error) => Err(error),
+        };
+        converted.map_err(|error| self.fail(error.into())).ok()
+    }
+
     /// Sends an event as this watcher sees it, if it does.
-    fn show(&mut self, event: &store::Event) -> Result<(), ConversionError> {
+    fn show(&mut self, event: &store::Event, conversions: &Conversions) -> Result<(), ConversionError> {
         let (matched, matches) = match self.known_matches(event) {
             Some(known) => known,
-            None => watch_encoding::matches(&self.version, event, |one| self.selectors.match_selectable(one))?,
+            None => watch_encoding::matches(&self.version, (event, conversions), |one| {
+                self.selectors.match_selectable(one)
+            })?,
         };
         let Some(change) = Change::of(event, matched, matches) else { return Ok(()) };
         if self.representation == Representation::Table {
-            let object = change.object(&self.version, event)?;
+            let object = change.object(&self.version, event, conversions)?;
             self.push(change.kind(), object);
         } else {
-            let frame = watch_encoding::frame(&self.version, self.representation, self.encoding, event, change)?;
+            let form = (self.representation, self.encoding);
+            let frame = watch_encoding::frame(&self.version, form, (event, conversions), change)?;
             self.ready.push_back(frame);
         }
         self.told = event.object.revision;

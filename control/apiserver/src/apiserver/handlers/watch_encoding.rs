@@ -13,7 +13,7 @@ use crate::apiserver::{
         error::ApiError,
         negotiation::{Representation, metadata_of},
     },
-    types::{ConversionError, Version},
+    types::{ConversionError, Conversions, Version},
 };
 use crate::{
     schema::transcoding::{self, Encoding},
@@ -61,9 +61,10 @@ impl Change {
         self,
         version: &Version,
         event: &store::Event,
+        conversions: &Conversions,
     ) -> Result<Value, ConversionError> {
         let last = event.previous.as_ref().filter(|_| self == Self::Unmatched);
-        let mut object = version.decode(last.unwrap_or(&event.object))?;
+        let mut object = version.decode(last.unwrap_or(&event.object), conversions)?;
         if last.is_some() {
             object["metadata"]["resourceVersion"] = json!(event.object.revision.to_string());
         }
@@ -77,9 +78,8 @@ impl Change {
 /// When the object cannot be converted.
 pub(in crate::apiserver) fn frame(
     version: &Version,
-    representation: Representation,
-    encoding: Encoding,
-    event: &store::Event,
+    (representation, encoding): (Representation, Encoding),
+    (event, conversions): (&store::Event, &Conversions),
     change: Change,
 ) -> Result<Bytes, ConversionError> {
     let whole = representation == Representation::Object;
@@ -90,7 +90,7 @@ pub(in crate::apiserver) fn frame(
         if as_stored && change != Change::Unmatched {
             return Ok(encode(encoding, change.kind(), &event.object.bytes));
         }
-        let object = change.object(version, event)?;
+        let object = change.object(version, event, conversions)?;
         let object = if whole { object } else { metadata_of(&object) };
         Ok(encode(encoding, change.kind(), &serde_json::to_vec(&object).unwrap_or_default()))
     };
@@ -104,11 +104,11 @@ pub(in crate::apiserver) fn frame(
 /// When the object cannot be converted.
 pub(in crate::apiserver) fn matches(
     version: &Version,
-    event: &store::Event,
+    (event, conversions): (&store::Event, &Conversions),
     selects: impl Fn(&Selectable) -> bool,
 ) -> Result<(bool, bool), ConversionError> {
     let read = || -> Result<Bytes, ConversionError> {
-        let of = |object: &store::Object| Ok(Selectable::of(version, &version.decode(object)?));
+        let of = |object: &store::Object| Ok(Selectable::of(version, &version.decode(object, conversions)?));
         let before = event.previous.as_deref().map(of).transpose()?;
         Ok(serde_json::to_vec(&(before, of(&event.object)?)).unwrap_or_default().into())
     };

@@ -45,7 +45,7 @@ impl ApiRequest {
         let value = self.read_object(&target.version, options, body)?;
         let manager = FieldManager::new(self, target, options);
         let created = self.insert(target, options, &value, Some(&manager)).await?;
-        self.written(StatusCode::CREATED, target, options, created)
+        self.written(StatusCode::CREATED, target, options, created).await
     }
 
     /// Creates an object under the name in the path, for `update` and apply: the caller needs the right to create as
@@ -138,7 +138,7 @@ impl ApiRequest {
                 match self.create_named(target, options, value, Some(&manager)).await {
                     // Created concurrently by another client.
                     Err(error) if error.is_already_exists() => continue,
-                    created => return self.written(StatusCode::CREATED, target, options, created?),
+                    created => return self.written(StatusCode::CREATED, target, options, created?).await,
                 }
             }
             let make = |old: &Value| {
@@ -154,7 +154,7 @@ impl ApiRequest {
             match self.modify(target, options, Some(&manager), &make).await {
                 // Deleted concurrently.
                 Err(error) if creates && error.is_not_found() => {}
-                object => return self.written(StatusCode::OK, target, options, object?),
+                object => return self.written(StatusCode::OK, target, options, object?).await,
             }
         }
         Err(ApiError::modified(version, target.name()))
@@ -184,7 +184,7 @@ impl ApiRequest {
                 let value = patch.check(of_type, options, value, &self.warnings)?;
                 match self.create_named(target, options, value, None).await {
                     Err(error) if error.is_already_exists() => continue,
-                    created => return self.written(StatusCode::CREATED, target, options, created?),
+                    created => return self.written(StatusCode::CREATED, target, options, created?).await,
                 }
             }
             let make = |old: &Value| {
@@ -197,16 +197,24 @@ impl ApiRequest {
             };
             match self.modify(target, options, Some(&manager).filter(|_| !applies), &make).await {
                 Err(error) if creates && error.is_not_found() => {}
-                object => return self.written(StatusCode::OK, target, options, object?),
+                // What others own is known by a version that a webhook makes: with its answer the patch is applied again.
+                Err(_) if manager.convert_for_others().await => {}
+                object => return self.written(StatusCode::OK, target, options, object?).await,
             }
         }
         Err(ApiError::modified(version, target.name()))
     }
 
-    fn written(&self, code: StatusCode, target: &Target, options: &RequestOptions, written: Mutated) -> ApiResult {
+    async fn written(
+        &self,
+        code: StatusCode,
+        target: &Target,
+        options: &RequestOptions,
+        written: Mutated,
+    ) -> ApiResult {
         let (version, include) = (&target.version, &options.include_object);
         match written {
-            Mutated::Stored(object) => self.accept.stored(code, version, &object, include),
+            Mutated::Stored(object) => self.answer_stored(code, version, &object, include).await,
             Mutated::Drafted(object) | Mutated::Deleted(object) => {
                 Ok(self.accept.object(code, version, object, include))
             }

@@ -39,7 +39,7 @@ impl Api {
                 tracing::error!(resource, name, why, "refused to store object that clients could not decode");
                 return Err(ApiError::internal(format!("{resource} {name:?} would not be readable: {why}")));
             }
-            version.convert_to_storage(object)?;
+            version.convert_to_storage(object).await?;
         }
         self.commit_as_stored(version, key, expected, value, Relations { guards, companions }).await
     }
@@ -64,10 +64,10 @@ impl Api {
     }
 
     /// Fills in what a write would allocate, without allocating it: for dry runs.
-    pub(in crate::apiserver) fn dry_run(&self, version: &Version, object: &mut Value) -> Result<(), ApiError> {
+    pub(in crate::apiserver) async fn dry_run(&self, version: &Version, object: &mut Value) -> Result<(), ApiError> {
         let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
         let planned = version.strategy.dry_run(object);
         planned.map_err(|refusal| ApiError::write(version, &name, &Error::Allocation(refusal)))?;
-        Ok(version.pass_through_storage(object)?)
+        Ok(version.pass_through_storage(object).await?)
     }
 }

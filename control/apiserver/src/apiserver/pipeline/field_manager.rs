@@ -107,6 +107,29 @@ impl FieldManager {
         update(&self.request(), if old.is_null() { &empty } else { old }, new);
     }
 
+    /// The same, with the versions of others that a webhook makes.
+    pub(in crate::apiserver) async fn record(&self, old: &Value, new: &mut Value) {
+        if !self.versions.as_ref().is_some_and(FieldVersions::may_wait) {
+            return self.update(old, new);
+        }
+        loop {
+            let mut recorded = new.clone();
+            self.update(old, &mut recorded);
+            if !self.convert_for_others().await {
+                *new = recorded;
+                return;
+            }
+        }
+    }
+
+    /// Asks the webhook for what was not known when the owners were decided; whether to decide once more.
+    pub(in crate::apiserver) async fn convert_for_others(&self) -> bool {
+        match &self.versions {
+            Some(versions) => versions.ask().await,
+            None => false,
+        }
+    }
+
     /// The object that an apply makes of `old`; null before a creation.
     ///
     /// # Errors

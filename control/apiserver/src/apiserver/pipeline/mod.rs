@@ -12,6 +12,7 @@
 //! | validate | the strategy, by the rules of the type | the same, against the stored object | |
 //! | warn | of the strategy; of what has no effect | the same | |
 //! | validating admission | the plugins' `validate` | the same | the same, of no object |
+//! | convert | to the version that is stored; a webhook may be asked | the same | the same, of what is left |
 //! | commit | with what plugins rely on and what changes with it, in one transaction | the same; nothing if nothing has changed | the same; removes what is left without finalizers |
 //!
 //! After a conflict with another write all of it happens once more, as in upstream's `GuaranteedUpdate`. The order is that of

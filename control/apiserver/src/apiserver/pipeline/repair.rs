@@ -36,7 +36,7 @@ impl Api {
             Ok((value, _)) => {
                 let expected = Expected::Revision(object.revision);
                 let (value, nothing) = (Some(value), Relations::default());
-                let stored = match version.is_stored_form() {
+                let stored = match is_converted(version, object) {
                     true => self.commit(version, key, expected, value, nothing).await,
                     false => self.commit_as_stored(version, key, expected, value, nothing).await,
                 };
@@ -73,8 +73,7 @@ fn repaired(version: &Version, object: &Object) -> Result<(serde_json::Value, Ve
     if !version.spec.schema.is_built_in() {
         // It may be stored in another version, whose metadata has the same type.
         let removed = version.spec.schema.drop_invalid_fields(&mut value);
-        // Where the version that is stored is not served, it stays in its own: another has other fields.
-        if version.is_stored_form() {
+        if is_converted(version, object) {
             version.convert_from_storage(&mut value).map_err(|e| e.to_string())?;
         }
         let value = named_as_stored(version, object, value);
@@ -89,6 +88,12 @@ fn repaired(version: &Version, object: &Object) -> Result<(serde_json::Value, Ve
     let removed = version.spec.schema.drop_invalid_fields(&mut value);
     version.spec.schema.prune(&mut value);
     Ok((named_as_stored(version, object, value), removed))
+}
+
+/// Whether an object is repaired in the version that is stored: where that is not served, or a webhook would have to convert the
+/// object, it stays in its own.
+fn is_converted(version: &Version, object: &Object) -> bool {
+    version.is_stored_form() && (version.is_in_storage_version(object) || !version.converts_by_webhook())
 }
 
 /// The object with the name and namespace by which it is found.

@@ -103,9 +103,12 @@ impl Mutated {
     ///
     /// # Errors
     /// When it cannot be converted.
-    pub(crate) fn into_object(self, version: &Version) -> Result<Value, ApiError> {
+    pub(crate) async fn into_object(self, version: &Version) -> Result<Value, ApiError> {
         match self {
-            Self::Stored(object) => Ok(version.decode(&object)?),
+            Self::Stored(object) => {
+                let conversions = version.conversions(version.stored_otherwise([&object])?).await?;
+                Ok(version.decode(&object, &conversions)?)
+            }
             Self::Drafted(object) | Self::Deleted(object) => Ok(object),
         }
     }
@@ -135,7 +138,7 @@ impl ApiRequest {
                 }
                 return Err(ApiError::not_found(&target.version, target.name()));
             };
-            let mut old = target.version.decode(&existing)?;
+            let mut old = Mutated::Stored(Arc::clone(&existing)).into_object(&target.version).await?;
             // A version that knows another default has not stored it: that default is not part of this change.
             if let Some(fields) = old.as_object_mut() {
                 target.version.strategy.default(fields);
@@ -169,7 +172,7 @@ impl ApiRequest {
             metadata::check_for_create(target, &mut object)?;
             default(version, &mut object);
             if let Some(manager) = mutation.manager {
-                manager.update(&Value::Null, &mut object);
+                manager.record(&Value::Null, &mut object).await;
             }
             self.api.admission().admit(&attributes, &mut object).await?;
             metadata::fill_for_create(target, &mut object)?;
@@ -190,7 +193,7 @@ impl ApiRequest {
             let existing = self.store().get(target.id()?, &key);
             if existing.is_none() {
                 if mutation.options.are_of_dry_run() {
-                    self.api.dry_run(version, &mut object)?;
+                    self.api.dry_run(version, &mut object).await?;
                     return Ok(Mutated::Drafted(object));
                 }
                 let guards = self.api.admission().guards(&attributes);
@@ -206,6 +209,8 @@ impl ApiRequest {
                 }
             }
             if !generated || attempt == MAX_NAME_ATTEMPTS {
+                // As upstream, which encodes an object before it looks for another one of its name.
+                version.convert_to_storage(&mut object).await?;
                 if existing.is_some_and(|object| !object.value()["metadata"]["deletionTimestamp"].is_null()) {
                     return Err(ApiError::still_exists(version, &name));
                 }
@@ -242,7 +247,7 @@ impl ApiRequest {
                 if let Some(managers) = managers {
                     object["metadata"]["managedFields"] = managers;
                 }
-                manager.update(old, &mut object);
+                manager.record(old, &mut object).await;
             }
             match presented {
                 None => self.api.admission().admit(&attributes, &mut object).await?,
@@ -278,7 +283,7 @@ impl ApiRequest {
             return Ok(Some(Mutated::Stored(Arc::clone(existing))));
         }
         if mutation.options.are_of_dry_run() {
-            self.api.dry_run(version, &mut object)?;
+            self.api.dry_run(version, &mut object).await?;
             return Ok(Some(Mutated::Drafted(object)));
         }
         // An update that removes the last finalizer of a terminating object deletes it.

@@ -18,7 +18,7 @@ use windlass_kit::serve::headers;
 
 use super::error::ApiResult;
 use super::{audit::Answered, error::ApiError};
-use crate::apiserver::types::Version;
+use crate::apiserver::types::{Conversions, Version};
 use crate::{
     schema::transcoding::{self, Encoding},
     store::Object,
@@ -105,12 +105,12 @@ impl Accept {
         self,
         code: StatusCode,
         version: &Version,
-        object: &Object,
+        (object, conversions): (&Object, &Conversions),
         include: &str,
     ) -> ApiResult {
         Ok(match self.representation {
-            Representation::Object => self.bytes(code, version.encode(object)?),
-            _ => self.object(code, version, version.decode(object)?, include),
+            Representation::Object => self.bytes(code, version.encode(object, conversions)?),
+            _ => self.object(code, version, version.decode(object, conversions)?, include),
         })
     }
 

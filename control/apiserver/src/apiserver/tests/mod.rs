@@ -62,7 +62,7 @@ use crate::{
     store::Memory,
 };
 
-pub(crate) use requests::{Reply, call, send, send_with};
+pub(crate) use requests::{Reply, call, send, send_with, text};
 
 pub(crate) fn api() -> Api {
     api_with(None, None)

@@ -54,6 +54,13 @@ async fn answer(api: &Api, request: Request<Body>) -> Reply {
     Reply { code: parts.status.as_u16(), body, warnings }
 }
 
+/// The body of the answer to a GET, of what is no single object.
+pub(crate) async fn text(api: &Api, path: &str) -> String {
+    let request = Request::get(path).extension(User::internal("test")).body(Body::empty()).unwrap();
+    let body = api.router().oneshot(request).await.unwrap().into_body();
+    String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
 pub(crate) async fn call(api: &Api, method: &str, path: &str, body: Value) -> Reply {
     call_as(api, &User::internal("test"), method, path, body).await
 }

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::{
-    apiserver::types::{Conversion, Definition, Resource, TypeSchema, VersionSpec},
+    apiserver::types::{Conversion, Conversions, Definition, Resource, TypeSchema, VersionSpec},
     fuzzing::client_types::decode,
     kinds::types,
     schema,
@@ -65,7 +65,11 @@ fn check(api: &Api, resource: &Version, what: &str) {
     for object in api.store().list(resource.id().unwrap(), None).0 {
         // Of a custom type what is stored, since bad metadata is left out when it is read.
         let read = if resource.spec.schema.is_built_in() {
-            decode(&resource.gvk.api_version(), &resource.gvk.kind, &resource.encode(&object).unwrap())
+            decode(
+                &resource.gvk.api_version(),
+                &resource.gvk.kind,
+                &resource.encode(&object, &Conversions::none()).unwrap(),
+            )
         } else {
             windlass_kit::json::from_slice::<kube::core::DynamicObject>(&object.bytes)
                 .map(drop)
@@ -199,7 +203,7 @@ async fn serve_widgets(api: &Api) -> Arc<Version> {
     let (expected, value) = (Expected::Absent, Some(definition));
     let write = Write { resource, key, expected, value, guards: Vec::new(), companions: Vec::new() };
     api.store().write(write).await.unwrap();
-    crate::apiextensions::CustomResources::load(api);
+    crate::apiextensions::CustomResources::load(api, &api.conversion_webhooks);
     let catalog = api.catalogs().current();
     Arc::clone(catalog.find("test.example", "v1", "widgets").unwrap())
 }

@@ -1,20 +1,20 @@
-//! How a served version differs from the stored one. Pure.
+//! How a served version differs from the stored one.
 
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
 use serde_json::Value;
 
-use super::Gvk;
-
 /// The conversion between a version and the others of its resource.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Conversion {
     /// The version is stored as it is served.
     None,
     /// The versions differ in `apiVersion`, and in what their schemas prune: a CustomResourceDefinition of the strategy
     /// `None`.
     Rename,
-    /// A webhook converts: a CustomResourceDefinition of the strategy `Webhook`. None is called yet, so that a request that
-    /// needs it fails.
-    Webhook,
+    /// A webhook converts: a CustomResourceDefinition of the strategy `Webhook`.
+    Webhook(Arc<dyn Converter>),
     /// Fields have other names.
     Fn {
         /// Makes the served object of the stored one.
@@ -24,27 +24,48 @@ pub enum Conversion {
     },
 }
 
+/// Converts custom objects between the versions of their resource.
+#[async_trait]
+pub trait Converter: fmt::Debug + Send + Sync {
+    /// The objects in the version `to`, as many and in their order. None of them is in it already.
+    ///
+    /// # Errors
+    /// When one cannot be converted.
+    async fn convert(&self, objects: Vec<Value>, to: &str) -> Result<Vec<Value>, ConversionError>;
+}
+
 /// An object that cannot be had in a version, in the words of the answer, which is 500 as upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConversionError(String);
+#[error("{why}")]
+pub struct ConversionError {
+    why: String,
+    /// Whatever the objects are, they would not be converted now: the webhook does not answer.
+    pub(super) is_of_all: bool,
+}
 
 impl ConversionError {
-    /// The webhook that converts objects of `from` cannot be called.
-    pub(super) fn webhook(from: &Gvk) -> Self {
-        let Gvk { group, version, kind } = from;
-        Self(format!(
-            "conversion webhook for {group}/{version}, Kind={kind} failed: conversion webhooks are not called by this API server"
-        ))
+    /// One of the objects cannot be converted.
+    pub fn of_object(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_of_all: false }
+    }
+
+    /// Nothing can be converted now.
+    pub fn of_all(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_of_all: true }
     }
 
     /// The resource has no such version any more.
     pub(super) fn from_unknown(api_version: &str) -> Self {
-        Self(format!("request to convert CR from an invalid group/version: {api_version}"))
+        Self::of_object(format!("request to convert CR from an invalid group/version: {api_version}"))
     }
 
     /// The resource does not have the version that is asked for.
     pub(super) fn to_unknown(api_version: &str) -> Self {
-        Self(format!("request to convert CR to an invalid group/version: {api_version}"))
+        Self::of_object(format!("request to convert CR to an invalid group/version: {api_version}"))
+    }
+
+    /// Nobody has asked the webhook before the object was read: a fault of this program.
+    pub(super) fn not_converted(api_version: &str) -> Self {
+        Self::of_object(format!("the object was not converted from {api_version} before it was read"))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use windlass_apimachinery::group_version::GroupVersion;
 
-use super::{Gvk, Resource, Storage, Version, VersionSpec};
+use super::{Gvk, Resource, Storage, Version, VersionSpec, conversions::ConversionCache};
 use crate::store::{ResourceOptions, Store};
 
 /// A resource and its served versions, before it is installed.
@@ -55,7 +55,7 @@ impl Definition {
         let version = |spec: VersionSpec| {
             let gvk = Gvk { group: resource.group.clone(), version: spec.name.clone(), kind: resource.kind.clone() };
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-            Arc::new(Version { resource: Arc::clone(&resource), gvk, spec, serial })
+            Arc::new(Version { resource: Arc::clone(&resource), gvk, spec, serial, cache: ConversionCache::default() })
         };
         versions.into_iter().map(version).collect()
     }

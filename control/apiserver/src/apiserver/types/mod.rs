@@ -6,6 +6,7 @@
 
 mod catalog;
 mod conversion;
+mod conversions;
 mod definition;
 mod gvk;
 mod handler;
@@ -17,7 +18,8 @@ mod table;
 mod version;
 
 pub use catalog::{Catalog, Catalogs, Group, ServedVersion, compare_versions};
-pub use conversion::{Conversion, ConversionError};
+pub use conversion::{Conversion, ConversionError, Converter};
+pub use conversions::Conversions;
 pub use definition::Definition;
 pub use gvk::{Gvk, Name};
 pub use handler::Handler;

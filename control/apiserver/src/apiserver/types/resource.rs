@@ -211,7 +211,7 @@ fn group_resource(group: &str, name: &str) -> String {
 
 impl Resource {
     /// Whether objects of this version are stored in its own form.
-    pub(super) fn stores(&self, conversion: Conversion) -> bool {
+    pub(super) fn stores(&self, conversion: &Conversion) -> bool {
         matches!((&self.storage, conversion), (Storage::Store { .. }, Conversion::None))
     }
 }

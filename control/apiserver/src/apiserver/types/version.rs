@@ -7,7 +7,10 @@ use serde_json::Value;
 
 use windlass_apimachinery::selectors::SelectableField;
 
-use super::{Conversion, ConversionError, Gvk, Name, Resource, Serves, Storage, Subresource, Table, TypeSchema};
+use super::conversions::{ConversionCache, Stages};
+use super::{
+    Conversion, ConversionError, Conversions, Gvk, Name, Resource, Serves, Storage, Subresource, Table, TypeSchema,
+};
 use crate::store::Object;
 
 /// What distinguishes a version from the others of its resource.
@@ -55,6 +58,8 @@ pub struct Version {
     pub spec: VersionSpec,
     /// Differs for each that was ever installed, as its schema may.
     pub(in crate::apiserver) serial: u64,
+    /// Objects that a webhook has converted to this version.
+    pub(super) cache: ConversionCache,
 }
 
 impl fmt::Debug for Version {
@@ -87,7 +92,7 @@ impl Version {
     /// Whether the stored bytes are the ones that clients get.
     #[must_use]
     pub fn is_served_as_stored(&self) -> bool {
-        self.stores(self.spec.conversion) && self.spec.schema.is_built_in()
+        self.stores(&self.spec.conversion) && self.spec.schema.is_built_in()
     }
 
     /// Whether objects of the resource are stored in this version, in the form that clients get or, of custom resources, one
@@ -99,11 +104,53 @@ impl Version {
         self.is_served_as_stored() || (!self.spec.schema.is_built_in() && is_stored)
     }
 
+    /// The objects among these that are not stored in this version.
+    ///
+    /// # Errors
+    /// When one is stored in a version that the resource does not have.
+    pub fn stored_otherwise<'a>(
+        &self,
+        objects: impl IntoIterator<Item = &'a Arc<Object>>,
+    ) -> Result<Vec<Arc<Object>>, ConversionError> {
+        if self.spec.schema.is_built_in() {
+            return Ok(Vec::new());
+        }
+        let (own, mut foreign) = (self.gvk.api_version(), Vec::new());
+        for object in objects {
+            let stored = stored_version(object);
+            if stored == own {
+                continue;
+            }
+            if self.schema_of(&stored).is_none() {
+                return Err(ConversionError::from_unknown(&stored));
+            }
+            foreign.push(Arc::clone(object));
+        }
+        Ok(foreign)
+    }
+
+    /// What is needed to [read](Self::decode) objects that are [not stored in this version](Self::stored_otherwise): a webhook
+    /// may have to convert them.
+    ///
+    /// # Errors
+    /// When one of them cannot be converted.
+    pub async fn conversions(&self, foreign: Vec<Arc<Object>>) -> Result<Conversions, ConversionError> {
+        match &self.spec.conversion {
+            Conversion::Webhook(converter) if !foreign.is_empty() => {
+                self.cache.convert(&**converter, self, foreign, (&self.gvk.api_version(), self.serial)).await
+            }
+            _ => Ok(Conversions::none()),
+        }
+    }
+
     /// A stored object in this version.
     ///
     /// # Errors
-    /// When it cannot be converted.
-    pub fn decode(&self, object: &Object) -> Result<Value, ConversionError> {
+    /// When it cannot be converted, or its conversion is not among those given.
+    pub fn decode(&self, object: &Object, conversions: &Conversions) -> Result<Value, ConversionError> {
+        if let Some(converted) = conversions.get(self.serial, object) {
+            return Ok(converted.clone());
+        }
         let mut value = object.value();
         self.convert_from_storage(&mut value)?;
         Ok(value)
@@ -112,23 +159,12 @@ impl Version {
     /// The bytes of a stored object in this version.
     ///
     /// # Errors
-    /// When it cannot be converted.
-    pub fn encode(&self, object: &Object) -> Result<Bytes, ConversionError> {
+    /// When it cannot be converted, or its conversion is not among those given.
+    pub fn encode(&self, object: &Object, conversions: &Conversions) -> Result<Bytes, ConversionError> {
         if self.is_served_as_stored() {
             return Ok(object.bytes.clone());
         }
-        Ok(serde_json::to_vec(&self.decode(object)?).unwrap_or_default().into())
-    }
-
-    /// Whether a stored object can be had in this version.
-    ///
-    /// # Errors
-    /// When it cannot be converted.
-    pub fn check_convertible(&self, object: &Object) -> Result<(), ConversionError> {
-        if self.spec.schema.is_built_in() {
-            return Ok(());
-        }
-        self.stored_schema(&stored_version(object), &self.gvk.api_version()).map(drop)
+        Ok(serde_json::to_vec(&self.decode(object, conversions)?).unwrap_or_default().into())
     }
 
     /// Whether a stored object would be written again as it is: it may be in a version that was stored before.
@@ -138,36 +174,22 @@ impl Version {
         self.spec.schema.is_built_in() || stored_version(object) == *api_version
     }
 
-    /// The schema of an object of a custom resource that is stored in `from`, if it is another than that of `to`.
-    fn stored_schema(&self, from: &str, to: &str) -> Result<Option<&TypeSchema>, ConversionError> {
-        if from == to {
-            return Ok(None);
-        }
-        let schema = self.schema_of(from).ok_or_else(|| ConversionError::from_unknown(from))?;
-        if matches!(self.spec.conversion, Conversion::Webhook) {
-            return Err(ConversionError::webhook(&self.gvk_of(from)));
-        }
-        Ok(Some(schema))
-    }
-
-    /// The kind in another version of the group.
-    fn gvk_of(&self, api_version: &str) -> Gvk {
-        let version = api_version.rsplit('/').next().unwrap_or("").to_owned();
-        Gvk { version: version.into(), ..self.gvk.clone() }
-    }
-
-    /// Converts a stored object to this version. Custom objects are pruned and get defaults by the schema of the version in
-    /// which they are stored, which may have changed since, and are pruned by that of this version. As upstream, they get no
-    /// defaults of this version.
+    /// Converts a stored object to this version, without a webhook. Custom objects are pruned and get defaults by the schema of
+    /// the version in which they are stored, which may have changed since, and are pruned by that of this version. As upstream,
+    /// they get no defaults of this version.
     ///
     /// # Errors
-    /// When it cannot be converted.
+    /// When it cannot be converted, or a webhook would have to.
     pub(crate) fn convert_from_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
-        match self.spec.conversion {
+        match &self.spec.conversion {
             Conversion::None => {}
-            Conversion::Rename | Conversion::Webhook => {
+            Conversion::Rename | Conversion::Webhook(_) => {
                 let (from, to) = (value["apiVersion"].as_str().unwrap_or("").to_owned(), self.gvk.api_version());
-                if let Some(stored) = self.stored_schema(&from, &to)? {
+                if from != to {
+                    let stored = self.schema_of(&from).ok_or_else(|| ConversionError::from_unknown(&from))?;
+                    if matches!(self.spec.conversion, Conversion::Webhook(_)) {
+                        return Err(ConversionError::not_converted(&from));
+                    }
                     stored.complete_stored(value);
                     value["apiVersion"] = to.into();
                     self.spec.schema.prune_alone(value);
@@ -187,18 +209,16 @@ impl Version {
     ///
     /// # Errors
     /// When it cannot be converted.
-    pub(crate) fn convert_to_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
+    pub(crate) async fn convert_to_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
         let Storage::Store { api_version, .. } = &self.storage else { return Ok(()) };
-        match self.spec.conversion {
+        match &self.spec.conversion {
             Conversion::None => return Ok(()),
-            Conversion::Rename | Conversion::Webhook => {
+            Conversion::Rename | Conversion::Webhook(_) => {
                 let own = self.gvk.api_version();
                 if own == *api_version {
                     return Ok(());
                 }
-                if matches!(self.spec.conversion, Conversion::Webhook) {
-                    return Err(ConversionError::webhook(&self.gvk));
-                }
+                *value = self.convert_between(value, &own, api_version).await?;
                 if let Some(schema) = self.schema_of(api_version) {
                     schema.prune_alone(value);
                 }
@@ -213,26 +233,78 @@ impl Version {
     ///
     /// # Errors
     /// When it cannot be converted.
-    pub(crate) fn pass_through_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
+    pub(crate) async fn pass_through_storage(&self, value: &mut Value) -> Result<(), ConversionError> {
+        let Storage::Store { api_version, .. } = &self.storage else { return Ok(()) };
         if self.spec.schema.is_built_in() {
             return Ok(());
         }
-        self.convert_to_storage(value)?;
+        self.convert_to_storage(value).await?;
+        let own = self.gvk.api_version();
+        if matches!(self.spec.conversion, Conversion::Webhook(_)) && own != *api_version {
+            *value = self.convert_between(value, api_version, &own).await?;
+            self.spec.schema.prune_alone(value);
+            return Ok(());
+        }
         self.convert_from_storage(value)
     }
 
-    /// An object of a custom resource in another version, for those who own its fields there.
+    /// An object of a built-in resource in another of its versions.
+    ///
+    /// # Errors
+    /// When the versions are those of a custom resource.
+    pub(crate) fn convert_built_in(&self, object: &mut Value, to: &Self) -> Result<(), ConversionError> {
+        if let Conversion::Fn { to_storage, .. } = &self.spec.conversion {
+            to_storage(object);
+        }
+        if let Storage::Store { api_version, .. } = &self.storage {
+            object["apiVersion"] = api_version.as_str().into();
+        }
+        to.convert_from_storage(object)
+    }
+
+    /// An object of a custom resource in another version, as it comes from the converter.
     ///
     /// # Errors
     /// When there is no such version, or it cannot be converted.
-    pub(crate) fn convert_between(&self, value: &Value, from: &str, to: &str) -> Result<Value, ConversionError> {
-        if self.schema_of(to).is_none() {
-            return Err(ConversionError::to_unknown(to));
+    pub(crate) async fn convert_between(&self, value: &Value, from: &str, to: &str) -> Result<Value, ConversionError> {
+        self.check_versions(from, to)?;
+        if let Conversion::Webhook(converter) = &self.spec.conversion
+            && from != to
+        {
+            let converted = converter.convert(vec![value.clone()], to).await?.pop();
+            return converted.ok_or_else(|| ConversionError::not_converted(from));
         }
-        self.stored_schema(from, to)?;
         let mut converted = value.clone();
         converted["apiVersion"] = to.into();
         Ok(converted)
+    }
+
+    /// Whether the custom resource has both versions.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(crate) fn check_versions(&self, from: &str, to: &str) -> Result<(), ConversionError> {
+        self.schema_of(to).ok_or_else(|| ConversionError::to_unknown(to))?;
+        self.schema_of(from).ok_or_else(|| ConversionError::from_unknown(from))?;
+        Ok(())
+    }
+
+    /// Whether another program is asked to convert between versions, so that it takes time.
+    pub(crate) fn converts_by_webhook(&self) -> bool {
+        matches!(self.spec.conversion, Conversion::Webhook(_))
+    }
+}
+
+impl Stages for Version {
+    fn before(&self, object: &Object) -> Result<Value, ConversionError> {
+        let mut value = object.value();
+        let from = value["apiVersion"].as_str().unwrap_or("").to_owned();
+        self.schema_of(&from).ok_or_else(|| ConversionError::from_unknown(&from))?.complete_stored(&mut value);
+        Ok(value)
+    }
+
+    fn after(&self, converted: &mut Value) {
+        self.spec.schema.prune_alone(converted);
     }
 }
 

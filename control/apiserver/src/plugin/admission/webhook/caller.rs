@@ -14,7 +14,7 @@ use super::{
 use crate::{
     apiserver::{AdmissionAttributes, ApiError, Authorizers, generate::new_uid},
     store::Store,
-    webhook::{CallError, WebhookClients},
+    webhook::{CallError, MAX_REVIEW_BYTES, WebhookClients},
 };
 
 /// What both kinds of webhooks are called with.
@@ -83,7 +83,7 @@ impl Caller {
         let review = review::request(&uid, version, attributes, invocation);
         let body = Bytes::from(review.to_string());
         let deadline = (Instant::now() + webhook.timeout).min(attributes.deadline);
-        let asked = self.clients.post(client, body, deadline).await;
+        let asked = self.clients.post(client, body, MAX_REVIEW_BYTES, deadline).await;
         let body = asked.map_err(|error: CallError| Failure::Calling {
             why: format!("failed to call webhook: {error}"),
             code: error.code.unwrap_or(503),

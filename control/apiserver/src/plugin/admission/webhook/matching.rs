@@ -2,7 +2,7 @@
 //!
 //! Upstream: `ShouldCallHook` of `k8s.io/apiserver/pkg/admission/plugin/webhook/generic`.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::{sync::Arc, sync::OnceLock};
 
 use serde_json::Value;
 use windlass_apimachinery::selectors::LabelSelector;
@@ -40,7 +40,7 @@ pub(crate) fn is_exempt(attributes: &AdmissionAttributes<'_>) -> bool {
 pub(super) struct Matched<'a> {
     attributes: &'a AdmissionAttributes<'a>,
     object: &'a Value,
-    equivalents: OnceCell<Vec<Arc<Version>>>,
+    equivalents: OnceLock<Vec<Arc<Version>>>,
 }
 
 /// A webhook that is called, in which version it is shown the object, and what that is.
@@ -83,7 +83,7 @@ pub(super) fn old_of<'a>(attributes: &AdmissionAttributes<'a>) -> Option<&'a Val
 
 impl<'a> Matched<'a> {
     pub(super) fn new(attributes: &'a AdmissionAttributes<'a>, object: &'a Value) -> Self {
-        Self { attributes, object, equivalents: OnceCell::new() }
+        Self { attributes, object, equivalents: OnceLock::new() }
     }
 
     fn name(&self) -> &str {
@@ -104,14 +104,18 @@ impl<'a> Matched<'a> {
     ///
     /// # Errors
     /// When a rule is for the request, and what its selectors are about cannot be read.
-    pub(super) fn invocation(&self, caller: &Caller, webhook: &Arc<Webhook>) -> Result<Option<Invocation>, ApiError> {
+    pub(super) async fn invocation(
+        &self,
+        caller: &Caller,
+        webhook: &Arc<Webhook>,
+    ) -> Result<Option<Invocation>, ApiError> {
         let in_namespace = self.is_in_selected_namespace(&caller.store, &webhook.namespace_selector);
         if matches!(in_namespace, Ok(false)) || !self.is_selected(&webhook.object_selector) {
             return Ok(None);
         }
         let Some(version) = self.matched_version(webhook) else { return Ok(None) };
         in_namespace?;
-        let shown = self.shown(&version)?;
+        let shown = self.shown(&version).await?;
         let invocation = Invocation { webhook: Arc::clone(webhook), version, shown };
         let matches = webhook.conditions.is_empty() || self.meets_conditions(&caller.authorizers, &invocation)?;
         Ok(matches.then_some(invocation))
@@ -209,12 +213,12 @@ impl<'a> Matched<'a> {
     ///
     /// # Errors
     /// When the object cannot be had in the version.
-    fn shown(&self, version: &Version) -> Result<Shown, ApiError> {
+    async fn shown(&self, version: &Version) -> Result<Shown, ApiError> {
         let target = self.attributes.target;
-        let in_version = |object: &Value| convert(object, target, &target.version, version);
+        let old = old_of(self.attributes).unwrap_or(&Value::Null);
         Ok(Shown {
-            object: in_version(self.object)?,
-            old: old_of(self.attributes).map_or(Ok(Value::Null), in_version)?,
+            object: convert(self.object, target, &target.version, version).await?,
+            old: convert(old, target, &target.version, version).await?,
             name: self.name().to_owned(),
             namespace: self.namespace().to_owned(),
         })
@@ -222,15 +226,16 @@ impl<'a> Matched<'a> {
 }
 
 /// An object in another version of its resource. What a subresource has of its own has one version.
-pub(super) fn convert(object: &Value, target: &Target, from: &Version, to: &Version) -> Result<Value, ApiError> {
+pub(super) async fn convert(object: &Value, target: &Target, from: &Version, to: &Version) -> Result<Value, ApiError> {
     let mut converted = object.clone();
     let has_own_kind = target.served().is_some_and(|served| served.kind.is_some());
     if object.is_null() || has_own_kind {
         return Ok(converted);
     }
-    if from.gvk != to.gvk {
-        from.convert_to_storage(&mut converted)?;
-        to.convert_from_storage(&mut converted)?;
+    if from.gvk != to.gvk && from.spec.schema.is_built_in() {
+        from.convert_built_in(&mut converted, to)?;
+    } else if from.gvk != to.gvk {
+        converted = from.convert_between(object, &from.gvk.api_version(), &to.gvk.api_version()).await?;
     }
     converted["apiVersion"] = to.gvk.api_version().into();
     converted["kind"] = to.gvk.kind.as_ref().into();

@@ -16,7 +16,7 @@ pub(crate) mod rules;
 mod validating;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use caller::Caller;
 pub(crate) use metrics::WebhookMetrics;

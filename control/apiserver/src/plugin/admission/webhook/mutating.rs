@@ -50,7 +50,7 @@ impl AdmissionPlugin for MutatingAdmissionWebhook {
         }
         attributes.reinvocation.begin(NAME, object);
         for (index, webhook) in webhooks.iter().enumerate() {
-            let invocation = Matched::new(attributes, object).invocation(&self.caller, webhook)?;
+            let invocation = Matched::new(attributes, object).invocation(&self.caller, webhook).await?;
             let Some(invocation) = invocation else { continue };
             if attributes.reinvocation.has_turn(NAME, &webhook.id) {
                 self.ask(attributes, &invocation, object, index).await?;
@@ -108,7 +108,8 @@ impl MutatingAdmissionWebhook {
         }
         let operations = Value::Array(answer.patch);
         let patched = patch::json(&invocation.shown.object, &operations).map_err(|error| internal(error.reason()))?;
-        let mut patched = convert(&patched, target, &invocation.version, &target.version).map_err(Failure::Refused)?;
+        let patched = convert(&patched, target, &invocation.version, &target.version).await;
+        let mut patched = patched.map_err(Failure::Refused)?;
         complete(target, &mut patched).map_err(internal)?;
         keep_managers(attributes, object, &mut patched);
         attributes.audit.annotate_at(AuditLevel::Request, &format!("patch.webhook.admission.k8s.io/{place}"), || {

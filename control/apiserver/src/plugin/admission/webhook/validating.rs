@@ -45,11 +45,11 @@ impl AdmissionPlugin for ValidatingAdmissionWebhook {
         if webhooks.is_empty() {
             return Ok(());
         }
-        let invocations = {
-            let matched = Matched::new(attributes, object);
-            let found = webhooks.iter().filter_map(|webhook| matched.invocation(&self.caller, webhook).transpose());
-            found.collect::<Result<Vec<Invocation>, ApiError>>()?
-        };
+        let matched = Matched::new(attributes, object);
+        let mut invocations = Vec::new();
+        for webhook in webhooks.iter() {
+            invocations.extend(matched.invocation(&self.caller, webhook).await?);
+        }
         if invocations.is_empty() {
             return Ok(());
         }
