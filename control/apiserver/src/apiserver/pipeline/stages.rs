@@ -191,7 +191,10 @@ impl ApiRequest {
             let mut key = target.key();
             key.name.clone_from(&name);
             let existing = self.store().get(target.id()?, &key);
-            if existing.is_none() {
+            if existing.is_some() {
+                // As upstream, which encodes an object before it looks for another one of its name.
+                version.convert_to_storage(&mut object).await?;
+            } else {
                 if mutation.options.are_of_dry_run() {
                     self.api.dry_run(version, &mut object).await?;
                     return Ok(Mutated::Drafted(object));
@@ -209,8 +212,6 @@ impl ApiRequest {
                 }
             }
             if !generated || attempt == MAX_NAME_ATTEMPTS {
-                // As upstream, which encodes an object before it looks for another one of its name.
-                version.convert_to_storage(&mut object).await?;
                 if existing.is_some_and(|object| !object.value()["metadata"]["deletionTimestamp"].is_null()) {
                     return Err(ApiError::still_exists(version, &name));
                 }
