@@ -28,7 +28,7 @@ async fn what_joining_nodes_read_is_signed_while_their_token_is_good() {
     };
     let now = Timestamp::now();
     put(&secrets, token("longer", now + Duration::from_secs(3600))).await;
-    put(&secrets, token("sooner", now + Duration::from_secs(2))).await;
+    put(&secrets, token("sooner", now + Duration::from_secs(3600))).await;
     let maps: Api<ConfigMap> = Api::namespaced(bed.client.clone(), "kube-public");
     put(&maps, json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "x"}})).await;
     let signed = |ids: &'static [&'static str]| {
@@ -40,6 +40,8 @@ async fn what_joining_nodes_read_is_signed_while_their_token_is_good() {
         }
     };
     bed.server.until("configmaps", "both signatures", signed(&["longer", "sooner"])).await;
+    let expired = json!({"data": encoded(&[("expiration", &now.to_string())])});
+    secrets.patch("bootstrap-token-sooner", &PatchParams::default(), &Patch::Merge(expired)).await.unwrap();
     bed.server.until("secrets", "one token expires", |s| s.len() == 1).await;
     bed.server.until("configmaps", "its signature goes", signed(&["longer"])).await;
     bed.end().await;

@@ -162,11 +162,9 @@ async fn fill(bed: &Bed, unrelated: usize) {
 
 /// The objects that controllers look at for each of some changes.
 async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
-    // No node renews a lease here, and the whole may take longer than upstream's grace period.
-    let hour = Duration::from_secs(3600);
     let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
     let tokens = Some(Arc::new(TokenIssuer::from_pem(&key).unwrap()));
-    let config = Config { node_grace: hour, node_startup_grace: hour, tokens, ..Config::default() };
+    let config = Config { tokens, ..Config::default() };
     let metrics = config.metrics.clone();
     let bed = Bed::new(config).await;
     fill(&bed, unrelated).await;

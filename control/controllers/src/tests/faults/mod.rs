@@ -166,11 +166,9 @@ fn difference(wanted: &BTreeSet<String>, last: &BTreeSet<String>) -> Option<Stri
 }
 
 async fn run_once(scenario: Scenario, fault: Option<Fault>, wanted: Option<&BTreeSet<String>>) -> Went {
-    // Node leases are not renewed.
-    let grace = Duration::from_secs(1_000_000);
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().to_owned();
-    let config = move || Config { node_grace: grace, node_startup_grace: grace, ..(scenario.config)(&place) };
+    let config = move || (scenario.config)(&place);
     let mut bed = Bed::stopped().await;
     node(&bed, "n").await;
     if let Some(before) = scenario.before {
