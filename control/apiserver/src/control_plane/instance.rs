@@ -18,6 +18,7 @@ use crate::{
     plugin::{
         admission::{
             self, AdmissionConfiguration,
+            policy::{PolicyContext, PolicyMetrics},
             webhook::{Caller, WebhookMetrics},
         },
         authenticator::{BootstrapTokens, ServiceAccountTokens, TokenUses},
@@ -112,6 +113,12 @@ impl Instance {
         let clients = Arc::new(WebhookClients::new(store, kubelet));
         let caller =
             Caller { store: store.clone(), authorizers: authorizers.clone(), clients, metrics: Arc::clone(&metrics) };
+        let policy_metrics: Arc<PolicyMetrics> = Arc::default();
+        let policies = PolicyContext {
+            store: store.clone(),
+            authorizers: authorizers.clone(),
+            metrics: Arc::clone(&policy_metrics),
+        };
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
@@ -123,6 +130,7 @@ impl Instance {
                 &config.admission,
                 admission::plurals(&definitions),
                 &caller,
+                &policies,
             ),
             definitions,
             authorizers,
@@ -134,6 +142,7 @@ impl Instance {
         let counted = Arc::clone(&token_uses);
         api.metrics().register(move |page| counted.write(page));
         api.metrics().register(move |page| metrics.write(page));
+        api.metrics().register(move |page| policy_metrics.write(page));
         Self {
             api,
             usage,
