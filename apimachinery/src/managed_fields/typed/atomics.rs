@@ -44,3 +44,43 @@ fn collect(ty: Type<'_>, value: &Value, path: &mut Vec<PathElement>, found: &mut
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::{Schema, structural};
+
+    #[test]
+    fn what_is_replaced_as_a_whole_is_found_where_it_is_declared() {
+        let text = json!({"type": "string"});
+        let named = json!({"type": "object", "properties": {
+            "name": text, "args": {"type": "array", "items": text},
+        }});
+        let schema = json!({"type": "object", "properties": {
+            "plain": text,
+            "labels": {"type": "object", "additionalProperties": {"type": "array", "items": text}},
+            "selector": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"a": text}},
+            "set": {"type": "array", "x-kubernetes-list-type": "set", "items": text},
+            "items": {
+                "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": named,
+            },
+        }});
+        let any = Arc::new(Schema::any());
+        let schema = structural::read(&schema, &any);
+        for (value, wanted) in [
+            (json!({"plain": "a", "set": ["a"]}), &[][..]),
+            (json!({"selector": {"a": "b"}}), &[".selector"]),
+            (json!({"items": [{"name": "a"}, {"name": "b", "args": ["c"]}]}), &[".items[1].args"]),
+            // Entries of maps are not declared one by one.
+            (json!({"labels": {"a": ["b"]}}), &[]),
+            (json!({"selector": null, "items": null}), &[]),
+        ] {
+            let found: Vec<String> = Type::new(&schema, &any).atomics(&value).iter().map(ToString::to_string).collect();
+            assert_eq!(found, wanted, "{value}");
+        }
+    }
+}

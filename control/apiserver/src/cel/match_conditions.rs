@@ -38,9 +38,7 @@ impl Conditions {
     /// The `matchConditions` of a policy, which can name its variables.
     pub(crate) fn of_policy(compiler: &Compiler, conditions: &Value) -> Self {
         let conditions = conditions.as_array().into_iter().flatten();
-        let of = |condition: &Value| {
-            compiler.expression(condition["expression"].as_str().unwrap_or(""), Wanted::Bool)
-        };
+        let of = |condition: &Value| compiler.expression(condition["expression"].as_str().unwrap_or(""), Wanted::Bool);
         Self(conditions.map(of).collect())
     }
 

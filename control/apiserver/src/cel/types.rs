@@ -97,7 +97,6 @@ impl TypeProvider for AdmissionTypes {
     }
 }
 
-
 /// The variables of a policy, by their names; more are added as they are compiled.
 #[derive(Debug, Default)]
 pub(super) struct VariableTypes(RwLock<BTreeMap<String, Type>>);

@@ -120,7 +120,13 @@ fn cases() -> Vec<Case> {
                         JSON,
                         json!({"metadata": {"generateName": "v-"}, "data": {"a": "x", "b": "c"}}),
                     ),
-                    ask("change", "PATCH", &format!("{}/v-fine", within("configmaps")), MERGE, json!({"data": {"a": "message"}})),
+                    ask(
+                        "change",
+                        "PATCH",
+                        &format!("{}/v-fine", within("configmaps")),
+                        MERGE,
+                        json!({"data": {"a": "message"}}),
+                    ),
                     ask("deletion", "DELETE", &format!("{}/v-fine", within("configmaps")), JSON, Value::Null),
                 ])
                 .collect(),
@@ -173,7 +179,10 @@ fn cases() -> Vec<Case> {
                     "mutating",
                     mutations(&[
                         ("ApplyConfiguration", "Object{data: {'applied': object.data.a}}"),
-                        ("JSONPatch", "[JSONPatch{op: 'add', path: '/data/' + jsonpatch.escapeKey('patched~'), value: 'yes'}]"),
+                        (
+                            "JSONPatch",
+                            "[JSONPatch{op: 'add', path: '/data/' + jsonpatch.escapeKey('patched~'), value: 'yes'}]",
+                        ),
                     ]),
                     nothing.clone(),
                 ),
@@ -240,13 +249,7 @@ fn cases() -> Vec<Case> {
 fn refused() -> Vec<Step> {
     let write = |kind: &str, name: &str, spec: &Value| {
         let body = json!({"metadata": {"name": "refused"}, "spec": merged(&usual(kind), spec)});
-        ask(
-            &format!("refused: {name}"),
-            "POST",
-            &format!("{POLICIES}/{kind}admissionpolicies?dryRun=All"),
-            JSON,
-            body,
-        )
+        ask(&format!("refused: {name}"), "POST", &format!("{POLICIES}/{kind}admissionpolicies?dryRun=All"), JSON, body)
     };
     let mut steps = Vec::new();
     for expression in [

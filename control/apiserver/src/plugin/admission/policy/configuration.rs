@@ -120,9 +120,7 @@ fn criteria(resources: &Value) -> Result<Criteria, String> {
     let selector = |field: &str, what: &str| {
         let selector = &resources[field];
         if selector.is_null() {
-            return Err(format!(
-                "a nil {what} selector was passed, please ensure selectors are initialized properly"
-            ));
+            return Err(format!("a nil {what} selector was passed, please ensure selectors are initialized properly"));
         }
         LabelSelector::from_label_selector(selector).map_err(|error| error.to_string())
     };
@@ -174,9 +172,7 @@ impl Binding {
                 namespace: text(reference, "namespace"),
                 selector: match &reference["selector"] {
                     Value::Null => None,
-                    selector => {
-                        Some(LabelSelector::from_label_selector(selector).map_err(|error| error.to_string()))
-                    }
+                    selector => Some(LabelSelector::from_label_selector(selector).map_err(|error| error.to_string())),
                 },
                 denies_without: reference["parameterNotFoundAction"] != "Allow",
             }),

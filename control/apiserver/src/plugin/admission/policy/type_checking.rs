@@ -77,8 +77,7 @@ fn kinds_of(constraints: &Value, catalog: &Catalog) -> BTreeSet<Kind> {
     let mut kinds = BTreeSet::new();
     for rule in constraints["resourceRules"].as_array().into_iter().flatten() {
         let texts = |field: &str| {
-            let mut texts: Vec<&str> =
-                rule[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let mut texts: Vec<&str> = rule[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             texts.sort_unstable();
             texts
         };
@@ -107,9 +106,12 @@ fn kinds_of(constraints: &Value, catalog: &Catalog) -> BTreeSet<Kind> {
 
 /// The kinds of a resource. As in upstream's mapper, no group stands for any group.
 fn resolve(catalog: &Catalog, group: &str, version: &str, resource: &str) -> Vec<Kind> {
-    let is_it = |gvk: &crate::apiserver::types::Gvk| (group.is_empty() || *gvk.group == *group) && *gvk.version == *version;
+    let is_it =
+        |gvk: &crate::apiserver::types::Gvk| (group.is_empty() || *gvk.group == *group) && *gvk.version == *version;
     let found = catalog.all().filter(|served| *served.plural == *resource && is_it(&served.gvk));
-    found.map(|served| (served.gvk.group.to_string(), served.gvk.version.to_string(), served.gvk.kind.to_string())).collect()
+    found
+        .map(|served| (served.gvk.group.to_string(), served.gvk.version.to_string(), served.gvk.kind.to_string()))
+        .collect()
 }
 
 /// The schemas of kinds, as OpenAPI documents have them.
@@ -162,7 +164,11 @@ fn inlined<'d>(schema: &'d Value, definitions: &'d serde_json::Map<String, Value
     whole
 }
 
-fn with_parts<'d>(schema: &'d Value, definitions: &'d serde_json::Map<String, Value>, open: &mut Vec<&'d str>) -> Value {
+fn with_parts<'d>(
+    schema: &'d Value,
+    definitions: &'d serde_json::Map<String, Value>,
+    open: &mut Vec<&'d str>,
+) -> Value {
     let mut whole = schema.clone();
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         whole["properties"][name] = inlined(property, definitions, open);

@@ -169,9 +169,12 @@ mod tests {
             is_namespaced: true,
             name,
         };
-        for (names, of_a, of_none) in
-            [(Value::Null, true, true), (json!([]), true, true), (json!(["b", "a"]), true, false), (json!(["b"]), false, false)]
-        {
+        for (names, of_a, of_none) in [
+            (Value::Null, true, true),
+            (json!([]), true, true),
+            (json!(["b", "a"]), true, false),
+            (json!(["b"]), false, false),
+        ] {
             let rule = named(names);
             assert_eq!((rule.matches(&of("a")), rule.matches(&of(""))), (of_a, of_none), "{rule:?}");
         }

@@ -137,7 +137,12 @@ impl<'a> Matched<'a> {
 }
 
 /// An object in another version of its resource. What a subresource has of its own has one version.
-pub(in crate::plugin::admission) fn convert(object: &Value, target: &Target, from: &Version, to: &Version) -> Result<Value, ApiError> {
+pub(in crate::plugin::admission) fn convert(
+    object: &Value,
+    target: &Target,
+    from: &Version,
+    to: &Version,
+) -> Result<Value, ApiError> {
     let mut converted = object.clone();
     let has_own_kind = target.served().is_some_and(|served| served.kind.is_some());
     if object.is_null() || has_own_kind {

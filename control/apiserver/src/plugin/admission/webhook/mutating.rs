@@ -142,7 +142,11 @@ pub(in crate::plugin::admission) fn complete(target: &Target, object: &mut Value
 
 /// Keeps the owners of fields that were there, where a webhook has left some that nobody can read. Upstream:
 /// `NewManagedFieldsValidatingAdmissionController`.
-pub(in crate::plugin::admission) fn keep_managers(attributes: &AdmissionAttributes<'_>, before: &Value, after: &mut Value) {
+pub(in crate::plugin::admission) fn keep_managers(
+    attributes: &AdmissionAttributes<'_>,
+    before: &Value,
+    after: &mut Value,
+) {
     let (old, new) = (&before["metadata"]["managedFields"], &after["metadata"]["managedFields"]);
     if old == new {
         return;

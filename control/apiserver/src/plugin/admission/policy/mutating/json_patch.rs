@@ -43,7 +43,8 @@ fn operation(value: &CelValue<'_>) -> Result<Value, String> {
     }
     if let Some(value) = field("value") {
         check_type_names(value)?;
-        let value = value.to_json().ok_or("JSONPath valueExpression evaluated to a type that could not marshal to JSON")?;
+        let value =
+            value.to_json().ok_or("JSONPath valueExpression evaluated to a type that could not marshal to JSON")?;
         operation.insert("value".to_owned(), value);
     }
     Ok(Value::Object(operation))

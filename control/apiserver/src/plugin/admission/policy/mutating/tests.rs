@@ -228,7 +228,12 @@ fn apply_configurations_are_merged_by_the_type() {
             env(1, json!([{"name": "test", "value": "c"}, {"name": "foo", "value": "bar"}])),
         ),
         // A field that may be left out.
-        ("Object{spec: Object.spec{?paused: optional.none(), ?replicas: optional.of(7)}}", replicas(1), Value::Null, replicas(7)),
+        (
+            "Object{spec: Object.spec{?paused: optional.none(), ?replicas: optional.of(7)}}",
+            replicas(1),
+            Value::Null,
+            replicas(7),
+        ),
     ] {
         assert_eq!(made(&apply(expression), &object, &old), Ok(wanted), "{expression}");
     }
@@ -255,7 +260,10 @@ fn what_is_wrong_with_an_apply_configuration_is_said_in_upstreams_words() {
             "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.template.spec.containers[0].args",
         ),
         ("Object.spec.metadata{}", "must evaluate to Object but got Object.spec.metadata"),
-        ("Object{spec: Object.spec{replicas: object.spec.none}}", "expression 'Object{spec: Object.spec{replicas: object.spec.none}}' resulted in error: no such key: none"),
+        (
+            "Object{spec: Object.spec{replicas: object.spec.none}}",
+            "expression 'Object{spec: Object.spec{replicas: object.spec.none}}' resulted in error: no such key: none",
+        ),
     ] {
         let object = deployment(json!({"replicas": 1}));
         assert_eq!(made(&apply(expression), &object, &Value::Null), Err(wanted.to_owned()), "{expression}");

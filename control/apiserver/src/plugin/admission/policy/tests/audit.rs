@@ -6,10 +6,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::{
-    apiserver::{
-        Attributes, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, User,
-        tests::config,
-    },
+    apiserver::{Attributes, AuditEvent, AuditLevel, AuditRule, AuditSink, AuditStage, User, tests::config},
     control_plane::instance::ApiConfig,
     kinds,
     store::Memory,
@@ -46,7 +43,8 @@ async fn violations_and_annotations_are_noted() {
     validates(&api, "p", &spec, &json!({"validationActions": ["Audit"]})).await;
     made(&api, MAPS, map("m")).await;
     let noted = recorder.0.lock().clone();
-    let failure = r#"[{"message":"no","policy":"p","binding":"p-b","expressionIndex":1,"validationActions":["Audit"]}]"#;
+    let failure =
+        r#"[{"message":"no","policy":"p","binding":"p-b","expressionIndex":1,"validationActions":["Audit"]}]"#;
     assert_eq!(noted["validation.policy.admission.k8s.io/validation_failure"], failure);
     assert_eq!(noted["p/name"], "it is m");
     assert!(!noted.contains_key("p/none"));

@@ -24,7 +24,8 @@ async fn objects_are_changed_before_they_are_validated_and_stored() {
     });
     mutates(&api, "p", &spec).await;
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    let deployment =
+        json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
     let stored = made(&api, DEPLOYMENTS, deployment.clone()).await;
     assert_eq!(stored["spec"]["replicas"], 1337);
     assert_eq!(stored["metadata"]["annotations"], json!({"a": "b", "x/y": "1337"}));
@@ -44,9 +45,7 @@ async fn objects_are_changed_before_they_are_validated_and_stored() {
 async fn each_sees_what_those_before_it_have_made() {
     let api = with_namespace().await;
     let adds = |key: &str| {
-        mutation(patch(&format!(
-            "[JSONPatch{{op: 'add', path: '/data/{key}', value: string(size(object.data))}}]"
-        )))
+        mutation(patch(&format!("[JSONPatch{{op: 'add', path: '/data/{key}', value: string(size(object.data))}}]")))
     };
     // In the order of their names, whenever they came.
     mutates(&api, "b", &adds("second")).await;
@@ -194,7 +193,8 @@ async fn expressions_are_compiled_when_they_are_written() {
 #[tokio::test]
 async fn a_policy_against_everything_does_not_last() {
     let api = with_namespace().await;
-    let rules = json!({"operations": ["CREATE", "UPDATE"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]});
+    let rules =
+        json!({"operations": ["CREATE", "UPDATE"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]});
     let spec = merged(&mutation(apply("Object{nothing: 1}")), &json!({"matchConstraints": {"resourceRules": [rules]}}));
     mutates(&api, "p", &spec).await;
     assert_eq!(call(&api, "POST", MAPS, map("m")).await.code, 403);

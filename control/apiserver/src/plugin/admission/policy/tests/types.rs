@@ -63,15 +63,22 @@ async fn every_kind_that_rules_name_is_compared() {
     let api = with_namespace().await;
     let spec = json!({"validations": [{"expression": "true"}, {"expression": "object.spec.replicas > 1"}]});
     let both = rule("apps", "v1", "deployments");
-    let both = merged(&both, &json!({"resources": ["deployments", "daemonsets", "controllerrevisions", "deployments/scale"]}));
+    let both =
+        merged(&both, &json!({"resources": ["deployments", "daemonsets", "controllerrevisions", "deployments/scale"]}));
     let found = found(&api, &policy(&[both], &spec));
     let [(field, warning)] = &found[..] else { panic!("{found:?}") };
     assert_eq!(field, "spec.validations[1].expression");
-    let kinds: Vec<&str> = warning.lines().filter_map(|line| line.split_once(": ERROR").map(|(kind, _)| kind)).collect();
+    let kinds: Vec<&str> =
+        warning.lines().filter_map(|line| line.split_once(": ERROR").map(|(kind, _)| kind)).collect();
     assert_eq!(kinds, ["apps/v1, Kind=ControllerRevision", "apps/v1, Kind=DaemonSet"]);
     // Of wildcards and subresources nothing is known.
     let bad = json!({"validations": [{"expression": "object.nothing"}]});
-    for rule in [rule("apps", "*", "deployments"), rule("*", "v1", "deployments"), rule("apps", "v1", "*"), rule("apps", "v1", "deployments/scale")] {
+    for rule in [
+        rule("apps", "*", "deployments"),
+        rule("*", "v1", "deployments"),
+        rule("apps", "v1", "*"),
+        rule("apps", "v1", "deployments/scale"),
+    ] {
         assert_eq!(super::types::found(&api, &policy(&[rule], &bad)), []);
     }
 }
@@ -85,11 +92,12 @@ async fn the_status_says_what_was_found() {
     let (served, token) = (api.api.clone(), stop.clone());
     let running = tokio::spawn(async move { crate::policy_status::run(&served, client, token).await });
     let path = format!("{POLICIES}/validatingadmissionpolicies");
-    let bad = policy(&[rule("apps", "v1", "deployments")], &json!({"validations": [{"expression": "object.foo == 1"}]}));
+    let bad =
+        policy(&[rule("apps", "v1", "deployments")], &json!({"validations": [{"expression": "object.foo == 1"}]}));
     made(&api, &path, bad).await;
-    let observed = async |generation: i64| {
+    let observed = async |name: &str, generation: i64| {
         for _ in 0..500 {
-            let policy = call(&api, "GET", &format!("{path}/p"), Value::Null).await.body;
+            let policy = call(&api, "GET", &format!("{path}/{name}"), Value::Null).await.body;
             if policy["status"]["observedGeneration"] == generation {
                 return policy;
             }
@@ -97,7 +105,7 @@ async fn the_status_says_what_was_found() {
         }
         panic!("the status was not written");
     };
-    let policy = observed(1).await;
+    let policy = observed("p", 1).await;
     let warning = &policy["status"]["typeChecking"]["expressionWarnings"][0];
     assert_eq!(warning["fieldRef"], "spec.validations[0].expression");
     assert!(warning["warning"].as_str().unwrap().contains("undefined field 'foo'"), "{warning}");
@@ -106,8 +114,13 @@ async fn the_status_says_what_was_found() {
         && owner["operation"] == "Apply"
         && owner["subresource"] == "status"));
     let good = json!({"spec": {"validations": [{"expression": "object.spec.replicas == 1"}]}});
-    assert_eq!(call(&api, "PATCH", &format!("{path}/p"), good).await.code, 200);
-    assert_eq!(observed(2).await["status"]["typeChecking"], json!({}));
+    assert_eq!(call(&api, "PATCH", &format!("{path}/p"), good.clone()).await.code, 200);
+    // What became empty by an apply is gone.
+    assert_eq!(observed("p", 2).await["status"], json!({"observedGeneration": 2}));
+    let other =
+        merged(&self::policy(&[rule("apps", "v1", "deployments")], &good["spec"]), &json!({"metadata": {"name": "q"}}));
+    made(&api, &path, other).await;
+    assert_eq!(observed("q", 1).await["status"], json!({"observedGeneration": 1, "typeChecking": {}}));
     stop.cancel();
     running.await.unwrap();
 }

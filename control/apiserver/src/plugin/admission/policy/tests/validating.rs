@@ -18,7 +18,8 @@ async fn a_violation_refuses_with_reason_and_cause() {
     });
     validates(&api, "p", &spec, &json!({})).await;
     let deployment = |name: &str, replicas: i64| {
-        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let template =
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
         json!({"metadata": {"name": name}, "spec": {
             "replicas": replicas, "selector": {"matchLabels": {"a": "b"}}, "template": template,
         }})
@@ -53,13 +54,13 @@ async fn a_binding_says_what_follows() {
     validates(&api, "p", &validation("false"), &json!({"validationActions": ["Warn", "Audit"]})).await;
     let made = call(&api, "POST", MAPS, map("m")).await;
     assert_eq!(made.code, 201);
-    let warning = "299 - \"Validation failed for ValidatingAdmissionPolicy 'p' with binding 'p-b': failed expression: false\"";
+    let warning =
+        "299 - \"Validation failed for ValidatingAdmissionPolicy 'p' with binding 'p-b': failed expression: false\"";
     assert_eq!(made.warnings, [warning]);
-    let page = call(&api, "GET", "/metrics", Value::Null).await.text();
+    let page = api.metrics().page(windlass_kit::prometheus::Format::Plain);
     for action in ["warn", "audit"] {
-        let labels = format!(
-            "policy=\"p\",policy_binding=\"p-b\",error_type=\"invalid_error\",enforcement_action=\"{action}\""
-        );
+        let labels =
+            format!("policy=\"p\",policy_binding=\"p-b\",error_type=\"invalid_error\",enforcement_action=\"{action}\"");
         assert!(page.contains(&format!("apiserver_validating_admission_policy_check_total{{{labels}}} 1")), "{page}");
     }
     // Without a binding it has no effect.
@@ -240,7 +241,8 @@ async fn expressions_may_ask_what_the_user_may_do() {
     validates(&api, "p", &spec, &json!({})).await;
     // The tests' user may do everything.
     made(&api, MAPS, map("m")).await;
-    let account = "authorizer.serviceAccount('n', 'a').group('').resource('pods').namespace('n').check('get').allowed()";
+    let account =
+        "authorizer.serviceAccount('n', 'a').group('').resource('pods').namespace('n').check('get').allowed()";
     validates(&api, "q", &validation(account), &json!({})).await;
     assert_eq!(call(&api, "POST", MAPS, map("n")).await.code, 422);
 }
@@ -293,7 +295,11 @@ async fn expressions_are_compiled_when_they_are_written() {
     let path = format!("{POLICIES}/validatingadmissionpolicies");
     let rules = json!({"resourceRules": [rule("", "v1", "configmaps")]});
     for (spec, field, wanted) in [
-        (validation("object.a = 1"), "spec.validations[0].expression", "compilation failed: ERROR: <input>:1:10: Syntax error"),
+        (
+            validation("object.a = 1"),
+            "spec.validations[0].expression",
+            "compilation failed: ERROR: <input>:1:10: Syntax error",
+        ),
         (validation("1 + 1"), "spec.validations[0].expression", "must evaluate to bool but got int"),
         (validation("params.a == 1"), "spec.validations[0].expression", "undeclared reference to 'params'"),
         (validation("variables.a == 1"), "spec.validations[0].expression", "undeclared reference to 'variables'"),

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use self::validator::{Annotation, Decision, Evaluation, Validator};
 use super::{
-    PolicyContext, refused,
+    PolicyContext,
     configuration::{Binding, Hook, Policies, Policy, hooks_for},
     metrics::error_type,
+    refused,
     selection::{misconfigured, params_for, shown_namespace, version_for},
 };
 use crate::{
@@ -232,9 +233,11 @@ impl Pass<'_> {
                     "deny"
                 }
                 "Audit" => {
-                    self.attributes.audit.annotate_with("validation.policy.admission.k8s.io/validation_failure", || {
-                        failure_note(policy, binding, at, &decision.message)
-                    });
+                    self.attributes
+                        .audit
+                        .annotate_with("validation.policy.admission.k8s.io/validation_failure", || {
+                            failure_note(policy, binding, at, &decision.message)
+                        });
                     "audit"
                 }
                 "Warn" => {

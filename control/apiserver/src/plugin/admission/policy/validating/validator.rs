@@ -170,7 +170,12 @@ impl Validator {
     }
 
     /// What a validation says. `message` is what its expression makes of it; nothing if messages cost too much.
-    fn decision(&self, validation: &Validation, result: Result<bool, String>, message: Option<Option<&str>>) -> Decision {
+    fn decision(
+        &self,
+        validation: &Validation,
+        result: Result<bool, String>,
+        message: Option<Option<&str>>,
+    ) -> Decision {
         let failed = |message: String| Decision {
             evaluation: Evaluation::Failed,
             is_violation: !self.ignores_failures,
