@@ -131,6 +131,7 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("*", "/body/details/causes/1", "upstream tells some causes twice"),
     intended("webhook: ignored: broken", "/body/*message", "it names the operation and says why it does not fit"),
     intended("webhook: sub: binding (calls)", "*/managedFields", "a Binding is not stored: nobody reads its owners"),
+    intended("policy: create d-kind", "/body/*message", "upstream decodes the object as one of the new kind"),
     recorded("patch: JSON*", "/body/*", "the message says what is wrong with the patch"),
     intended("patch: null where nothing is", "/body/*message", "without Go's comparison"),
     recorded("patch: another node", "/body/*", "the message holds our own comparison instead of Go's"),
@@ -230,7 +231,9 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
 
 /// Whether a row is for the fixed scenario.
 pub(crate) fn is_of_scenario(row: &KnownDifference) -> bool {
-    !["random: ", "kind: ", "definition: ", "managed: ", "webhook: "].iter().any(|start| row.step.starts_with(start))
+    !["random: ", "kind: ", "definition: ", "managed: ", "webhook: ", "policy: "]
+        .iter()
+        .any(|start| row.step.starts_with(start))
 }
 
 /// Whether a row is for random sequences.

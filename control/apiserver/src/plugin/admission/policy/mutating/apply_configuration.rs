@@ -22,8 +22,7 @@ pub(super) fn merged(ty: Type<'_>, object: &Value, applied: &CelValue<'_>) -> Re
 }
 
 fn merge(ty: Type<'_>, object: &Value, patch: &Value) -> Result<Value, String> {
-    ty.check(patch, Duplicates::Refused)
-        .map_err(|errors| format!("failed to convert patch object to typed object: {errors}"))?;
+    ty.check_computed(patch).map_err(|errors| format!("failed to convert patch object to typed object: {errors}"))?;
     let atomics = ty.atomics(patch);
     if !atomics.is_empty() {
         let atomics: Vec<String> = atomics.iter().map(ToString::to_string).collect();

@@ -293,13 +293,16 @@ impl Call<'_> {
         let ty = Type::new(&schema, &object_meta);
         let made = self.with_inputs(object, namespace, |inputs| {
             let made = invocation.policy.evaluator.apply(mutation, inputs, ty)?;
-            Ok(if made == *inputs.object { None } else { Some(made) })
+            Ok(if made == *inputs.object { None } else { Some((other_kind(inputs.object, &made), made)) })
         })?;
-        let made = match made {
+        let (other, made) = match made {
             Ok(Some(made)) => made,
             Ok(None) => return Ok(Ok(object.clone())),
             Err(why) => return Ok(Err(why)),
         };
+        if let Some(other) = other {
+            return Err(ApiError::internal(format!("failed to convert object: it may not become a {other}")));
+        }
         if mutation.is_json_patch() && version.spec.schema.is_built_in() {
             let unknown = schema::check(&schema, &made, &kind_in(target, version).kind).unknown;
             if !unknown.is_empty() {
@@ -327,4 +330,11 @@ impl Call<'_> {
             ))
         })
     }
+}
+
+/// The kind that a patch has given an object, if it is another one.
+fn other_kind(object: &Value, made: &Value) -> Option<String> {
+    let text = |field: &str| made[field].as_str().unwrap_or("");
+    let is_same = ["apiVersion", "kind"].iter().all(|field| made[*field] == object[*field]);
+    (!is_same).then(|| format!("{} {}", text("apiVersion"), text("kind")).trim().to_owned())
 }

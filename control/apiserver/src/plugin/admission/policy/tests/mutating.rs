@@ -125,6 +125,28 @@ async fn a_patch_that_does_not_give_an_object_of_the_type_is_refused() {
     let refused = call(&api, "POST", MAPS, map("m")).await;
     let why = "Internal error occurred: strict decoding error: unknown field \"colour\"";
     assert_eq!((refused.code, message(&refused)), (500, why));
+    let kind = mutation(patch("[JSONPatch{op: 'replace', path: '/kind', value: 'Secret'}]"));
+    let path = format!("{POLICIES}/mutatingadmissionpolicies/p");
+    assert_eq!(call(&api, "PATCH", &path, json!({"spec": kind})).await.code, 200);
+    let refused = call(&api, "POST", MAPS, map("m")).await;
+    let why = "Internal error occurred: failed to convert object: it may not become a v1 Secret";
+    assert_eq!((refused.code, message(&refused)), (500, why));
+}
+
+#[tokio::test]
+async fn a_scale_is_changed_by_its_own_type() {
+    let api = with_namespace().await;
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    made(&api, DEPLOYMENTS, deployment).await;
+    let spec = merged(
+        &mutation(apply("Object{spec: Object.spec{replicas: object.spec.replicas + 1}}")),
+        &json!({"matchConstraints": {"resourceRules": [rule("apps", "v1", "deployments/scale")]}}),
+    );
+    mutates(&api, "p", &spec).await;
+    let scaled = call(&api, "PATCH", &format!("{DEPLOYMENTS}/d/scale"), json!({"spec": {"replicas": 3}})).await;
+    assert_eq!((scaled.code, &scaled.body["spec"]["replicas"]), (200, &json!(4)), "{}", scaled.body);
+    assert_eq!(call(&api, "GET", &format!("{DEPLOYMENTS}/d"), Value::Null).await.body["spec"]["replicas"], 4);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Admission policies: the same requests with the same policies are answered alike, and so are policies that cannot be written.
 
+mod cases;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -118,7 +120,7 @@ fn cases() -> Vec<Case> {
                         "POST",
                         &within("configmaps"),
                         JSON,
-                        json!({"metadata": {"generateName": "v-"}, "data": {"a": "x", "b": "c"}}),
+                        json!({"metadata": {"name": "v-b"}, "data": {"a": "x", "b": "c"}}),
                     ),
                     ask(
                         "change",
@@ -181,7 +183,7 @@ fn cases() -> Vec<Case> {
                         ("ApplyConfiguration", "Object{data: {'applied': object.data.a}}"),
                         (
                             "JSONPatch",
-                            "[JSONPatch{op: 'add', path: '/data/' + jsonpatch.escapeKey('patched~'), value: 'yes'}]",
+                            "[JSONPatch{op: 'add', path: '/metadata/annotations', value: {}}, JSONPatch{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey('a/b'), value: 'yes'}]",
                         ),
                     ]),
                     nothing.clone(),
@@ -241,54 +243,24 @@ fn cases() -> Vec<Case> {
                 .into_iter()
                 .collect(),
         },
-        Case { name: "policies that cannot be written", policies: Vec::new(), steps: refused() },
+        cases::evaluation(),
+        cases::matching(),
+        cases::metadata(),
+        cases::subresources(),
+        cases::custom_resources(),
+        Case { name: "policies that cannot be written", policies: Vec::new(), steps: cases::refused() },
     ]
-}
-
-/// Policies with expressions that do not compile.
-fn refused() -> Vec<Step> {
-    let write = |kind: &str, name: &str, spec: &Value| {
-        let body = json!({"metadata": {"name": "refused"}, "spec": merged(&usual(kind), spec)});
-        ask(&format!("refused: {name}"), "POST", &format!("{POLICIES}/{kind}admissionpolicies?dryRun=All"), JSON, body)
-    };
-    let mut steps = Vec::new();
-    for expression in [
-        "object.a = 1",
-        "1 + 1",
-        "params.a == 1",
-        "variables.a == 1",
-        "request.uid == ''",
-        "authorizer.none()",
-        "object.name.matches('[')",
-        "timestamp('x') == object.a",
-    ] {
-        steps.push(write("validating", expression, &validation(&json!({"expression": expression}))));
-        let message = json!({"expression": "true", "messageExpression": expression});
-        steps.push(write("validating", &format!("message {expression}"), &validation(&message)));
-        let annotation = json!({"auditAnnotations": [{"key": "k", "valueExpression": expression}]});
-        steps.push(write("validating", &format!("annotation {expression}"), &annotation));
-        let variable = json!({"variables": [{"name": "v", "expression": expression}], "validations": [{"expression": "variables.v"}]});
-        steps.push(write("validating", &format!("variable {expression}"), &variable));
-    }
-    for (kind, expression) in [
-        ("ApplyConfiguration", "1"),
-        ("ApplyConfiguration", "Object.spec{}"),
-        ("ApplyConfiguration", "Other{}"),
-        ("ApplyConfiguration", "Object{a: params.b}"),
-        ("JSONPatch", "[1]"),
-        ("JSONPatch", "[]"),
-        ("JSONPatch", "JSONPatch{}"),
-        ("JSONPatch", "[JSONPatch{op: 1}]"),
-        ("JSONPatch", " [JSONPatch{path: object.}] "),
-    ] {
-        steps.push(write("mutating", &format!("{kind} {expression}"), &mutations(&[(kind, expression)])));
-    }
-    steps
 }
 
 pub(crate) fn policies_are_judged_alike() {
     with_both_servers(async |real, ours| {
         let mut report = Report::default();
+        for side in [real, ours] {
+            let definition = cases::definition();
+            let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+            let answer = side.ask(&ask("definition", "POST", path, JSON, definition)).await?;
+            anyhow::ensure!(answer["code"] == 201, "{}: {answer}", side.name);
+        }
         for case in cases() {
             let mut made = Vec::new();
             for (at, (kind, spec, binding)) in case.policies.iter().enumerate() {
