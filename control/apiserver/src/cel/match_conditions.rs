@@ -46,9 +46,16 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// Whether all hold: one that is false decides, whatever is wrong with others, unless all cost too much.
-    pub(crate) fn matches<'a>(&self, inputs: &'a Inputs<'a>, composition: Option<&'a Composition>) -> Matches {
-        let scope = Scope::new(inputs, composition);
+    /// Whether all hold: one that is false decides, whatever is wrong with others, unless all cost too much. As upstream's, they
+    /// see no namespace, and the resource that the client has named, whatever rule is for it.
+    pub(crate) fn matches(&self, inputs: &Inputs<'_>, composition: Option<&Composition>) -> Matches {
+        let mut request = inputs.request.clone();
+        if let Some(named) = inputs.request.get("requestResource") {
+            request["resource"] = named.clone();
+        }
+        let resource = inputs.resource.clone();
+        let inputs = Inputs { request: &request, namespace: &Value::Null, resource, ..*inputs };
+        let scope = Scope::new(&inputs, composition);
         let (mut left, mut errors, mut is_false) = (BUDGET, Vec::new(), false);
         for condition in &self.0 {
             match condition.evaluate(scope.enter(), &mut left) {

@@ -181,11 +181,12 @@ fn variables_are_evaluated_when_they_are_needed() {
 #[test]
 fn a_false_condition_decides_unless_all_cost_too_much() {
     let (object, nothing) = (json!({"a": 1}), Value::Null);
+    let request = json!({"resource": {"version": "v1"}, "requestResource": {"version": "v2"}});
     let inputs = Inputs {
         object: &object,
         old: &nothing,
-        request: &nothing,
-        namespace: &nothing,
+        request: &request,
+        namespace: &object,
         params: &nothing,
         authorizer: None,
         resource: ResourceAttributes::default(),
@@ -196,6 +197,7 @@ fn a_false_condition_decides_unless_all_cost_too_much() {
     };
     assert_eq!(matches(&[]), Matches::Yes);
     assert_eq!(matches(&["object.a == 1", "true"]), Matches::Yes);
+    assert_eq!(matches(&["request.resource.version == 'v2'", "namespaceObject == null"]), Matches::Yes);
     assert_eq!(matches(&["object.b == 1", "object.a == 2"]), Matches::No);
     let missing = "expression 'object.b == 1' resulted in error: no such key: b";
     assert_eq!(matches(&["object.b == 1", "true"]), Matches::Unknown(missing.to_owned()));

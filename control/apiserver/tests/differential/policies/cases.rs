@@ -125,6 +125,21 @@ pub(super) fn matching() -> Case {
             json!({}),
         ),
     ];
+    let policies = [
+        policies,
+        vec![(
+            "validating",
+            merged(
+                &json!({"matchConditions": [
+                    {"name": "n", "expression": "object.metadata.name == 'r-seen' && namespaceObject == null"},
+                    {"name": "o", "expression": "request.resource.version == 'v2' && request.kind.version == 'v1'"},
+                ]}),
+                &rules(json!({"resourceRules": [rule("autoscaling", "v1", "*")]})),
+            ),
+            json!({}),
+        )],
+    ]
+    .concat();
     let autoscalers = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
     let autoscaler = |name: &str| {
         json!({"metadata": {"name": name}, "spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "scaled"},
@@ -160,6 +175,7 @@ pub(super) fn matching() -> Case {
         ask("deletion of nothing", "DELETE", &format!("{}/r-nothing", within("configmaps")), JSON, Value::Null),
         ask("exact", "POST", autoscalers, JSON, autoscaler("r-exact")),
         ask("equivalent", "POST", autoscalers, JSON, autoscaler("r-equal")),
+        ask("as conditions see it", "POST", autoscalers, JSON, autoscaler("r-seen")),
     ];
     Case { name: "matching", policies, steps }
 }

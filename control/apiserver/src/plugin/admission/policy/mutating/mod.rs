@@ -217,13 +217,8 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Evaluates with what expressions see of the object.
-    fn with_inputs<T>(
-        &self,
-        object: &Value,
-        namespace: &Value,
-        with: impl FnOnce(&Inputs<'_>) -> T,
-    ) -> Result<T, ApiError> {
-        let Self { attributes, invocation, .. } = self;
+    fn with_inputs<T>(&self, object: &Value, with: impl FnOnce(&Inputs<'_>) -> T) -> Result<T, ApiError> {
+        let Self { attributes, invocation, namespace, .. } = self;
         let shown = Matched::new(attributes, object).shown(&invocation.version)?;
         let authorizer = UserAuthorizer { authorizers: &self.plugin.context.authorizers, user: attributes.user };
         Ok(with(&Inputs {
@@ -245,7 +240,7 @@ impl Call<'_> {
             return Ok(true);
         }
         let evaluate = |inputs: &Inputs<'_>| evaluator.conditions.matches(inputs, Some(evaluator.composition()));
-        Ok(match self.with_inputs(object, &Value::Null, evaluate)? {
+        Ok(match self.with_inputs(object, evaluate)? {
             Matches::Yes => true,
             Matches::No => false,
             Matches::Unknown(why) => {
@@ -286,12 +281,12 @@ impl Call<'_> {
 
     /// What a mutation makes of the object: an error is what its failure policy is about.
     fn make(&self, object: &Value, mutation: &Mutation) -> Result<Result<Value, String>, ApiError> {
-        let Self { attributes, invocation, namespace, .. } = self;
+        let Self { attributes, invocation, .. } = self;
         let (target, version) = (attributes.target, &invocation.version);
         let schema = self.schema()?;
         let object_meta = types::schema("meta/v1.ObjectMeta");
         let ty = Type::new(&schema, &object_meta);
-        let made = self.with_inputs(object, namespace, |inputs| {
+        let made = self.with_inputs(object, |inputs| {
             let made = invocation.policy.evaluator.apply(mutation, inputs, ty)?;
             Ok(if made == *inputs.object { None } else { Some((other_kind(inputs.object, &made), made)) })
         })?;

@@ -116,11 +116,10 @@ impl Evaluator for Validator {
 }
 
 impl Validator {
-    /// What the policy says of a request. `inputs` has the namespace, which conditions do not see.
+    /// What the policy says of a request.
     pub(super) fn validate(&self, inputs: &Inputs<'_>) -> Verdict {
         if !self.conditions.is_empty() {
-            let without_namespace = Inputs { namespace: &Value::Null, resource: inputs.resource.clone(), ..*inputs };
-            match self.conditions.matches(&without_namespace, Some(&self.composition)) {
+            match self.conditions.matches(inputs, Some(&self.composition)) {
                 Matches::Yes => {}
                 // Failures are ignored as if the conditions were false.
                 Matches::Unknown(_) if self.ignores_failures => return Verdict::default(),
@@ -154,8 +153,8 @@ impl Validator {
         self.validations.iter().map(evaluate).collect()
     }
 
-    /// The messages that expressions make; nothing if all cost too much. One that has no value is logged by nobody: the policy's
-    /// plain message stands in its place.
+    /// The messages that expressions make; nothing if all cost too much. Where one has no value, the policy's plain message stands
+    /// in its place.
     fn messages(&self, inputs: &Inputs<'_>, left: &mut u64) -> Option<Vec<Option<String>>> {
         let without_authorizer = Inputs { authorizer: None, resource: inputs.resource.clone(), ..*inputs };
         let scope = Scope::new(&without_authorizer, Some(&self.composition));
