@@ -11,6 +11,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use windlass_kit::blocking::COMPUTE;
 
 use crate::{
     apiserver::Api,
@@ -77,16 +78,22 @@ async fn settle(api: &Api, store: &Store, client: &Client) -> bool {
         if !is_due(&policy) {
             continue;
         }
-        let status = status(&policy, type_checking::warnings(&policy, &api.catalogs().current()));
-        if let Err(error) = write(client, &object.key.name, status).await {
-            let error = windlass_kit::client::message(&error);
+        if let Err(error) = check(api, client, policy).await {
             tracing::warn!(policy = object.key.name, error, "failed to write status of admission policy; retrying");
             settled = false;
         }
-        // There may be many, and there are few threads.
-        tokio::task::yield_now().await;
     }
     settled
+}
+
+/// Checks a policy and writes what was found.
+async fn check(api: &Api, client: &Client, policy: Value) -> Result<(), String> {
+    let catalog = api.catalogs().current();
+    // Schemas take processor time.
+    let checked = COMPUTE.call(move || status(&policy, type_checking::warnings(&policy, &catalog))).await;
+    let status = checked.map_err(|error| error.to_string())?;
+    let name = status["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    write(client, &name, status).await.map_err(|error| windlass_kit::client::message(&error))
 }
 
 async fn write(client: &Client, name: &str, status: Value) -> Result<(), kube::Error> {

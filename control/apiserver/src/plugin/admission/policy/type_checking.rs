@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use windlass_apimachinery::group_version::GroupVersion;
 use windlass_cel::DeclType;
 
-use crate::{apiserver::types::Catalog, cel::Compiler, schema::openapi_document};
+use crate::{apiserver::types::Catalog, cel::Compiler, schema::openapi_definitions};
 
 /// How many types of one rule are compared.
 const MAX_TYPES: usize = 10;
@@ -25,7 +25,7 @@ type Kind = (String, String, String);
 /// The warnings about a policy: `status.typeChecking.expressionWarnings`.
 pub(crate) fn warnings(policy: &Value, catalog: &Catalog) -> Vec<Value> {
     let spec = &policy["spec"];
-    let mut schemas = Schemas { catalog, documents: BTreeMap::new() };
+    let mut schemas = Schemas { catalog, definitions: BTreeMap::new() };
     let objects: Vec<(Kind, Option<Arc<DeclType>>)> = kinds_of(&spec["matchConstraints"], catalog)
         .into_iter()
         .filter_map(|kind| schemas.declared(&kind, 1).map(|declared| (kind, declared)))
@@ -117,8 +117,8 @@ fn resolve(catalog: &Catalog, group: &str, version: &str, resource: &str) -> Vec
 /// The schemas of kinds, as OpenAPI documents have them.
 struct Schemas<'c> {
     catalog: &'c Catalog,
-    /// By group and version; null for those that nobody serves.
-    documents: BTreeMap<(String, String), Value>,
+    /// The definitions of types, by group and version; null for those that nobody serves.
+    definitions: BTreeMap<(String, String), Value>,
 }
 
 impl Schemas<'_> {
@@ -126,14 +126,12 @@ impl Schemas<'_> {
     fn declared(&mut self, (group, version, kind): &Kind, number: u8) -> Option<Option<Arc<DeclType>>> {
         let key = (group.clone(), version.clone());
         let catalog = self.catalog;
-        let document = self.documents.entry(key).or_insert_with(|| {
-            if catalog.group_version(group, version).is_none() {
-                return Value::Null;
-            }
-            serde_json::from_slice(&openapi_document(catalog, group, version)).unwrap_or_default()
+        let definitions = self.definitions.entry(key).or_insert_with(|| {
+            let is_served = catalog.group_version(group, version).is_some();
+            if is_served { openapi_definitions(catalog, group, version) } else { Value::Null }
         });
         let wanted = json!({"group": group, "version": version, "kind": kind});
-        let definitions = document["components"]["schemas"].as_object()?;
+        let definitions = definitions.as_object()?;
         let is_of_kind = |schema: &&Value| {
             schema["x-kubernetes-group-version-kind"].as_array().is_some_and(|kinds| kinds.contains(&wanted))
         };
