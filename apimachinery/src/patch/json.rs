@@ -17,6 +17,8 @@ const MAX_INTERMEDIATE_DEPTH: usize = 1_000;
 
 const NO_PATH: &str = "path is invalid";
 const NO_FROM: &str = "\"from\" path is invalid";
+/// What a test finds that fails.
+const OTHER_VALUE: &str = "value did not match";
 
 /// Applies a JSON patch.
 ///
@@ -50,7 +52,10 @@ pub fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> {
         if deepest > MAX_INTERMEDIATE_DEPTH {
             return malformed(format!("operation {at} of the JSON patch nests the object too deep"));
         }
-        operation.apply(&mut out).map_err(|why| unfit(operation.path, why))?;
+        operation.apply(&mut out).map_err(|why| match unfit(operation.path, why) {
+            PatchError::Unfit(text) if why == OTHER_VALUE => PatchError::TestFailed(text),
+            error => error,
+        })?;
     }
     check_depth(&out)?;
     Ok(out)
@@ -115,7 +120,7 @@ impl<'p> Operation<'p> {
             }
             Step::Test { value } => {
                 let is = if self.path.is_empty() { object } else { value_at(object, self.path).ok_or(NO_PATH)? };
-                if is == value { Ok(()) } else { Err("value did not match") }
+                if is == value { Ok(()) } else { Err(OTHER_VALUE) }
             }
         }
     }

@@ -44,6 +44,9 @@ pub enum PatchError {
     /// A test or path of a JSON patch fails.
     #[error("the server rejected our request due to an error in our request: {0}")]
     Unfit(String),
+    /// The value that a JSON patch tests is another one.
+    #[error("the server rejected our request due to an error in our request: {0}")]
+    TestFailed(String),
     /// A directive of a strategic merge patch is unknown, or does not fit what it directs.
     #[error("{0}")]
     Directive(String),
@@ -54,7 +57,7 @@ impl PatchError {
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
-            Self::Malformed(why) | Self::Unfit(why) | Self::Directive(why) => why,
+            Self::Malformed(why) | Self::Unfit(why) | Self::TestFailed(why) | Self::Directive(why) => why,
         }
     }
 
@@ -63,7 +66,7 @@ impl PatchError {
     pub fn code(&self) -> u16 {
         match self {
             Self::Malformed(_) => 400,
-            Self::Unfit(_) => 422,
+            Self::Unfit(_) | Self::TestFailed(_) => 422,
             // Upstream's merge fails with an error of no kind.
             Self::Directive(_) => 500,
         }

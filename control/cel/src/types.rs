@@ -117,6 +117,17 @@ impl Type {
         }
     }
 
+    /// The type in the words of cel-go's `Type.String`, which differ from those of its errors for a few types.
+    #[must_use]
+    pub fn declared(&self) -> String {
+        let params: Vec<String> = match self {
+            Self::Map(types) => vec![types.0.declared(), types.1.declared()],
+            Self::Param(_) => return format!("<{self}>"),
+            other => other.params().iter().map(Self::declared).collect(),
+        };
+        if params.is_empty() { self.name().to_owned() } else { format!("{}({})", self.name(), params.join(", ")) }
+    }
+
     /// The types that it is made of.
     pub(crate) fn params(&self) -> &[Self] {
         match self {

@@ -23,7 +23,20 @@ impl Type<'_> {
     /// # Errors
     /// All that does not fit, in upstream's words.
     pub fn check(self, value: &Value, duplicates: Duplicates) -> Result<(), TypeErrors> {
-        let mut walk = Walk { duplicates, path: Vec::new(), errors: Vec::new() };
+        self.checked(value, duplicates, true)
+    }
+
+    /// Checks that a value which an expression has made fits its type. Null, which clients may write for what is not there, is a
+    /// value of no type there.
+    ///
+    /// # Errors
+    /// All that does not fit, in upstream's words.
+    pub fn check_computed(self, value: &Value) -> Result<(), TypeErrors> {
+        self.checked(value, Duplicates::Refused, false)
+    }
+
+    fn checked(self, value: &Value, duplicates: Duplicates, takes_null: bool) -> Result<(), TypeErrors> {
+        let mut walk = Walk { duplicates, takes_null, path: Vec::new(), errors: Vec::new() };
         walk.value(self, value);
         if walk.errors.is_empty() { Ok(()) } else { Err(TypeErrors(walk.errors)) }
     }
@@ -31,6 +44,7 @@ impl Type<'_> {
 
 struct Walk {
     duplicates: Duplicates,
+    takes_null: bool,
     path: Vec<PathElement>,
     errors: Vec<TypeError>,
 }
@@ -62,8 +76,8 @@ impl Walk {
 
     fn scalar(&mut self, scalar: Scalar, value: &Value) {
         let expected = match (scalar, value) {
-            (_, Value::Null)
-            | (Scalar::Number, Value::Number(_))
+            (_, Value::Null) if self.takes_null => return,
+            (Scalar::Number, Value::Number(_))
             | (Scalar::Text, Value::String(_))
             | (Scalar::Bool, Value::Bool(_))
             | (Scalar::Any, Value::Number(_) | Value::String(_) | Value::Bool(_)) => return,
@@ -73,6 +87,9 @@ impl Walk {
             (Scalar::Any, _) => "any scalar",
         };
         let got = match scalar {
+            Scalar::Number if value.is_null() => "structpb.NullValue".to_owned(),
+            Scalar::Text if value.is_null() => "&value.valueUnstructured{Value:0}".to_owned(),
+            Scalar::Bool | Scalar::Any if value.is_null() => NULL.to_owned(),
             Scalar::Number => go_type(value).to_owned(),
             Scalar::Text => format!("&value.valueUnstructured{{Value:{}}}", go_syntax(value)),
             Scalar::Bool | Scalar::Any => format!("&{{{}}}", go_print(value)),
@@ -83,7 +100,8 @@ impl Walk {
     fn map(&mut self, map: &MapAtom<'_>, value: &Value) {
         let fields = match value {
             Value::Object(fields) => fields,
-            Value::Null => return,
+            Value::Null if self.takes_null => return,
+            Value::Null => return self.error(format!("expected map, got {NULL}")),
             other => return self.error(format!("expected map, got &{{{}}}", go_print(other))),
         };
         for (name, field) in fields {
@@ -103,7 +121,8 @@ impl Walk {
     fn list(&mut self, list: &ListAtom<'_>, value: &Value) {
         let items = match value {
             Value::Array(items) => items,
-            Value::Null => return,
+            Value::Null if self.takes_null => return,
+            Value::Null => return self.error(format!("expected list, got {NULL}")),
             other => return self.error(format!("expected list, got &{{{}}}", go_print(other))),
         };
         let mut seen = Vec::new();
@@ -128,6 +147,9 @@ impl Walk {
         }
     }
 }
+
+/// Null as Go prints what an expression makes of it.
+const NULL: &str = "&{NULL_VALUE}";
 
 /// The name of the type that Go decodes a JSON value into.
 fn go_type(value: &Value) -> &'static str {
@@ -169,5 +191,42 @@ fn go_print(value: &Value) -> String {
             let fields: Vec<String> = fields.iter().map(|(name, v)| format!("{name}:{}", go_print(v))).collect();
             format!("map[{}]", fields.join(" "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::{Schema, structural};
+
+    #[test]
+    fn null_fits_what_a_client_writes_and_nothing_that_is_computed() {
+        let schema = json!({"type": "object", "properties": {
+            "map": {"type": "object", "additionalProperties": {"type": "string"}},
+            "list": {"type": "array", "items": {"type": "string"}},
+            "text": {"type": "string"}, "number": {"type": "integer"}, "bool": {"type": "boolean"},
+        }});
+        let any = Arc::new(Schema::any());
+        let schema = structural::read(&schema, &any);
+        let ty = Type::new(&schema, &any);
+        for (field, wanted) in [
+            ("map", ".map: expected map, got &{NULL_VALUE}"),
+            ("list", ".list: expected list, got &{NULL_VALUE}"),
+            ("text", ".text: expected string, got &value.valueUnstructured{Value:0}"),
+            ("number", ".number: expected numeric (int or float), got structpb.NullValue"),
+            ("bool", ".bool: expected boolean, got &{NULL_VALUE}"),
+        ] {
+            let value = json!({field: null});
+            assert!(ty.check(&value, Duplicates::Refused).is_ok());
+            assert_eq!(ty.check_computed(&value).unwrap_err().to_string(), wanted);
+        }
+        assert!(
+            ty.check_computed(&json!({"map": {"a": "b"}, "list": ["a"], "text": "a", "number": 1, "bool": true}))
+                .is_ok()
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! is nested too deeply, so that the other walks need not. Upstream: `structured-merge-diff/typed`.
 
 mod atom;
+mod atomics;
 mod check;
 mod compare;
 mod list;

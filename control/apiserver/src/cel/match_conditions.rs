@@ -3,27 +3,21 @@
 //! Upstream: `k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions`.
 
 use serde_json::Value;
-use windlass_cel::{
-    Activation, Authorizer, Budget, EvalError, Opaque, PER_CALL_LIMIT, Program, ResourceAttributes, Value as CelValue,
-};
+use windlass_cel::Value as CelValue;
 
-use super::compile_condition;
+use super::{
+    activation::{Expression, Inputs, OUT_OF_BUDGET, Scope},
+    compile_condition,
+    compiler::{Compiler, Composition, Wanted},
+};
 use crate::apiserver::aggregate;
 
-/// What all conditions of one webhook may cost; upstream's `RuntimeCELCostBudgetMatchConditions`.
+/// What all conditions of one webhook or policy may cost; upstream's `RuntimeCELCostBudgetMatchConditions`.
 const BUDGET: u64 = 2_500_000;
 
-/// A condition, as it is evaluated.
-#[derive(Debug)]
-struct Condition {
-    expression: String,
-    /// Or why it cannot be evaluated: one that was stored before it was refused.
-    program: Result<Program, String>,
-}
-
-/// The conditions of a webhook, in their order.
+/// The conditions of a webhook or policy, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Conditions(Vec<Condition>);
+pub(crate) struct Conditions(Vec<Expression>);
 
 /// Whether conditions hold.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,75 +28,46 @@ pub(crate) enum Matches {
     Unknown(String),
 }
 
-/// The values of variables.
-#[derive(Debug)]
-pub(crate) struct Variables<'a> {
-    pub(crate) object: &'a Value,
-    pub(crate) old: &'a Value,
-    /// The review's request without uid and objects.
-    pub(crate) request: &'a Value,
-    pub(crate) authorizer: &'a dyn Authorizer,
-    /// What the request itself asks for.
-    pub(crate) resource: ResourceAttributes,
-}
-
-impl Activation for Variables<'_> {
-    fn variable(&self, name: &str) -> Option<Result<CelValue<'_>, EvalError>> {
-        Some(Ok(match name {
-            "object" => CelValue::from_json(self.object),
-            "oldObject" => CelValue::from_json(self.old),
-            "request" => CelValue::from_json(self.request),
-            "namespaceObject" => CelValue::from_json(&Value::Null),
-            "authorizer" => CelValue::Opaque(Opaque::authorizer(self.authorizer)),
-            "authorizer.requestResource" => {
-                CelValue::Opaque(Opaque::request_resource(self.authorizer, self.resource.clone()))
-            }
-            _ => return None,
-        }))
-    }
-}
-
 impl Conditions {
     /// The `matchConditions` of a webhook.
     pub(crate) fn read(conditions: &[Value]) -> Self {
-        let expressions = conditions.iter().map(|condition| condition["expression"].as_str().unwrap_or("").to_owned());
-        Self(
-            expressions
-                .map(|expression| Condition { program: compile_condition(&expression, false), expression })
-                .collect(),
-        )
+        let of = |text: &str| Expression::new(text, compile_condition(text, false));
+        Self(conditions.iter().map(|condition| of(condition["expression"].as_str().unwrap_or(""))).collect())
+    }
+
+    /// The `matchConditions` of a policy, which can name its variables.
+    pub(crate) fn of_policy(compiler: &Compiler, conditions: &Value) -> Self {
+        let conditions = conditions.as_array().into_iter().flatten();
+        let of = |condition: &Value| compiler.expression(condition["expression"].as_str().unwrap_or(""), Wanted::Bool);
+        Self(conditions.map(of).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all hold: one that is false decides, whatever is wrong with others.
-    pub(crate) fn matches(&self, variables: &Variables<'_>) -> Matches {
-        let (mut left, mut errors) = (BUDGET, Vec::new());
-        for Condition { expression, program } in &self.0 {
-            let program = match program {
-                Ok(program) => program,
-                Err(why) => {
-                    errors.push(format!("compilation error: {why}"));
-                    continue;
-                }
-            };
-            let mut budget = Budget::new(PER_CALL_LIMIT);
-            let value = program.evaluate(variables, &mut budget);
-            let Some(rest) = left.checked_sub(budget.spent()) else {
-                let why =
-                    "validation failed due to running out of cost budget, no further validation rules will be run";
-                return Matches::Unknown(why.to_owned());
-            };
-            left = rest;
-            match value {
-                Ok(CelValue::Bool(true)) => {}
-                Ok(CelValue::Bool(false)) => return Matches::No,
+    /// Whether all hold: one that is false decides, whatever is wrong with others, unless all cost too much. As upstream's, they
+    /// see no namespace, and the resource that the client has named, whatever rule is for it.
+    pub(crate) fn matches(&self, inputs: &Inputs<'_>, composition: Option<&Composition>) -> Matches {
+        let mut request = inputs.request.clone();
+        if let Some(named) = inputs.request.get("requestResource") {
+            request["resource"] = named.clone();
+        }
+        let resource = inputs.resource.clone();
+        let inputs = Inputs { request: &request, namespace: &Value::Null, resource, ..*inputs };
+        let scope = Scope::new(&inputs, composition);
+        let (mut left, mut errors, mut is_false) = (BUDGET, Vec::new(), false);
+        for condition in &self.0 {
+            match condition.evaluate(scope.enter(), &mut left) {
+                None => return Matches::Unknown(OUT_OF_BUDGET.to_owned()),
+                Some(Ok(CelValue::Bool(value))) => is_false |= !value,
                 // A condition is compiled as one that is true or false.
-                Ok(other) => errors.push(format!("expression '{expression}' resulted in {other}")),
-                Err(error) => errors.push(format!("expression '{expression}' resulted in error: {error}")),
+                Some(Ok(other)) => errors.push(format!("expression '{}' resulted in {other}", condition.text())),
+                Some(Err(error)) => errors.push(error),
             }
+        }
+        if is_false {
+            return Matches::No;
         }
         aggregate(errors).map_or(Matches::Yes, Matches::Unknown)
     }

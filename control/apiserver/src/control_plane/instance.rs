@@ -19,6 +19,7 @@ use crate::{
     plugin::{
         admission::{
             self, AdmissionConfiguration,
+            policy::{PolicyContext, PolicyMetrics},
             webhook::{Caller, WebhookMetrics},
         },
         authenticator::{BootstrapTokens, ServiceAccountTokens, TokenUses},
@@ -116,6 +117,12 @@ impl Instance {
         let conversion_webhooks = ConversionWebhooks::new(Arc::clone(&clients));
         let caller =
             Caller { store: store.clone(), authorizers: authorizers.clone(), clients, metrics: Arc::clone(&metrics) };
+        let policy_metrics: Arc<PolicyMetrics> = Arc::default();
+        let policies = PolicyContext {
+            store: store.clone(),
+            authorizers: authorizers.clone(),
+            metrics: Arc::clone(&policy_metrics),
+        };
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
@@ -127,6 +134,7 @@ impl Instance {
                 &config.admission,
                 admission::plurals(&definitions),
                 &caller,
+                &policies,
             ),
             definitions,
             authorizers,
@@ -140,6 +148,7 @@ impl Instance {
         api.metrics().register(move |page| metrics.write(page));
         let converted = conversion_webhooks.clone();
         api.metrics().register(move |page| converted.write(page));
+        api.metrics().register(move |page| policy_metrics.write(page));
         Self {
             api,
             usage,

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{serve, supervise::Supervisor};
 
 use super::{ControlPlane, Error, metrics};
-use crate::{apiserver::User, event_ttl, metrics::Scraper, store};
+use crate::{apiserver::User, event_ttl, metrics::Scraper, policy_status, store};
 
 impl ControlPlane {
     /// Starts to serve at `listeners`, and everything that is done without a request. Only the store's task can fail: a
@@ -20,6 +20,7 @@ impl ControlPlane {
         tasks.forever("API server", async move { plane.serve(listeners, stop).await });
         tasks.forever("certificate renewal", self.clone().renew(token.clone()));
         tasks.forever("custom resources", self.clone().serve_custom_resources(token.clone()));
+        tasks.forever("types of admission policies", self.clone().check_policy_types(token.clone()));
         tasks.forever("bootstrap objects", self.clone().keep_bootstrap_objects(token.clone()));
         tasks.forever("uses of tokens", self.clone().note_token_uses(token.clone()));
         tasks.forever("usage of nodes", self.clone().scrape_nodes(token.clone()));
@@ -44,6 +45,12 @@ impl ControlPlane {
     pub async fn serve_custom_resources(self, shutdown: CancellationToken) {
         let client = self.client(User::api_server());
         self.custom_resources.run(client, shutdown).await;
+    }
+
+    /// Compares expressions of admission policies with the types that they are about, until `shutdown`.
+    pub async fn check_policy_types(self, shutdown: CancellationToken) {
+        let client = self.client(User::api_server());
+        policy_status::run(&self.api, client, shutdown).await;
     }
 
     /// Writes to the labels of service accounts' secrets when their tokens are used, until `shutdown`.

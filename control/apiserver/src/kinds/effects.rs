@@ -11,7 +11,6 @@ const NODE: Effect = Effect::Full("the node");
 const SCHEDULER: Effect = Effect::Full("the scheduler");
 const OTHERS: Effect = Effect::Full("programs that are installed for it, as in any cluster");
 
-const POLICIES: Effect = inert("its expressions are not evaluated: every request is admitted as if it were not there");
 const DEVICES: Effect = inert("no devices are allocated: pods that claim them wait");
 const CSI: Effect = inert("no volumes of CSI drivers are provisioned, attached or mounted");
 const FAIRNESS: Effect = inert("it does not decide how requests are queued: they are limited as a whole, by class");
@@ -74,11 +73,11 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("storage.k8s.io", "storageclasses", CONTROLLERS),
     ("storage.k8s.io", "volumeattachments", CSI),
     ("storage.k8s.io", "volumeattributesclasses", inert("no volume is modified by it: that is a CSI driver's")),
-    ("admissionregistration.k8s.io", "mutatingadmissionpolicies", POLICIES),
-    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", POLICIES),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies", API),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", API),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", API),
-    ("admissionregistration.k8s.io", "validatingadmissionpolicies", POLICIES),
-    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", POLICIES),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies", API),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", API),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations", API),
     (
         "apiextensions.k8s.io",
@@ -229,7 +228,7 @@ mod tests {
         let ruled = json!({"properties": {"a": {"items": {"x-kubernetes-validations": [{"rule": "self > 1"}]}}}});
         let named = json!({"properties": {"x-kubernetes-validations": {"type": "object"}}});
         assert!(definition(ruled) && !definition(named));
-        let policy = sample("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy");
-        assert!(warns("admissionregistration.k8s.io", "validatingadmissionpolicies", &policy));
+        let class = sample("resource.k8s.io/v1", "DeviceClass");
+        assert!(warns("resource.k8s.io", "deviceclasses", &class));
     }
 }

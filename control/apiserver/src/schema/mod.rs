@@ -16,7 +16,7 @@ use windlass_apimachinery::{
 };
 
 pub use openapi::{
-    document as openapi_document, document_v2 as openapi_document_v2,
+    definitions as openapi_definitions, document as openapi_document, document_v2 as openapi_document_v2,
     document_v2_protobuf as openapi_document_v2_protobuf, hash as openapi_hash, hash_v2 as openapi_hash_v2,
     index as openapi_index,
 };

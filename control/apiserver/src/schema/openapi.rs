@@ -61,6 +61,13 @@ pub fn document(catalog: &Catalog, group: &str, version: &str) -> Bytes {
     })
 }
 
+/// The definitions of types in the document of one group and version, by their names. They are made for the caller alone.
+#[must_use]
+pub fn definitions(catalog: &Catalog, group: &str, version: &str) -> Value {
+    let mut document = with_documents(|documents| documents.v3(&describe(catalog, group, version)));
+    document["components"]["schemas"].take()
+}
+
 /// The document of all groups in version 2, in JSON.
 #[must_use]
 pub fn document_v2(catalog: &Catalog) -> Bytes {

@@ -18,6 +18,7 @@ mod kinds;
 mod known_differences;
 mod managed;
 mod normalize;
+mod policies;
 mod random;
 mod random_applies;
 #[path = "../../src/kinds/tests/recorded/mod.rs"]
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),
         trial("webhooks_are_asked_alike", webhooks::webhooks_are_asked_alike).with_ignored_flag(skipped),
         trial("objects_are_converted_alike", conversions::objects_are_converted_alike).with_ignored_flag(skipped),
+        trial("policies_are_judged_alike", policies::policies_are_judged_alike).with_ignored_flag(skipped),
         trial("owners_that_clients_send_are_answered_alike", owners_of_clients).with_ignored_flag(skipped),
         trial("objects_have_the_bytes_of_the_real_server", wire::objects_have_the_bytes_of_the_real_server)
             .with_ignored_flag(skipped),

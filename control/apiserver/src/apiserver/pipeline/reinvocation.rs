@@ -78,6 +78,13 @@ impl Reinvocation {
         }
     }
 
+    /// A plugin has patched the object, so that all that want to see changes see it.
+    pub(crate) fn changed(&self, plugin: &'static str) {
+        let mut state = self.0.lock();
+        state.is_requested = true;
+        state.plugins.entry(plugin).or_default().require_called();
+    }
+
     /// A plugin's turn is over.
     pub(crate) fn end(&self, plugin: &'static str, object: &Value) {
         self.0.lock().plugins.entry(plugin).or_default().output = object.clone();
@@ -118,6 +125,19 @@ mod tests {
         let turns = ["a", "b", "c", "d", "e"].map(|hook| rounds.has_turn(PLUGIN, hook));
         assert_eq!(turns, [true, false, false, false, false]);
         assert!(!rounds.begin_second_round(), "there is no third round");
+    }
+
+    #[test]
+    fn after_a_patch_the_last_one_has_a_second_turn_as_well() {
+        let rounds = Reinvocation::default();
+        rounds.begin(PLUGIN, &json!(1));
+        rounds.called(PLUGIN, "a", true, true);
+        rounds.called(PLUGIN, "b", false, false);
+        rounds.changed(PLUGIN);
+        rounds.end(PLUGIN, &json!(2));
+        assert!(rounds.begin_second_round());
+        rounds.begin(PLUGIN, &json!(2));
+        assert_eq!(["a", "b"].map(|hook| rounds.has_turn(PLUGIN, hook)), [true, false]);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Kinds of the group `admissionregistration.k8s.io`. Expressions are checked for being there; what evaluates them
-//! compiles them.
+//! Kinds of the group `admissionregistration.k8s.io`. Expressions are compiled when they are written.
 
 pub(crate) mod bindings;
 mod json_path;

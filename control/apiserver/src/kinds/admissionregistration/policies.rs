@@ -12,6 +12,7 @@ use crate::{
         pipeline::validation::{errors::Errors, names},
         types::{Definition, Generation, Resource, Subresource, VersionSpec, keep_metadata, status_keeps_metadata},
     },
+    cel::{Compiler, Wanted},
     kinds::{
         shared::{
             cells::text,
@@ -91,6 +92,10 @@ impl Strategy for Policy {
     }
 
     fn validate(&self, object: &Value, errors: &mut Errors) {
+        self.validate_against(object, None, errors);
+    }
+
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let root = Field::root(object);
         let spec = root.at("spec");
         let failure = spec.at("failurePolicy");
@@ -114,15 +119,21 @@ impl Strategy for Policy {
         } else {
             matched.required("", errors);
         }
-        rules::match_conditions(&spec.at("matchConditions"), spec.at("paramKind").is_set(), errors);
+        let has_params = spec.at("paramKind").is_set();
+        // What could be written once and has not changed since stays.
+        let is_unchanged = |field: &str| old.is_some_and(|old| old["spec"][field] == spec.value[field]);
+        if !(is_unchanged("paramKind") && is_unchanged("matchConditions")) {
+            rules::match_conditions(&spec.at("matchConditions"), has_params, errors);
+        }
+        let mut compiler = Compiler::new(has_params, self.mutating || !spec.at("variables").is_empty());
         for variable in spec.at("variables").items() {
-            validate_variable(&variable, errors);
+            validate_variable(&variable, &mut compiler, errors);
         }
         if self.mutating {
-            mutations(&spec, errors);
+            mutations(&spec, &compiler, errors);
         } else {
-            validations(&spec, errors);
-            audit_annotations(&spec.at("auditAnnotations"), root.below("metadata.name").text(), errors);
+            validations(&spec, &compiler, errors);
+            audit_annotations(&spec, root.below("metadata.name").text(), &compiler, errors);
         }
     }
 
@@ -202,7 +213,7 @@ fn is_identifier(name: &str) -> bool {
     begins && name.chars().all(fine) && !RESERVED.contains(&name)
 }
 
-fn validate_variable(variable: &Field<'_>, errors: &mut Errors) {
+fn validate_variable(variable: &Field<'_>, compiler: &mut Compiler, errors: &mut Errors) {
     let (name, expression) = (variable.at("name"), variable.at("expression"));
     if name.text().trim().is_empty() {
         name.required("name is not specified", errors);
@@ -211,10 +222,19 @@ fn validate_variable(variable: &Field<'_>, errors: &mut Errors) {
     }
     if expression.text().trim().is_empty() {
         expression.required("expression is not specified", errors);
+    } else if let Err(why) = compiler.add_variable(name.text(), expression.text()) {
+        expression.invalid(&why, errors);
     }
 }
 
-fn validations(spec: &Field<'_>, errors: &mut Errors) {
+/// Refuses an expression that does not compile. `text` is the part of it that is compiled, which the error shows.
+fn compiles(expression: &Field<'_>, text: &str, wanted: Wanted, compiler: &Compiler, errors: &mut Errors) {
+    if let Err(why) = compiler.compile(text, wanted) {
+        errors.invalid_text(&expression.path, text, &why);
+    }
+}
+
+fn validations(spec: &Field<'_>, compiler: &Compiler, errors: &mut Errors) {
     let (all, annotations) = (spec.at("validations"), spec.at("auditAnnotations"));
     if all.is_empty() && annotations.is_empty() {
         all.required(NEITHER, errors);
@@ -225,9 +245,13 @@ fn validations(spec: &Field<'_>, errors: &mut Errors) {
         let (expression, message) = (each.at("expression"), each.at("message"));
         if expression.text().trim().is_empty() {
             expression.required("expression is not specified", errors);
+        } else {
+            compiles(&expression, expression.text(), Wanted::Bool, compiler, errors);
         }
         let computed = each.at("messageExpression");
-        if !computed.text().is_empty() && computed.text().trim().is_empty() {
+        if !computed.text().trim().is_empty() {
+            compiles(&computed, computed.text(), Wanted::Message, compiler, errors);
+        } else if !computed.text().is_empty() {
             computed.invalid("must be non-empty if specified", errors);
         }
         let trimmed = message.text().trim();
@@ -246,7 +270,8 @@ Key key \"\"
 ValueExpression valueExpression \"\"
 ";
 
-fn audit_annotations(annotations: &Field<'_>, policy: &str, errors: &mut Errors) {
+fn audit_annotations(spec: &Field<'_>, policy: &str, compiler: &Compiler, errors: &mut Errors) {
+    let annotations = spec.at("auditAnnotations");
     if annotations.len() > MAX_ANNOTATIONS {
         let shown = Internal::list(AUDIT_ANNOTATION, annotations.value).text();
         let why = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
@@ -266,6 +291,8 @@ fn audit_annotations(annotations: &Field<'_>, policy: &str, errors: &mut Errors)
             value.required("valueExpression is not specified", errors);
         } else if trimmed.len() > MAX_VALUE_BYTES {
             value.required(&format!("must not exceed {MAX_VALUE_BYTES} bytes in length"), errors);
+        } else if let Err(why) = compiler.compile(trimmed, Wanted::Annotation) {
+            value.invalid(&why, errors);
         }
         if !seen.insert(key.text()) {
             key.duplicate(errors);
@@ -273,7 +300,7 @@ fn audit_annotations(annotations: &Field<'_>, policy: &str, errors: &mut Errors)
     }
 }
 
-fn mutations(spec: &Field<'_>, errors: &mut Errors) {
+fn mutations(spec: &Field<'_>, compiler: &Compiler, errors: &mut Errors) {
     let all = spec.at("mutations");
     if all.is_empty() {
         all.required("mutations must contain at least one item", errors);
@@ -281,11 +308,15 @@ fn mutations(spec: &Field<'_>, errors: &mut Errors) {
     for mutation in all.items() {
         let (applied, patched) = (mutation.at("applyConfiguration"), mutation.at("jsonPatch"));
         let kind = mutation.at("patchType");
-        let mut one = |wanted: &Field<'_>, other: &Field<'_>, kind: &str| {
+        let mut one = |wanted: &Field<'_>, other: &Field<'_>, kind: &str, makes: Wanted| {
+            let expression = wanted.at("expression");
+            let text = expression.text().trim();
             if !wanted.is_set() {
                 wanted.required(&format!("must be specified when patchType is {kind}"), errors);
-            } else if wanted.at("expression").text().trim().is_empty() {
-                wanted.at("expression").required("", errors);
+            } else if text.is_empty() {
+                expression.required("", errors);
+            } else {
+                compiles(&expression, text, makes, compiler, errors);
             }
             if other.is_set() {
                 let why = format!("must not be specified when patchType is {kind}");
@@ -294,8 +325,8 @@ fn mutations(spec: &Field<'_>, errors: &mut Errors) {
             }
         };
         match kind.text() {
-            "ApplyConfiguration" => one(&applied, &patched, "ApplyConfiguration"),
-            "JSONPatch" => one(&patched, &applied, "JSONPatch"),
+            "ApplyConfiguration" => one(&applied, &patched, "ApplyConfiguration", Wanted::Object),
+            "JSONPatch" => one(&patched, &applied, "JSONPatch", Wanted::JsonPatch),
             "" => kind.required("", errors),
             _ => kind.one_of(&["ApplyConfiguration", "JSONPatch"], errors),
         }

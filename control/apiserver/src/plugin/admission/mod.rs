@@ -16,7 +16,9 @@ mod node_restriction;
 mod pod_resize;
 mod pod_security;
 mod pod_topology_labels;
+pub(crate) mod policy;
 mod policy_parameters;
+mod predicates;
 mod priority;
 mod rbac_escalation;
 mod resource_quota;
@@ -45,6 +47,7 @@ pub(crate) fn plugins(
     configuration: &AdmissionConfiguration,
     plurals: Plurals,
     caller: &webhook::Caller,
+    policies: &policy::PolicyContext,
 ) -> Vec<Arc<dyn AdmissionPlugin>> {
     let mut plugins: Vec<Arc<dyn AdmissionPlugin>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle { store: store.clone() }),
@@ -60,7 +63,7 @@ pub(crate) fn plugins(
         Arc::new(runtime_class::RuntimeClass::new(store)),
     ];
     plugins.extend(certificates::plugins(authorizers));
-    plugins.extend::<[Arc<dyn AdmissionPlugin>; 10]>([
+    plugins.extend::<[Arc<dyn AdmissionPlugin>; 12]>([
         Arc::new(default_ingress_class::DefaultIngressClass { store: store.clone() }),
         Arc::new(pod_topology_labels::PodTopologyLabels { store: store.clone() }),
         Arc::new(node_declared_features::NodeDeclaredFeatureValidator { store: store.clone() }),
@@ -72,7 +75,9 @@ pub(crate) fn plugins(
             plurals: Arc::new(plurals),
         }),
         Arc::new(rbac_escalation::RbacEscalation { policy: Arc::clone(policy) }),
+        Arc::new(policy::MutatingAdmissionPolicy::new(policies.clone())),
         Arc::new(webhook::MutatingAdmissionWebhook::new(caller.clone())),
+        Arc::new(policy::ValidatingAdmissionPolicy::new(policies.clone())),
         Arc::new(webhook::ValidatingAdmissionWebhook::new(caller.clone())),
         // The last one: nothing that is counted is refused afterwards.
         Arc::new(resource_quota::ResourceQuota::new(store)),

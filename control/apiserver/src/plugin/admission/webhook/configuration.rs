@@ -7,14 +7,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use windlass_apimachinery::selectors::LabelSelector;
 
-use super::{
-    matching::is_exempt,
-    rules::{Rule, read_rules},
-};
+use super::matching::is_exempt;
 use crate::{
     apiserver::{AdmissionAttributes, ApiError},
     cel::Conditions,
-    plugin::store_view::{Apply, StoreView, View},
+    plugin::{
+        admission::predicates::{Criteria, rules::read_rules},
+        store_view::{Apply, StoreView, View},
+    },
     store::Key,
     webhook::ClientConfig,
 };
@@ -31,10 +31,7 @@ pub(super) struct Webhook {
     /// Identifies it among all, also among those of its name in one configuration.
     pub(super) id: String,
     pub(super) client: Result<ClientConfig, String>,
-    pub(super) rules: Vec<Rule>,
-    pub(super) matches_equivalent: bool,
-    pub(super) namespace_selector: LabelSelector,
-    pub(super) object_selector: LabelSelector,
+    pub(super) criteria: Criteria,
     /// Failures to call it are as if it had admitted the request.
     pub(super) ignores_failures: bool,
     /// Calls of dry runs have no effect.
@@ -101,10 +98,14 @@ impl Stored {
         };
         Ok(Webhook {
             client: ClientConfig::read(&self.client_config),
-            rules: read_rules(&self.rules)?,
-            matches_equivalent: self.match_policy.as_deref() != Some("Exact"),
-            namespace_selector: selector(&self.namespace_selector)?,
-            object_selector: selector(&self.object_selector)?,
+            criteria: Criteria {
+                rules: read_rules(&self.rules)?,
+                excluded: Vec::new(),
+                is_open: false,
+                matches_equivalent: self.match_policy.as_deref() != Some("Exact"),
+                namespace_selector: selector(&self.namespace_selector)?,
+                object_selector: selector(&self.object_selector)?,
+            },
             // Whatever is no word that lets failures pass does not.
             ignores_failures: self.failure_policy.as_deref() == Some("Ignore"),
             has_no_side_effects: matches!(self.side_effects.as_deref(), Some("None" | "NoneOnDryRun")),

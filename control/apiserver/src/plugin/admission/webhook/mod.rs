@@ -1,8 +1,8 @@
 //! Admission webhooks: programs that change or refuse what is written, asked in the order of their configurations.
 //!
-//! `configuration` has them as they are called, `rules` and `matching` say for which requests, `review` what they are sent and
-//! answer (all pure but for the store that selectors of namespaces need); `caller` asks one and `mutating` and `validating`
-//! ask all.
+//! `configuration` has them as they are called, `matching` says for which requests (by the `predicates` that policies have too),
+//! `review` what they are sent and answer (all pure but for the store that selectors of namespaces need); `caller` asks one and
+//! `mutating` and `validating` ask all.
 //!
 //! Upstream: `k8s.io/apiserver/pkg/admission/plugin/webhook`.
 
@@ -10,9 +10,8 @@ mod caller;
 mod configuration;
 pub(crate) mod matching;
 mod metrics;
-mod mutating;
-mod review;
-pub(crate) mod rules;
+pub(super) mod mutating;
+pub(super) mod review;
 mod validating;
 
 #[cfg(test)]

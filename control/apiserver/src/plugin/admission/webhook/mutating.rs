@@ -128,7 +128,7 @@ fn internal(why: impl std::fmt::Display) -> Failure {
 }
 
 /// Decodes a patched object as its type, and fills in defaults.
-fn complete(target: &Target, object: &mut Value) -> Result<(), String> {
+pub(in crate::plugin::admission) fn complete(target: &Target, object: &mut Value) -> Result<(), String> {
     let version = &target.version;
     let Some(kind) = target.served().and_then(|served| served.kind.as_ref()) else {
         version.spec.schema.check_decodable(object)?;
@@ -143,7 +143,11 @@ fn complete(target: &Target, object: &mut Value) -> Result<(), String> {
 
 /// Keeps the owners of fields that were there, where a webhook has left some that nobody can read. Upstream:
 /// `NewManagedFieldsValidatingAdmissionController`.
-fn keep_managers(attributes: &AdmissionAttributes<'_>, before: &Value, after: &mut Value) {
+pub(in crate::plugin::admission) fn keep_managers(
+    attributes: &AdmissionAttributes<'_>,
+    before: &Value,
+    after: &mut Value,
+) {
     let (old, new) = (&before["metadata"]["managedFields"], &after["metadata"]["managedFields"]);
     if old == new {
         return;

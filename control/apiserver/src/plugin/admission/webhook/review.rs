@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     configuration::{ReviewVersion, Webhook},
-    matching::Invocation,
+    matching::{Invocation, Shown, kind_in},
 };
-use crate::apiserver::{AdmissionAttributes, ApiError, User};
+use crate::apiserver::{AdmissionAttributes, ApiError, User, types::Version};
 
 const KIND: &str = "AdmissionReview";
 
@@ -24,21 +24,26 @@ pub(super) fn request(
     invocation: &Invocation,
 ) -> Value {
     let shown = &invocation.shown;
-    let mut request = request_of(attributes, invocation);
+    let mut request = request_of(attributes, &invocation.version, shown);
     request["uid"] = json!(uid);
     request["object"] = shown.object.clone();
     request["oldObject"] = shown.old.clone();
     json!({"kind": KIND, "apiVersion": version.api_version(), "request": request})
 }
 
-/// What a review says of a request besides its objects, which conditions see as well.
-pub(super) fn request_of(attributes: &AdmissionAttributes<'_>, invocation: &Invocation) -> Value {
-    let (target, shown) = (attributes.target, &invocation.shown);
+/// What a review says of a request besides its objects, which expressions see as well. `matched` is the version in which a rule
+/// names the resource.
+pub(in crate::plugin::admission) fn request_of(
+    attributes: &AdmissionAttributes<'_>,
+    matched: &Version,
+    shown: &Shown,
+) -> Value {
+    let target = attributes.target;
     let kind_of = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let resource_of =
         |group: &str, version: &str, resource: &str| json!({"group": group, "version": version, "resource": resource});
-    let (matched, asked) = (&invocation.version, &target.version);
-    let (kind, request_kind) = (invocation.kind(target), Invocation::own_kind(target));
+    let asked = &target.version;
+    let (kind, request_kind) = (kind_in(target, matched), kind_in(target, asked));
     let mut request = json!({
         "kind": kind_of(&kind.group, &kind.version, &kind.kind),
         "resource": resource_of(&matched.gvk.group, &matched.gvk.version, &matched.plural),

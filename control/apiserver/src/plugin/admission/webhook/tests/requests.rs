@@ -284,3 +284,39 @@ async fn conditions_may_ask_what_the_user_may_do() {
         call(&api, "DELETE", &format!("{CONFIGURATIONS}/validatingwebhookconfigurations/{name}"), Value::Null).await;
     }
 }
+
+#[tokio::test]
+async fn policies_come_before_webhooks_and_see_what_those_have_changed() {
+    let (api, server) = api_and_webhook().await;
+    let maps = json!({"resourceRules": [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]},
+    ]});
+    let expression =
+        "[JSONPatch{op: 'add', path: '/data/policy', value: has(object.data.policy) ? object.data.policy + 'x' : 'x'}]";
+    let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": expression}});
+    let valid = json!({"expression": "object.data.hook == 'x' && object.data.policy == 'xx'"});
+    for (kind, spec) in [
+        ("mutating", json!({"matchConstraints": maps, "mutations": [mutation], "reinvocationPolicy": "IfNeeded"})),
+        ("validating", json!({"matchConstraints": maps, "validations": [valid]})),
+    ] {
+        let mut binding = json!({"policyName": "p"});
+        if kind == "validating" {
+            binding["validationActions"] = json!(["Deny"]);
+        }
+        for (resource, spec) in [("policies", spec), ("policybindings", binding)] {
+            let path = format!("{CONFIGURATIONS}/{kind}admission{resource}");
+            let made = call(&api, "POST", &path, json!({"metadata": {"name": "p"}, "spec": spec})).await;
+            assert_eq!(made.code, 201, "{}", made.body);
+        }
+    }
+    configure(&api, "mutating", "a", &[hook(&server, "/hook", &json!({}))]).await;
+    server.decide(|_, review| adds("hook", review["request"]["object"]["data"]["policy"].as_str().unwrap_or("none")));
+    let made = call(&api, "POST", MAPS, map("m")).await;
+    assert_eq!(
+        (made.code, &made.body["data"]),
+        (201, &json!({"a": "b", "hook": "x", "policy": "xx"})),
+        "{}",
+        made.body
+    );
+    assert_eq!(server.calls().len(), 1);
+}

@@ -16,6 +16,8 @@ pub(super) struct Subject<'a> {
     pub(super) resource: &'a str,
     pub(super) subresource: &'a str,
     pub(super) is_namespaced: bool,
+    /// The name of the object; empty while it has none.
+    pub(super) name: &'a str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(crate) struct Rule {
     /// Resources, each with its subresource, or nothing.
     resources: Vec<(String, String)>,
     scope: Scope,
+    /// The names of objects; empty for all. Rules of webhooks have none.
+    names: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -45,13 +49,15 @@ struct Stored {
     resources: Vec<String>,
     #[serde(default)]
     scope: Option<String>,
+    #[serde(default)]
+    resource_names: Option<Vec<String>>,
 }
 
 /// Reads rules.
 ///
 /// # Errors
 /// When one is none.
-pub(super) fn read_rules(rules: &[Value]) -> Result<Vec<Rule>, String> {
+pub(in crate::plugin::admission) fn read_rules(rules: &[Value]) -> Result<Vec<Rule>, String> {
     rules.iter().map(|rule| Stored::deserialize(rule).map_err(|error| error.to_string())?.try_into()).collect()
 }
 
@@ -68,6 +74,7 @@ impl TryFrom<Stored> for Rule {
             operations: stored.operations,
             groups: stored.api_groups,
             versions: stored.api_versions,
+            names: stored.resource_names.unwrap_or_default(),
             scope: match stored.scope.as_deref() {
                 None | Some("*") => Scope::All,
                 Some("Cluster") => Scope::Cluster,
@@ -91,6 +98,7 @@ impl Rule {
             && has(&self.groups, subject.group)
             && has(&self.versions, subject.version)
             && self.resources.iter().any(is_resource)
+            && (self.names.is_empty() || self.names.iter().any(|name| name == subject.name))
     }
 
     fn is_in_scope(&self, subject: &Subject<'_>) -> bool {
@@ -123,6 +131,7 @@ mod tests {
             resource: "pods",
             subresource: "",
             is_namespaced: true,
+            name: "p",
         };
         let exec = Subject { operation: Operation::Connect, subresource: "exec", ..pods };
         let nodes = Subject { resource: "nodes", is_namespaced: false, ..pods };
@@ -141,6 +150,33 @@ mod tests {
         ] {
             let found = [pods, exec, nodes].map(|subject| rule.matches(&subject));
             assert_eq!(found, [of_pods, of_exec, of_nodes], "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_of_a_policy_may_name_objects() {
+        let named = |names: Value| {
+            let rule = json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"],
+                "resourceNames": names});
+            read_rules(&[rule]).unwrap().remove(0)
+        };
+        let of = |name| Subject {
+            operation: Operation::Create,
+            group: "",
+            version: "v1",
+            resource: "pods",
+            subresource: "",
+            is_namespaced: true,
+            name,
+        };
+        for (names, of_a, of_none) in [
+            (Value::Null, true, true),
+            (json!([]), true, true),
+            (json!(["b", "a"]), true, false),
+            (json!(["b"]), false, false),
+        ] {
+            let rule = named(names);
+            assert_eq!((rule.matches(&of("a")), rule.matches(&of(""))), (of_a, of_none), "{rule:?}");
         }
     }
 
