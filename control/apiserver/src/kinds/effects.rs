@@ -1,8 +1,6 @@
 //! Which component acts on the objects of each built-in kind, and what has no effect: the warnings of writes and
 //! `docs/effects.md` follow from this one table, and a kind without a row fails a test. Pure.
 
-use serde_json::Value;
-
 use crate::apiserver::types::{Definition, Effect, Inert};
 
 const API: Effect = Effect::Full("the API server");
@@ -84,12 +82,9 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
         "apiextensions.k8s.io",
         "customresourcedefinitions",
         Effect::Stored(Inert {
-            of: "with `x-kubernetes-validations` or a conversion webhook",
-            undone: "its x-kubernetes-validations are not evaluated, nor is a conversion webhook called: objects that its rules \
-            forbid are stored, and they are served in the version in which they are stored alone",
-            holds: |object| {
-                object["spec"]["conversion"]["strategy"] == "Webhook" || has_rules(&object["spec"]["versions"])
-            },
+            of: "with a conversion webhook",
+            undone: "its webhook is not called: objects are served in the version in which they are stored alone",
+            holds: |object| object["spec"]["conversion"]["strategy"] == "Webhook",
         }),
     ),
     ("scheduling.k8s.io", "priorityclasses", SCHEDULER),
@@ -109,18 +104,6 @@ const fn inert(undone: &'static str) -> Effect {
     Effect::Stored(Inert { of: "", undone, holds: |_| true })
 }
 
-/// Whether a part of a definition has rules in the language of expressions.
-fn has_rules(part: &Value) -> bool {
-    match part {
-        Value::Array(items) => items.iter().any(has_rules),
-        Value::Object(fields) => fields.iter().any(|(key, value)| {
-            let is_rules = key == "x-kubernetes-validations" && value.as_array().is_some_and(|rules| !rules.is_empty());
-            is_rules || has_rules(value)
-        }),
-        _ => false,
-    }
-}
-
 fn of(group: &str, plural: &str) -> Option<Effect> {
     EFFECTS.iter().find(|(of, name, _)| *of == group && *name == plural).map(|(.., effect)| *effect)
 }
@@ -138,7 +121,7 @@ pub(super) fn declare(definitions: &mut [Definition]) {
 mod tests {
     use std::fmt::Write as _;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::{
@@ -224,14 +207,11 @@ mod tests {
         };
         let services = |object| warns("apiregistration.k8s.io", "apiservices", &object);
         assert!(!services(json!({"spec": {}})) && services(json!({"spec": {"service": {"name": "a"}}})));
-        let definition = |schema: Value, strategy: &str| {
-            let versions = json!([{"name": "v1", "schema": {"openAPIV3Schema": schema}}]);
-            let object = json!({"spec": {"conversion": {"strategy": strategy}, "versions": versions}});
+        let definition = |strategy: &str| {
+            let object = json!({"spec": {"conversion": {"strategy": strategy}}});
             warns("apiextensions.k8s.io", "customresourcedefinitions", &object)
         };
-        let ruled = json!({"properties": {"a": {"items": {"x-kubernetes-validations": [{"rule": "self > 1"}]}}}});
-        let named = json!({"properties": {"x-kubernetes-validations": {"type": "object"}}});
-        assert!(definition(ruled, "None") && !definition(named.clone(), "None") && definition(named, "Webhook"));
+        assert!(definition("Webhook") && !definition("None"));
         let policy = sample("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy");
         assert!(warns("admissionregistration.k8s.io", "validatingadmissionpolicies", &policy));
     }

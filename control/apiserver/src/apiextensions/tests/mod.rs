@@ -1,6 +1,7 @@
 //! Custom resources over the router, with the task that serves them.
 
 mod metadata;
+mod rules;
 mod versions;
 
 use std::time::Duration;
