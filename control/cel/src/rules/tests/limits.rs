@@ -107,7 +107,7 @@ fn a_stored_schema_is_refused_for_its_total_cost_alone() {
 fn a_schema_with_many_rules_is_compiled_in_one_pass() {
     let field = json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 10}},
         "x-kubernetes-validations": [{"rule": "!has(self.a) || self.a != 'x'"}]});
-    let fields: serde_json::Map<String, Json> = (0..2000).map(|n| (format!("f{n}"), field.clone())).collect();
+    let fields: serde_json::Map<String, Json> = (0..300).map(|n| (format!("f{n}"), field.clone())).collect();
     let mut schema = json!({"type": "object", "properties": fields});
     for _ in 0..50 {
         schema = json!({"type": "object", "properties": {"inner": schema},
