@@ -46,8 +46,8 @@ impl FieldPath<'_> {
     fn enter(&mut self, name: &str) -> Result<(), &'static str> {
         const UNKNOWN: &str = "does not refer to a valid field";
         let schema = self.schema.ok_or(UNKNOWN)?;
-        if schema["properties"].is_object() {
-            self.schema = Some(schema["properties"].get(name).ok_or(UNKNOWN)?);
+        if let Some(properties) = schema["properties"].as_object().filter(|properties| !properties.is_empty()) {
+            self.schema = Some(properties.get(name).ok_or(UNKNOWN)?);
             if !self.text.is_empty() {
                 self.text.push('.');
             }
@@ -117,7 +117,7 @@ mod tests {
                 "child": {"type": "string"}, "f.o": {"type": "object", "properties": {"x": {"type": "string"}}},
                 "it's": {"type": "string"}, "34": {"type": "string"}, "map": {"type": "object",
                 "additionalProperties": {"type": "object", "properties": {"v": {"type": "string"}}}},
-                "free": {"type": "object", "additionalProperties": true}}}}});
+                "free": {"type": "object", "properties": {}, "additionalProperties": true}}}}});
         for (path, wanted) in [
             (".foo.child", Ok("foo.child")),
             ("['foo'].child", Ok("foo.child")),
