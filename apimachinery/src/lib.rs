@@ -6,6 +6,7 @@
 pub mod decode;
 pub mod duration;
 pub mod field;
+mod go_json;
 mod go_quote;
 pub mod group_version;
 pub mod line_diff;
@@ -18,6 +19,7 @@ pub mod quantity;
 pub mod schema;
 pub mod selectors;
 
+pub use go_json::go_json;
 pub use go_quote::go_quoted;
 
 /// How deep lists and objects may nest; bodies that are deeper are refused, and every walk ends there.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 pub use path::Path;
 
-use crate::go_quoted;
+use crate::{go_json, go_quoted};
 
 /// The kind of a field error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum Cause {
     TooLong,
     /// More items than allowed.
     TooMany,
+    /// What should be impossible.
+    Internal,
 }
 
 impl Cause {
@@ -45,6 +47,7 @@ impl Cause {
             Self::NotFound => "FieldValueNotFound",
             Self::TooLong => "FieldValueTooLong",
             Self::TooMany => "FieldValueTooMany",
+            Self::Internal => "InternalError",
         }
     }
 }
@@ -93,6 +96,11 @@ impl Errors {
     /// The text is not good.
     pub fn invalid_text(&mut self, field: impl Into<String>, value: &str, why: &str) {
         self.invalid(field, &Value::from(value), why);
+    }
+
+    /// The field could not be validated.
+    pub fn internal(&mut self, field: impl Into<String>, why: &str) {
+        self.push(field, Cause::Internal, format!("Internal error: {why}"));
     }
 
     /// The field may not be set or changed.
@@ -162,7 +170,7 @@ pub fn quoted(value: &Value) -> String {
     match value {
         Value::Null => "\"\"".to_owned(),
         Value::String(text) => go_quoted(text),
-        value => value.to_string(),
+        value => go_json(value),
     }
 }
 

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::{
-    ApplyError, Request, conflict::Conflicts, managers::Managers, record_apply, set::FieldSet, typed::Duplicates, value,
+    ApplyError, Request, conflict::Conflicts, managers::Managers, record_apply, set::FieldSet, typed::Duplicates,
 };
 
 /// The annotation of kubectl's client-side apply.
@@ -56,8 +56,7 @@ pub(super) fn refresh(request: &Request<'_>, applied: &Value, new: &mut Value) {
     if let Some(annotations) = last.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.remove(ANNOTATION);
     }
-    let mut text = String::new();
-    value::write_json(&mut text, &last);
+    let mut text = crate::go_json(&last);
     text.push('\n');
     let Some(annotations) = new.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else { return };
     annotations.insert(ANNOTATION.to_owned(), Value::String(text));

@@ -72,14 +72,14 @@ impl PathElement {
                     }
                     out.push_str(&Value::from(name.as_str()).to_string());
                     out.push(':');
-                    value::write_json(&mut out, field);
+                    out.push_str(&crate::go_json(field));
                 }
                 out.push('}');
                 out
             }
             Self::Value(item) => {
                 let mut out = "v:".to_owned();
-                value::write_json(&mut out, item);
+                out.push_str(&crate::go_json(item));
                 out
             }
             Self::Index(index) => format!("i:{index}"),

@@ -56,21 +56,3 @@ fn compare_numbers(a: &Number, b: &Number) -> Ordering {
         _ => a.as_f64().unwrap_or(0.0).total_cmp(&b.as_f64().unwrap_or(0.0)),
     }
 }
-
-/// Writes a value as Go's JSON encoder does: `<`, `>`, `&` and the two line separators of Unicode as escapes.
-pub(super) fn write_json(out: &mut String, value: &Value) {
-    let text = value.to_string();
-    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
-        return out.push_str(&text);
-    }
-    for c in text.chars() {
-        match c {
-            '<' => out.push_str("\\u003c"),
-            '>' => out.push_str("\\u003e"),
-            '&' => out.push_str("\\u0026"),
-            '\u{2028}' => out.push_str("\\u2028"),
-            '\u{2029}' => out.push_str("\\u2029"),
-            c => out.push(c),
-        }
-    }
-}

@@ -31,7 +31,7 @@ pub use table::{TableError, TypeIndex};
 pub use validate::{
     has_format,
     pattern::{self, Pattern},
-    unknown_formats, validate,
+    unknown_formats, validate, validate_status,
 };
 pub use wire_order::{Member, WireOrder};
 

@@ -20,6 +20,7 @@ mod library;
 mod parser;
 mod plan;
 mod provider;
+mod rules;
 mod source;
 mod stack;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use crate::{
     eval::{Budget, PER_CALL_LIMIT},
     plan::Program,
     provider::{Activation, SizeEstimator, TypeProvider, UnknownSizes},
+    rules::{Findings, RuleBudget, RuleChecks, SchemaRules},
     types::{Param, Type},
     value::{Authorizer, Decision, Fields, List, Map, Opaque, ResourceAttributes, Struct, Text, Timestamp, Value},
 };

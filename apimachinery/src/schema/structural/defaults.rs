@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::read::node;
+use super::{RuleLanguage, read::node};
 use crate::{
     MAX_DEPTH,
     field::{Cause, Errors, FieldError, Path},
@@ -12,8 +12,13 @@ use crate::{
 };
 
 /// The faults of all defaults in the schema at `path`, which is structural.
-pub(super) fn check(schema: &Value, path: &str, object_meta: &Arc<Schema>) -> Vec<FieldError> {
-    let mut defaults = Defaults { path: Path::new(path), errors: Errors::default(), depth: 0, object_meta };
+pub(super) fn check(
+    schema: &Value,
+    path: &str,
+    object_meta: &Arc<Schema>,
+    language: &mut dyn RuleLanguage,
+) -> Vec<FieldError> {
+    let mut defaults = Defaults { path: Path::new(path), errors: Errors::default(), depth: 0, object_meta, language };
     if schema.get("default").is_some_and(|default| !default.is_null()) {
         // The root is an object with metadata, as an embedded one.
         let mut root = schema.clone();
@@ -73,6 +78,7 @@ struct Defaults<'a> {
     errors: Errors,
     depth: usize,
     object_meta: &'a Arc<Schema>,
+    language: &'a mut dyn RuleLanguage,
 }
 
 impl Defaults<'_> {
@@ -90,7 +96,7 @@ impl Defaults<'_> {
 
     /// Everything inside `schema`; what is inside the metadata of an embedded object must make good metadata.
     fn around(&mut self, schema: &Value, around: &Around) {
-        if self.depth > MAX_DEPTH {
+        if self.depth > MAX_DEPTH || self.language.is_exhausted() {
             return;
         }
         self.depth += 1;
@@ -129,7 +135,11 @@ impl Defaults<'_> {
         let found = validate::problems_of_one(&object);
         if found.is_empty() {
             let node = node(json, &Arc::new(Schema::any()));
-            for error in validate::values(&node, default, None, &mut Path::default()) {
+            let found = validate::values(&node, default, None, &mut Path::default());
+            if found.is_empty() {
+                self.errors.0.extend(self.language.check_default(json, false, &field));
+            }
+            for error in found {
                 self.errors.push(field.as_str(), error.cause, error.detail);
             }
             return;
@@ -188,6 +198,10 @@ impl Defaults<'_> {
         let mut found = validate::embedded_problems(&node, default);
         if found.is_empty() {
             found = validate::values(&node, default, None, &mut Path::default());
+        }
+        if found.is_empty() {
+            let is_resource_root = json["x-kubernetes-embedded-resource"] == true;
+            self.errors.0.extend(self.language.check_default(json, is_resource_root, &field));
         }
         for error in found {
             self.errors.push(inside(&error.field), error.cause, error.detail);

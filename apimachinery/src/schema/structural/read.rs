@@ -189,7 +189,7 @@ fn validations(json: &Value, depth: usize) -> Validations {
         max_properties: count("maxProperties"),
         required: texts(&json["required"]).collect(),
         junctors: joined.then(|| Box::new(junctors)),
-        rules: json["x-kubernetes-validations"].as_array().into_iter().flatten().map(rule).collect(),
+        rules: ValidationRule::all_of(json).collect(),
         ..Validations::default()
     }
 }
@@ -210,14 +210,17 @@ fn nested(json: &Value, depth: usize) -> Validations {
     out
 }
 
-fn rule(json: &Value) -> ValidationRule {
-    ValidationRule {
-        rule: json["rule"].as_str().unwrap_or_default().into(),
-        message: text(json, "message"),
-        message_expression: text(json, "messageExpression"),
-        reason: text(json, "reason"),
-        field_path: text(json, "fieldPath"),
-        optional_old_self: json["optionalOldSelf"].as_bool(),
+impl ValidationRule {
+    /// The rules of a node.
+    pub fn all_of(schema: &Value) -> impl Iterator<Item = Self> + use<'_> {
+        schema["x-kubernetes-validations"].as_array().into_iter().flatten().map(|json| Self {
+            rule: json["rule"].as_str().unwrap_or_default().into(),
+            message: text(json, "message"),
+            message_expression: text(json, "messageExpression"),
+            reason: text(json, "reason"),
+            field_path: text(json, "fieldPath"),
+            optional_old_self: json["optionalOldSelf"].as_bool(),
+        })
     }
 }
 

@@ -1,10 +1,10 @@
 //! The rules for an `openAPIV3Schema`, with upstream's messages. Works on its JSON, whose fields were checked by its type.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{invariants, read::is_true};
+use super::{RuleLanguage, field_path, invariants, read::is_true};
 use crate::{
     MAX_DEPTH,
     field::{Errors, FieldError, Path},
@@ -12,12 +12,22 @@ use crate::{
 };
 
 /// Validates the `openAPIV3Schema` at `path`. `status` is whether the version has a status subresource, `object_meta` the type
-/// of metadata.
-///
-/// CEL rules are checked for their form, but are not compiled.
+/// of metadata, `language` that of rules.
 #[must_use]
-pub fn validate(schema: &Value, path: &str, status: bool, object_meta: &Arc<Schema>) -> Vec<FieldError> {
-    let mut rules = Rules { path: Path::new(path), errors: Errors::default(), depth: 0, in_metadata: false };
+pub fn validate(
+    schema: &Value,
+    path: &str,
+    status: bool,
+    object_meta: &Arc<Schema>,
+    language: &mut dyn RuleLanguage,
+) -> Vec<FieldError> {
+    let mut rules = Rules {
+        path: Path::new(path),
+        errors: Errors::default(),
+        depth: 0,
+        in_metadata: false,
+        in_map_of_metadata: false,
+    };
     if status {
         rules.status_root(schema);
     }
@@ -25,17 +35,30 @@ pub fn validate(schema: &Value, path: &str, status: bool, object_meta: &Arc<Sche
         rules.errors.forbidden(format!("{path}.nullable"), "nullable cannot be true at the root");
     }
     let why = unsupported(schema, 0);
-    if why.is_none() {
+    let mut is_structural = why.is_none();
+    if is_structural {
         let structural = invariants::check(schema, path);
-        let found = if structural.is_empty() { super::defaults::check(schema, path, object_meta) } else { structural };
+        let found = if structural.is_empty() {
+            super::defaults::check(schema, path, object_meta, language)
+        } else {
+            structural
+        };
+        is_structural = found.is_empty();
         rules.errors.0.extend(found);
     }
+    let before = rules.errors.0.len();
     rules.node(schema, true);
+    if is_structural {
+        let faults: BTreeSet<&str> = rules.errors.0[before..].iter().map(|error| &*error.field).collect();
+        let is_sound = |path: &str| faults.range(path..).next().is_none_or(|next| !next.starts_with(path));
+        let found = language.check_rules(schema, path, &is_sound);
+        rules.errors.0.extend(found);
+    }
     // Of what upstream cannot make a structural schema, if nothing else is wrong with it.
     if rules.errors.0.is_empty()
         && let Some(why) = why
     {
-        rules.errors.invalid_text(path, "", &format!("OpenAPIV3Schema {why}"));
+        rules.errors.invalid_text(path, "", &why);
     }
     rules.errors.0
 }
@@ -47,7 +70,7 @@ pub fn validate(schema: &Value, path: &str, status: bool, object_meta: &Arc<Sche
 /// What of the schema no structural schema can hold.
 pub fn violations(schema: &Value, path: &str) -> Result<Vec<FieldError>, String> {
     match unsupported(schema, 0) {
-        Some(why) => Err(format!("OpenAPIV3Schema {why}")),
+        Some(why) => Err(why),
         None => Ok(invariants::check(schema, path)),
     }
 }
@@ -60,10 +83,13 @@ fn unsupported(schema: &Value, depth: usize) -> Option<String> {
     let words = ["id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions"];
     if let Some(word) = words.iter().find(|word| is_present(&schema[**word])) {
         let word = if *word == "$schema" { "schema" } else { word };
-        return Some(format!("'{word}' is not supported"));
+        return Some(format!("OpenAPIV3Schema '{word}' is not supported"));
     }
     if schema["items"].as_array().is_some_and(|items| !items.is_empty()) {
-        return Some("'items' must be a schema, but is an array".to_owned());
+        return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".to_owned());
+    }
+    if schema[PRESERVE] == false {
+        return Some(format!("internal error: '{PRESERVE}' must be true or undefined"));
     }
     let members =
         ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|word| schema[word].as_array().into_iter().flatten());
@@ -104,6 +130,7 @@ const AT_ROOT: [(&str, &str); 22] = [
     ("XValidations", "x-kubernetes-validations"),
 ];
 
+const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
@@ -133,6 +160,8 @@ struct Rules {
     depth: usize,
     /// Whether the node is inside of an object's `metadata`, `apiVersion` or `kind`.
     in_metadata: bool,
+    /// Whether it is also inside of `additionalProperties` there.
+    in_map_of_metadata: bool,
 }
 
 impl Rules {
@@ -182,7 +211,12 @@ impl Rules {
                         self.inside(word, None, Some(at), inside);
                     }
                 }
-                inside @ Value::Object(_) => self.inside(word, None, None, inside),
+                inside @ Value::Object(_) => {
+                    let before = self.in_map_of_metadata;
+                    self.in_map_of_metadata |= self.in_metadata && word == "additionalProperties";
+                    self.inside(word, None, None, inside);
+                    self.in_map_of_metadata = before;
+                }
                 _ => {}
             }
         }
@@ -211,6 +245,10 @@ impl Rules {
         let of = type_of(schema);
         if !of.is_empty() && !TYPES.contains(&of) {
             self.errors.not_supported(self.field("type"), &schema["type"], &TYPES);
+        }
+        if self.in_map_of_metadata && schema.get("default").is_some_and(|default| !default.is_null()) {
+            let why = "must not be set inside additionalProperties applying to object metadata";
+            self.errors.forbidden(self.field("default"), why);
         }
         for word in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
             if is_present(&schema[word]) {
@@ -253,8 +291,8 @@ impl Rules {
         const MAP_TYPE: &str = "x-kubernetes-map-type";
         const LIST_TYPE: &str = "x-kubernetes-list-type";
         const KEYS: &str = "x-kubernetes-list-map-keys";
-        if schema["x-kubernetes-preserve-unknown-fields"] == false {
-            let field = self.field("x-kubernetes-preserve-unknown-fields");
+        if schema[PRESERVE] == false {
+            let field = self.field(PRESERVE);
             self.errors.invalid(field, &Value::Bool(false), "must be true or undefined");
         }
         if schema[MAP_TYPE].is_string() {
@@ -377,12 +415,10 @@ impl Rules {
 
     fn rule(&mut self, rule: &Value, schema: &Value) {
         let text = |name: &str| rule[name].as_str().unwrap_or_default();
-        let expression = text("rule");
+        let (expression, message) = (text("rule"), text("message"));
         if expression.trim().is_empty() {
-            return self.errors.required(self.field("rule"), "rule is not specified");
-        }
-        let message = text("message");
-        if !message.is_empty() && message.trim().is_empty() {
+            self.errors.required(self.field("rule"), "rule is not specified");
+        } else if !message.is_empty() && message.trim().is_empty() {
             self.errors.invalid_text(self.field("message"), message, "must be non-empty if specified");
         } else if message.trim().contains(['\n', '\r']) {
             self.errors.invalid_text(self.field("message"), message, "must not contain line breaks");
@@ -404,36 +440,8 @@ impl Rules {
         if path.contains(['\n', '\r']) {
             self.errors.invalid_text(self.field("fieldPath"), path, "must not contain line breaks");
         }
-        if !path.is_empty() && !is_path_of(path, schema) {
+        if !path.is_empty() && unsupported(schema, 0).is_none() && field_path(path, schema, true).is_err() {
             self.errors.invalid_text(self.field("fieldPath"), path, "must be a valid path");
         }
-        if rule["optionalOldSelf"].is_boolean() && !expression.contains("oldSelf") {
-            let why = "may not be set if oldSelf is not used in rule";
-            self.errors.invalid(self.field("optionalOldSelf"), &rule["optionalOldSelf"], why);
-        }
     }
-}
-
-/// Whether a path such as `.spec.a` or `['a-b'].c` refers to a field that the schema describes.
-fn is_path_of(path: &str, schema: &Value) -> bool {
-    let empty = Map::new();
-    let (mut rest, mut here) = (path, schema);
-    while !rest.is_empty() {
-        let (name, after) = if let Some(field) = rest.strip_prefix('.') {
-            field.split_at(field.find(['.', '[']).unwrap_or(field.len()))
-        } else if let Some(key) = rest.strip_prefix("['") {
-            let Some(split) = key.split_once("']") else { return false };
-            split
-        } else {
-            return false;
-        };
-        let properties = here["properties"].as_object().unwrap_or(&empty);
-        here = match properties.get(name) {
-            Some(property) if !name.is_empty() => property,
-            _ if here["additionalProperties"].is_object() && !name.is_empty() => &here["additionalProperties"],
-            _ => return false,
-        };
-        rest = after;
-    }
-    !std::ptr::eq(here, schema)
 }

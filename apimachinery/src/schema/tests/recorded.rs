@@ -89,10 +89,16 @@ fn schemas_are_refused_in_the_words_of_kube_apiserver() {
     let mut wrong = Vec::new();
     let cases = recorded("structural/schemas");
     assert!(cases.len() > 100);
-    for case in cases {
+    // What a rule says of itself is for the crate that has its language.
+    for case in cases.into_iter().filter(|case| case["name"] != "rule optionalOldSelf") {
         let status = case["status"] == true;
-        let errors =
-            structural::validate(&case["schema"], "spec.validation.openAPIV3Schema", status, &Arc::new(Schema::any()));
+        let errors = structural::validate(
+            &case["schema"],
+            "spec.validation.openAPIV3Schema",
+            status,
+            &Arc::new(Schema::any()),
+            &mut (),
+        );
         if causes(&errors) != sorted(&case["causes"]) {
             wrong.push(format!("{}: {:#?} instead of {:#?}", case["name"], causes(&errors), sorted(&case["causes"])));
         }

@@ -161,11 +161,11 @@ fn no_depth_overflows_the_stack() {
     });
     let object_meta = schema("meta/v1.ObjectMeta");
     let custom = structural::read(&nested, &object_meta);
-    assert!(!structural::validate(&nested, "schema", true, &Arc::new(Schema::any())).is_empty());
+    assert!(!structural::validate(&nested, "schema", true, &Arc::new(Schema::any()), &mut ()).is_empty());
     let junctors = bomb(deep, |inner| object("not", inner));
     let junctors = object("allOf", Value::Array(vec![junctors]));
     let negated = structural::read(&junctors, &object_meta);
-    assert!(!structural::validate(&junctors, "schema", true, &Arc::new(Schema::any())).is_empty());
+    assert!(!structural::validate(&junctors, "schema", true, &Arc::new(Schema::any()), &mut ()).is_empty());
     let recursive = schema("apiextensions/v1.JSONSchemaProps");
     for wrap in [|inner| object("a", inner), |inner| Value::Array(vec![inner]), |inner| object("not", inner)] {
         let value = bomb(deep, wrap);
@@ -286,7 +286,7 @@ proptest! {
     #[test]
     fn good_schemas_pass_and_defaults_settle(value in any_json(), custom in any_schema()) {
         let root = json!({"type": "object", "properties": {"spec": custom}});
-        prop_assert_eq!(structural::validate(&root, "s", true, &Arc::new(Schema::any())), Vec::new());
+        prop_assert_eq!(structural::validate(&root, "s", true, &Arc::new(Schema::any()), &mut ()), Vec::new());
         for of in types(&custom) {
             let mut once = value.clone();
             canonicalize(&of, &mut once);
@@ -303,11 +303,11 @@ proptest! {
 
     #[test]
     fn no_schema_panics(schema_text in any_json(), value in any_json(), pattern in "[-\\[\\](){}*+?|^$.\\\\a&~,0-9:PQEdwsxz<]{0,12}") {
-        let _ = structural::validate(&schema_text, "s", true, &Arc::new(Schema::any()));
+        let _ = structural::validate(&schema_text, "s", true, &Arc::new(Schema::any()), &mut ());
         let of = structural::read(&schema_text, &schema("meta/v1.ObjectMeta"));
         let _ = (check(&of, &value, "X"), validate(&of, &value, None), canonical(&of, &value));
         let patterned = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}});
-        let errors = structural::validate(&patterned, "s", false, &Arc::new(Schema::any()));
+        let errors = structural::validate(&patterned, "s", false, &Arc::new(Schema::any()), &mut ());
         let of = structural::read(&patterned, &schema("meta/v1.ObjectMeta"));
         let found = validate(&of, &json!({"a": "a-0"}), None);
         prop_assert!(errors.is_empty() || found.is_empty(), "what was refused matches everything");

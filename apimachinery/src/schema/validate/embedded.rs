@@ -84,21 +84,43 @@ pub(super) fn check_one(value: &Value, path: &Path) -> Errors {
             }
         }
     }
-    let metadata = path.field("metadata");
-    let field = |name: &str| format!("{metadata}.{name}");
-    if let Some(name) = value["metadata"]["name"].as_str() {
-        errors.unless(field("name"), name, names::path_segment(name));
+    check_metadata(&value["metadata"], &path.field("metadata"), &mut errors);
+    errors
+}
+
+/// Upstream's limit on all annotations of an object.
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+
+fn check_metadata(metadata: &Value, path: &str, errors: &mut Errors) {
+    let field = |name: &str| format!("{path}.{name}");
+    let text = |name: &str| metadata[name].as_str().unwrap_or_default();
+    for c in ['/', '%'].into_iter().filter(|c| text("generateName").contains(*c)) {
+        errors.invalid_text(field("generateName"), text("generateName"), &format!("may not contain '{c}'"));
     }
-    for (key, value) in value["metadata"]["labels"].as_object().into_iter().flatten() {
+    errors.unless(field("name"), text("name"), names::path_segment(text("name")));
+    if !text("namespace").is_empty() {
+        errors.unless(field("namespace"), text("namespace"), names::label(text("namespace")));
+    }
+    errors.at_least_0(field("generation"), &metadata["generation"]);
+    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
         errors.unless(field("labels"), key, names::qualified(key));
         let value = value.as_str().unwrap_or_default();
         errors.unless(field("labels"), value, names::label_value(value));
     }
-    for key in value["metadata"]["annotations"].as_object().into_iter().flatten().map(|(key, _)| key) {
+    let mut bytes = 0;
+    for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+        bytes += key.len() + value.as_str().map_or(0, str::len);
         errors.unless(field("annotations"), key, names::qualified(&key.to_lowercase()));
     }
-    for name in value["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        errors.unless(field("finalizers"), name, names::qualified(name));
+    if bytes > MAX_ANNOTATIONS_BYTES {
+        errors.too_long(field("annotations"), MAX_ANNOTATIONS_BYTES);
     }
-    errors
+    let finalizers = metadata["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    for name in finalizers.clone() {
+        names::qualified_problems(name).iter().for_each(|why| errors.invalid_text(field("finalizers"), name, why));
+    }
+    if ["orphan", "foregroundDeletion"].iter().all(|name| finalizers.clone().any(|found| found == *name)) {
+        let why = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.invalid(field("finalizers"), &metadata["finalizers"], why);
+    }
 }

@@ -21,17 +21,31 @@ use crate::{
 /// Validates an object that was pruned and defaulted. `old` is the stored object of an update: what has not changed is not
 /// complained about again.
 ///
-/// CEL rules are not run, and the object's own metadata is not validated.
+/// Rules are another crate's, and the object's own metadata is not validated.
 #[must_use]
 pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = values(schema, value, old, &mut Path::default());
     embedded::check(schema, value, &mut Path::default(), true, &mut errors);
-    let mut duplicates = Vec::new();
-    lists::check(schema, value, &mut Path::default(), &mut duplicates, 0);
-    if !duplicates.is_empty() && old.is_none_or(|old| lists::are_unique(schema, old)) {
-        errors.append(&mut duplicates);
-    }
+    errors.extend(duplicates(schema, value, old));
     errors
+}
+
+/// The same of an object of which only the status has changed: as upstream, embedded objects are not looked at again.
+#[must_use]
+pub fn validate_status(schema: &Schema, value: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = values(schema, value, Some(old), &mut Path::default());
+    errors.extend(duplicates(schema, value, Some(old)));
+    errors
+}
+
+/// Items of sets and maps that stand twice, if that is new.
+fn duplicates(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut found = Vec::new();
+    lists::check(schema, value, &mut Path::default(), &mut found, 0);
+    if !found.is_empty() && old.is_some_and(|old| !lists::are_unique(schema, old)) {
+        found.clear();
+    }
+    found
 }
 
 /// Names in the schema that no format is known for, each once, in order: upstream warns about them.

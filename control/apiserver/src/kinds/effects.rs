@@ -1,8 +1,6 @@
 //! Which component acts on the objects of each built-in kind, and what has no effect: the warnings of writes and
 //! `docs/effects.md` follow from this one table, and a kind without a row fails a test. Pure.
 
-use serde_json::Value;
-
 use crate::apiserver::types::{Definition, Effect, Inert};
 
 const API: Effect = Effect::Full("the API server");
@@ -79,15 +77,7 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("admissionregistration.k8s.io", "validatingadmissionpolicies", API),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", API),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations", API),
-    (
-        "apiextensions.k8s.io",
-        "customresourcedefinitions",
-        Effect::Stored(Inert {
-            of: "with `x-kubernetes-validations`",
-            undone: "its x-kubernetes-validations are not evaluated: objects that its rules forbid are stored",
-            holds: |object| has_rules(&object["spec"]["versions"]),
-        }),
-    ),
+    ("apiextensions.k8s.io", "customresourcedefinitions", API),
     ("scheduling.k8s.io", "priorityclasses", SCHEDULER),
     ("coordination.k8s.io", "leases", Effect::Full("who holds them")),
     ("node.k8s.io", "runtimeclasses", NODE),
@@ -103,18 +93,6 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
 /// No component acts on any object of the kind.
 const fn inert(undone: &'static str) -> Effect {
     Effect::Stored(Inert { of: "", undone, holds: |_| true })
-}
-
-/// Whether a part of a definition has rules in the language of expressions.
-fn has_rules(part: &Value) -> bool {
-    match part {
-        Value::Array(items) => items.iter().any(has_rules),
-        Value::Object(fields) => fields.iter().any(|(key, value)| {
-            let is_rules = key == "x-kubernetes-validations" && value.as_array().is_some_and(|rules| !rules.is_empty());
-            is_rules || has_rules(value)
-        }),
-        _ => false,
-    }
 }
 
 fn of(group: &str, plural: &str) -> Option<Effect> {
@@ -134,7 +112,7 @@ pub(super) fn declare(definitions: &mut [Definition]) {
 mod tests {
     use std::fmt::Write as _;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::{
@@ -220,14 +198,6 @@ mod tests {
         };
         let services = |object| warns("apiregistration.k8s.io", "apiservices", &object);
         assert!(!services(json!({"spec": {}})) && services(json!({"spec": {"service": {"name": "a"}}})));
-        let definition = |schema: Value| {
-            let versions = json!([{"name": "v1", "schema": {"openAPIV3Schema": schema}}]);
-            let object = json!({"spec": {"versions": versions}});
-            warns("apiextensions.k8s.io", "customresourcedefinitions", &object)
-        };
-        let ruled = json!({"properties": {"a": {"items": {"x-kubernetes-validations": [{"rule": "self > 1"}]}}}});
-        let named = json!({"properties": {"x-kubernetes-validations": {"type": "object"}}});
-        assert!(definition(ruled) && !definition(named));
         let class = sample("resource.k8s.io/v1", "DeviceClass");
         assert!(warns("resource.k8s.io", "deviceclasses", &class));
     }

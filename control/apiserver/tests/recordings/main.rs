@@ -14,6 +14,7 @@ mod metrics_server;
 mod pod_security;
 #[path = "../../src/plugin/admission/pod_security/tests/cases.rs"]
 mod pod_security_cases;
+mod ratcheting;
 mod real_server;
 #[path = "../../src/kinds/tests/recorded/mod.rs"]
 mod recorded;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Trial::test("tables_are_those_of_the_real_server", || with_server(tables::record)),
         Trial::test("pod_security_is_that_of_the_real_server", || with_server(pod_security::record)),
         Trial::test("scheduling_is_that_of_the_real_scheduler", || with_server(scheduling::record)),
+        Trial::test("ratcheting_is_that_of_the_real_server", || with_server(ratcheting::record)),
         Trial::test("autoscaling_is_that_of_the_real_controller", || with_server(autoscaling::record)),
     ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(skipped)).collect();

@@ -123,13 +123,16 @@ impl DeclType {
     /// The type of a property, by its name in JSON.
     pub(crate) fn property(&self, name: &str) -> Option<&Self> {
         match &self.shape {
-            Shape::Object(properties) => {
-                let index = properties.binary_search_by(|property| (*property.name).cmp(name)).ok()?;
-                properties.get(index).map(|property| &*property.declared)
-            }
             Shape::Map(value) => Some(value),
-            _ => None,
+            _ => self.own_property(name).map(|declared| &**declared),
         }
+    }
+
+    /// The type of a property of an object, by its name in JSON.
+    pub(crate) fn own_property(&self, name: &str) -> Option<&Arc<Self>> {
+        let Shape::Object(properties) = &self.shape else { return None };
+        let index = properties.binary_search_by(|property| (*property.name).cmp(name)).ok()?;
+        properties.get(index).map(|property| &property.declared)
     }
 
     /// The type of a field, by its name in expressions.

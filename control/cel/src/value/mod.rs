@@ -19,7 +19,7 @@ pub(crate) use self::{
     compare::compare,
     convert::{convert, lossless_index},
     equal::equal,
-    go_float::exponent as go_exponent,
+    go_float::{exponent as go_exponent, general as go_general},
     map::{Key, Owned as OwnedMap},
     time::{Civil, in_zone, parse_duration, parse_timestamp},
 };

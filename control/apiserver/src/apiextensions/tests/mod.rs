@@ -2,6 +2,7 @@
 
 mod conversion;
 mod metadata;
+mod rules;
 mod versions;
 
 use std::time::Duration;

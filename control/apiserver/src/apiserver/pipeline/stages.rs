@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_apimachinery::managed_fields::keep_times;
+use windlass_cel::Findings;
 
 use super::metadata::is_finalized;
 use super::{
@@ -182,9 +183,9 @@ impl ApiRequest {
             default(version, &mut object);
             version.strategy.complete_create(&mut object, is_labelled);
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
-            let mut errors = validation::validate_create(version, &object);
-            errors.extend(validation::validate_writer(version, &object, None, &self.user));
-            refuse(version, &name, &errors)?;
+            let mut found = validation::validate_create(version, &object);
+            found.errors.extend(validation::validate_writer(version, &object, None, &self.user));
+            refuse(version, &name, &found.errors)?;
             self.warnings.extend(version.strategy.warnings(&object, None));
             self.warnings.extend(version.warning_of_no_effect(&object));
             self.api.admission().validate(&attributes, &object).await?;
@@ -264,9 +265,10 @@ impl ApiRequest {
             if !matches!(mutation.scope, Scope::Status) {
                 metadata::bump_generation(version, &mut object, old);
             }
-            let mut errors = validate_update(version, mutation.scope, &object, old);
-            errors.extend(validation::validate_writer(version, &object, Some(old), &self.user));
-            refuse(version, target.name(), &errors)?;
+            let mut found = validate_update(version, mutation.scope, &object, old);
+            found.errors.extend(validation::validate_writer(version, &object, Some(old), &self.user));
+            self.warnings.extend(found.warnings);
+            refuse(version, target.name(), &found.errors)?;
             match mutation.scope {
                 Scope::Object => {
                     self.warnings.extend(version.strategy.warnings(&object, Some(old)));
@@ -386,7 +388,7 @@ fn prepare_for_update(target: &Target, scope: Scope<'_>, mut object: Value, old:
     Ok(object)
 }
 
-fn validate_update(version: &Version, scope: Scope<'_>, new: &Value, old: &Value) -> Vec<FieldError> {
+fn validate_update(version: &Version, scope: Scope<'_>, new: &Value, old: &Value) -> Findings {
     match scope {
         Scope::Status => validation::validate_status(version, new, old),
         Scope::Part(part) => validation::validate_part(version, part, new, old),

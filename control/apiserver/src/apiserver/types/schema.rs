@@ -1,12 +1,16 @@
 //! The fields of a version's objects. Pure.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::Value;
 use windlass_apimachinery::{
     field::FieldError,
     schema::{self, FieldProblems, Schema, structural},
 };
+use windlass_cel::{Findings, RuleBudget, SchemaRules};
 
 use super::Name;
 
@@ -15,8 +19,16 @@ use super::Name;
 enum Origin {
     /// A type that is known when the program is built.
     BuiltIn,
-    /// The `openAPIV3Schema` of a CustomResourceDefinition.
-    Custom(Arc<Value>),
+    /// A CustomResourceDefinition.
+    Custom(Arc<Custom>),
+}
+
+#[derive(Debug)]
+struct Custom {
+    /// The `openAPIV3Schema`.
+    source: Value,
+    /// Compiled when the first object is validated: a definition may have hundreds.
+    rules: OnceLock<Option<SchemaRules>>,
 }
 
 /// The schema of a version.
@@ -39,7 +51,8 @@ impl TypeSchema {
     #[must_use]
     pub fn custom(kind: Name, source: &Value, object_meta: &Arc<Schema>) -> Self {
         let node = Arc::new(structural::read(source, object_meta));
-        Self { kind, node, origin: Origin::Custom(Arc::new(source.clone())) }
+        let custom = Custom { source: source.clone(), rules: OnceLock::new() };
+        Self { kind, node, origin: Origin::Custom(Arc::new(custom)) }
     }
 
     /// The description of the type.
@@ -53,7 +66,7 @@ impl TypeSchema {
     pub fn as_custom(&self) -> Option<&Value> {
         match &self.origin {
             Origin::BuiltIn => None,
-            Origin::Custom(source) => Some(source),
+            Origin::Custom(custom) => Some(&custom.source),
         }
     }
 
@@ -122,6 +135,32 @@ impl TypeSchema {
     #[must_use]
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         if self.is_built_in() { Vec::new() } else { schema::validate(&self.node, object, old) }
+    }
+
+    /// The same of an object of which only the status has changed.
+    #[must_use]
+    pub fn validate_status(&self, object: &Value, old: &Value) -> Vec<FieldError> {
+        if self.is_built_in() { Vec::new() } else { schema::validate_status(&self.node, object, old) }
+    }
+
+    /// Whether objects are validated by rules, `x-kubernetes-validations`.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        self.rules().is_some()
+    }
+
+    fn rules(&self) -> Option<(&SchemaRules, &Value)> {
+        let Origin::Custom(custom) = &self.origin else { return None };
+        let rules = custom.rules.get_or_init(|| SchemaRules::compile(&custom.source, true)).as_ref();
+        rules.map(|rules| (rules, &custom.source))
+    }
+
+    /// What the rules of the schema say of an object in which nothing else is wrong. Of what has not changed since `old` there
+    /// are only warnings.
+    #[must_use]
+    pub fn validate_rules(&self, object: &Value, old: Option<&Value>) -> Findings {
+        let Some((rules, schema)) = self.rules() else { return Findings::default() };
+        rules.validate("", object, old, Some(schema), &mut RuleBudget::default())
     }
 
     /// Whether clients of the type can decode an object: of a custom one its metadata, which all clients decode.

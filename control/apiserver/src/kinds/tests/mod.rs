@@ -29,7 +29,7 @@ fn defaulted(kind: &str, mut value: Value) -> Value {
 }
 
 fn validate_update(version: Arc<Version>, new: &Value, old: &Value) -> Vec<checks::FieldError> {
-    checks::validate_update(&version, new, old)
+    checks::validate_update(&version, new, old).errors
 }
 
 fn unknown_fields(version: Arc<Version>, value: &Value) -> FieldProblems {
@@ -38,8 +38,8 @@ fn unknown_fields(version: Arc<Version>, value: &Value) -> FieldProblems {
 
 fn errors(kind: &str, value: Value) -> Vec<String> {
     let value = defaulted(kind, value);
-    let errors = checks::validate_create(&version(kind), &value);
-    errors.into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
+    let found = checks::validate_create(&version(kind), &value);
+    found.errors.into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
 }
 
 /// A table next to this file, read when its test runs.

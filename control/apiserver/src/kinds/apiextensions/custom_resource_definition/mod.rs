@@ -141,8 +141,8 @@ impl Strategy for CustomResourceDefinition {
         keep_field(object, old, "spec");
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
-        validation::validate(object, errors);
+    fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+        validation::validate(object, old, errors);
     }
 
     fn validate_update(&self, new: &Value, old: &Value, errors: &mut Errors) {

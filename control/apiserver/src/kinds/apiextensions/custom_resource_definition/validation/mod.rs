@@ -22,8 +22,8 @@ use crate::{
     kinds::shared::conditions,
 };
 
-/// Validates a definition.
-pub(super) fn validate(object: &Value, errors: &mut Errors) {
+/// Validates a definition, as a new one or against the stored one.
+pub(super) fn validate(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = &object["spec"];
     let (group, own) = (text(spec, "group"), &spec["names"]);
     let expected = format!("{}.{group}", text(own, "plural"));
@@ -54,9 +54,10 @@ pub(super) fn validate(object: &Value, errors: &mut Errors) {
         errors.invalid("spec.preserveUnknownFields", &spec["preserveUnknownFields"], why);
     }
     let agreed = Agreed::of(spec);
-    versions::validate(spec, &agreed, errors);
+    let old = old.map_or(&Value::Null, |old| &old["spec"]);
+    versions::validate(spec, old, &agreed, errors);
     validate_names(own, errors);
-    versions::validate_agreed(spec, &agreed, errors);
+    versions::validate_agreed(spec, old, &agreed, errors);
     if spec["preserveUnknownFields"] == true && spec["conversion"]["strategy"] != "None" {
         let why = "must be None if spec.preserveUnknownFields is true";
         errors.invalid("spec.conversion.strategy", &spec["conversion"]["strategy"], why);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use windlass_apimachinery::schema::structural::field_path;
 
 use crate::apiserver::pipeline::validation::errors::{Errors, text};
 
@@ -22,8 +23,8 @@ pub(super) fn validate(fields: &Value, schema: &Value, here: &str, why: &str, er
             errors.required(here, "");
             continue;
         }
-        let found = match find(schema, path) {
-            Ok(found) => found,
+        let found = match field_path(path, schema, false) {
+            Ok(found) => found.schema.unwrap_or(&Value::Null),
             Err(fault) => {
                 errors.invalid_text(here, path, &format!("is an invalid path: {fault}"));
                 continue;
@@ -43,34 +44,4 @@ pub(super) fn validate(fields: &Value, schema: &Value, here: &str, why: &str, er
     if seen.len() > MAX_SELECTABLE_FIELDS {
         errors.too_many(here, seen.len(), MAX_SELECTABLE_FIELDS);
     }
-}
-
-/// The schema at a path such as `.spec.colour`, or what is wrong with the path. Upstream: `cel.ValidFieldPath`.
-fn find<'a>(schema: &'a Value, path: &str) -> Result<&'a Value, String> {
-    let (mut schema, mut rest) = (schema, path);
-    while !rest.is_empty() {
-        if rest.starts_with('[') {
-            return Err("array notation is not allowed".to_owned());
-        }
-        let Some(after) = rest.strip_prefix('.') else {
-            let token = &rest[..rest.find(['.', '[', ']']).unwrap_or(rest.len())];
-            let token = if token.is_empty() { "]" } else { token };
-            return Err(format!("expected [ or . but got: {token}"));
-        };
-        if after.is_empty() {
-            return Err("unexpected end of JSON path".to_owned());
-        }
-        // A delimiter stands for a name of its own.
-        let end = after.find(['.', '[', ']']).unwrap_or(after.len()).max(1);
-        let end = if after.is_char_boundary(end) { end } else { after.len() };
-        let (name, after) = after.split_at(end);
-        let found = if schema["properties"].is_object() {
-            schema["properties"].get(name)
-        } else {
-            schema.get("additionalProperties").filter(|values| values.is_object())
-        };
-        schema = found.ok_or("does not refer to a valid field")?;
-        rest = after;
-    }
-    Ok(schema)
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use windlass_apimachinery::schema::structural;
+use windlass_cel::RuleChecks;
 
 use super::selectable;
 use crate::{
     apiserver::pipeline::validation::{
-        Cause,
+        Cause, FieldError,
         errors::{Errors, list, text},
         names,
     },
@@ -47,8 +48,27 @@ impl<'a> Agreed<'a> {
     }
 }
 
+/// The schema of a version, if there is such a version.
+fn schema_of<'a>(spec: &'a Value, name: &str) -> Option<&'a Value> {
+    list(spec, "versions")
+        .map(|(_, version)| version)
+        .find(|version| text(version, "name") == name)
+        .map(|v| &v["schema"])
+}
+
+/// Whether a version is stored with its schema as it is: then no rule is refused for what it costs alone.
+fn is_stored(spec: &Value, old: &Value, version: &Value) -> bool {
+    let name = text(version, "name");
+    schema_of(spec, name).is_some_and(|schema| schema_of(old, name) == Some(schema))
+}
+
+fn validate_schema(schema: &Value, path: &str, has_status: bool, is_stored: bool) -> Vec<FieldError> {
+    let object_meta = types::schema("meta/v1.ObjectMeta");
+    structural::validate(schema, path, has_status, &object_meta, &mut RuleChecks::new(is_stored))
+}
+
 /// Validates each version in what it does not share with all others.
-pub(super) fn validate(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
+pub(super) fn validate(spec: &Value, old: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
     if agreed.schema["openAPIV3Schema"].is_null() {
         for (at, _) in list(spec, "versions").filter(|(_, v)| v["schema"]["openAPIV3Schema"].is_null()) {
             errors.required(format!("spec.versions[{at}].schema.openAPIV3Schema"), "");
@@ -67,12 +87,8 @@ pub(super) fn validate(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
         // Upstream looks for the status among what the version does not share.
         let has_status = version["subresources"]["status"].is_object();
         if schema.is_object() {
-            errors.0.extend(structural::validate(
-                schema,
-                &format!("{here}.schema.openAPIV3Schema"),
-                has_status,
-                &types::schema("meta/v1.ObjectMeta"),
-            ));
+            let path = format!("{here}.schema.openAPIV3Schema");
+            errors.0.extend(validate_schema(schema, &path, has_status, is_stored(spec, old, version)));
         }
         validate_scale(&subresources["scale"], &format!("{here}.subresources.scale"), errors);
         validate_columns(own("additionalPrinterColumns", agreed.columns), &here, errors);
@@ -95,16 +111,13 @@ pub(super) fn validate(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
 }
 
 /// Validates what all versions agree in.
-pub(super) fn validate_agreed(spec: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
+pub(super) fn validate_agreed(spec: &Value, old: &Value, agreed: &Agreed<'_>, errors: &mut Errors) {
     let schema = &agreed.schema["openAPIV3Schema"];
     if schema.is_object() {
         let has_status = list(spec, "versions").any(|(_, version)| version["subresources"]["status"].is_object());
-        errors.0.extend(structural::validate(
-            schema,
-            "spec.validation.openAPIV3Schema",
-            has_status,
-            &types::schema("meta/v1.ObjectMeta"),
-        ));
+        let first = list(spec, "versions").next().map_or(&Value::Null, |(_, version)| version);
+        let is_stored = is_stored(spec, old, first);
+        errors.0.extend(validate_schema(schema, "spec.validation.openAPIV3Schema", has_status, is_stored));
     }
     validate_scale(&agreed.subresources["scale"], "spec.subresources.scale", errors);
     validate_columns(agreed.columns, "spec", errors);

@@ -1,0 +1,4 @@
+//! Facts of upstream's own tests, and what they leave out.
+
+mod facts;
+mod limits;
