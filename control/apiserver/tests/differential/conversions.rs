@@ -72,7 +72,7 @@ fn decide(_: &str, review: &Value) -> Act {
             "namespace" => object["metadata"]["namespace"] = json!("x"),
             "number" => object["metadata"]["labels"] = json!({"a": 1}),
             "list" => object["metadata"]["annotations"] = json!([]),
-            "label" => object["metadata"]["labels"] = json!({"a b": "c", "d": "-"}),
+            "label" => object["metadata"]["labels"] = json!({"a b": "c"}),
             "metadata" => drop(object.as_object_mut().map(|object| object.remove("metadata"))),
             "text" => object["metadata"] = json!("x"),
             "kindless" => drop(object.as_object_mut().map(|object| object.remove("kind"))),
