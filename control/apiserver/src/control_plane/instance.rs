@@ -42,6 +42,8 @@ pub(crate) struct ApiConfig {
     pub(crate) audit: Option<Arc<dyn AuditSink>>,
     /// The configuration of admission plugins.
     pub(crate) admission: AdmissionConfiguration,
+    /// The node of this process enforces NetworkPolicies.
+    pub(crate) network_policies: bool,
 }
 
 impl ApiConfig {
@@ -54,6 +56,7 @@ impl ApiConfig {
             token_authenticators: Vec::new(),
             audit: None,
             admission: AdmissionConfiguration::default(),
+            network_policies: false,
         }
     }
 }
@@ -90,6 +93,7 @@ impl Instance {
             tokens: tokens.clone(),
             max_token_seconds: config.max_token_seconds,
             usage: usage.clone(),
+            network_policies: config.network_policies,
         };
         let rbac = RbacAuthorizer::new(store.clone());
         let policy = rbac.policy();
