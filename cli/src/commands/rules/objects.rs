@@ -41,7 +41,7 @@ fn add(objects: &mut Objects, text: &str) -> anyhow::Result<Vec<String>> {
         // The default namespace, as kubectl's.
         if value["metadata"].is_object()
             && value["metadata"]["namespace"].is_null()
-            && !matches!(&*kind, "Node" | "ServiceCIDR")
+            && !matches!(&*kind, "Node" | "ServiceCIDR" | "Namespace")
         {
             value["metadata"]["namespace"] = "default".into();
         }
@@ -56,6 +56,9 @@ fn add(objects: &mut Objects, text: &str) -> anyhow::Result<Vec<String>> {
             "EndpointSlice" => objects.slices.push(json::from_value(&value).with_context(bad)?),
             "Node" => objects.nodes.push(json::from_value(&value).with_context(bad)?),
             "ServiceCIDR" => objects.service_cidrs.push(json::from_value(&value).with_context(bad)?),
+            "NetworkPolicy" => objects.network_policies.push(json::from_value(&value).with_context(bad)?),
+            "Namespace" => objects.namespaces.push(json::from_value(&value).with_context(bad)?),
+            "Pod" => objects.pods.push(json::from_value(&value).with_context(bad)?),
             kind if kind.ends_with("List") => {
                 if let Value::Array(items) = value["items"].take() {
                     // Items of a typed list have no kind.

@@ -220,7 +220,8 @@ mod tests {
         }
         // Where the node enforces it nobody is warned.
         let store = open_store(Box::new(Memory::default())).unwrap();
-        let config = ApiConfig { network_policies: true, ..ApiConfig::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30009) };
+        let config =
+            ApiConfig { network_policies: true, ..ApiConfig::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30009) };
         let enforcing = Instance::new(&store, &config, None, None);
         let namespace = json!({"metadata": {"name": "n"}});
         assert_eq!(call(&enforcing, "POST", "/api/v1/namespaces", namespace).await.code, 201);
