@@ -134,6 +134,17 @@ mod tests {
     }
 
     #[test]
+    fn policies_and_pods_have_the_default_namespace_and_namespaces_none() {
+        let yaml = "kind: NetworkPolicy\nmetadata: {name: deny}\nspec: {podSelector: {}}\n---\nkind: Namespace\nmetadata: {name: shop}\n---\nkind: Pod\nmetadata: {name: web}\nspec: {nodeName: n}\nstatus: {podIP: 10.244.0.5}\n";
+        let objects = read(yaml).unwrap();
+        assert_eq!(objects.network_policies[0].metadata.namespace.as_deref(), Some("default"));
+        assert_eq!(objects.pods[0].metadata.namespace.as_deref(), Some("default"));
+        assert_eq!(objects.namespaces[0].metadata.namespace, None);
+        let text = windlass_proxy::policies_from_objects(&objects, windlass_proxy::model::Family::V4);
+        assert!(text.contains("NetworkPolicy default/deny") && text.contains("10.244.0.5"), "{text}");
+    }
+
+    #[test]
     fn a_service_without_an_address_is_told() {
         let told = |spec: &str| {
             let text = format!("kind: Service\nmetadata: {{name: shop}}\nspec: {spec}\n");

@@ -3,6 +3,8 @@
 //! waits for none of their writes.
 
 pub(crate) mod kernel;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::{
