@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{EngineDirs, Usage};
 use windlass_kit::{
+    announced_pod::Announcer,
     events::Recorder,
     liveness::Heartbeats,
     serve::{InProcessListener, ServeError, Tls},
@@ -94,6 +95,8 @@ pub struct AgentInputs {
     pub in_process: Option<InProcessListener>,
     /// The liveness of loops.
     pub heartbeats: Heartbeats,
+    /// Whom pods of the built-in network are announced to, where NetworkPolicies are enforced.
+    pub announcer: Option<Announcer>,
     /// The agent's metrics.
     pub metrics: Arc<Metrics>,
 }
@@ -194,7 +197,7 @@ impl Agent {
         let metrics = Arc::clone(&inputs.metrics);
         let engine = Engine::new(&config.docker_socket.to_string_lossy(), Arc::clone(&metrics))?;
         let network = match &config.network {
-            PodNetworkConfig::Routed(config) => Network::routed(config.clone()),
+            PodNetworkConfig::Routed(config) => Network::routed(config.clone(), inputs.announcer.take()),
             PodNetworkConfig::Cni(config) => Network::cni(config.clone())?,
         };
         config.pods.allocatable = node::allocatable(&config.node);

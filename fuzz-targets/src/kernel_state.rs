@@ -5,6 +5,7 @@ use windlass_proxy::{
     LocalAddresses,
     explain::{Difference, Packet, Problem, explain, trace},
     iptables_save::{SavedRuleset, canonical, split_words},
+    network_policy::IpSets,
 };
 
 pub(crate) fn run(text: &str) {
@@ -19,6 +20,8 @@ pub(crate) fn run(text: &str) {
     let jumps = |d: &Difference| matches!(d.problem, Problem::JumpMissing(_) | Problem::JumpRepeated(_));
     assert!(found.differences.iter().all(jumps), "{:?}", found.differences);
     let packet: Packet = "10.0.0.1 10.96.0.1:443/tcp".parse().expect("a packet");
-    let shares: f64 = trace(&saved, &LocalAddresses::default(), &packet).outcomes.iter().map(|o| o.share).sum();
+    let sets = IpSets::parse(text).unwrap_or_default();
+    let found = trace(&saved, &sets, &LocalAddresses::default(), &packet);
+    let shares: f64 = found.outcomes.iter().map(|o| o.share).sum();
     assert!(shares.is_finite());
 }

@@ -6,6 +6,7 @@
 //! belongs in that crate.
 
 pub mod addresses;
+pub mod announced_pod;
 pub mod atomic_file;
 pub mod backoff;
 pub mod blocking;
@@ -48,6 +49,8 @@ pub mod objects;
 pub mod percent;
 #[cfg(feature = "events")]
 pub mod pod_ending;
+#[cfg(feature = "events")]
+pub mod pod_interface;
 pub mod preflight;
 #[cfg(feature = "keys")]
 pub mod private_key;

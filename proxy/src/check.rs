@@ -1,10 +1,15 @@
-//! Preflight check: whether the kernel accepts the rules of services. Each kind is written once, in a temporary network
+//! Preflight check: whether the kernel accepts the rules of services and of NetworkPolicies. Each kind is written once, in a temporary network
 //! namespace, so that nothing of the host changes.
 
 use nix::sched::{CloneFlags, unshare};
-use windlass_kit::{net::Family, preflight::Finding};
+use serde_json::json;
+use windlass_kit::{json, net::Family, preflight::Finding};
 
-use crate::apply::{Backend, MIN_VERSION, Runner, Variant};
+use crate::{
+    apply::{Backend, MIN_VERSION, Runner, Variant},
+    network_policy::{Cluster, Wanted},
+    sync::policies::kernel,
+};
 
 /// What services need it for, the rule as `iptables-restore` input, and whether the proxy can do without it.
 const PROBE_RULES: [(&str, &str, bool); 8] = [
@@ -50,8 +55,10 @@ fn check_family(family: Family, variant: Variant) -> Vec<Finding> {
         })
         .collect();
     let program = backend.program();
+    let policies = check_policies(&backend);
     if refused.is_empty() {
-        return vec![Finding::pass(name, format!("{program}: all {} kinds of rules are taken", PROBE_RULES.len()))];
+        let rules = Finding::pass(name, format!("{program}: all {} kinds of rules are taken", PROBE_RULES.len()));
+        return vec![rules, policies];
     }
     let one = |(what, optional, error): (&str, bool, String)| {
         let what = format!("{name}: {what}");
@@ -62,7 +69,38 @@ fn check_family(family: Family, variant: Variant) -> Vec<Finding> {
             Finding::fail(what, error, advice)
         }
     };
-    refused.into_iter().map(one).collect()
+    refused.into_iter().map(one).chain([policies]).collect()
+}
+
+/// A policy whose rules have every kind of match and of IP set.
+fn probe_policy(family: Family) -> Option<Wanted> {
+    let (all, part, pod) = match family {
+        Family::V4 => ("192.0.2.0/24", "192.0.2.0/25", "198.51.100.1"),
+        Family::V6 => ("2001:db8::/32", "2001:db8:1::/48", "2001:db8:2::1"),
+    };
+    let policy = json!({"metadata": {"name": "probe", "namespace": "probe"}, "spec": {"podSelector": {}, "ingress": [
+        {"from": [{"podSelector": {}}], "ports": [{"port": "a"}, {"port": 1, "endPort": 2, "protocol": "SCTP"}]},
+        {"from": [{"ipBlock": {"cidr": all, "except": [part]}}]}]}});
+    let pod = json!({"metadata": {"name": "probe", "namespace": "probe"}, "status": {"podIP": pod},
+        "spec": {"containers": [{"ports": [{"name": "a", "containerPort": 1}]}]}});
+    let mut cluster = Cluster::of_all_nodes();
+    cluster.put_pod(&json::from_value(&pod).ok()?);
+    cluster.put_policy(&json::from_value(&policy).ok()?);
+    cluster.wanted(&[family]).pop()
+}
+
+fn check_policies(backend: &Backend) -> Finding {
+    let what = format!("NetworkPolicies ({})", backend.family().name());
+    let written = probe_policy(backend.family()).map(|wanted| kernel::write(backend, &wanted));
+    match written {
+        Some(Ok(())) => Finding::pass(what, "their rules and IP sets are taken"),
+        Some(Err(error)) => Finding::warn(
+            what,
+            error.to_string(),
+            "pods that policies select do not start on the built-in pod network: load ip_set, ip_set_hash_ip, ip_set_hash_ipport, ip_set_hash_net, ip_set_hash_netiface and xt_set, or take a kernel that has them",
+        ),
+        None => Finding::warn(what, "the rules of a policy could not be made", "report this as a fault"),
+    }
 }
 
 fn no_iptables(family: Family, name: &str, error: &str) -> Finding {
@@ -94,6 +132,23 @@ mod tests {
         let text = probe_input(PROBE_RULES[0].1, Family::V6);
         assert!(text.contains("--to-destination [2001:db8::1]:80\nCOMMIT"), "{text}");
         assert!(text.ends_with("-F T\n-X T\nCOMMIT\n"), "{text}");
+    }
+
+    /// Every type of set is among those that are tried.
+    #[test]
+    fn the_policy_of_the_trial_needs_all_types_of_sets() {
+        for family in Family::BOTH {
+            let wanted = probe_policy(family).unwrap();
+            let kinds: std::collections::BTreeSet<_> = wanted.sets.0.values().map(|set| set.kind.name()).collect();
+            assert_eq!(
+                kinds.into_iter().collect::<Vec<_>>(),
+                ["hash:ip", "hash:ip,port", "hash:net", "hash:net,iface"]
+            );
+            assert!(wanted.sets.0.values().all(|set| !set.entries.is_empty()));
+        }
+        let findings = check(Variant::Auto);
+        let policies = findings.iter().filter(|finding| finding.what.starts_with("NetworkPolicies"));
+        assert!(policies.clone().count() > 0 && policies.clone().all(|finding| finding.status == Status::Pass));
     }
 
     #[test]

@@ -11,9 +11,11 @@ use crate::{
     config::Config,
     explain::{Explanation, explain},
     model::Family,
+    network_policy::ROOT_CHAIN,
     nfacct::INVALID_DROPPED,
     plan::{Objects, Observed, rules_of_objects},
     rules::CLUSTER_IPS_CHECK,
+    sync::policies::kernel,
 };
 
 /// Why rules could not be inspected.
@@ -55,7 +57,7 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
         services: list(client, "services").await?,
         slices: list(client, "endpoint slices").await?,
         nodes: list(client, "nodes").await?,
-        service_cidrs: Vec::new(),
+        ..Objects::default()
     };
     let reading = config.clone();
     let kernel = RULES.call(move || kernel_rules(&reading, family)).await??;
@@ -71,13 +73,19 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
     Ok(explain(&wanted, &kernel)?)
 }
 
-/// All rules of a family as the kernel has them, with packet counts, as `iptables-save -c` prints them. Needs
-/// root; blocks.
+/// All rules of a family as the kernel has them, with packet counts, as `iptables-save -c` prints them; before them, as
+/// comments, the IP sets of NetworkPolicies. Needs root; blocks.
 ///
 /// # Errors
 /// When iptables does not work.
 pub fn kernel_rules(config: &Config, family: Family) -> Result<String, apply::Error> {
-    Backend::find(&Runner::new(config.command_prefix.clone()), family, config.variant)?.save(true)
+    let backend = Backend::find(&Runner::new(config.command_prefix.clone()), family, config.variant)?;
+    let text = backend.save(true)?;
+    // With a command prefix the sets are those of another network namespace.
+    if !text.contains(ROOT_CHAIN) || !backend.runner().in_own_netns() {
+        return Ok(text);
+    }
+    Ok(kernel::read_sets(family)?.text(family) + &text)
 }
 
 /// The addresses of this machine's interfaces, in this thread's network namespace.

@@ -15,6 +15,7 @@ use windlass_proxy::{
     explain::{Packet, trace},
     iptables_save::SavedRuleset,
     model::{Family, parse_ip},
+    network_policy::IpSets,
     rules::{Layout, StaticChain, Table, base_chain_jumps},
 };
 
@@ -56,7 +57,7 @@ fn walk(layout: Layout) {
 /// The possible ends of a packet: `10.0.0.1:80`, `10.0.0.1:80 masq`, `REJECT`, `DROP`, `ACCEPT`, `pass`.
 fn ends(text: &str, local: &LocalAddresses, packet: &Packet) -> BTreeSet<String> {
     let whole = base_chain_jumps() + text;
-    let found = trace(&SavedRuleset::parse(&whole).unwrap(), local, packet);
+    let found = trace(&SavedRuleset::parse(&whole).unwrap(), &IpSets::default(), local, packet);
     let shares: f64 = found.outcomes.iter().map(|o| o.share).sum();
     assert!((shares - 1.0).abs() < 1e-6, "{found}");
     assert!(!found.hops.iter().any(|h| h.verdict.contains("is not known")), "{found}");
@@ -164,7 +165,7 @@ proptest::proptest! {
         let text = cluster.text(Family::V4);
         let whole = base_chain_jumps() + &text;
         let packet = "10.0.0.2 172.30.0.41:80/tcp".parse().unwrap();
-        let found = trace(&SavedRuleset::parse(&whole).unwrap(), &LocalAddresses::default(), &packet);
+        let found = trace(&SavedRuleset::parse(&whole).unwrap(), &IpSets::default(), &LocalAddresses::default(), &packet);
         proptest::prop_assert_eq!(found.outcomes.len(), names.len());
         for outcome in &found.outcomes {
             let times = outcome.share * f64::from(u32::try_from(names.len()).unwrap());

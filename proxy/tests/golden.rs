@@ -1,4 +1,4 @@
-//! Golden files of the rules of services: `tests/golden/NAME.yaml` holds the objects, and
+//! Golden files of the rules of services, and of NetworkPolicies: `tests/golden/NAME.yaml` holds the objects, and
 //! `NAME.CASE.save` the rules in the form of iptables-restore. With `UPDATE_GOLDEN=1` the files are rewritten:
 //! review the difference before committing it.
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use windlass_proxy::{
     Config, DetectLocal, NodePortAddresses, Objects,
     model::{Cidr, Family},
-    rules_from_objects,
+    policies_from_objects, rules_from_objects,
 };
 
 fn golden_dir() -> PathBuf {
@@ -31,19 +31,25 @@ fn config() -> Config {
     }
 }
 
-fn render(name: &str, config: &Config, family: Family) -> String {
+fn objects(name: &str) -> Objects {
     let text = std::fs::read_to_string(golden_dir().join(format!("{name}.yaml"))).unwrap();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     fn of<T: serde::de::DeserializeOwned>(documents: &[Value], kind: &str) -> Vec<T> {
         documents.iter().filter(|d| d["kind"] == kind).map(|d| serde_json::from_value(d.clone()).unwrap()).collect()
     }
-    let objects = Objects {
+    Objects {
         services: of(&documents, "Service"),
         slices: of(&documents, "EndpointSlice"),
         nodes: of(&documents, "Node"),
         service_cidrs: of(&documents, "ServiceCIDR"),
-    };
-    rules_from_objects(&objects, config, family)
+        network_policies: of(&documents, "NetworkPolicy"),
+        namespaces: of(&documents, "Namespace"),
+        pods: of(&documents, "Pod"),
+    }
+}
+
+fn render(name: &str, config: &Config, family: Family) -> String {
+    rules_from_objects(&objects(name), config, family)
 }
 
 /// The difference from the file, if any.
@@ -67,6 +73,18 @@ fn services_have_the_rules_that_upstream_would_write() {
         wrong.extend(compare(&format!("{name}.ipv4"), &render(name, &config(), Family::V4)));
     }
     wrong.extend(compare("dual-stack.ipv6", &render("dual-stack", &config(), Family::V6)));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// `tests/golden/policies/NAME.yaml`, with sets as comments, in both families.
+#[test]
+fn network_policies_have_these_rules() {
+    let mut wrong = Vec::new();
+    for name in ["policies/default-deny", "policies/peers-and-ports"] {
+        for (family, suffix) in [(Family::V4, "ipv4"), (Family::V6, "ipv6")] {
+            wrong.extend(compare(&format!("{name}.{suffix}"), &policies_from_objects(&objects(name), family)));
+        }
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

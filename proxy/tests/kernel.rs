@@ -17,6 +17,8 @@ mod harness;
 #[path = "kernel/net.rs"]
 mod net;
 mod netns;
+#[path = "kernel/policies.rs"]
+mod policies;
 #[path = "kernel/refusals.rs"]
 mod refusals;
 #[path = "kernel/takeover.rs"]

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use windlass_kit::{external_program::Program, quantity::Quantity};
-
-use super::{
-    NetworkError,
-    links::{self, Links},
+use windlass_kit::{
+    external_program::Program,
+    pod_interface::{host_interface, limiter_interface},
+    quantity::Quantity,
 };
+
+use super::{NetworkError, links::Links};
 
 /// Bits per second; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,14 +52,14 @@ impl Bandwidth {
 /// Applies a pod's bandwidth limits, both on the host, where a pod that may change its own interfaces cannot remove
 /// them: egress is redirected through an ifb device, as by the CNI plugin bandwidth.
 pub(super) async fn apply(links: &Links, pod_uid: &str, bandwidth: Bandwidth) -> Result<(), NetworkError> {
-    let interface = links::host_interface(pod_uid);
+    let interface = host_interface(pod_uid);
     let limited = async {
         if let Some(bits) = bandwidth.ingress {
             limit(&interface, bits).await?;
         }
         let Some(bits) = bandwidth.egress else { return Ok(()) };
         links.make_limiter(pod_uid).await?;
-        let limiter = links::limiter_interface(pod_uid);
+        let limiter = limiter_interface(pod_uid);
         limit(&limiter, bits).await?;
         tc(&["qdisc", "replace", "dev", &interface, "handle", INGRESS, "ingress"]).await?;
         let to_limiter = ["mirred", "egress", "redirect", "dev", &limiter];

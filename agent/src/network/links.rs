@@ -13,7 +13,10 @@ use netlink_packet_route::{
     route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope},
 };
 use rtnetlink::{Handle, LinkIfb, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
-use windlass_kit::net::Family;
+use windlass_kit::{
+    net::Family,
+    pod_interface::{HOST_PREFIX, LIMITER_PREFIX, host_interface, limiter_interface},
+};
 
 use super::{NetworkError, netns::NetworkNamespace};
 
@@ -25,10 +28,6 @@ const fn gateway(family: Family) -> IpAddr {
     }
 }
 
-/// Prefix of the host ends of veth pairs.
-const PREFIX: &str = "wl";
-/// Prefix of the interfaces that packets of pods pass whose bandwidth is limited.
-const LIMITER_PREFIX: &str = "wi";
 const POD_INTERFACE: &str = "eth0";
 
 #[derive(Debug)]
@@ -41,23 +40,6 @@ impl Drop for Links {
     fn drop(&mut self) {
         self.connection.abort();
     }
-}
-
-/// Eleven hex digits of a hash of a pod's uid.
-fn hash(pod_uid: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, pod_uid.as_bytes());
-    let hex: String = digest.as_ref().iter().take(6).map(|b| format!("{b:02x}")).collect();
-    hex[..11].to_owned()
-}
-
-/// The name of the host's end of a pod's veth pair: `wl` and a hash of its uid.
-pub(super) fn host_interface(pod_uid: &str) -> String {
-    format!("{PREFIX}{}", hash(pod_uid))
-}
-
-/// The name of the interface that limits what a pod sends: `wi` and the same hash.
-pub(super) fn limiter_interface(pod_uid: &str) -> String {
-    format!("{LIMITER_PREFIX}{}", hash(pod_uid))
 }
 
 /// A locally administered MAC address for one end of a pod's veth pair.
@@ -329,7 +311,7 @@ impl Links {
             let mut ours = Vec::new();
             while let Some(link) = links.try_next().await? {
                 let name = name_of(&link).unwrap_or_default();
-                let of_pod = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(LIMITER_PREFIX));
+                let of_pod = name.strip_prefix(HOST_PREFIX).or_else(|| name.strip_prefix(LIMITER_PREFIX));
                 if of_pod.is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit())) {
                     ours.push((link.header.index, name));
                 }
@@ -475,10 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_the_kernel_and_differ() {
-        let (a, b) = (host_interface("a"), host_interface("b"));
-        assert_eq!(a.len(), 13);
-        assert_ne!(a, b);
+    fn hardware_addresses_are_for_one_station_and_administered_locally() {
         assert_eq!(hardware_address("a", 1).len(), 6);
         assert_eq!(hardware_address("a", 1)[0] & 3, 2, "locally administered, for one");
     }

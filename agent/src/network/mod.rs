@@ -20,11 +20,16 @@ mod pod_dialer;
 mod readiness;
 mod veth;
 
-use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::net::Cidr;
+use windlass_kit::{announced_pod::Announcer, net::Cidr};
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
@@ -115,6 +120,10 @@ pub struct Attach {
     pub host_ports: Vec<HostPort>,
     /// Its bandwidth limits.
     pub bandwidth: Bandwidth,
+    /// Its labels, which NetworkPolicies select it by.
+    pub labels: BTreeMap<String, String>,
+    /// Its ports that have names: name, protocol as the API spells it, number.
+    pub named_ports: Vec<(String, String, u16)>,
 }
 
 /// The network of this node's pods; clones share it.
@@ -131,10 +140,11 @@ enum Backend {
 }
 
 impl Network {
-    /// The built-in network, without pod CIDRs yet.
+    /// The built-in network, without pod CIDRs yet. With an announcer no pod is connected before the rules of
+    /// NetworkPolicies are in force for it.
     #[must_use]
-    pub fn routed(config: NetworkConfig) -> Self {
-        Self::new(Backend::Routed(VethNetwork::new(config)))
+    pub fn routed(config: NetworkConfig, announcer: Option<Announcer>) -> Self {
+        Self::new(Backend::Routed(VethNetwork::new(config, announcer)))
     }
 
     /// The CNI plugins of this node. They may be configured later than this call.

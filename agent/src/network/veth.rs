@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::{
@@ -12,6 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
+    announced_pod::{AnnouncedPod, Announcer},
     blocking::NETWORK,
     conntrack,
     local_addresses::LocalAddresses,
@@ -28,9 +30,13 @@ use super::{
 };
 use crate::known::Known;
 
+/// How long a pod waits for its rules before its start is tried again.
+const POLICIES_TIMEOUT: Duration = Duration::from_secs(20);
+
 #[derive(Debug)]
 pub(super) struct VethNetwork {
     config: NetworkConfig,
+    announcer: Option<Announcer>,
     state: Mutex<State>,
     /// Locked for writing or comparing rules, before the state: what needs no rules does not wait for iptables.
     rules: Mutex<KernelRules>,
@@ -83,9 +89,10 @@ impl State {
 type Claim = (IpAddr, Allocation, Vec<HostPort>);
 
 impl VethNetwork {
-    pub(super) fn new(config: NetworkConfig) -> Self {
+    pub(super) fn new(config: NetworkConfig, announcer: Option<Announcer>) -> Self {
         Self {
             config,
+            announcer,
             state: Mutex::default(),
             rules: Mutex::default(),
             in_use: watch::Sender::new(Known::Unknown("the addresses of pods were not read yet".to_owned())),
@@ -178,9 +185,35 @@ impl VethNetwork {
             (state.links()?, ends)
         };
         self.open_host_ports(&request).await?;
+        self.await_policies(&links, &request).await?;
         links.connect(&request.pod_uid, &request.namespace, &ends, !request.host_ports.is_empty()).await?;
         bandwidth::apply(&links, &request.pod_uid, request.bandwidth).await?;
         Ok(request.addresses)
+    }
+
+    /// Waits until the rules of NetworkPolicies are in force for a pod that has no link yet. One that has got its link by an
+    /// earlier attempt, or an earlier process, had its rules before.
+    async fn await_policies(&self, links: &Links, request: &Attach) -> Result<(), NetworkError> {
+        let Some(announcer) = &self.announcer else { return Ok(()) };
+        let has_link = links.leads_to(&request.pod_uid).await?;
+        let in_force = announcer.starts(AnnouncedPod {
+            namespace: request.pod_namespace.clone(),
+            name: request.pod_name.clone(),
+            uid: request.pod_uid.clone(),
+            labels: request.labels.clone(),
+            ports: request.named_ports.clone(),
+            addresses: request.addresses.clone(),
+        });
+        if has_link {
+            return Ok(());
+        }
+        let answer = tokio::time::timeout(POLICIES_TIMEOUT, in_force).await.unwrap_or_else(|_| {
+            Err(format!(
+                "they were not written within {} s; the API may be unreachable, or forbid the proxy to list policies",
+                POLICIES_TIMEOUT.as_secs()
+            ))
+        });
+        answer.map_err(|why| NetworkError::new("the rules of NetworkPolicies are not in force for the pod", why))
     }
 
     /// Assigns the pod its addresses, and its host ports to them. Host ports are recorded together with their rules, so
@@ -225,6 +258,7 @@ impl VethNetwork {
     pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
         let links = self.state.lock().await.links()?;
         links.disconnect(pod_uid).await?;
+        self.announcer.iter().for_each(|announcer| announcer.ended(pod_uid));
         self.state.lock().await.allocations(&self.config)?.close_host_ports(pod_uid);
         // Its addresses are not reused before the rules that lead to them are removed.
         self.write_rules().await?;

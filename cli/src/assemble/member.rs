@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     config::{
-        Settings,
+        PodNetwork, Settings,
         connect::{access_of, install_crypto, unusable},
         proxy::valid_proxy_config,
     },
@@ -67,6 +67,7 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
         tls: tls.clone(),
         client_ca: cluster_access.client_ca_file.as_deref(),
         in_process: None,
+        announcer: None,
         metrics,
     };
     let agent = build_agent(settings, agent_access, &mut liveness, &tasks).await?;
@@ -76,9 +77,14 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
     tasks.spawn("certificates", reread);
     let file = settings.data_dir.join(API_SERVERS);
     tasks.forever("API servers", api_servers::watch(access, client.clone(), file, tasks.token()));
+    if settings.network == PodNetwork::Routed {
+        tracing::warn!(
+            "NetworkPolicies have no effect on this node: the built-in pod network enforces them with windlass up alone; use CNI plugins where you rely on them"
+        );
+    }
     if !cluster_access.no_proxy {
         let as_proxy = proxy_client(settings, &client, &mut tasks).await?;
-        start_proxy(valid_proxy_config(settings)?, as_proxy, &liveness, &mut tasks);
+        start_proxy(valid_proxy_config(settings)?, as_proxy, None, &liveness, &mut tasks);
     }
     Ok(Node { tasks, liveness: Some(liveness), plane: None, dns_ready: None })
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_agent::{Agent, AgentInputs, metrics::Metrics};
 use windlass_control::ControlPlane;
 use windlass_kit::{
+    announced_pod::Announcer,
     blocking::RULES,
     client::{Access, Limits},
     serve::{InProcessListener, Tls},
@@ -115,12 +116,19 @@ pub(crate) async fn proxy_alone(
         tasks.forever("credentials", kubeconfig_watch::watch(access, file.to_owned(), tasks.token()));
     }
     let liveness = Liveness::new(STUCK_AFTER);
-    start_proxy(config, client, &liveness, &mut tasks);
+    start_proxy(config, client, None, &liveness, &mut tasks);
     Ok(Node { tasks, liveness: Some(liveness), plane: None, dns_ready: None })
 }
 
-fn start_proxy(config: proxy::ValidConfig, client: Client, liveness: &Liveness, tasks: &mut Supervisor) {
-    tasks.spawn("service proxy", proxy::run(client, config, liveness.heartbeats.clone(), tasks.token()));
+/// Starts the service proxy, which with `policies` enforces NetworkPolicies, too.
+fn start_proxy(
+    config: proxy::ValidConfig,
+    client: Client,
+    policies: Option<proxy::NetworkPolicies>,
+    liveness: &Liveness,
+    tasks: &mut Supervisor,
+) {
+    tasks.spawn("service proxy", proxy::run(client, config, policies, liveness.heartbeats.clone(), tasks.token()));
 }
 
 /// The agent's connections to the API and of its clients.
@@ -133,6 +141,8 @@ struct AgentAccess<'a> {
     client_ca: Option<&'a Path>,
     /// Connections from this process.
     in_process: Option<InProcessListener>,
+    /// Whom pods are announced to, where NetworkPolicies are enforced.
+    announcer: Option<Announcer>,
     metrics: Arc<Metrics>,
 }
 
@@ -155,6 +165,7 @@ async fn build_agent(
         tls: access.tls,
         in_process: access.in_process,
         heartbeats: liveness.heartbeats.clone(),
+        announcer: access.announcer,
         metrics: access.metrics,
     };
     let agent = Agent::build(agent_config(settings, access.client_ca)?, inputs, &tasks.token()).await?;

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use windlass_control::{Component, ControlPlane};
+use windlass_control::{Component, Config, ControlPlane};
 use windlass_controllers::manifests;
 use windlass_dns::ClusterDns;
-use windlass_kit::supervise::Supervisor;
+use windlass_kit::{announced_pod, supervise::Supervisor};
+use windlass_proxy::NetworkPolicies;
 
 use super::{AgentAccess, Node, STUCK_AFTER, build_agent, start_agent, start_proxy, usage};
 use crate::{
     config::{
-        Settings,
+        PodNetwork, Settings,
         connect::install_crypto,
         control::{control_config, controllers_config, dns_config},
         proxy::valid_proxy_config,
@@ -23,7 +24,8 @@ use crate::{
 pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Result<Node> {
     install_crypto();
     let settings = &settings.of_standalone();
-    let plane = ControlPlane::open(control_config(settings)?).await?;
+    let network_policies = node && settings.network == PodNetwork::Routed;
+    let plane = ControlPlane::open(Config { network_policies, ..control_config(settings)? }).await?;
     let listeners = plane.listen().await?;
     if !settings.api_bind_addresses().any_beyond_loopback() {
         tracing::warn!(
@@ -84,18 +86,28 @@ async fn start_node(
 ) -> anyhow::Result<()> {
     let as_node = plane.client_of_node(&settings.node_name);
     let client_ca = settings.data_dir.join("pki/ca.crt");
+    // CNI plugins enforce NetworkPolicies themselves.
+    let (announcer, policies) = match settings.network {
+        PodNetwork::Routed => {
+            let (announcer, announcements) = announced_pod::channel();
+            let client = plane.client_of(Component::NetworkPolicies);
+            (Some(announcer), Some(NetworkPolicies { client, announcements }))
+        }
+        PodNetwork::Cni => (None, None),
+    };
     let access = AgentAccess {
         client: as_node.clone(),
         heartbeat: as_node,
         tls: plane.node_tls(),
         client_ca: Some(&client_ca),
         in_process: Some(plane.in_process_node_listener()),
+        announcer,
         metrics: Arc::default(),
     };
     let agent = build_agent(settings, access, liveness, tasks).await?;
     let usage = usage::follow(agent.usage.clone(), settings.node_name.clone(), plane.clone(), tasks.token());
     start_agent(settings, agent, tasks).await?;
     tasks.spawn("usage of this node", usage);
-    start_proxy(valid_proxy_config(settings)?, plane.client_of(Component::Proxy), liveness, tasks);
+    start_proxy(valid_proxy_config(settings)?, plane.client_of(Component::Proxy), policies, liveness, tasks);
     Ok(())
 }

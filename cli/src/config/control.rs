@@ -32,6 +32,7 @@ pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
         token_auth_file: settings.token_auth_file.clone(),
         audit: settings.audit.config(),
         admission_control_config_file: settings.admission_control_config_file.clone(),
+        network_policies: false,
     })
 }
 

@@ -213,6 +213,14 @@ impl Backend {
         self.runner.run(&format!("{}-save", self.base), args, "")
     }
 
+    /// One table, which exists: of one that does not, legacy programs create it.
+    ///
+    /// # Errors
+    /// When the program fails.
+    pub fn save_table(&self, table: &str) -> Result<String, Error> {
+        self.runner.run(&format!("{}-save", self.base), &["-t", table], "")
+    }
+
     /// What [`save`](Self::save) prints, line by line: it is never in memory as a whole.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 
 mod backend;
 mod command;
+pub(crate) mod ip_sets;
 pub(crate) mod nf_tables_netlink;
 
 use std::{io, path::PathBuf};
@@ -72,6 +73,16 @@ pub enum Error {
         program: String,
         /// Which line.
         source: crate::iptables_save::ParseError,
+    },
+    /// An IP set could not be read or changed.
+    #[error(
+        "cannot {what}: {source}; NetworkPolicies need the kernel's IP sets (modules ip_set, ip_set_hash_ip, xt_set)"
+    )]
+    IpSet {
+        /// What was tried, with the set's name.
+        what: String,
+        /// Why not.
+        source: io::Error,
     },
     /// It is too old.
     #[error(

@@ -9,6 +9,7 @@ use windlass_kit::nf_tables::{self, NFNL_SUBSYS_NFTABLES, NFTA_GEN_ID};
 use crate::{
     model::Family,
     netlink::{Attributes, NLM_F_ACK, Netlink, Request, address_family},
+    network_policy::{BASE_CHAIN, TABLE, is_policy_chain},
     rules::{JUMPS, Table},
 };
 
@@ -39,11 +40,13 @@ const MAX_BATCH_CHAINS: usize = 1500;
 /// `struct nfgenmsg` of the first and last message of a batch, whose resource id is the subsystem.
 const BATCH_HEADER: [u8; 4] = [0, 0, 0, NFNL_SUBSYS_NFTABLES.to_be_bytes()[1]];
 
-/// The address families in which a transaction may have changed our chains, or jumps to them.
+/// The address families in which a transaction may have changed our chains of services, or jumps to them, and whether it
+/// may have changed those of NetworkPolicies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Affected {
     pub(crate) v4: bool,
     pub(crate) v6: bool,
+    pub(crate) policies: bool,
 }
 
 impl Affected {
@@ -98,6 +101,7 @@ impl NftMonitor {
                 if let Some(family) = known.filter(|_| may_affect_us(kind & 0xff, attributes)) {
                     affected.add(family);
                 }
+                affected.policies |= may_affect_policies(kind & 0xff, attributes);
             }
         });
         complete.then_some(commits)
@@ -113,16 +117,30 @@ impl std::os::fd::AsRawFd for NftMonitor {
 /// Whether a change may affect one of our chains, or a jump to one; rules that others add to their own chains do not.
 /// The notification of a deleted rule has its handle only, so each deletion from a base chain with our jumps counts.
 fn may_affect_us(message: u16, attributes: &[u8]) -> bool {
+    let is_base = |chain: &str| JUMPS.iter().any(|jump| jump.from == chain);
+    let is_ours = |chain: &str| chain.starts_with(KUBE_PREFIX);
+    Table::BOTH.iter().any(|table| may_affect(message, attributes, table.name(), is_base, is_ours))
+}
+
+/// The same for the chains of NetworkPolicies.
+fn may_affect_policies(message: u16, attributes: &[u8]) -> bool {
+    may_affect(message, attributes, TABLE, |chain| chain == BASE_CHAIN, is_policy_chain)
+}
+
+fn may_affect(
+    message: u16,
+    attributes: &[u8],
+    table: &str,
+    is_base: impl Fn(&str) -> bool,
+    is_ours: impl Fn(&str) -> bool,
+) -> bool {
     let text = |kind: u16| {
         let value = Attributes(attributes).find(kind).unwrap_or_default();
         std::str::from_utf8(value).unwrap_or_default().trim_end_matches('\0')
     };
-    let table = text(1);
-    if !Table::BOTH.iter().any(|t| t.name() == table) {
+    if text(1) != table {
         return false;
     }
-    let is_base = |chain: &str| JUMPS.iter().any(|jump| jump.from == chain);
-    let is_ours = |chain: &str| chain.starts_with(KUBE_PREFIX);
     match message {
         NFT_MSG_NEWTABLE | NFT_MSG_DELTABLE => true,
         NFT_MSG_NEWCHAIN => is_ours(text(NFTA_CHAIN_NAME)),

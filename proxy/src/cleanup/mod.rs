@@ -13,12 +13,13 @@ use crate::{
     model::Family,
     nfacct,
     rules::Table,
-    sync::lock,
+    sync::{lock, policies},
     sysctls,
 };
 pub(crate) use predecessors::remove_predecessors;
 use predecessors::{KUBE_PROXY_TABLE, delete_kube_proxy_table, nft_family};
 use removal::{CANARY, MANGLE, Removal, shares_firewall};
+use table_snapshot::TABLES;
 pub(crate) use table_snapshot::TableSnapshot;
 
 /// One thing that could not be removed or restored.
@@ -163,8 +164,12 @@ fn remove_rules(backend: &Backend, snapshot: Option<&TableSnapshot>) -> Result<(
             }
         }
     }
+    // With a command prefix the sets are those of another network namespace.
+    if backend.runner().in_own_netns() {
+        policies::kernel::remove(backend)?;
+    }
     if backend.is_nft() {
-        for table in Table::BOTH {
+        for table in TABLES {
             let was_there = snapshot.is_some_and(|r| r.tables.contains(&TableSnapshot::key(backend.family(), table)));
             if !was_there {
                 delete_empty_table(backend, table)?;
@@ -196,35 +201,32 @@ fn delete_chains(backend: &Backend, table: Table, chains: &[&str]) -> Result<(),
 }
 
 /// Deletes a table without rules, so that `iptables-save` prints what it printed before.
-fn delete_empty_table(backend: &Backend, table: Table) -> Result<(), Error> {
-    let failed = |e: io::Error| netlink_error(format!("removal of the empty table {}", table.name()), &e);
+fn delete_empty_table(backend: &Backend, table: &str) -> Result<(), Error> {
+    let failed = |e: io::Error| netlink_error(format!("removal of the empty table {table}"), &e);
     for _ in 0..5 {
         let mut netlink = if backend.runner().in_own_netns() { Some(NfTables::open().map_err(failed)?) } else { None };
         let generation = netlink.as_mut().map(NfTables::generation).transpose().map_err(failed)?;
         let text = backend.save(false)?;
         let saved = backend.parse(&text)?;
-        let Some(chains) = saved.tables.get(table.name()) else { return Ok(()) };
+        let Some(chains) = saved.tables.get(table) else { return Ok(()) };
         if chains.values().any(|c| c.policy != "ACCEPT" || !c.rules.is_empty()) {
             return Ok(());
         }
         let (Some(netlink), Some(generation)) = (&mut netlink, generation) else {
             let family = nft_family(backend.family());
-            return backend.runner().run("nft", &["delete", "table", family, table.name()], "").map(drop);
+            return backend.runner().run("nft", &["delete", "table", family, table], "").map(drop);
         };
         // A use count above the number of printed chains: sets or native chains of another program.
-        match netlink.users(backend.family(), table.name()).map_err(failed)? {
+        match netlink.users(backend.family(), table).map_err(failed)? {
             None => return Ok(()),
             Some(users) if users as usize > chains.len() => return Ok(()),
             Some(_) => {}
         }
-        match netlink.delete_table(backend.family(), table.name(), generation) {
+        match netlink.delete_table(backend.family(), table, generation) {
             Ok(()) => return Ok(()),
-            Err(e) => tracing::debug!(error = %e, table = table.name(), "the ruleset changed meanwhile; retrying"),
+            Err(e) => tracing::debug!(error = %e, table, "the ruleset changed meanwhile; retrying"),
         }
     }
-    tracing::warn!(
-        table = table.name(),
-        "failed to delete an empty table, the ruleset changes all the time; keeping it"
-    );
+    tracing::warn!(table, "failed to delete an empty table, the ruleset changes all the time; keeping it");
     Ok(())
 }

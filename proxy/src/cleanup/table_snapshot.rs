@@ -10,9 +10,13 @@ use crate::{
     apply::Error,
     iptables_save::SavedRuleset,
     model::Family,
+    network_policy::{ROOT_CHAIN, TABLE},
     rules::{StaticChain, Table},
     sysctls::ChangedSysctls,
 };
+
+/// The tables that the proxy writes to.
+pub(super) const TABLES: [&str; 3] = [Table::Filter.name(), Table::Nat.name(), TABLE];
 
 /// The state before the first rule of the proxy; written once, and removed by clean-up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,16 +31,20 @@ pub(crate) struct TableSnapshot {
 }
 
 impl TableSnapshot {
-    pub(crate) fn key(family: Family, table: Table) -> String {
-        format!("{}/{}", family.name(), table.name())
+    pub(crate) fn key(family: Family, table: &str) -> String {
+        format!("{}/{table}", family.name())
     }
 
     /// Adds the tables of a family that are not ours. A table with chains of ours was created by the proxy, or clean-up
     /// does not delete it anyway, since it is not empty.
     pub(crate) fn add(&mut self, family: Family, saved: &SavedRuleset<'_>, text: &str) {
         let ours = |table: Table| saved.chains(table).any(|(name, _)| is_ours(table, name));
-        for table in Table::BOTH {
-            if saved.tables.contains_key(table.name()) && !ours(table) {
+        let has_ours = |name: &str| {
+            Table::BOTH.into_iter().any(|table| table.name() == name && ours(table))
+                || (name == TABLE && saved.chain(TABLE, ROOT_CHAIN).is_some())
+        };
+        for table in TABLES {
+            if saved.tables.contains_key(table) && !has_ours(table) {
                 self.tables.push(Self::key(family, table));
             }
         }

@@ -1,7 +1,8 @@
 //! Explains the kernel's rules service by service, and compares them with the desired ones. Pure: texts in, plain data
-//! out; the caller prints, perhaps with [`Branch::draw`]. May import the rules, the model and `iptables_save`.
+//! out; the caller prints, perhaps with [`Branch::draw`]. May import the rules, the model, `network_policy` and `iptables_save`.
 
 mod compare;
+mod policies;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -13,11 +14,13 @@ use serde::Serialize;
 
 pub(crate) use compare::{Comparison, differences};
 pub use compare::{Difference, Problem};
+pub use policies::{AllowedRow, PolicyRow};
 pub use trace::{Hop, Outcome, Packet, Trace, trace};
 pub use tree::Branch;
 
 use crate::{
     iptables_save::{Chain, ParseError, Rule, SavedRuleset, split_words},
+    network_policy::IpSets,
     rules::{Table, is_tree_chain},
 };
 
@@ -79,6 +82,8 @@ impl ServiceRow {
 pub struct Explanation {
     /// By name and protocol.
     pub services: Vec<ServiceRow>,
+    /// By direction and chain.
+    pub policies: Vec<PolicyRow>,
     /// Where the kernel's rules differ from the desired ones.
     pub differences: Vec<Difference>,
 }
@@ -124,14 +129,19 @@ impl RuleOptions {
 const KINDS: [&str; 3] = ["cluster IP", "external IP", "loadbalancer IP"];
 const REFUSALS: [&str; 2] = ["has no endpoints", "has no local endpoints"];
 
-/// Explains the kernel's rules (`iptables-save -c` of nat and filter), and compares them with the desired ones (as
+/// Explains the kernel's rules (`iptables-save -c`, and IP sets as comments), and compares those of services them with the desired ones (as
 /// [`crate::rules_from_objects`] renders them).
 ///
 /// # Errors
 /// When a text cannot be parsed.
 pub fn explain(wanted: &str, kernel: &str) -> Result<Explanation, ParseError> {
+    let sets = IpSets::parse(kernel)?;
     let (wanted, kernel) = (SavedRuleset::parse(wanted)?, SavedRuleset::parse(kernel)?);
-    Ok(Explanation { services: services(&kernel), differences: differences(&wanted, &kernel) })
+    Ok(Explanation {
+        services: services(&kernel),
+        policies: policies::rows(&kernel, &sets),
+        differences: differences(&wanted, &kernel),
+    })
 }
 
 fn services(kernel: &SavedRuleset<'_>) -> Vec<ServiceRow> {

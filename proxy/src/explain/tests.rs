@@ -58,3 +58,28 @@ fn differences_name_the_chain_and_the_rule() {
     assert_eq!(explain(WANTED, &extra).unwrap().differences[0].problem, Problem::Extra);
     assert!(explain(WANTED, "").unwrap().differences.len() > 20);
 }
+
+#[test]
+fn isolated_pods_are_explained_with_what_is_allowed() {
+    let text = include_str!("../../tests/golden/policies/peers-and-ports.ipv4.save");
+    let rows = explain("", text).unwrap().policies;
+    assert_eq!(rows.iter().map(|row| row.direction).collect::<Vec<_>>(), ["egress", "ingress"]);
+    let what = |row: &PolicyRow| row.allowed.iter().map(|allowed| allowed.what.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        what(&rows[0]),
+        [
+            "to anybody, udp ports 10.244.1.7,udp:5353",
+            "to anybody, tcp ports 10.244.1.6,tcp:8443",
+            "to anybody except 10.0.0.0/8, any protocol"
+        ]
+    );
+    let ingress = &rows[1];
+    assert_eq!(ingress.pods, ["10.244.0.5"]);
+    assert_eq!(ingress.allowed[0].policy, "shop/db");
+    let all = what(ingress);
+    assert_eq!(all[0], "from 10.244.1.6, tcp port 5432");
+    assert_eq!(all[3], "from 10.244.1.6, tcp ports 10.244.0.5,tcp:9187");
+    assert_eq!(all[8], "from 192.0.2.0/24 except 192.0.2.7/32 192.0.2.128/25, tcp port 5432");
+    assert_eq!(all.last().unwrap(), "from anybody, any protocol");
+    assert!(ingress.dropped.ends_with("NetworkPolicy shop/db"));
+}

@@ -4,7 +4,10 @@
 
 use std::{fmt, io, path::Path};
 
-use crate::netlink::{Attributes, NLM_F_ACK, Netlink, Request};
+use crate::{
+    apply::ip_sets,
+    netlink::{Attributes, NLM_F_ACK, Netlink, Request},
+};
 
 /// The device with the addresses of all services.
 const DEVICE: &str = "kube-ipvs0";
@@ -20,16 +23,6 @@ const IFLA_INFO_KIND: u16 = 1;
 /// Length of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
 
-// include/uapi/linux/netfilter/ipset/ip_set.h
-const NFNL_SUBSYS_IPSET: u16 = 6;
-const IPSET_CMD_DESTROY: u16 = 3;
-const IPSET_CMD_HEADER: u16 = 12;
-const IPSET_ATTR_PROTOCOL: u16 = 1;
-const IPSET_ATTR_SETNAME: u16 = 2;
-/// The oldest version, which every kernel accepts; version 7 (Linux 4.20) is only needed by other commands.
-const IPSET_PROTOCOL_VERSION: u8 = 6;
-/// The set is in use by a rule or by a list of sets.
-const IPSET_ERR_BUSY: i32 = 4100;
 /// `IPSET_MAXNAMELEN` without the terminating NUL.
 const MAX_SET_NAME_LEN: usize = 31;
 
@@ -109,16 +102,11 @@ impl Leftover {
     pub(crate) fn remove(&self) -> io::Result<()> {
         let done = match self {
             Self::Device => Netlink::routing().and_then(|mut n| n.query(vec![link(RTM_DELLINK, NLM_F_ACK)])).map(drop),
-            Self::Set(name) => {
-                Netlink::netfilter().and_then(|mut n| n.query(vec![set(IPSET_CMD_DESTROY, name)])).map(drop)
-            }
+            Self::Set(name) => Netlink::netfilter().and_then(|mut netlink| ip_sets::destroy(&mut netlink, name)),
             Self::VirtualServices => flush_virtual_services(),
         };
         match done {
             Err(e) if is_absent(&e) => Ok(()),
-            Err(e) if e.raw_os_error() == Some(IPSET_ERR_BUSY) => {
-                Err(io::Error::other("it is in use by a rule of another program"))
-            }
             other => other,
         }
     }
@@ -174,20 +162,11 @@ fn sets() -> io::Result<Vec<String>> {
     let mut netlink = Netlink::netfilter()?;
     let mut existing = Vec::new();
     for name in set_names() {
-        match netlink.query(vec![set(IPSET_CMD_HEADER, &name)]) {
-            Ok(_) => existing.push(name),
-            Err(e) if is_absent(&e) => {}
-            Err(e) => return Err(e),
+        if ip_sets::exists(&mut netlink, &name)? {
+            existing.push(name);
         }
     }
     Ok(existing)
-}
-
-fn set(message: u16, name: &str) -> Request {
-    let flags = if message == IPSET_CMD_HEADER { 0 } else { NLM_F_ACK };
-    Request::new(NFNL_SUBSYS_IPSET, message, flags, [0; 4])
-        .attribute(IPSET_ATTR_PROTOCOL, &[IPSET_PROTOCOL_VERSION])
-        .text(IPSET_ATTR_SETNAME, name)
 }
 
 /// Whether IPVS has a virtual service. A query over netlink would load the kernel module.

@@ -3,7 +3,11 @@ use std::collections::BTreeSet;
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
-use crate::netlink::{nest, nested};
+use crate::{
+    model::Family,
+    netlink::{nest, nested},
+    network_policy::SetKind,
+};
 
 /// Runs in a network namespace that ends with the thread.
 fn in_own_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -14,31 +18,12 @@ fn in_own_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     thread.join().unwrap()
 }
 
-const CREATE: u16 = 2;
-const CREATE_FLAGS: u16 = 0x400 | NLM_F_ACK;
-/// `NLA_F_NET_BYTEORDER`
-const IN_NETWORK_ORDER: u16 = 0x4000;
-
-/// A set of ports, which every kernel with sets has.
 fn create(name: &str) {
-    let range =
-        nested(&[(IN_NETWORK_ORDER | 4, &1_u16.to_be_bytes()), (IN_NETWORK_ORDER | 5, &1024_u16.to_be_bytes())]);
-    let request = Request::new(NFNL_SUBSYS_IPSET, CREATE, CREATE_FLAGS, [2, 0, 0, 0])
-        .attribute(IPSET_ATTR_PROTOCOL, &[IPSET_PROTOCOL_VERSION])
-        .text(IPSET_ATTR_SETNAME, name)
-        .text(3, "bitmap:port")
-        .attribute(4, &[3])
-        .attribute(5, &[2])
-        .attribute(nest(7), &range);
-    Netlink::netfilter().unwrap().query(vec![request]).unwrap();
+    ip_sets::create(&mut Netlink::netfilter().unwrap(), name, SetKind::HashIp, Family::V4).unwrap();
 }
 
 fn is_there(name: &str) -> bool {
-    match Netlink::netfilter().unwrap().query(vec![set(IPSET_CMD_HEADER, name)]) {
-        Ok(_) => true,
-        Err(e) if is_absent(&e) => false,
-        Err(e) => panic!("{name}: {e}"),
-    }
+    ip_sets::exists(&mut Netlink::netfilter().unwrap(), name).unwrap()
 }
 
 #[test]

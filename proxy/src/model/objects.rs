@@ -1,7 +1,7 @@
 //! API objects, reduced to the fields that rules depend on: all others are skipped during decoding, so that a list of
 //! many slices is never in memory as whole objects. Null and absent are the same, as everywhere in the API.
 
-use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Deserializer};
@@ -211,12 +211,13 @@ impl Node {
 }
 
 /// Decodes the metadata that watches and rules need.
-fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+pub(crate) fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Slim {
         name: Option<String>,
         namespace: Option<String>,
+        uid: Option<String>,
         resource_version: Option<String>,
         deletion_timestamp: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
         labels: Option<BTreeMap<String, String>>,
@@ -239,6 +240,7 @@ fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
     Ok(ObjectMeta {
         name: slim.name,
         namespace: slim.namespace,
+        uid: slim.uid,
         resource_version: slim.resource_version,
         deletion_timestamp: slim.deletion_timestamp,
         labels: slim.labels,
@@ -254,19 +256,19 @@ macro_rules! resource {
             type DynamicType = ();
             type Scope = $scope;
 
-            fn kind((): &()) -> Cow<'_, str> {
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
                 $kind.into()
             }
 
-            fn group((): &()) -> Cow<'_, str> {
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
                 $group.into()
             }
 
-            fn version((): &()) -> Cow<'_, str> {
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
                 "v1".into()
             }
 
-            fn plural((): &()) -> Cow<'_, str> {
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
                 $plural.into()
             }
 
@@ -280,6 +282,8 @@ macro_rules! resource {
         }
     };
 }
+
+pub(crate) use resource;
 
 resource!(Service, "Service", NamespaceResourceScope, "", "services");
 resource!(EndpointSlice, "EndpointSlice", NamespaceResourceScope, "discovery.k8s.io", "endpointslices");

@@ -15,7 +15,7 @@ mod tests;
 
 pub use batch::{BatchLimit, Outcome, TableBatch};
 pub use iptables_save_reader::{Committed, PrintedHash, ReadKernel, read_kernel};
-pub use render::{Objects, rules_from_objects};
+pub use render::{Objects, policies_from_objects, rules_from_objects};
 pub use resync::{KernelComparison, KernelState, VerifiedChains};
 pub use ruleset_state::RulesetState;
 

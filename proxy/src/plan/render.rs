@@ -9,6 +9,7 @@ use super::{BatchLimit, RulesetState, TableBatch};
 use crate::{
     config::Config,
     model::{Family, Model, NodeFacts, Port, Service, objects},
+    network_policy::{self, Cluster},
     rules::{ChainId, ChainKind, Settings},
 };
 
@@ -26,6 +27,9 @@ pub struct Objects {
     pub slices: Vec<objects::EndpointSlice>,
     pub nodes: Vec<objects::Node>,
     pub service_cidrs: Vec<objects::ServiceCidr>,
+    pub network_policies: Vec<network_policy::objects::NetworkPolicy>,
+    pub namespaces: Vec<network_policy::objects::Namespace>,
+    pub pods: Vec<network_policy::objects::Pod>,
 }
 
 /// Renders the rules of API objects as `iptables-restore` input, without touching the kernel. Zone, addresses and pod
@@ -33,6 +37,19 @@ pub struct Objects {
 #[must_use]
 pub fn rules_from_objects(objects: &Objects, config: &Config, family: Family) -> String {
     rules_of_objects(objects, config, family, &Observed::default())
+}
+
+/// Renders what all nodes together have of the NetworkPolicies of API objects: sets as comments, then chains as
+/// `iptables-restore` input, with the jump to them. Empty where no policy selects a pod that has a network of its own. A
+/// namespace that is not among the objects has the label that the API gives each.
+#[must_use]
+pub fn policies_from_objects(objects: &Objects, family: Family) -> String {
+    let mut cluster = Cluster::of_all_nodes();
+    objects.namespaces.iter().for_each(|namespace| cluster.put_namespace(namespace));
+    objects.pods.iter().for_each(|pod| cluster.put_pod(pod));
+    cluster.name_namespaces();
+    objects.network_policies.iter().for_each(|policy| cluster.put_policy(policy));
+    cluster.wanted(&[family]).first().map(network_policy::Wanted::text).unwrap_or_default()
 }
 
 /// What the rules of a proxy depend on that neither objects nor configuration say: what its kernel lacks, and what was

@@ -10,6 +10,7 @@ mod static_chains;
 mod tests;
 
 pub use dispatch::{DispatchRules, DispatchTree, LineKey, MAX_FLAT_LINES, is_tree_chain};
+pub(crate) use names::hashed_name;
 pub use names::{ChainId, ChainKind, MAX_TREE_LEVELS, is_service_chain};
 pub use service_port::{PerPolicy, ServicePortRules, probability, service_port_rules};
 pub use settings::{Layout, LocalTraffic, NodePortDestinations, Settings};

@@ -41,6 +41,30 @@ impl ChainKind {
 /// The alphabet of base32 (RFC 4648).
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
+/// The first 80 bits of a digest.
+fn short_digest(input: &str) -> [u8; 10] {
+    let mut first = [0; 10];
+    first.copy_from_slice(&digest(&SHA256, input.as_bytes()).as_ref()[..10]);
+    first
+}
+
+fn base32(digest: &[u8; 10]) -> [u8; 16] {
+    let mut text = [0; 16];
+    for (half, bytes) in digest.chunks_exact(5).enumerate() {
+        let bits = bytes.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        for i in 0..8 {
+            text[half * 8 + i] = ALPHABET[(bits >> (35 - 5 * i) & 31) as usize];
+        }
+    }
+    text
+}
+
+/// A name of a prefix and sixteen characters that stand for `input`, as those of service chains are made.
+pub(crate) fn hashed_name(prefix: &str, input: &str) -> String {
+    let digits = base32(&short_digest(input));
+    prefix.chars().chain(digits.into_iter().map(char::from)).collect()
+}
+
 /// Levels of an endpoint tree: as many suffix letters fit in a chain's name.
 pub const MAX_TREE_LEVELS: usize = 3;
 
@@ -67,10 +91,7 @@ impl ChainId {
     }
 
     fn from_hash(kind: ChainKind, input: &str) -> Self {
-        let full = digest(&SHA256, input.as_bytes());
-        let mut first = [0; 10];
-        first.copy_from_slice(&full.as_ref()[..10]);
-        Self { kind, digest: first, tree_suffix: [0; MAX_TREE_LEVELS] }
+        Self { kind, digest: short_digest(input), tree_suffix: [0; MAX_TREE_LEVELS] }
     }
 
     /// The child of this chain in a tree; `None` when the name has no room for another letter.
@@ -150,12 +171,7 @@ impl fmt::Display for ChainId {
         let prefix = self.kind.prefix().as_bytes();
         let digits = prefix.len();
         text[..digits].copy_from_slice(prefix);
-        for (half, bytes) in self.digest.chunks_exact(5).enumerate() {
-            let bits = bytes.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
-            for i in 0..8 {
-                text[digits + half * 8 + i] = ALPHABET[(bits >> (35 - 5 * i) & 31) as usize];
-            }
-        }
+        text[digits..digits + 16].copy_from_slice(&base32(&self.digest));
         let mut end = digits + 16;
         for letter in self.tree_suffix.iter().take_while(|p| **p != 0) {
             text[end] = *letter;

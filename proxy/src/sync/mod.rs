@@ -5,6 +5,7 @@
 mod family;
 mod forbidden;
 pub(crate) mod lock;
+pub(crate) mod policies;
 mod rate_limit;
 mod stale_udp;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use tokio::sync::{mpsc, watch::Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use windlass_kit::{
+    announced_pod::Announcements,
     blocking::RULES,
     events::{Recorder, Severity},
     liveness::{HEARTBEAT_INTERVAL, Heartbeats, LoopProbe, STUCK_AFTER},
@@ -37,6 +39,7 @@ use crate::{
     startup::{self, KernelSettings},
 };
 use family::{FamilySync, FamilyTask};
+use policies::PolicyTask;
 use transactions::Transactions;
 use watch::{Applied, Change, InitialSync, Trigger};
 
@@ -48,8 +51,19 @@ const NODE_WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 const CHANGE_QUEUE_CAPACITY: usize = 4096;
 
+/// What enforcing NetworkPolicies needs.
+#[allow(missing_debug_implementations, reason = "a client has none")]
+pub struct NetworkPolicies {
+    /// May list and watch NetworkPolicies, namespaces and pods.
+    pub client: Client,
+    /// Pods of the built-in pod network, which start when their rules are in force.
+    pub announcements: Announcements,
+}
+
 /// Runs the proxy until `shutdown` is cancelled. The rules stay in the kernel then, so that established connections and
-/// new traffic are not interrupted; [`cleanup`](crate::cleanup()) removes them. The loop reports to `heartbeats`.
+/// new traffic are not interrupted; [`cleanup`](crate::cleanup()) removes them. The loop reports to `heartbeats`. With
+/// `policies` NetworkPolicies are enforced, too, which is for the built-in pod network; other networks enforce them
+/// themselves.
 ///
 /// # Errors
 /// No working iptables for the node's first address family, or an address that cannot be bound while [`Config::bind_hard_fail`] is set. Later failures are retried, and reported by health and
@@ -57,6 +71,7 @@ const CHANGE_QUEUE_CAPACITY: usize = 4096;
 pub async fn run(
     client: Client,
     config: ValidConfig,
+    policies: Option<NetworkPolicies>,
     heartbeats: Heartbeats,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
@@ -94,6 +109,22 @@ pub async fn run(
     let transactions = Transactions::new(monitored);
     let (cluster, snapshots) = tokio::sync::watch::channel(Cluster::default());
     let mut families = Vec::new();
+    let mut inboxes = Vec::new();
+    if let Some(NetworkPolicies { client, announcements }) = policies {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        inboxes.push(sender);
+        let parts = policies::Parts {
+            client,
+            backends: backends.iter().map(|(backend, _)| Arc::new(backend.clone())).collect(),
+            transactions: transactions.clone(),
+            events: events.clone(),
+            probe: heartbeats.begin("network policies", "", STUCK_AFTER),
+            config: config.clone(),
+            announcements,
+            inbox,
+        };
+        tasks.spawn("network policies", PolicyTask::run(parts, tasks.token()));
+    }
     for (backend, counters) in backends {
         let family = backend.family();
         tracing::info!(
@@ -112,7 +143,8 @@ pub async fn run(
         let task = FamilyTask::new(sync, snapshots.clone(), inbox, config.clone());
         tasks.spawn(family_name(family), task.run(tasks.token()));
     }
-    tasks.forever("monitor of rules", family::report_changes(transactions, families.clone()));
+    inboxes.extend(families.iter().cloned());
+    tasks.forever("monitor of rules", family::report_changes(transactions, inboxes));
     let watcher =
         Watcher { cluster, families, status, config, probe: heartbeats.begin("service watches", "", STUCK_AFTER) };
     let ended = tokio::select! {

@@ -20,6 +20,9 @@ use crate::model::{
     objects::{EndpointSlice, Node, Service, ServiceCidr, TRIGGER_TIME},
 };
 
+/// What does not work where a watch is forbidden.
+const CONSEQUENCE: &str = "services do not work on this node";
+
 /// An event of one of the watches.
 #[derive(Debug)]
 pub(super) enum Change {
@@ -35,12 +38,12 @@ pub(super) fn changes(client: &Client, node: &str, ranges: bool) -> impl Stream<
     let proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
     // Lists may come from the watch cache of the API server: after a restart of it all nodes list at once.
     let labelled = || watcher::Config::default().any_semantic().labels(proxied);
-    let services = watch::<Service>(client, labelled(), Extent::Many, "services");
-    let slices = watch::<EndpointSlice>(client, labelled(), Extent::Many, "endpoint slices");
+    let services = watch::<Service>(client, labelled(), Extent::Many, "services", CONSEQUENCE);
+    let slices = watch::<EndpointSlice>(client, labelled(), Extent::Many, "endpoint slices", CONSEQUENCE);
     let ours = watcher::Config::default().any_semantic().fields(&format!("metadata.name={node}"));
-    let node = watch::<Node>(client, ours, Extent::Few, "our node");
+    let node = watch::<Node>(client, ours, Extent::Few, "our node", CONSEQUENCE);
     let any = watcher::Config::default().any_semantic();
-    let ranges = ranges.then(|| watch::<ServiceCidr>(client, any, Extent::Few, "ServiceCIDRs"));
+    let ranges = ranges.then(|| watch::<ServiceCidr>(client, any, Extent::Few, "ServiceCIDRs", CONSEQUENCE));
     stream::select_all([
         stream::iter(ranges).flatten().map(|e| Change::Range(Box::new(e))).boxed(),
         services.map(|e| Change::Service(Box::new(e))).boxed(),
@@ -49,11 +52,13 @@ pub(super) fn changes(client: &Client, node: &str, ranges: bool) -> impl Stream<
     ])
 }
 
-fn watch<K>(
+/// One list and watch; `consequence` says what does not work where the API forbids it.
+pub(super) fn watch<K>(
     client: &Client,
     config: watcher::Config,
     extent: Extent,
     what: &'static str,
+    consequence: &'static str,
 ) -> impl Stream<Item = Event<K>> + use<K>
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
@@ -74,7 +79,7 @@ where
                     Some(message) => {
                         if state.forbidden() {
                             let remedy = forbidden::remedy(message);
-                            tracing::error!(what, "the API forbids a watch that the proxy needs; services do not work on this node, retrying: {message}; {remedy}");
+                            tracing::error!(what, "the API forbids a watch that the proxy needs; {consequence}, retrying: {message}; {remedy}");
                         }
                     }
                     None => tracing::warn!(error = %windlass_kit::client::message(&error), what, "watch failed; rules stay as they are, retrying"),

@@ -9,8 +9,12 @@ use std::{
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{liveness::Heartbeats, repairs::Repairs};
-use windlass_proxy::{Config, Variant, model::Cidr, run};
+use windlass_kit::{
+    announced_pod::{self, Announcements, Announcer},
+    liveness::Heartbeats,
+    repairs::Repairs,
+};
+use windlass_proxy::{Config, NetworkPolicies, Variant, model::Cidr, run};
 use windlass_tests::FaultyIptables;
 
 use super::{
@@ -44,8 +48,24 @@ impl Proxy {
         Self::start_with(&net.node, None, api, config)
     }
 
+    /// One that enforces NetworkPolicies, and whom pods are announced to.
+    pub(crate) fn start_enforcing(net: &Net, api: &Api, config: &Config) -> (Self, Announcer) {
+        let (announcer, announcements) = announced_pod::channel();
+        (Self::launch(&net.node, None, api, config, Some(announcements)), announcer)
+    }
+
     /// In this namespace, with programs that may fail.
     pub(crate) fn start_with(node: &str, programs: Option<&Arc<FaultyIptables>>, api: &Api, config: &Config) -> Self {
+        Self::launch(node, programs, api, config, None)
+    }
+
+    fn launch(
+        node: &str,
+        programs: Option<&Arc<FaultyIptables>>,
+        api: &Api,
+        config: &Config,
+        announcements: Option<Announcements>,
+    ) -> Self {
         let (node, programs) = (node.to_owned(), programs.cloned());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -58,7 +78,10 @@ impl Proxy {
             .unwrap();
         let shutdown = CancellationToken::new();
         let (api, config, stop) = (api.clone(), config.clone().validated().unwrap(), shutdown.clone());
-        let task = runtime.spawn(async move { run(api.client(), config, Heartbeats::default(), stop).await });
+        let task = runtime.spawn(async move {
+            let policies = announcements.map(|announcements| NetworkPolicies { client: api.client(), announcements });
+            run(api.client(), config, policies, Heartbeats::default(), stop).await
+        });
         Self { runtime: Some(runtime), shutdown, task }
     }
 

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use windlass_kit::pod_interface::host_interface;
+
 pub(crate) use super::netns::enter;
 use super::netns::run;
 
@@ -40,10 +42,11 @@ impl Drop for Bare {
 
 pub(crate) const NODE_IP: &str = "192.168.77.1";
 pub(crate) const OUTSIDE_IP: &str = "192.168.77.9";
+pub(crate) const POD_UIDS: [&str; 2] = ["uid-of-a", "uid-of-b"];
 pub(crate) const POD_IPS: [&str; 2] = ["10.180.0.1", "10.180.0.2"];
 pub(crate) const NODE_IP6: &str = "2001:db8:77::1";
 pub(crate) const POD_IPS6: [&str; 2] = ["fd00:10:180::1", "fd00:10:180::2"];
-const OUTSIDE_IP6: &str = "2001:db8:77::9";
+pub(crate) const OUTSIDE_IP6: &str = "2001:db8:77::9";
 
 impl Net {
     pub(crate) fn new() -> Self {
@@ -63,12 +66,13 @@ impl Net {
         let node = &net.node;
         run(&format!("ip netns exec {node} sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"));
         for (i, (pod, (ip, six))) in net.pods.iter().zip(POD_IPS.into_iter().zip(POD_IPS6)).enumerate() {
-            run(&format!("ip -n {node} link add p{i} type veth peer name eth0 netns {pod}"));
-            run(&format!("ip -n {node} addr add 169.254.1.1/32 dev p{i}"));
-            run(&format!("ip -n {node} addr add fd00:fe::1/128 dev p{i} nodad"));
-            run(&format!("ip -n {node} link set p{i} up"));
-            run(&format!("ip -n {node} route add {ip}/32 dev p{i}"));
-            run(&format!("ip -n {node} -6 route add {six}/128 dev p{i}"));
+            let link = host_interface(POD_UIDS[i]);
+            run(&format!("ip -n {node} link add {link} type veth peer name eth0 netns {pod}"));
+            run(&format!("ip -n {node} addr add 169.254.1.1/32 dev {link}"));
+            run(&format!("ip -n {node} addr add fd00:fe::1/128 dev {link} nodad"));
+            run(&format!("ip -n {node} link set {link} up"));
+            run(&format!("ip -n {node} route add {ip}/32 dev {link}"));
+            run(&format!("ip -n {node} -6 route add {six}/128 dev {link}"));
             run(&format!("ip -n {pod} addr add {ip}/32 dev eth0"));
             run(&format!("ip -n {pod} addr add {six}/128 dev eth0 nodad"));
             run(&format!("ip -n {pod} link set eth0 up"));

@@ -281,6 +281,8 @@ mod tests {
             addresses: Vec::new(),
             host_ports: vec![HostPort { host_ip: None, host_port: 80, container_port: 8080, protocol: Protocol::Udp }],
             bandwidth: Bandwidth { ingress: Some(1000), egress: None },
+            labels: std::collections::BTreeMap::new(),
+            named_ports: Vec::new(),
         }
     }
 

@@ -100,6 +100,8 @@ impl Sandbox {
             addresses: Vec::new(),
             host_ports: Vec::new(),
             bandwidth: crate::network::Bandwidth::default(),
+            labels: std::collections::BTreeMap::new(),
+            named_ports: Vec::new(),
         }
     }
 

@@ -9,11 +9,13 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, setns, unshare};
+use windlass_kit::pod_interface::{host_interface, limiter_interface};
 
 use super::*;
 use crate::testing::until;
 
 mod faults;
+mod policies;
 
 /// The host's address. Clients of host ports reach it from the host itself.
 const HOST: &str = "192.0.2.1";
@@ -78,6 +80,8 @@ fn request(uid: &str, sandbox: &Sandbox, addresses: &[IpAddr], host_ports: &[Hos
         addresses: addresses.to_vec(),
         host_ports: host_ports.to_vec(),
         bandwidth: Bandwidth::default(),
+        labels: BTreeMap::new(),
+        named_ports: Vec::new(),
     }
 }
 
@@ -131,7 +135,7 @@ fn cidr(text: &str) -> Cidr {
 }
 
 fn unstarted(dir: &std::path::Path) -> Network {
-    Network::routed(NetworkConfig { dir: dir.to_owned(), cluster_cidrs: vec![cidr(PODS)] })
+    Network::routed(NetworkConfig { dir: dir.to_owned(), cluster_cidrs: vec![cidr(PODS)] }, None)
 }
 
 async fn network(dir: &std::path::Path) -> (Network, CancellationToken) {
@@ -300,7 +304,7 @@ fn interfaces_are_as_large_and_as_slow_as_they_may_be() {
         network.attach(request.clone()).await.unwrap();
         network.attach(request).await.unwrap();
         let inside = format!("nsenter -t {} -n", sandbox.id());
-        let (host, limiter) = (links::host_interface("pod"), links::limiter_interface("pod"));
+        let (host, limiter) = (host_interface("pod"), limiter_interface("pod"));
         for link in [output(&format!("ip link show {host}")), output(&format!("{inside} ip link show eth0"))] {
             assert!(link.contains("mtu 1400 "), "{link}");
         }
@@ -364,7 +368,7 @@ fn addresses_that_nothing_leads_to_do_not_hold_up_another_range() {
         let (earlier, shutdown) = network(dir.path()).await;
         let ended = Pod::start(&earlier, "ended", vec![udp_port()]).await;
         let lives = Pod::start(&earlier, "lives", Vec::new()).await;
-        run(&format!("ip link delete {}", links::host_interface("ended")));
+        run(&format!("ip link delete {}", host_interface("ended")));
         shutdown.cancel();
 
         let other = [cidr("10.244.8.0/24")];

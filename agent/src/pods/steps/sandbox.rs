@@ -174,6 +174,8 @@ async fn start_and_attach(
             addresses: sandbox.addresses.clone(),
             host_ports: open_host_ports(context, pod),
             bandwidth,
+            labels: pod.metadata.labels.clone().unwrap_or_default(),
+            named_ports: named_ports(pod),
         };
         running.addresses = context.node.network.attach(request).await.map_err(|e| refused(e.to_string()))?;
         if running.addresses != sandbox.addresses {
@@ -186,6 +188,18 @@ async fn start_and_attach(
         None => apply_pod_cgroup(context, pod).await,
     }
     Ok(running)
+}
+
+/// The ports that have names, of containers and of sidecars: name, protocol, number.
+fn named_ports(pod: &Pod) -> Vec<(String, String, u16)> {
+    let Some(of) = &pod.spec else { return Vec::new() };
+    let sidecars = of.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = of.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+    let named = ports.filter_map(|port| {
+        let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+        Some((port.name.clone()?, protocol, u16::try_from(port.container_port).ok()?))
+    });
+    named.collect()
 }
 
 /// The pod's host ports; those that cannot be opened are reported in an event.

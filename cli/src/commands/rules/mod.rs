@@ -1,4 +1,4 @@
-//! `windlass rules`: the service rules, as the kernel has them or as manifests would give them.
+//! `windlass rules`: the rules of services and of NetworkPolicies, as the kernel has them or as manifests would give them.
 //!
 //! `objects` reads manifests, `show` draws; the rules themselves come from the proxy.
 
@@ -10,11 +10,13 @@ use std::{path::PathBuf, process::ExitCode};
 use windlass_kit::net::NodeIps;
 use windlass_proxy::{
     Config, LocalAddresses,
-    explain::{Explanation, Packet, ServiceRow, explain, trace},
+    explain::{Explanation, Packet, PolicyRow, ServiceRow, explain, trace},
     inspect,
     iptables_save::SavedRuleset,
     kernel_rules,
     model::{Family, objects::Node},
+    network_policy::IpSets,
+    policies_from_objects,
     rules::with_base_chains,
     rules_from_objects,
 };
@@ -65,8 +67,8 @@ struct TraceArgs {
 /// Where rules come from.
 #[derive(Debug, clap::Args)]
 struct Source {
-    /// Manifests of Services, EndpointSlices and Nodes to make rules from, `-` for standard input; neither root
-    /// nor the kernel is needed
+    /// Manifests of Services, EndpointSlices, Nodes, NetworkPolicies, Namespaces and Pods to make rules from, `-` for
+    /// standard input; neither root nor the kernel is needed
     #[arg(long, value_name = "FILE", num_args = 1..)]
     from: Vec<PathBuf>,
     /// The rules of one family [default: both that are in use; with -o save IPv4]
@@ -84,7 +86,8 @@ struct Source {
 enum Output {
     /// For people
     Tree,
-    /// As iptables-restore reads it, jumps from the built-in chains included
+    /// As iptables-restore reads it, jumps from the built-in chains included; IP sets as comments before the rules that
+    /// need them
     Save,
     /// For programs
     Json,
@@ -145,12 +148,14 @@ fn manifest_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCod
     let mut explanation = Explanation::default();
     for family in families {
         let text = rules_from_objects(&objects, &config, family);
-        let kernel = with_base_chains(&text);
+        let kernel = with_base_chains(&text) + &policies_from_objects(&objects, family);
         if args.output == Some(Output::Save) {
             say(kernel.trim_end());
             return Ok(ExitCode::SUCCESS);
         }
-        explanation.services.extend(explain(&text, &kernel)?.services);
+        let found = explain(&text, &kernel)?;
+        explanation.services.extend(found.services);
+        explanation.policies.extend(found.policies);
     }
     show_services(args, &explanation, Output::Tree)?;
     Ok(ExitCode::SUCCESS)
@@ -174,6 +179,7 @@ fn kernel_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode>
             match inspect(&client, &config, family).await {
                 Ok(found) => {
                     explanation.services.extend(found.services);
+                    explanation.policies.extend(found.policies);
                     explanation.differences.extend(found.differences);
                 }
                 // A machine without IPv6 has no such rules; an error only if IPv6 was requested.
@@ -201,13 +207,18 @@ fn show_services(args: &Args, explanation: &Explanation, default_output: Output)
     if let (true, Some(service)) = (rows.is_empty(), &args.service) {
         anyhow::bail!("there are no rules of a service {service:?}; give it as NAMESPACE/NAME");
     }
+    let policies: &[PolicyRow] = if args.service.is_some() { &[] } else { &explanation.policies };
     if args.output == Some(Output::Json) {
-        let value = serde_json::json!({"services": rows, "differences": explanation.differences});
+        let value = serde_json::json!({"services": rows, "policies": policies, "differences": explanation.differences});
         say(serde_json::to_string_pretty(&value)?);
     } else if args.service.is_some() || args.output == Some(Output::Tree) || default_output == Output::Tree {
         rows.iter().for_each(|row| say(show::tree(row)));
+        policies.iter().for_each(|row| say(show::policy(row)));
     } else {
         say(show::list(&rows));
+        if !policies.is_empty() {
+            say(show::policies(policies));
+        }
     }
     Ok(())
 }
@@ -226,9 +237,9 @@ fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> 
         let text = rules_from_objects(&objects, &config, family);
         let own = objects.nodes.iter().filter(|n| n.metadata.name.as_deref() == Some(&config.node_name));
         let local = own.flat_map(Node::addresses).chain(config.node_ips.iter().copied()).collect();
-        (with_base_chains(&text), local)
+        (with_base_chains(&text) + &policies_from_objects(&objects, family), local)
     };
-    let found = trace(&SavedRuleset::parse(&text)?, &local, &packet);
+    let found = trace(&SavedRuleset::parse(&text)?, &IpSets::parse(&text)?, &local, &packet);
     match args.output {
         Some(TraceOutput::Json) => say(serde_json::to_string_pretty(&found)?),
         None => say(found.to_string().trim_end()),

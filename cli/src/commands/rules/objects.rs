@@ -41,7 +41,7 @@ fn add(objects: &mut Objects, text: &str) -> anyhow::Result<Vec<String>> {
         // The default namespace, as kubectl's.
         if value["metadata"].is_object()
             && value["metadata"]["namespace"].is_null()
-            && !matches!(&*kind, "Node" | "ServiceCIDR")
+            && !matches!(&*kind, "Node" | "ServiceCIDR" | "Namespace")
         {
             value["metadata"]["namespace"] = "default".into();
         }
@@ -56,6 +56,9 @@ fn add(objects: &mut Objects, text: &str) -> anyhow::Result<Vec<String>> {
             "EndpointSlice" => objects.slices.push(json::from_value(&value).with_context(bad)?),
             "Node" => objects.nodes.push(json::from_value(&value).with_context(bad)?),
             "ServiceCIDR" => objects.service_cidrs.push(json::from_value(&value).with_context(bad)?),
+            "NetworkPolicy" => objects.network_policies.push(json::from_value(&value).with_context(bad)?),
+            "Namespace" => objects.namespaces.push(json::from_value(&value).with_context(bad)?),
+            "Pod" => objects.pods.push(json::from_value(&value).with_context(bad)?),
             kind if kind.ends_with("List") => {
                 if let Value::Array(items) = value["items"].take() {
                     // Items of a typed list have no kind.
@@ -128,6 +131,17 @@ mod tests {
         let objects = read(json).unwrap();
         assert_eq!((objects.services.len(), objects.nodes.len()), (2, 1));
         assert_eq!(objects.services[1].metadata.namespace.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn policies_and_pods_have_the_default_namespace_and_namespaces_none() {
+        let yaml = "kind: NetworkPolicy\nmetadata: {name: deny}\nspec: {podSelector: {}}\n---\nkind: Namespace\nmetadata: {name: shop}\n---\nkind: Pod\nmetadata: {name: web}\nspec: {nodeName: n}\nstatus: {podIP: 10.244.0.5}\n";
+        let objects = read(yaml).unwrap();
+        assert_eq!(objects.network_policies[0].metadata.namespace.as_deref(), Some("default"));
+        assert_eq!(objects.pods[0].metadata.namespace.as_deref(), Some("default"));
+        assert_eq!(objects.namespaces[0].metadata.namespace, None);
+        let text = windlass_proxy::policies_from_objects(&objects, windlass_proxy::model::Family::V4);
+        assert!(text.contains("NetworkPolicy default/deny") && text.contains("10.244.0.5"), "{text}");
     }
 
     #[test]

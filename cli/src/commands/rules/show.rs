@@ -1,8 +1,8 @@
-//! Service rules as text.
+//! Rules as text.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-use windlass_proxy::explain::{Branch, ServiceRow};
+use windlass_proxy::explain::{Branch, PolicyRow, ServiceRow};
 
 use super::super::table::columns;
 
@@ -46,5 +46,28 @@ pub(super) fn tree(row: &ServiceRow) -> String {
         let share = endpoint.share.or(endpoint.local_share).map(|s| format!("{:.1} %", s * 100.0)).unwrap_or_default();
         let _ = write!(out, "\n  {:<24} {share:>8} [{}]", endpoint.address, endpoint.packets);
     }
+    out
+}
+
+/// A line for each group of isolated pods.
+pub(super) fn policies(rows: &[PolicyRow]) -> String {
+    let mut table = vec![["ISOLATED FOR", "PODS", "RULES", "DROPPED", "BY"].map(str::to_owned)];
+    for row in rows {
+        let by = row.dropped.rsplit_once("NetworkPolicy ").map_or("", |(_, names)| names);
+        let numbers = [row.pods.len().to_string(), row.allowed.len().to_string(), row.dropped_packets.to_string()];
+        let [pods, rules, dropped] = numbers;
+        table.push([row.direction.to_owned(), pods, rules, dropped, by.to_owned()]);
+    }
+    columns(&table)
+}
+
+/// A group of isolated pods: their addresses, and below them what is allowed.
+pub(super) fn policy(row: &PolicyRow) -> String {
+    let pods = if row.pods.is_empty() { "no address yet".to_owned() } else { row.pods.join(" ") };
+    let mut out = format!("{} of {pods}", row.direction);
+    for allowed in &row.allowed {
+        let _ = write!(out, "\n  allowed {} by {} [{}]", allowed.what, allowed.policy, allowed.packets);
+    }
+    let _ = write!(out, "\n  dropped what else there is: {} [{}]", row.dropped, row.dropped_packets);
     out
 }

@@ -18,6 +18,8 @@ pub enum Component {
     Manifests,
     /// The service proxy.
     Proxy,
+    /// What makes rules of NetworkPolicies.
+    NetworkPolicies,
 }
 
 impl Component {
@@ -28,6 +30,7 @@ impl Component {
             Self::Dns => User::internal("system:coredns"),
             Self::Manifests => User::internal("system:manifests"),
             Self::Proxy => User::proxy(),
+            Self::NetworkPolicies => User::network_policies(),
         }
     }
 }

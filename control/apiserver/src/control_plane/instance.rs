@@ -44,6 +44,8 @@ pub(crate) struct ApiConfig {
     pub(crate) audit: Option<Arc<dyn AuditSink>>,
     /// The configuration of admission plugins.
     pub(crate) admission: AdmissionConfiguration,
+    /// The node of this process enforces NetworkPolicies.
+    pub(crate) network_policies: bool,
 }
 
 impl ApiConfig {
@@ -56,6 +58,7 @@ impl ApiConfig {
             token_authenticators: Vec::new(),
             audit: None,
             admission: AdmissionConfiguration::default(),
+            network_policies: false,
         }
     }
 }
@@ -94,6 +97,7 @@ impl Instance {
             tokens: tokens.clone(),
             max_token_seconds: config.max_token_seconds,
             usage: usage.clone(),
+            network_policies: config.network_policies,
         };
         let rbac = RbacAuthorizer::new(store.clone());
         let policy = rbac.policy();

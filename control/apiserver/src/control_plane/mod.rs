@@ -92,6 +92,8 @@ pub struct Config {
     pub audit: Option<AuditConfig>,
     /// A file with the configuration of admission plugins.
     pub admission_control_config_file: Option<PathBuf>,
+    /// The node of this process enforces NetworkPolicies: who writes one is not warned that it has no effect.
+    pub network_policies: bool,
 }
 
 /// Why the control plane could not start.
@@ -198,6 +200,7 @@ impl ControlPlane {
             max_token_seconds: config.max_token_seconds,
             token_authenticators: static_tokens.map(|tokens| Arc::new(tokens) as _).into_iter().collect(),
             audit: audit.clone().map(|audit| audit as _),
+            network_policies: config.network_policies,
             ..ApiConfig::new(config.service_cidr, config.node_ports.clone())
         };
         let kubelet = KubeletClient::new(client_tls(&pki)?);

@@ -9,6 +9,9 @@ const NODE: Effect = Effect::Full("the node");
 const SCHEDULER: Effect = Effect::Full("the scheduler");
 const OTHERS: Effect = Effect::Full("programs that are installed for it, as in any cluster");
 
+/// The kind whose effect depends on the network of pods.
+const POLICY: (&str, &str) = ("networking.k8s.io", "networkpolicies");
+
 const DEVICES: Effect = inert("no devices are allocated: pods that claim them wait");
 const CSI: Effect = inert("no volumes of CSI drivers are provisioned, attached or mounted");
 const FAIRNESS: Effect = inert("it does not decide how requests are queued: they are limited as a whole, by class");
@@ -56,7 +59,7 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
         "networking.k8s.io",
         "networkpolicies",
         inert(
-            "windlass does not enforce it: traffic flows as if it were not there, unless a network plugin that you have installed enforces it",
+            "windlass does not enforce it without a node of its own with the built-in pod network: traffic flows as if it were not there, unless a network plugin that you have installed enforces it",
         ),
     ),
     ("networking.k8s.io", "servicecidrs", API),
@@ -99,18 +102,19 @@ fn of(group: &str, plural: &str) -> Option<Effect> {
     EFFECTS.iter().find(|(of, name, _)| *of == group && *name == plural).map(|(.., effect)| *effect)
 }
 
-/// Notes who acts on each kind.
-pub(super) fn declare(definitions: &mut [Definition]) {
+/// Notes who acts on each kind; on NetworkPolicies the node of this process does if it enforces them.
+pub(super) fn declare(definitions: &mut [Definition], network_policies: bool) {
     for resource in definitions.iter_mut().map(|definition| &mut definition.resource) {
         if let Some(effect) = of(&resource.group, &resource.plural) {
-            resource.effect = effect;
+            let is_enforced = network_policies && resource.group == POLICY.0 && resource.plural == POLICY.1;
+            resource.effect = if is_enforced { NODE } else { effect };
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
+    use std::{fmt::Write as _, net::Ipv4Addr};
 
     use serde_json::{Value, json};
 
@@ -120,7 +124,9 @@ mod tests {
             User,
             tests::{api, call, send, stored_versions, with_namespace},
         },
-        kinds::tests::recorded::sample,
+        control_plane::instance::{ApiConfig, Instance},
+        kinds::{open_store, tests::recorded::sample},
+        store::Memory,
     };
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/effects.md");
@@ -186,6 +192,16 @@ mod tests {
                 "{warnings}"
             );
         }
+        // Where the node enforces it nobody is warned.
+        let store = open_store(Box::new(Memory::default())).unwrap();
+        let config =
+            ApiConfig { network_policies: true, ..ApiConfig::new((Ipv4Addr::new(10, 96, 0, 0), 24), 30000..=30009) };
+        let enforcing = Instance::new(&store, &config, None, None);
+        let namespace = json!({"metadata": {"name": "n"}});
+        assert_eq!(call(&enforcing, "POST", "/api/v1/namespaces", namespace).await.code, 201);
+        let written = json!({"metadata": {"name": "deny"}, "spec": {"podSelector": {}}});
+        let made = call(&enforcing, "POST", path, written).await;
+        assert_eq!((made.code, made.warnings), (201, Vec::new()));
         let made = call(&api, "POST", "/api/v1/namespaces/n/configmaps", json!({"metadata": {"name": "m"}})).await;
         assert_eq!(made.warnings, [""; 0]);
     }

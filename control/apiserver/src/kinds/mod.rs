@@ -59,6 +59,8 @@ pub(crate) struct Environment {
     pub(crate) max_token_seconds: Option<i64>,
     /// Samples of usage.
     pub(crate) usage: Usage,
+    /// The node of this process enforces NetworkPolicies.
+    pub(crate) network_policies: bool,
 }
 
 /// Each node watches its own pods, so that a written pod must not be decoded for each node.
@@ -130,7 +132,7 @@ fn of_groups(allocator: &ServiceAllocator) -> Vec<Definition> {
 
 /// The built-in resources, in the order of discovery.
 pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
-    let Environment { store, allocator, kubelet, tokens, max_token_seconds, usage } = environment;
+    let Environment { store, allocator, kubelet, tokens, max_token_seconds, usage, network_policies } = environment;
     let mut all = vec![
         core::pod::binding::definition(),
         core::component_status::definition(),
@@ -163,6 +165,6 @@ pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
     all.extend(authorization::definitions());
     all.extend(of_groups(allocator));
     all.extend(metrics::definitions(store, usage));
-    effects::declare(&mut all);
+    effects::declare(&mut all, *network_policies);
     all
 }

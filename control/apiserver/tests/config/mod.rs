@@ -23,5 +23,6 @@ pub(crate) fn config(folder: &Path) -> Config {
         token_auth_file: None,
         audit: None,
         admission_control_config_file: None,
+        network_policies: false,
     }
 }

@@ -5,13 +5,21 @@ use std::net::IpAddr;
 use super::{Match, PacketState, Walker};
 use crate::{
     explain::RuleOptions,
-    iptables_save::parse_mark,
+    iptables_save::{parse_mark, split_words},
     model::{Cidr, parse_ip},
+    network_policy::{Entry, IpSet},
 };
 
 impl Walker<'_> {
-    pub(super) fn matches(&self, options: &RuleOptions, state: &PacketState) -> Match {
+    pub(super) fn matches(&self, rule: &str, options: &RuleOptions, state: &PacketState) -> Match {
         let mut unknown = None;
+        for (not, name, sides) in set_matches(rule) {
+            match self.sets.0.get(&name).map(|set| self.is_in(set, &sides, state)) {
+                Some(Some(met)) if met == not => return Match::No,
+                Some(Some(_)) => {}
+                _ => unknown = Some(format!("--match-set {name} {sides} cannot be decided, the set is not known")),
+            }
+        }
         for (key, value) in options.all() {
             let (not, value) = value.strip_prefix("! ").map_or((false, value), |v| (true, v));
             let met = match key {
@@ -19,6 +27,12 @@ impl Walker<'_> {
                 "-s" => cidr_contains(value, self.packet.source),
                 "-d" => cidr_contains(value, state.destination),
                 "--dport" => port_range_contains(value, state.port),
+                "--dports" => value
+                    .split(',')
+                    .map(|part| port_range_contains(part, state.port))
+                    .try_fold(false, |any, is| Some(any | is?)),
+                // Decided above: a rule may have several.
+                "--match-set" => Some(!not),
                 "--src-type" => (value == "LOCAL").then(|| self.is_local(self.packet.source)),
                 "--dst-type" => (value == "LOCAL").then(|| self.is_local(state.destination)),
                 "--ctstate" => Some(value.split(',').any(|s| s == "NEW" || (s == "DNAT" && state.translated))),
@@ -40,6 +54,27 @@ impl Walker<'_> {
         unknown.map_or(Match::Yes, Match::Unknown)
     }
 
+    /// Whether a packet's addresses, as the sides say which, are in a set; `None` where the entries do not determine it.
+    fn is_in(&self, set: &IpSet, sides: &str, state: &PacketState) -> Option<bool> {
+        let address = |side| match side {
+            "src" => Some(self.packet.source),
+            "dst" => Some(state.destination),
+            _ => None,
+        };
+        let (first, second) = sides.split_once(',').map_or((sides, None), |(first, second)| (first, Some(second)));
+        let ip = address(first)?;
+        let is_met = |entry: &Entry| match entry {
+            Entry::Address(of) => Some(*of == ip),
+            Entry::Range(range) => Some(range.contains(&ip)),
+            // Of a source port nothing is known.
+            Entry::Port(of, protocol, port) => (second == Some("dst"))
+                .then(|| *of == ip && protocol.lower() == self.packet.protocol && *port == state.port),
+            // A pod's own link: what leaves by it is for the pod.
+            Entry::Interface(of, _) => (sides == "src,dst").then(|| *of == ip && state.destination == ip),
+        };
+        set.entries.keys().map(is_met).try_fold(false, |any, is| Some(any | is?))
+    }
+
     fn interface(&self, pattern: &str) -> Option<bool> {
         if self.packet.interface.is_none() && self.is_local(self.packet.source) {
             return Some(pattern == "lo");
@@ -47,6 +82,17 @@ impl Walker<'_> {
         let name = self.packet.interface.as_deref()?;
         Some(pattern.strip_suffix('+').map_or(name == pattern, |prefix| name.starts_with(prefix)))
     }
+}
+
+/// The sets that a rule matches: whether negated, the name, and which addresses.
+pub(in crate::explain) fn set_matches(rule: &str) -> Vec<(bool, String, String)> {
+    let words = split_words(rule);
+    let at = (0..words.len()).filter(|i| words[*i] == "--match-set");
+    let read = |i: usize| {
+        let is_negated = i > 0 && words[i - 1] == "!";
+        Some((is_negated, words.get(i + 1)?.clone(), words.get(i + 2)?.clone()))
+    };
+    at.filter_map(read).collect()
 }
 
 fn cidr_contains(value: &str, ip: IpAddr) -> Option<bool> {

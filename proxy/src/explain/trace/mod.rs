@@ -7,6 +7,8 @@
 mod matches;
 mod text;
 
+pub(super) use matches::set_matches;
+
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
@@ -15,6 +17,7 @@ use super::RuleOptions;
 use crate::{
     iptables_save::{Rule, SavedRuleset},
     local_addresses::LocalAddresses,
+    network_policy::{IpSets, is_policy_chain},
 };
 
 /// After this many rules no chain is entered any more: foreign rules can jump to each other in more ways than there is
@@ -41,7 +44,7 @@ pub struct Packet {
 /// One rule that matched the packet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Hop {
-    /// `nat` or `filter`.
+    /// `nat`, `mangle` or `filter`.
     pub table: &'static str,
     /// The chain.
     pub chain: String,
@@ -68,7 +71,7 @@ pub struct Outcome {
     pub translated: bool,
     /// Whether the source is replaced by the node's.
     pub masqueraded: bool,
-    /// The rule that decided, as `table chain rule`.
+    /// The rule that decided, as `table chain rule`, and where NetworkPolicies drop which ones.
     pub decided_by: String,
 }
 
@@ -108,10 +111,10 @@ enum Match {
     Unknown(String),
 }
 
-/// Traces a packet through the rules of a node with these local addresses.
+/// Traces a packet through the rules of a node with these IP sets and local addresses.
 #[must_use]
-pub fn trace(rules: &SavedRuleset<'_>, local: &LocalAddresses, packet: &Packet) -> Trace {
-    let mut walker = Walker { rules, local, packet, hops: Vec::new() };
+pub fn trace(rules: &SavedRuleset<'_>, sets: &IpSets, local: &LocalAddresses, packet: &Packet) -> Trace {
+    let mut walker = Walker { rules, sets, local, packet, hops: Vec::new() };
     let first = PacketState {
         destination: packet.destination,
         port: packet.port,
@@ -161,6 +164,7 @@ impl Outcome {
 
 struct Walker<'a> {
     rules: &'a SavedRuleset<'a>,
+    sets: &'a IpSets,
     local: &'a LocalAddresses,
     packet: &'a Packet,
     hops: Vec<Hop>,
@@ -171,21 +175,21 @@ impl Walker<'_> {
         self.local.contains(&ip)
     }
 
-    /// The filter hooks and POSTROUTING, which follow DNAT.
+    /// The hooks of mangle and filter, and POSTROUTING, which follow DNAT. Only forwarded packets have rules in mangle.
     fn after_dnat(&mut self, state: PacketState, from_here: bool) -> Vec<Outcome> {
         let to_here = self.is_local(state.destination);
-        let hooks: &[&str] = match (from_here, to_here) {
-            (true, true) => &["OUTPUT", "INPUT"],
-            (true, false) => &["OUTPUT"],
-            (false, true) => &["INPUT"],
-            (false, false) => &["FORWARD"],
+        let hooks: &[(&'static str, &str)] = match (from_here, to_here) {
+            (true, true) => &[("filter", "OUTPUT"), ("filter", "INPUT")],
+            (true, false) => &[("filter", "OUTPUT")],
+            (false, true) => &[("filter", "INPUT")],
+            (false, false) => &[("mangle", "FORWARD"), ("filter", "FORWARD")],
         };
         let mut states = vec![state];
         let mut outcomes = Vec::new();
-        for hook in hooks {
+        for (table, hook) in hooks {
             let mut passed = Vec::new();
             for state in states {
-                for (state, verdict) in self.base_chain("filter", hook, state) {
+                for (state, verdict) in self.base_chain(table, hook, state) {
                     match Outcome::of(&state, &verdict) {
                         Some(outcome) => outcomes.push(outcome),
                         None => passed.push(state),
@@ -261,7 +265,7 @@ impl Walker<'_> {
             let options = RuleOptions::of(rule.text);
             let mut next = Vec::new();
             for state in here {
-                match self.matches(&options, &state) {
+                match self.matches(rule.text, &options, &state) {
                     Match::No => {
                         next.push(state);
                         continue;
@@ -327,7 +331,10 @@ impl Walker<'_> {
         let record = |this: &mut Self, state: &PacketState, verdict: String| {
             this.record_hop(at.table, at.chain, at.rule, rule, state, at.depth, verdict);
         };
-        let decided = format!("{} {} rule {}", at.table, at.chain, at.rule + 1);
+        let mut decided = format!("{} {} rule {}", at.table, at.chain, at.rule + 1);
+        if let Some(comment) = options.get("--comment").filter(|_| target == "DROP" && is_policy_chain(at.chain)) {
+            decided.extend([": ", comment]);
+        }
         let end = |mut state: PacketState, verdict: Verdict| {
             state.by.clone_from(&decided);
             (Vec::new(), vec![(state, verdict)])

@@ -335,7 +335,7 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error>
 }
 
 /// Each program is killed after a while; one stuck in the kernel, which cannot be killed, is not waited for.
-async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(in crate::sync) async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     tokio::time::timeout(GIVEN_UP_AFTER, work).await.unwrap_or_else(|_| {
         Err(Error::Interrupted {
             command: "iptables".to_owned(),
@@ -344,7 +344,7 @@ async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, E
     })
 }
 
-fn panicked(error: &dyn std::fmt::Display) -> Error {
+pub(in crate::sync) fn panicked(error: &dyn std::fmt::Display) -> Error {
     Error::Interrupted {
         command: "iptables".to_owned(),
         why: format!("the thread that was to run it did not: {error}"),

@@ -77,6 +77,12 @@ impl User {
         Self::of("system:kube-proxy", &[])
     }
 
+    /// What makes rules of NetworkPolicies: as a role of its own allows, which kube-proxy's does not.
+    #[must_use]
+    pub fn network_policies() -> Self {
+        Self::of("system:windlass:network-policies", &[])
+    }
+
     /// The node's name, if the user is a node; empty where the user name has none.
     pub(crate) fn as_node(&self) -> Option<&str> {
         self.name.strip_prefix("system:node:").filter(|_| self.is_in(NODES_GROUP))

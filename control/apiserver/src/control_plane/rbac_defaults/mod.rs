@@ -1,4 +1,5 @@
-//! The roles and bindings that every cluster has (upstream: `bootstrappolicy`), one a line in `objects.jsonl`. At a start
+//! The roles and bindings that every cluster has (upstream: `bootstrappolicy`), one a line in `objects.jsonl`, and those of
+//! parts of this process that upstream does not have, in `own.jsonl`. At a start
 //! missing ones are made, and missing rules and subjects are added, unless the object says otherwise.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -12,6 +13,7 @@ use super::{ControlPlane, Error};
 use crate::{apiserver::User, plugin::authorizer::rbac::rules};
 
 const OBJECTS: &str = include_str!("objects.jsonl");
+const OWN: &str = include_str!("own.jsonl");
 
 /// An object with this annotation set to `false` is left as it is.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -24,7 +26,7 @@ mod tests;
 
 /// The objects, with their kinds.
 pub(crate) fn objects() -> impl Iterator<Item = Value> {
-    OBJECTS.lines().map(|line| {
+    OBJECTS.lines().chain(OWN.lines()).map(|line| {
         let mut object: Value = serde_json::from_str(line).unwrap_or_default();
         let mut metadata = json!({"annotations": {AUTOUPDATE: "true"}, "labels": object["labels"].take()});
         metadata["labels"]["kubernetes.io/bootstrapping"] = json!("rbac-defaults");

@@ -267,6 +267,17 @@ async fn nodes_have_rights_and_others_none() {
         api.authorizer().authorize(&User::node("n1"), &slices).is_ok()
     };
     assert!(may("list") && may("watch") && !may("get") && !may("create"));
+    let policies = |user: &User, verb, resource, group| {
+        let what = Attributes { verb, group, resource, ..services };
+        api.authorizer().authorize(user, &what).is_ok()
+    };
+    for (resource, group) in [("networkpolicies", "networking.k8s.io"), ("namespaces", ""), ("pods", "")] {
+        let may = |user: &User, verb| policies(user, verb, resource, group);
+        let own = User::network_policies();
+        assert!(may(&own, "list") && may(&own, "watch") && !may(&own, "get") && !may(&own, "update"), "{resource}");
+        assert!(!may(&User::proxy(), "list") && !may(&User::proxy(), "watch"), "{resource}");
+    }
+    assert!(!policies(&User::network_policies(), "list", "secrets", ""));
 }
 
 /// A node to which everything is related.
