@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn policies_and_pods_have_the_default_namespace_and_namespaces_none() {
-        let yaml = "kind: NetworkPolicy\nmetadata: {name: deny}\nspec: {podSelector: {}}\n---\nkind: Namespace\nmetadata: {name: shop}\n---\nkind: Pod\nmetadata: {name: web}\nspec: {nodeName: n}\nstatus: {podIP: 10.244.0.5}\n";
+        let yaml = "kind: NetworkPolicy\nmetadata: {name: deny}\nspec: {podSelector: {}}\n---\nkind: Namespace\nmetadata: {name: shop}\n---\nkind: Pod\nmetadata: {name: web}\nspec: {nodeName: one}\nstatus: {podIP: 10.244.0.5}\n";
         let objects = read(yaml).unwrap();
         assert_eq!(objects.network_policies[0].metadata.namespace.as_deref(), Some("default"));
         assert_eq!(objects.pods[0].metadata.namespace.as_deref(), Some("default"));

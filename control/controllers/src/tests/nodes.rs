@@ -13,7 +13,7 @@ async fn a_node_is_not_silent_while_the_api_can_write_nothing() {
     let stalled = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&stalled);
     let write_stalls = WriteStalls::new(move || Duration::from_secs(told.load(Ordering::Relaxed)));
-    let bed = Bed::new(Config { write_stalls, ..Config::default() }).await;
+    let bed = Bed::new(Config { write_stalls, node_grace: Duration::from_secs(45), ..Config::default() }).await;
     let ready = json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]);
     let nodes: Api<Node> = Api::all(bed.client.clone());
     put(&nodes, json!({"metadata": {"name": "n1"}, "status": {"conditions": ready}})).await;
