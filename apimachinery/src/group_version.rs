@@ -19,6 +19,12 @@ impl<'a> GroupVersion<'a> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         Self { group, version }
     }
+
+    /// With a kind, as Go shows it: upstream's `GroupVersionKind.String`.
+    #[must_use]
+    pub fn with_kind(&self, kind: &str) -> String {
+        format!("{}/{}, Kind={kind}", self.group, self.version)
+    }
 }
 
 /// The `apiVersion`: `v1`, or `group/version`.
@@ -45,5 +51,7 @@ mod tests {
             assert_eq!(parsed, GroupVersion { group, version });
             assert_eq!(parsed.to_string(), text);
         }
+        assert_eq!(GroupVersion::parse("v1").with_kind("Pod"), "/v1, Kind=Pod");
+        assert_eq!(GroupVersion::parse("apps/v1").with_kind("Deployment"), "apps/v1, Kind=Deployment");
     }
 }

@@ -8,6 +8,7 @@ pub mod duration;
 pub mod field;
 mod go_json;
 mod go_quote;
+mod go_type;
 pub mod group_version;
 pub mod line_diff;
 pub mod managed_fields;
@@ -21,6 +22,7 @@ pub mod selectors;
 
 pub use go_json::go_json;
 pub use go_quote::go_quoted;
+pub use go_type::go_type;
 
 /// How deep lists and objects may nest; bodies that are deeper are refused, and every walk ends there.
 pub const MAX_DEPTH: usize = 100;

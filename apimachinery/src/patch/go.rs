@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::go_type;
+
 /// A value as Go formats it. The depth is that of a body, which is bounded.
 pub(super) fn text(value: &Value) -> String {
     match value {
@@ -26,19 +28,6 @@ pub(super) fn not_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "%!s(<nil>)".to_owned(),
-        other => format!("%!s({}={})", of(other), text(other)),
-    }
-}
-
-/// The Go type of a decoded value.
-pub(super) fn of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
+        other => format!("%!s({}={})", go_type(other), text(other)),
     }
 }

@@ -5,7 +5,10 @@ use std::cmp::Ordering;
 use serde_json::{Map, Value};
 
 use super::{PatchError, check_object, go};
-use crate::schema::{Kind, Schema};
+use crate::{
+    go_type,
+    schema::{Kind, Schema},
+};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN: &str = "$retainKeys";
@@ -65,7 +68,7 @@ fn retained(value: &Value) -> Result<&Vec<Value>, PatchError> {
 
 /// The list that a directive is about, or holds.
 fn listed(value: &Value) -> Result<&Vec<Value>, PatchError> {
-    let what = || format!("expected a []interface {{}}, but received a {}", go::of(value));
+    let what = || format!("expected a []interface {{}}, but received a {}", go_type(value));
     value.as_array().ok_or_else(|| PatchError::Directive(what()))
 }
 

@@ -24,7 +24,7 @@ mod control_plane;
 mod event_ttl;
 mod loopback_probe;
 mod plugin;
-mod policy_status;
+mod validating_admission_policy_status;
 mod webhook;
 
 pub use windlass_store as store;

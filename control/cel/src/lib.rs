@@ -17,6 +17,7 @@ mod eval;
 #[doc(hidden)]
 pub mod fuzzing;
 mod library;
+mod message;
 mod parser;
 mod plan;
 mod provider;
@@ -33,7 +34,8 @@ pub use crate::{
     decl::{DeclType, DeclTypes, ListKind, MAX_REQUEST_BYTES, Scalar, Shape, escape, unescape},
     environment::{Compiled, Environment},
     error::{CompileError, EvalError},
-    eval::{Budget, PER_CALL_LIMIT},
+    eval::{Budget, OUT_OF_BUDGET, PER_CALL_LIMIT, RUNTIME_COST_BUDGET},
+    message::shown_message,
     plan::Program,
     provider::{Activation, SizeEstimator, TypeProvider, UnknownSizes},
     rules::{Findings, RuleBudget, RuleChecks, SchemaRules},

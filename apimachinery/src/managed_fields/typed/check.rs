@@ -6,7 +6,10 @@ use super::{
     MAX_DEPTH, TypeError, TypeErrors,
     atom::{ListAtom, MapAtom, Scalar, Topology, Type},
 };
-use crate::managed_fields::path::{Path, PathElement};
+use crate::{
+    go_type,
+    managed_fields::path::{Path, PathElement},
+};
 
 /// What is accepted in lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,19 +153,6 @@ impl Walk {
 
 /// Null as Go prints what an expression makes of it.
 const NULL: &str = "&{NULL_VALUE}";
-
-/// The name of the type that Go decodes a JSON value into.
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}
 
 /// A value in Go's syntax: `%#v`.
 fn go_syntax(value: &Value) -> String {

@@ -4,38 +4,18 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use windlass_apimachinery::go_type;
 
-use crate::apiserver::{
-    aggregate,
-    pipeline::validation::{errors::Errors, names},
+use crate::{
+    apiserver::{
+        aggregate,
+        pipeline::validation::{errors::Errors, names},
+    },
+    webhook::ReviewVersion,
 };
 
+const GROUP: &str = "apiextensions.k8s.io";
 const KIND: &str = "ConversionReview";
-
-/// A version of ConversionReview.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReviewVersion {
-    V1,
-    V1Beta1,
-}
-
-impl ReviewVersion {
-    /// The first of the versions that a webhook reads that is known here.
-    pub(super) fn first_known(versions: &Value) -> Option<Self> {
-        versions.as_array()?.iter().find_map(|version| match version.as_str()? {
-            "v1" => Some(Self::V1),
-            "v1beta1" => Some(Self::V1Beta1),
-            _ => None,
-        })
-    }
-
-    const fn api_version(self) -> &'static str {
-        match self {
-            Self::V1 => "apiextensions.k8s.io/v1",
-            Self::V1Beta1 => "apiextensions.k8s.io/v1beta1",
-        }
-    }
-}
 
 /// Why there are no converted objects: how upstream counts it, and the words behind "conversion webhook for <kind>".
 #[derive(Debug, PartialEq, Eq)]
@@ -75,7 +55,7 @@ impl Fault {
 pub(super) fn request(version: ReviewVersion, uid: &str, to: &str, objects: &[Value]) -> Value {
     json!({
         "kind": KIND,
-        "apiVersion": version.api_version(),
+        "apiVersion": version.api_version(GROUP),
         "request": {"uid": uid, "desiredAPIVersion": to, "objects": objects},
     })
 }
@@ -133,27 +113,15 @@ pub(super) fn converted(
 }
 
 fn objects_of(version: ReviewVersion, uid: &str, review: Review) -> Result<Vec<Value>, Fault> {
-    let is_v1 = version == ReviewVersion::V1;
-    if is_v1 && (review.api_version.as_str(), review.kind.as_str()) != (version.api_version(), KIND) {
-        let (wanted, got) = (shown_kind(version.api_version(), KIND), shown_kind(&review.api_version, &review.kind));
-        return Err(Fault::malformed(format!("expected webhook response of {wanted}, got {got}")));
-    }
+    version.check_type((GROUP, KIND), &review.api_version, &review.kind).map_err(Fault::malformed)?;
     let Some(response) = review.response else { return Err(Fault::malformed("no response provided")) };
-    if is_v1 && response.uid != uid {
-        return Err(Fault::malformed(format!("expected response.uid={uid:?}, got {:?}", response.uid)));
-    }
+    version.check_uid(uid, &response.uid).map_err(Fault::malformed)?;
     let Result_ { status, message } = response.result;
     match (status.as_str(), message.is_empty()) {
         ("Success", _) => Ok(response.converted_objects.unwrap_or_default()),
         (_, false) => Err(Fault::malformed(message)),
         (_, true) => Err(Fault::malformed(format!("response.result.status was '{status}', not 'Success'"))),
     }
-}
-
-/// A group, version and kind as Go shows it.
-pub(super) fn shown_kind(api_version: &str, kind: &str) -> String {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    format!("{group}/{version}, Kind={kind}")
 }
 
 /// One converted object, with the metadata of the original.
@@ -226,17 +194,4 @@ fn check_map(field: &str, map: &Map<String, Value>, before: Option<&Value>) -> R
         _ => names::annotations(&value, "metadata.annotation", &mut errors),
     }
     aggregate(errors.0.iter().map(ToString::to_string)).map_or(Ok(()), Err)
-}
-
-/// The type of a decoded value in Go's words.
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
 }

@@ -8,18 +8,19 @@ use std::{
 use async_trait::async_trait;
 use axum::body::Bytes;
 use serde_json::Value;
+use windlass_apimachinery::group_version::GroupVersion;
 use windlass_kit::{
     metrics::{Counter, Histogram, Metrics},
     prometheus::Text,
 };
 
-use super::conversion_review::{Fault, ReviewVersion, converted, request, shown_kind};
+use super::conversion_review::{Fault, converted, request};
 use crate::{
     apiserver::{
         generate::new_uid,
         types::{ConversionError, Converter},
     },
-    webhook::{ClientConfig, MAX_REVIEW_BYTES, WebhookClients},
+    webhook::{ClientConfig, MAX_REVIEW_BYTES, ReviewVersion, WebhookClients},
 };
 
 /// How long a call may take, as upstream's client for webhooks has it.
@@ -52,11 +53,12 @@ impl ConversionWebhooks {
             }
             client
         });
+        let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
         Arc::new(ConversionWebhook {
             webhooks: self.clone(),
             definition: definition["metadata"]["name"].as_str().unwrap_or("").to_owned(),
             client,
-            version: ReviewVersion::first_known(&webhook["conversionReviewVersions"]),
+            version: ReviewVersion::first_known(versions.filter_map(Value::as_str)),
         })
     }
 }
@@ -81,7 +83,8 @@ impl Converter for ConversionWebhook {
         let fault = converted.as_ref().err().map(|fault| fault.failure);
         self.webhooks.metrics.called(&self.definition, (&from, to), fault, started.elapsed());
         converted.map_err(|fault| {
-            let why = format!("conversion webhook for {} {}", shown_kind(&from, &kind), fault.message);
+            let kind = GroupVersion::parse(&from).with_kind(&kind);
+            let why = format!("conversion webhook for {kind} {}", fault.message);
             if fault.is_of_call() { ConversionError::of_all(why) } else { ConversionError::of_object(why) }
         })
     }

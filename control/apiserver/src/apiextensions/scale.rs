@@ -2,6 +2,7 @@
 //! `ValidateScaleStatus`). Pure.
 
 use serde_json::Value;
+use windlass_apimachinery::go_type;
 
 use crate::apiserver::{
     pipeline::validation::errors::{Cause, Errors},
@@ -60,15 +61,7 @@ fn at<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, String> {
 
 /// A value of another type than is wanted, in the words of Go's accessor.
 fn mismatch(path: &str, value: &Value, wanted: &str) -> String {
-    let of = match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_i64() => "int64",
-        Value::Number(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    };
+    let of = go_type(value);
     format!("{path} accessor error: {} is of the type {of}, expected {wanted}", printed(value))
 }
 

@@ -18,13 +18,6 @@ use windlass_cel::{
 
 use super::{compiler::Composition, types::VARIABLES};
 
-/// What all expressions of one policy may cost for one request; upstream's `RuntimeCELCostBudget`.
-pub(crate) const BUDGET: u64 = 10_000_000;
-
-/// Why nothing more is evaluated: what was evaluated has cost more than all may.
-pub(crate) const OUT_OF_BUDGET: &str =
-    "validation failed due to running out of cost budget, no further validation rules will be run";
-
 /// What expressions are about.
 #[derive(Debug)]
 pub(crate) struct Inputs<'a> {

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use serde_json::Value;
 use windlass_cel::{CompileError, Compiled, DeclType, DeclTypes, Environment, Program, Type};
 
 use super::{
@@ -191,6 +192,14 @@ impl Compiler {
         let program = compiled.map(Compiled::into_program);
         self.composition.0.push(Variable { name: name.to_owned(), program });
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Compiles the variables of a stored policy. What is wrong with one is said where it is used.
+    pub(crate) fn add_variables(&mut self, variables: &Value) {
+        for variable in variables.as_array().into_iter().flatten() {
+            let text = |field: &str| variable[field].as_str().unwrap_or("");
+            let _ = self.add_variable(text("name"), text("expression"));
+        }
     }
 
     /// Compiles an expression.

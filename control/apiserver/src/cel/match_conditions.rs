@@ -3,10 +3,10 @@
 //! Upstream: `k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions`.
 
 use serde_json::Value;
-use windlass_cel::Value as CelValue;
+use windlass_cel::{OUT_OF_BUDGET, Value as CelValue};
 
 use super::{
-    activation::{Expression, Inputs, OUT_OF_BUDGET, Scope},
+    activation::{Expression, Inputs, Scope},
     compile_condition,
     compiler::{Compiler, Composition, Wanted},
 };

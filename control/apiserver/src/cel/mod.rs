@@ -14,7 +14,7 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use activation::{BUDGET, Expression, Inputs, OUT_OF_BUDGET, Scope};
+pub(crate) use activation::{Expression, Inputs, Scope};
 pub(crate) use authorizer::UserAuthorizer;
 pub(crate) use compiler::{Compiler, Composition, Wanted, compile_condition};
 pub(crate) use match_conditions::{Conditions, Matches};

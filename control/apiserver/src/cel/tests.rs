@@ -2,7 +2,7 @@
 //! `composition_test.go`.
 
 use serde_json::{Value, json};
-use windlass_cel::{ResourceAttributes, Value as CelValue};
+use windlass_cel::{OUT_OF_BUDGET, RUNTIME_COST_BUDGET as BUDGET, ResourceAttributes, Value as CelValue};
 
 use super::*;
 

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{serve, supervise::Supervisor};
 
 use super::{ControlPlane, Error, metrics};
-use crate::{apiserver::User, event_ttl, metrics::Scraper, policy_status, store};
+use crate::{apiserver::User, event_ttl, metrics::Scraper, store, validating_admission_policy_status};
 
 impl ControlPlane {
     /// Starts to serve at `listeners`, and everything that is done without a request. Only the store's task can fail: a
@@ -50,7 +50,7 @@ impl ControlPlane {
     /// Compares expressions of admission policies with the types that they are about, until `shutdown`.
     pub async fn check_policy_types(self, shutdown: CancellationToken) {
         let client = self.client(User::api_server());
-        policy_status::run(&self.api, client, shutdown).await;
+        validating_admission_policy_status::run(&self.api, client, shutdown).await;
     }
 
     /// Writes to the labels of service accounts' secrets when their tokens are used, until `shutdown`.

@@ -1,7 +1,7 @@
 //! Calls to programs that extend the API: webhooks of admission and conversion, and what an APIService names. `tls` says
 //! which certificates are trusted, `resolver` which address a Service has, `connection_pool` keeps connections, `port_forward` finds a
 //! way to pods of other nodes, `response_error` reads
-//! answers that refuse (pure).
+//! answers that refuse, and `review_version` has what reviews have in common (both pure).
 //!
 //! Upstream: `k8s.io/apiserver/pkg/util/webhook`.
 
@@ -9,6 +9,7 @@ mod connection_pool;
 mod port_forward;
 pub(crate) mod resolver;
 mod response_error;
+mod review_version;
 mod tls;
 
 use std::{fmt, sync::Arc};
@@ -27,6 +28,7 @@ use crate::{
     store::{Key, Store},
 };
 use connection_pool::Pool;
+pub(crate) use review_version::ReviewVersion;
 
 /// The most clients that are kept, as upstream.
 const MAX_CLIENTS: usize = 200;

@@ -2,14 +2,14 @@
 //! compared: the real server converts each object of a list alone, and once more for its watch cache.
 
 use serde_json::{Value, json};
-use windlass_tests::NODE_IP;
 
 use crate::{
     Report,
-    api_server::{ApiServer, JSON, Step},
+    api_server::{JSON, Step},
     definitions::PAUSE,
     scenario::{APPLY, MERGE, step},
-    webhook_server::{Act, WebhookServer},
+    webhook_server::Act,
+    webhooks::Side,
     with_both_servers,
 };
 
@@ -175,12 +175,6 @@ fn wrong() -> Vec<Step> {
     steps
 }
 
-/// A server with a webhook of its own.
-struct Side<'a> {
-    api: &'a ApiServer,
-    webhook: WebhookServer,
-}
-
 impl Side<'_> {
     async fn define(&self) -> anyhow::Result<()> {
         self.webhook.decide(decide);
@@ -198,19 +192,12 @@ impl Side<'_> {
         }
         anyhow::bail!("{}: the definition is not established", self.api.name)
     }
-
-    /// An answer without where the webhook of the side is.
-    fn placeless(&self, value: &Value) -> anyhow::Result<Value> {
-        let text = value.to_string().replace(&self.webhook.address.to_string(), "WEBHOOK");
-        Ok(serde_json::from_str(&text)?)
-    }
 }
 
 pub(crate) fn objects_are_converted_alike() {
     with_both_servers(async |real, ours| {
         let mut report = Report::default();
-        let real = Side { api: real, webhook: WebhookServer::start(NODE_IP, &[]).await };
-        let ours = Side { api: ours, webhook: WebhookServer::start(NODE_IP, &[]).await };
+        let (real, ours) = (Side::new(real).await, Side::new(ours).await);
         for side in [&real, &ours] {
             side.define().await?;
         }

@@ -407,12 +407,16 @@ fn subresources() -> Vec<Step> {
 }
 
 /// A server with a webhook of its own.
-struct Side<'a> {
-    api: &'a ApiServer,
-    webhook: WebhookServer,
+pub(crate) struct Side<'a> {
+    pub(crate) api: &'a ApiServer,
+    pub(crate) webhook: WebhookServer,
 }
 
-impl Side<'_> {
+impl<'a> Side<'a> {
+    pub(crate) async fn new(api: &'a ApiServer) -> Self {
+        Self { api, webhook: WebhookServer::start(NODE_IP, &[]).await }
+    }
+
     async fn configure(&self, hooks: &[(&str, &str, Value)]) -> anyhow::Result<Vec<String>> {
         let mut made = Vec::new();
         for (kind, path, changes) in hooks {
@@ -437,7 +441,7 @@ impl Side<'_> {
     }
 
     /// An answer or a call without where the webhook of the side is.
-    fn placeless(&self, value: &Value) -> anyhow::Result<Value> {
+    pub(crate) fn placeless(&self, value: &Value) -> anyhow::Result<Value> {
         let text = value.to_string().replace(&self.webhook.address.to_string(), "WEBHOOK");
         Ok(serde_json::from_str(&text)?)
     }
@@ -460,8 +464,7 @@ impl Side<'_> {
 pub(crate) fn webhooks_are_asked_alike() {
     with_both_servers(async |real, ours| {
         let mut report = Report::default();
-        let real = Side { api: real, webhook: WebhookServer::start(NODE_IP, &[]).await };
-        let ours = Side { api: ours, webhook: WebhookServer::start(NODE_IP, &[]).await };
+        let (real, ours) = (Side::new(real).await, Side::new(ours).await);
         for case in cases() {
             let mut made = Vec::new();
             for side in [&real, &ours] {

@@ -30,6 +30,12 @@ pub struct Budget {
 
 /// What one evaluation may cost, at most; upstream's `PerCallLimit`.
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
+/// What all rules of a schema may cost for one object, and all expressions of a policy for one request; upstream's
+/// `RuntimeCELCostBudget`.
+pub const RUNTIME_COST_BUDGET: u64 = 10_000_000;
+/// Why nothing more is evaluated: what was evaluated has cost more than all may.
+pub const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 
 impl Budget {
     /// A budget of so many units.

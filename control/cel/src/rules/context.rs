@@ -4,7 +4,10 @@ use std::cell::OnceCell;
 
 use serde_json::Value as Json;
 
-use super::{types::TypeInfo, validator::is_embedded};
+use super::{
+    types::TypeInfo,
+    validator::{has_own_rules, is_embedded},
+};
 
 /// A step into a schema.
 #[derive(Debug, Clone, Copy)]
@@ -30,16 +33,12 @@ pub(super) struct Context<'a> {
 /// The type of a node, if values of it have one.
 pub(super) type Info = Option<TypeInfo>;
 
-fn has_rules(schema: &Json) -> bool {
-    schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty())
-}
-
 impl<'a> Context<'a> {
     pub(super) fn root(schema: &'a Json) -> Self {
         Self {
             schema,
             parent: None,
-            has_rules: has_rules(schema),
+            has_rules: has_own_rules(schema),
             cardinality: Some(1),
             uncorrelatable: None,
             info: OnceCell::new(),
@@ -52,7 +51,7 @@ impl<'a> Context<'a> {
         Self {
             schema,
             parent: Some((self, step)),
-            has_rules: self.has_rules || has_rules(schema),
+            has_rules: self.has_rules || has_own_rules(schema),
             cardinality: cardinality.map(|(outer, inner)| outer.saturating_mul(inner)),
             uncorrelatable: self.uncorrelatable.or(uncorrelatable),
             info: OnceCell::new(),

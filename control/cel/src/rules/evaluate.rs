@@ -17,18 +17,15 @@ use super::{
 use crate::{
     decl::DeclType,
     error::EvalError,
-    eval::Budget,
+    eval::{Budget, OUT_OF_BUDGET},
+    message::shown_message,
     plan::Program,
     provider::Activation,
     value::{Value, go_general},
 };
 
-/// The longest text of a `messageExpression`; upstream's `MaxEvaluatedMessageExpressionSizeBytes`.
-const MAX_MESSAGE_BYTES: usize = 5 * 1024;
 /// The field of errors about an object as a whole.
 const WHOLE: &str = "<nil>";
-const OUT_OF_BUDGET: &str =
-    "validation failed due to running out of cost budget, no further validation rules will be run";
 
 impl SchemaRules {
     /// What the rules say of the value at a path, which is empty for an object of the API. `old` is what is stored; a rule
@@ -104,7 +101,7 @@ impl Walk<'_> {
 
     /// An error about the value as a whole, by its type.
     fn refuse(&mut self, node: &Node, why: &str) {
-        let error = invalid(field(&self.path, None), Some(&quoted_text(&node.type_name)), why);
+        let error = invalid(field(&self.path, None), Some(&go_quoted(&node.type_name)), why);
         self.found.errors.push(error);
     }
 
@@ -178,7 +175,7 @@ impl Walk<'_> {
             // Upstream tolerates this error, too, if nothing has changed: then the rules that were not run would be passed over
             // in silence.
             Some(Err(why)) => {
-                self.found.errors.push(invalid(field, Some(&quoted_text(&node.type_name)), &why));
+                self.found.errors.push(invalid(field, Some(&go_quoted(&node.type_name)), &why));
                 return self.budget.end();
             }
             Some(Ok(own)) => own,
@@ -220,11 +217,7 @@ impl Walk<'_> {
                     "no further validation rules will be run due to call cost exceeds limit for messageExpression: {source}"
                 ))
             }
-            Ok(Value::String(text)) => {
-                let text = text.trim();
-                let is_good = !text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n');
-                Ok(is_good.then(|| text.to_owned()))
-            }
+            Ok(Value::String(text)) => Ok(shown_message(&text).map(str::to_owned)),
             _ => Ok(None),
         }
     }
@@ -247,10 +240,6 @@ fn field(path: &Path, below: Option<&str>) -> String {
         None if path.as_str().is_empty() => WHOLE.to_owned(),
         None => path.to_string(),
     }
-}
-
-fn quoted_text(text: &str) -> String {
-    go_quoted(text)
 }
 
 /// A value as errors repeat it.

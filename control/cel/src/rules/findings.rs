@@ -2,10 +2,7 @@
 
 use windlass_apimachinery::field::FieldError;
 
-use crate::eval::PER_CALL_LIMIT;
-
-/// What all rules of a schema may cost for one object; upstream's `RuntimeCELCostBudget`.
-const PER_OBJECT_LIMIT: u64 = 10_000_000;
+use crate::eval::{PER_CALL_LIMIT, RUNTIME_COST_BUDGET};
 
 /// What rules say of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +57,6 @@ impl RuleBudget {
 /// Upstream's limits.
 impl Default for RuleBudget {
     fn default() -> Self {
-        Self::new(PER_OBJECT_LIMIT, PER_CALL_LIMIT)
+        Self::new(RUNTIME_COST_BUDGET, PER_CALL_LIMIT)
     }
 }

@@ -53,12 +53,17 @@ impl SchemaRules {
     }
 }
 
+/// Whether a value itself has rules.
+pub(super) fn has_own_rules(schema: &Json) -> bool {
+    schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty())
+}
+
 /// Whether a schema has rules where they have an effect; those in junctors alone have none, as upstream.
 pub(super) fn has_rules(schema: &Json, depth: usize) -> bool {
     if depth > MAX_DEPTH || !schema.is_object() {
         return false;
     }
-    schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty())
+    has_own_rules(schema)
         || has_rules(&schema["items"], depth + 1)
         || has_rules(&schema["additionalProperties"], depth + 1)
         || schema["properties"].as_object().into_iter().flatten().any(|(_, inside)| has_rules(inside, depth + 1))

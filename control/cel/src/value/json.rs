@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use serde_json::{Number, Value as Json};
+use windlass_apimachinery::go_type;
 
 use super::{Key, List, Map, Outcome, Text, Timestamp, Value, list::Typed, time};
 use crate::{
@@ -122,18 +123,5 @@ fn of_scalar(json: &Json, scalar: Scalar) -> Outcome<'_> {
             .map(Value::Timestamp)
             .ok_or_else(|| EvalError::new(format!("Invalid date-time formatted string {text}: no date and time"))),
         (Scalar::String | Scalar::Bytes | Scalar::Duration | Scalar::Date | Scalar::DateTime, _) => wrong("string"),
-    }
-}
-
-/// Go's name of the type that JSON is read into.
-fn go_type(json: &Json) -> &'static str {
-    match json {
-        Json::Null => "<nil>",
-        Json::Bool(_) => "bool",
-        Json::Number(number) if number.is_i64() => "int64",
-        Json::Number(_) => "float64",
-        Json::String(_) => "string",
-        Json::Array(_) => "[]interface {}",
-        Json::Object(_) => "map[string]interface {}",
     }
 }

@@ -13,10 +13,7 @@ use crate::apiserver::request::{
     request_info::RequestOptions,
     target::Target,
 };
-use crate::apiserver::{
-    pipeline::stages::Mutated,
-    types::{Conversions, Version},
-};
+use crate::apiserver::types::{Conversions, Version};
 use crate::store::Object;
 
 /// The label and field selectors of a query.
@@ -80,7 +77,7 @@ impl ApiRequest {
         object: &Arc<Object>,
         include: &str,
     ) -> ApiResult {
-        let conversions = version.conversions(version.stored_otherwise([object])?).await?;
+        let conversions = version.conversions_of(std::slice::from_ref(object)).await?;
         self.accept.stored(code, version, (object, &conversions), include)
     }
 
@@ -97,7 +94,7 @@ impl ApiRequest {
     /// # Errors
     /// When it does not exist, or cannot be converted.
     pub(crate) async fn read_converted(&self, target: &Target) -> Result<Value, ApiError> {
-        Mutated::Stored(self.fetch(target)?).into_object(&target.version).await
+        Ok(target.version.read(&self.fetch(target)?).await?)
     }
 
     /// The same for types that no webhook converts, as all are that are built in.

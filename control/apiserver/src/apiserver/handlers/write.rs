@@ -228,8 +228,8 @@ fn check_applied(target: &Target, patch: &PatchBody) -> Result<(), ApiError> {
     let text = |field: &str| patch.patch[field].as_str().unwrap_or("").to_owned();
     let (kind, version) = (text("kind"), text("apiVersion"));
     if kind != gvk.kind || version != gvk.api_version() {
-        let GroupVersion { group, version } = GroupVersion::parse(&version);
-        return Err(ApiError::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
+        let given = GroupVersion::parse(&version).with_kind(&kind);
+        return Err(ApiError::bad_request(format!("invalid object type: {given}")));
     }
     metadata::check_name(target, &patch.patch)
 }

@@ -106,10 +106,7 @@ impl Mutated {
     /// When it cannot be converted.
     pub(crate) async fn into_object(self, version: &Version) -> Result<Value, ApiError> {
         match self {
-            Self::Stored(object) => {
-                let conversions = version.conversions(version.stored_otherwise([&object])?).await?;
-                Ok(version.decode(&object, &conversions)?)
-            }
+            Self::Stored(object) => Ok(version.read(&object).await?),
             Self::Drafted(object) | Self::Deleted(object) => Ok(object),
         }
     }
@@ -139,7 +136,7 @@ impl ApiRequest {
                 }
                 return Err(ApiError::not_found(&target.version, target.name()));
             };
-            let mut old = Mutated::Stored(Arc::clone(&existing)).into_object(&target.version).await?;
+            let mut old = target.version.read(&existing).await?;
             // A version that knows another default has not stored it: that default is not part of this change.
             if let Some(fields) = old.as_object_mut() {
                 target.version.strategy.default(fields);

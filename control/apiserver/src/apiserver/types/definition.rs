@@ -7,7 +7,7 @@ use std::sync::{
 
 use windlass_apimachinery::group_version::GroupVersion;
 
-use super::{Gvk, Resource, Storage, Version, VersionSpec, conversions::ConversionCache};
+use super::{Gvk, Resource, Storage, Version, VersionSpec, conversion_cache::ConversionCache};
 use crate::store::{ResourceOptions, Store};
 
 /// A resource and its served versions, before it is installed.

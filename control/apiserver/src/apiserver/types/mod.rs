@@ -6,7 +6,7 @@
 
 mod catalog;
 mod conversion;
-mod conversions;
+mod conversion_cache;
 mod definition;
 mod gvk;
 mod handler;
@@ -19,7 +19,7 @@ mod version;
 
 pub use catalog::{Catalog, Catalogs, Group, ServedVersion, compare_versions};
 pub use conversion::{Conversion, ConversionError, Converter};
-pub use conversions::Conversions;
+pub use conversion_cache::Conversions;
 pub use definition::Definition;
 pub use gvk::{Gvk, Name};
 pub use handler::Handler;

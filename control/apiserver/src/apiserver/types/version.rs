@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use windlass_apimachinery::selectors::SelectableField;
 
-use super::conversions::{ConversionCache, Stages};
+use super::conversion_cache::{ConversionCache, Stages};
 use super::{
     Conversion, ConversionError, Conversions, Gvk, Name, Resource, Serves, Storage, Subresource, Table, TypeSchema,
 };
@@ -141,6 +141,22 @@ impl Version {
             }
             _ => Ok(Conversions::none()),
         }
+    }
+
+    /// The same for a few objects, wherever they are stored.
+    ///
+    /// # Errors
+    /// When one of them cannot be converted.
+    pub async fn conversions_of(&self, objects: &[Arc<Object>]) -> Result<Conversions, ConversionError> {
+        self.conversions(self.stored_otherwise(objects)?).await
+    }
+
+    /// A stored object in this version, which a webhook may have to convert.
+    ///
+    /// # Errors
+    /// When it cannot be converted.
+    pub async fn read(&self, object: &Arc<Object>) -> Result<Value, ConversionError> {
+        self.decode(object, &self.conversions_of(std::slice::from_ref(object)).await?)
     }
 
     /// A stored object in this version.

@@ -71,7 +71,8 @@ fn owners(metadata: &Value, errors: &mut Errors) {
             }
         }
         if BANNED_OWNERS.contains(&(group, version, kind)) {
-            let why = format!("{group}/{version}, Kind={kind} is disallowed from being an owner");
+            let kind = GroupVersion { group, version }.with_kind(kind);
+            let why = format!("{kind} is disallowed from being an owner");
             errors.push(FIELD, Cause::Invalid, format!("Invalid value: {}: {why}", shown(owner)));
         }
         if owner["controller"] == true {

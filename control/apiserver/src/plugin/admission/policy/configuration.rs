@@ -11,23 +11,13 @@ use serde_json::Value;
 use windlass_apimachinery::selectors::LabelSelector;
 
 use crate::{
-    apiserver::{AdmissionAttributes, ApiError, Operation},
+    apiserver::{AdmissionAttributes, ApiError},
     plugin::{
-        admission::predicates::{Criteria, rules::read_rules},
+        admission::predicates::{self, Criteria, rules::read_rules},
         store_view::{Apply, StoreView, View},
     },
     store::Key,
 };
-
-const GROUP: &str = "admissionregistration.k8s.io";
-
-/// Policies and bindings are decided on by no policy: else one could not be removed any more.
-const POLICIES: [&str; 4] = [
-    "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings",
-    "mutatingadmissionpolicies",
-    "mutatingadmissionpolicybindings",
-];
 
 /// Reviews of who somebody is and of what they may do, without which a cluster does not work: upstream's
 /// `kubeapiserver/admission/exclusion`.
@@ -43,11 +33,12 @@ const REVIEWS: [(&str, &str); 6] = [
 /// Whether no policy sees a request.
 fn is_exempt(attributes: &AdmissionAttributes<'_>) -> bool {
     let version = &attributes.target.version;
-    let (group, plural) = (&*version.group, &*version.plural);
-    (group == GROUP && POLICIES.contains(&plural))
-        || REVIEWS.contains(&(group, plural))
-        // A deletion of what does not exist is refused all the same.
-        || (attributes.operation == Operation::Delete && attributes.old.is_none())
+    REVIEWS.contains(&(&*version.group, &*version.plural)) || predicates::is_exempt(attributes, &[])
+}
+
+/// Whether failures of a policy are as if it were not there. Whatever is no word that lets failures pass does not.
+pub(super) fn ignores_failures(spec: &Value) -> bool {
+    spec["failurePolicy"] == "Ignore"
 }
 
 /// What a policy does, compiled from its `spec`.
@@ -145,8 +136,7 @@ impl<E: Evaluator> Policy<E> {
         let kind = &spec["paramKind"];
         Self {
             name: name.to_owned(),
-            // Whatever is no word that lets failures pass does not.
-            ignores_failures: spec["failurePolicy"] == "Ignore",
+            ignores_failures: ignores_failures(spec),
             criteria: match &spec["matchConstraints"] {
                 Value::Null => Err("policy contained no match constraints, a required field".to_owned()),
                 resources => criteria(resources),

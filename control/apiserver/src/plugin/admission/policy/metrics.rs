@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use windlass_cel::OUT_OF_BUDGET;
 use windlass_kit::{
     metrics::{Counter, Histogram, Metrics},
     prometheus::Text,
@@ -62,7 +63,7 @@ impl Metrics for PolicyMetrics {
 pub(super) fn error_type(message: &str) -> &'static str {
     if message.starts_with("compilation") {
         "compile_error"
-    } else if message.starts_with("validation failed due to running out of cost budget") {
+    } else if message.starts_with(OUT_OF_BUDGET) {
         "out_of_budget"
     } else {
         "invalid_error"
@@ -91,7 +92,7 @@ mod tests {
     fn errors_have_upstreams_types() {
         for (message, wanted) in [
             ("compilation error: compilation failed: …", "compile_error"),
-            (crate::cel::OUT_OF_BUDGET, "out_of_budget"),
+            (OUT_OF_BUDGET, "out_of_budget"),
             ("expression 'a' resulted in error: no such key: b", "invalid_error"),
         ] {
             assert_eq!(error_type(message), wanted, "{message}");

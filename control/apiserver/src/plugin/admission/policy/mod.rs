@@ -1,6 +1,6 @@
 //! Admission policies: expressions that change or refuse what is written, as bindings say for which requests.
 //!
-//! `configuration` has policies with their bindings, each compiled once; `selection` says which of them are for a request, with
+//! `configuration` has policies with their bindings, each compiled once; `policy_matcher` says which of them are for a request, with
 //! which parameters. `validating` and `mutating` decide and change (`validator`, `patch` and `apply_configuration` are pure), and
 //! `type_checking` compares expressions with the types of what they are about.
 //!
@@ -9,7 +9,7 @@
 mod configuration;
 mod metrics;
 mod mutating;
-mod selection;
+mod policy_matcher;
 pub(crate) mod type_checking;
 mod validating;
 

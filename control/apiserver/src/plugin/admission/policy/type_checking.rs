@@ -35,10 +35,7 @@ pub(crate) fn warnings(policy: &Value, catalog: &Catalog) -> Vec<Value> {
         .iter()
         .map(|(kind, object)| {
             let mut compiler = Compiler::with_types(object.as_ref(), params.as_ref().map(Option::as_ref));
-            for variable in spec["variables"].as_array().into_iter().flatten() {
-                // What is wrong with it is said where it is used.
-                let _ = compiler.add_variable(text(variable, "name"), text(variable, "expression"));
-            }
+            compiler.add_variables(&spec["variables"]);
             (kind, compiler)
         })
         .collect();
@@ -51,7 +48,7 @@ pub(crate) fn warnings(policy: &Value, catalog: &Catalog) -> Vec<Value> {
             }
             let found = compilers.iter().filter_map(|((group, version, kind), compiler)| {
                 let why = compiler.check_types(expression).err()?;
-                Some(format!("{group}/{version}, Kind={kind}: {why}\n"))
+                Some(format!("{}: {why}\n", GroupVersion { group, version }.with_kind(kind)))
             });
             let found: Vec<String> = found.collect();
             if !found.is_empty() {

@@ -17,6 +17,26 @@ use crate::{
     store::{Key, Object, Store},
 };
 
+/// The group of what decides on requests.
+const GROUP: &str = "admissionregistration.k8s.io";
+
+/// Policies and bindings are decided on by nobody: else one could not be removed any more.
+const POLICIES: [&str; 4] = [
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+];
+
+/// Whether neither webhook nor policy sees a request; `others` are resources that decide on requests, too.
+pub(super) fn is_exempt(attributes: &AdmissionAttributes<'_>, others: &[&str]) -> bool {
+    let version = &attributes.target.version;
+    let plural = &*version.plural;
+    let decides = version.group == GROUP && (POLICIES.contains(&plural) || others.contains(&plural));
+    // A deletion of what does not exist is refused all the same.
+    decides || (attributes.operation == Operation::Delete && attributes.old.is_none())
+}
+
 /// What a webhook, a policy or a binding is for.
 #[derive(Debug)]
 pub(super) struct Criteria {

@@ -7,17 +7,19 @@ use serde::Deserialize;
 use serde_json::Value;
 use windlass_apimachinery::selectors::LabelSelector;
 
-use super::matching::is_exempt;
 use crate::{
     apiserver::{AdmissionAttributes, ApiError},
     cel::Conditions,
     plugin::{
-        admission::predicates::{Criteria, rules::read_rules},
+        admission::predicates::{Criteria, is_exempt, rules::read_rules},
         store_view::{Apply, StoreView, View},
     },
     store::Key,
-    webhook::ClientConfig,
+    webhook::{ClientConfig, ReviewVersion},
 };
+
+/// Configurations of webhooks, which no webhook sees: else one could not be removed any more.
+const CONFIGURATIONS: [&str; 2] = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
 
 /// How long a call may last where the configuration does not say; its default in stored objects.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,22 +45,6 @@ pub(super) struct Webhook {
     pub(super) is_reinvoked: bool,
     /// When it is called at all.
     pub(super) conditions: Conditions,
-}
-
-/// The versions of AdmissionReview.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReviewVersion {
-    V1,
-    V1Beta1,
-}
-
-impl ReviewVersion {
-    pub(super) fn api_version(self) -> &'static str {
-        match self {
-            Self::V1 => "admission.k8s.io/v1",
-            Self::V1Beta1 => "admission.k8s.io/v1beta1",
-        }
-    }
 }
 
 /// A webhook of a configuration, as it is stored.
@@ -91,11 +77,6 @@ struct Stored {
 impl Stored {
     fn into_webhook(self, configuration: &str, id: String) -> Result<Webhook, String> {
         let selector = |value: &Value| LabelSelector::from_label_selector(value).map_err(|error| error.to_string());
-        let known = |version: &String| match version.as_str() {
-            "v1" => Some(ReviewVersion::V1),
-            "v1beta1" => Some(ReviewVersion::V1Beta1),
-            _ => None,
-        };
         Ok(Webhook {
             client: ClientConfig::read(&self.client_config),
             criteria: Criteria {
@@ -110,7 +91,7 @@ impl Stored {
             ignores_failures: self.failure_policy.as_deref() == Some("Ignore"),
             has_no_side_effects: matches!(self.side_effects.as_deref(), Some("None" | "NoneOnDryRun")),
             timeout: self.timeout_seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
-            review_version: self.admission_review_versions.iter().find_map(known),
+            review_version: ReviewVersion::first_known(self.admission_review_versions.iter().map(String::as_str)),
             is_reinvoked: self.reinvocation_policy.as_deref() == Some("IfNeeded"),
             conditions: Conditions::read(&self.match_conditions),
             configuration: configuration.to_owned(),
@@ -195,7 +176,7 @@ pub(super) fn webhooks_for<const MUTATING: bool>(
     configurations: &StoreView<Configurations<MUTATING>>,
     attributes: &AdmissionAttributes<'_>,
 ) -> Result<Arc<[Arc<Webhook>]>, ApiError> {
-    if is_exempt(attributes) {
+    if is_exempt(attributes, &CONFIGURATIONS) {
         return Ok(Arc::default());
     }
     let not_ready = || ApiError::new(403, "Forbidden", "not yet ready to handle request");

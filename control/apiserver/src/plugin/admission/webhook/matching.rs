@@ -10,30 +10,12 @@ use windlass_cel::ResourceAttributes;
 use super::{caller::Caller, configuration::Webhook, review};
 use crate::{
     apiserver::{
-        AdmissionAttributes, ApiError, Authorizers, Operation, Target,
+        AdmissionAttributes, ApiError, Authorizers, Target,
         types::{Gvk, Version},
     },
     cel::{Inputs, Matches, UserAuthorizer},
     plugin::admission::predicates::{Request, old_of},
 };
-
-/// The kinds that decide on requests are themselves decided on by nobody: else one could not be removed any more.
-const EXEMPT: [&str; 6] = [
-    "validatingwebhookconfigurations",
-    "mutatingwebhookconfigurations",
-    "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings",
-    "mutatingadmissionpolicies",
-    "mutatingadmissionpolicybindings",
-];
-
-/// Whether no webhook sees a request.
-pub(crate) fn is_exempt(attributes: &AdmissionAttributes<'_>) -> bool {
-    let version = &attributes.target.version;
-    let is_configuration = version.group == "admissionregistration.k8s.io" && EXEMPT.contains(&version.plural.as_ref());
-    // A deletion of what does not exist is refused all the same.
-    is_configuration || (attributes.operation == Operation::Delete && attributes.old.is_none())
-}
 
 /// A request, as webhooks and policies see it.
 pub(in crate::plugin::admission) struct Matched<'a>(Request<'a>);

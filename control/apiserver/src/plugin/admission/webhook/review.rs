@@ -9,11 +9,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    configuration::{ReviewVersion, Webhook},
+    configuration::Webhook,
     matching::{Invocation, Shown, kind_in},
 };
-use crate::apiserver::{AdmissionAttributes, ApiError, User, types::Version};
+use crate::{
+    apiserver::{AdmissionAttributes, ApiError, User, types::Version},
+    webhook::ReviewVersion,
+};
 
+const GROUP: &str = "admission.k8s.io";
 const KIND: &str = "AdmissionReview";
 
 /// The review of a request.
@@ -28,7 +32,7 @@ pub(super) fn request(
     request["uid"] = json!(uid);
     request["object"] = shown.object.clone();
     request["oldObject"] = shown.old.clone();
-    json!({"kind": KIND, "apiVersion": version.api_version(), "request": request})
+    json!({"kind": KIND, "apiVersion": version.api_version(GROUP), "request": request})
 }
 
 /// What a review says of a request besides its objects, which expressions see as well. `matched` is the version in which a rule
@@ -134,14 +138,8 @@ pub(super) fn answer(body: &[u8], uid: &str, version: ReviewVersion, mutates: bo
     let patch = response.patch.unwrap_or_default();
     let patch = STANDARD.decode(&patch).map_err(|error| AnswerError::Unreadable(error.to_string()))?;
     if version == ReviewVersion::V1 {
-        if response.uid != uid {
-            return invalid(format!("expected response.uid={uid:?}, got {:?}", response.uid));
-        }
-        if (review.api_version.as_str(), review.kind.as_str()) != (version.api_version(), KIND) {
-            let (wanted, got) =
-                (shown_kind(version.api_version(), KIND), shown_kind(&review.api_version, &review.kind));
-            return invalid(format!("expected webhook response of {wanted}, got {got}"));
-        }
+        version.check_uid(uid, &response.uid).map_err(AnswerError::Invalid)?;
+        version.check_type((GROUP, KIND), &review.api_version, &review.kind).map_err(AnswerError::Invalid)?;
         check_patch(&patch, response.patch_type.as_deref(), mutates)
             .map_err(|why| AnswerError::Invalid(why.to_owned()))?;
     }
@@ -176,12 +174,6 @@ fn operations(patch: &[u8]) -> Result<Vec<Value>, AnswerError> {
     let operations: Option<Vec<Value>> =
         serde_json::from_slice(patch).map_err(|error| AnswerError::UndecodablePatch(error.to_string()))?;
     Ok(operations.unwrap_or_default())
-}
-
-/// A group, version and kind as Go shows it.
-fn shown_kind(api_version: &str, kind: &str) -> String {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    format!("{group}/{version}, Kind={kind}")
 }
 
 /// What is wrong with an answer, in upstream's words.

@@ -14,6 +14,7 @@ use std::{sync::Arc, time::Instant};
 use async_trait::async_trait;
 use serde_json::Value;
 use windlass_apimachinery::{
+    group_version::GroupVersion,
     managed_fields::Type,
     schema::{self, Schema},
 };
@@ -23,8 +24,8 @@ use super::{
     PolicyContext,
     configuration::{Binding, Hooks, Policies, Policy, hooks_for},
     metrics::error_type,
+    policy_matcher::{misconfigured, params_for, shown_namespace, version_for},
     refused,
-    selection::{misconfigured, params_for, shown_namespace, version_for},
 };
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation, types::Version},
@@ -324,9 +325,9 @@ impl Call<'_> {
         let kind = kind_in(target, version);
         let named = types::named(&kind.api_version(), &kind.kind);
         named.map(|of| Arc::new(Schema::named(of))).ok_or_else(|| {
-            let (group, version, kind) = (&kind.group, &kind.version, &kind.kind);
+            let kind = GroupVersion { group: &kind.group, version: &kind.version }.with_kind(&kind.kind);
             ApiError::service_unavailable(format!(
-                "Resource kind {group}/{version}, Kind={kind} not found. There can be a delay between when CustomResourceDefinitions are created and when they are available."
+                "Resource kind {kind} not found. There can be a delay between when CustomResourceDefinitions are created and when they are available."
             ))
         })
     }

@@ -3,13 +3,14 @@
 //! Upstream: `policy/mutating/compilation.go`.
 
 use serde_json::Value;
+use windlass_apimachinery::managed_fields::Type;
+use windlass_cel::{OUT_OF_BUDGET, RUNTIME_COST_BUDGET};
 
 use super::{apply_configuration, json_patch};
 use crate::{
-    cel::{BUDGET, Compiler, Composition, Conditions, Expression, Inputs, OUT_OF_BUDGET, Scope, Wanted},
+    cel::{Compiler, Composition, Conditions, Expression, Inputs, Scope, Wanted},
     plugin::admission::policy::configuration::Evaluator,
 };
-use windlass_apimachinery::managed_fields::Type;
 
 /// How a mutation is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +50,7 @@ impl Evaluator for Mutator {
         let items = |field: &str| spec[field].as_array().into_iter().flatten();
         let text = |value: &Value, field: &str| value[field].as_str().unwrap_or("").to_owned();
         let mut compiler = Compiler::new(!spec["paramKind"].is_null(), true);
-        for variable in items("variables") {
-            // One that does not compile fails where it is used.
-            let _ = compiler.add_variable(&text(variable, "name"), &text(variable, "expression"));
-        }
+        compiler.add_variables(&spec["variables"]);
         let mutation = |one: &Value| {
             let (kind, field, wanted) = match one["patchType"].as_str() {
                 Some("ApplyConfiguration") => (PatchType::ApplyConfiguration, "applyConfiguration", Wanted::Object),
@@ -87,7 +85,7 @@ impl Mutator {
             return Err(why.to_owned());
         }
         let scope = Scope::new(inputs, Some(&self.composition));
-        let mut left = BUDGET;
+        let mut left = RUNTIME_COST_BUDGET;
         let value = expression.evaluate(scope.enter(), &mut left).ok_or(OUT_OF_BUDGET)??;
         match kind {
             PatchType::ApplyConfiguration => apply_configuration::merged(ty, inputs.object, &value),

@@ -90,7 +90,8 @@ async fn the_status_says_what_was_found() {
     let user = crate::apiserver::User::api_server();
     let client = kube::Client::new(api.router().layer(axum::Extension(user)), "default");
     let (served, token) = (api.api.clone(), stop.clone());
-    let running = tokio::spawn(async move { crate::policy_status::run(&served, client, token).await });
+    let running =
+        tokio::spawn(async move { crate::validating_admission_policy_status::run(&served, client, token).await });
     let path = format!("{POLICIES}/validatingadmissionpolicies");
     let bad =
         policy(&[rule("apps", "v1", "deployments")], &json!({"validations": [{"expression": "object.foo == 1"}]}));

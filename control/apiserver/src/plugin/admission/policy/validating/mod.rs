@@ -15,8 +15,8 @@ use super::{
     PolicyContext,
     configuration::{Binding, Hook, Policies, Policy, hooks_for},
     metrics::error_type,
+    policy_matcher::{misconfigured, params_for, shown_namespace, version_for},
     refused,
-    selection::{misconfigured, params_for, shown_namespace, version_for},
 };
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Audit, Operation, types::Version},

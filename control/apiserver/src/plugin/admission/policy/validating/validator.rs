@@ -5,15 +5,12 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use windlass_cel::Value as CelValue;
+use windlass_cel::{OUT_OF_BUDGET, RUNTIME_COST_BUDGET, Value as CelValue, shown_message};
 
 use crate::{
-    cel::{BUDGET, Compiler, Composition, Conditions, Expression, Inputs, Matches, OUT_OF_BUDGET, Scope, Wanted},
-    plugin::admission::policy::configuration::Evaluator,
+    cel::{Compiler, Composition, Conditions, Expression, Inputs, Matches, Scope, Wanted},
+    plugin::admission::policy::configuration::{Evaluator, ignores_failures},
 };
-
-/// The longest message that an expression may make.
-const MAX_MESSAGE_BYTES: usize = 5 * 1024;
 
 /// A validation.
 #[derive(Debug)]
@@ -88,10 +85,7 @@ impl Evaluator for Validator {
     fn compile(spec: &Value) -> Self {
         let items = |field: &str| spec[field].as_array().into_iter().flatten();
         let mut compiler = Compiler::new(!spec["paramKind"].is_null(), true);
-        for variable in items("variables") {
-            // One that does not compile fails where it is used.
-            let _ = compiler.add_variable(text(variable, "name"), text(variable, "expression"));
-        }
+        compiler.add_variables(&spec["variables"]);
         let validation = |one: &Value| {
             let message = text(one, "messageExpression");
             Validation {
@@ -109,7 +103,7 @@ impl Evaluator for Validator {
             conditions: Conditions::of_policy(&compiler, &spec["matchConditions"]),
             validations: items("validations").map(validation).collect(),
             annotations: items("auditAnnotations").map(annotation).collect(),
-            ignores_failures: spec["failurePolicy"] == "Ignore",
+            ignores_failures: ignores_failures(spec),
             composition: compiler.into_composition(),
         }
     }
@@ -127,7 +121,7 @@ impl Validator {
                 Matches::Unknown(why) => return self.failed(&why),
             }
         }
-        let mut left = BUDGET;
+        let mut left = RUNTIME_COST_BUDGET;
         let Some(results) = self.results(inputs, &mut left) else { return self.failed(OUT_OF_BUDGET) };
         let messages = self.messages(inputs, &mut left);
         let decisions = results.into_iter().zip(&self.validations).enumerate();
@@ -161,7 +155,7 @@ impl Validator {
         let evaluate = |validation: &Validation| {
             let Some(expression) = &validation.message_expression else { return Some(None) };
             Some(match expression.evaluate(scope.enter(), left)? {
-                Ok(CelValue::String(text)) => usable(&text),
+                Ok(CelValue::String(text)) => shown_message(&text).map(str::to_owned),
                 _ => None,
             })
         };
@@ -210,7 +204,7 @@ impl Validator {
     fn annotations(&self, inputs: &Inputs<'_>) -> Option<Vec<Annotation>> {
         let without_authorizer = Inputs { authorizer: None, resource: inputs.resource.clone(), ..*inputs };
         let scope = Scope::new(&without_authorizer, Some(&self.composition));
-        let mut left = BUDGET;
+        let mut left = RUNTIME_COST_BUDGET;
         let mut annotations = Vec::new();
         for (key, expression) in &self.annotations {
             let started = Instant::now();
@@ -238,13 +232,6 @@ impl Validator {
         };
         Verdict { decisions: vec![decision], annotations: Vec::new() }
     }
-}
-
-/// A message that can be shown: one line that is not too long.
-fn usable(message: &str) -> Option<String> {
-    let message = message.trim();
-    let fits = !message.is_empty() && message.len() <= MAX_MESSAGE_BYTES && !message.contains('\n');
-    fits.then(|| message.to_owned())
 }
 
 #[cfg(test)]

@@ -39,8 +39,8 @@ fn param_version<'c>(catalog: &'c Catalog, kind: &ParamKind) -> Result<&'c Arc<V
     let GroupVersion { group, version } = GroupVersion::parse(&kind.api_version);
     let versions = catalog.of_kind(group, &kind.kind);
     versions.iter().find(|served| served.gvk.version == version).ok_or_else(|| {
-        let kind = &kind.kind;
-        format!("failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'")
+        let kind = GroupVersion { group, version }.with_kind(&kind.kind);
+        format!("failed to find resource referenced by paramKind: '{kind}'")
     })
 }
 
@@ -111,7 +111,7 @@ async fn find_params(
 }
 
 async fn decoded(version: &Version, objects: &[Arc<Object>]) -> Result<Vec<Value>, ConversionError> {
-    let conversions = version.conversions(version.stored_otherwise(objects)?).await?;
+    let conversions = version.conversions_of(objects).await?;
     objects.iter().map(|object| version.decode(object, &conversions)).collect()
 }
 
