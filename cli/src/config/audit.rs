@@ -13,11 +13,13 @@ pub(crate) struct AuditSettings {
     /// In MiB.
     pub(crate) log_max_size: u64,
     pub(crate) log_max_backup: usize,
+    /// In days; 0 for no limit.
+    pub(crate) log_max_age: u32,
 }
 
 impl Default for AuditSettings {
     fn default() -> Self {
-        Self { log_path: None, policy_file: None, log_max_size: 100, log_max_backup: 10 }
+        Self { log_path: None, policy_file: None, log_max_size: 100, log_max_backup: 10, log_max_age: 0 }
     }
 }
 
@@ -40,6 +42,7 @@ impl AuditSettings {
             policy: self.policy_file.clone(),
             max_size: self.log_max_size,
             max_backups: self.log_max_backup,
+            max_age_days: self.log_max_age,
         })
     }
 }

@@ -104,6 +104,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "Size in MiB at which another file of the audit log is begun [default: 100]"),
     setting!("auditLogMaxBackup", "--audit-log-maxbackup NUMBER", audit.log_max_backup: usize,
         "Older files of the audit log that are kept [default: 10]"),
+    setting!("auditLogMaxAge", "--audit-log-maxage DAYS", audit.log_max_age: u32,
+        "Days after which older files of the audit log are removed; 0 for never [default: 0]"),
     setting!("nodeAPIBindAddress", "--node-api-bind-address ADDR", node_api_bind: SocketAddr,
         "Listen address of the node's API, with TLS [default: 0.0.0.0:10250]"),
     setting!("statsBindAddress", "--stats-bind-address ADDR", stats_bind: OptionalAddress,

@@ -187,7 +187,7 @@ async fn a_token_of_the_file_authenticates_and_its_use_is_recorded() {
     let (tokens, log) = (dir.path().join("tokens.csv"), dir.path().join("audit.log"));
     fs::write(&tokens, "t0p-secret,bob,7,\"dev,ops\"\n").unwrap();
     fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).unwrap();
-    let audit = AuditConfig { path: log.clone(), policy: None, max_size: 1, max_backups: 1 };
+    let audit = AuditConfig { path: log.clone(), policy: None, max_size: 1, max_backups: 1, max_age_days: 0 };
     let settings = Config { token_auth_file: Some(tokens.clone()), audit: Some(audit), ..config(dir.path()) };
     let served = Served::of(settings).await;
     let kubeconfig = with_credentials(&served, |user| user.token = Some("t0p-secret".to_owned().into()));

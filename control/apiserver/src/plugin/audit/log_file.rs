@@ -8,10 +8,18 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 /// Only the owner reads who did what.
 const MODE: u32 = 0o600;
+
+/// Which of the older files are kept, as lumberjack's `MaxBackups` and `MaxAge`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Retention {
+    pub(super) max_backups: usize,
+    /// By the times in their names; 0 for any age.
+    pub(super) max_age_days: u32,
+}
 
 /// The file and the older ones next to it.
 #[derive(Debug)]
@@ -21,7 +29,7 @@ pub(super) struct LogFile {
     file: File,
     bytes: u64,
     max_bytes: u64,
-    max_backups: usize,
+    retention: Retention,
     /// The last write ended within a line.
     torn: bool,
     /// Why the file was not rotated when it was due; reported once.
@@ -29,11 +37,16 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the file to append to it; its directory must exist.
-    pub(super) fn open(path: &Path, max_bytes: u64, max_backups: usize) -> io::Result<Self> {
+    /// Opens the file to append to it; its directory must exist. Older files that are not kept are removed.
+    pub(super) fn open(path: &Path, max_bytes: u64, retention: Retention) -> io::Result<Self> {
         let file = append_to(path)?;
         let bytes = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, bytes, max_bytes, max_backups, torn: false, problem: None })
+        let opened = Self { path: path.to_owned(), file, bytes, max_bytes, retention, torn: false, problem: None };
+        if let Err(error) = opened.remove_old_backups(Timestamp::now()) {
+            // Events are worth more than room: those that are due are removed at the next rotation.
+            tracing::warn!(%error, path = %path.display(), "failed to remove old files of the audit log");
+        }
+        Ok(opened)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -64,7 +77,7 @@ impl LogFile {
 
     fn rotate(&mut self, open: impl Fn(&Path) -> io::Result<File>) {
         let replaced = self.replace(open);
-        let problem = replaced.and_then(|()| self.remove_old_backups()).err().map(|error| error.to_string());
+        let problem = replaced.and_then(|()| self.remove_old_backups(Timestamp::now())).err().map(|error| error.to_string());
         if let Some(problem) = problem.as_ref().filter(|now| self.problem.as_ref() != Some(now)) {
             tracing::warn!(
                 problem,
@@ -101,9 +114,12 @@ impl LogFile {
         }
     }
 
-    fn remove_old_backups(&self) -> io::Result<()> {
+    fn remove_old_backups(&self, now: Timestamp) -> io::Result<()> {
         let backups = self.backups()?;
-        let old = &backups[..backups.len().saturating_sub(self.max_backups)];
+        let oldest = self.retention.oldest(now).map(|at| self.backup_path(at));
+        // Names of one length, of which only the time differs: they order as their times do.
+        let outdated = backups.iter().take_while(|backup| oldest.as_ref().is_some_and(|oldest| backup < &oldest)).count();
+        let old = &backups[..outdated.max(backups.len().saturating_sub(self.retention.max_backups))];
         // One that cannot be removed keeps none of the others.
         old.iter().map(fs::remove_file).fold(Ok(()), io::Result::and)
     }
@@ -148,6 +164,14 @@ impl LogFile {
         }
         found.sort_unstable();
         Ok(found)
+    }
+}
+
+impl Retention {
+    /// The time before which a file is too old; `None` if none is, also since no time is that old. Pure.
+    fn oldest(self, now: Timestamp) -> Option<Timestamp> {
+        let age = SignedDuration::from_hours(24 * i64::from(self.max_age_days));
+        (!age.is_zero()).then(|| now.checked_sub(age).ok()).flatten()
     }
 }
 

@@ -24,7 +24,7 @@ use windlass_kit::{
 };
 
 use crate::apiserver::{Attributes, AuditEvent, AuditRule, AuditSink, User};
-use log_file::LogFile;
+use log_file::{LogFile, Retention};
 use policy::Policy;
 
 /// Events that wait to be written; upstream's number.
@@ -45,6 +45,8 @@ pub struct AuditConfig {
     pub max_size: u64,
     /// How many older files are kept.
     pub max_backups: usize,
+    /// How many days they are kept; 0 for no limit.
+    pub max_age_days: u32,
 }
 
 /// Why there can be no audit log.
@@ -92,7 +94,8 @@ impl AuditLog {
     pub(crate) fn open(config: &AuditConfig) -> Result<Self, AuditError> {
         let policy = config.policy.as_deref().map_or_else(|| Ok(Policy::default()), read_policy)?;
         let failed = |source| AuditError::Log { path: config.path.clone(), source };
-        let file = LogFile::open(&config.path, config.max_size << 20, config.max_backups).map_err(failed)?;
+        let retention = Retention { max_backups: config.max_backups, max_age_days: config.max_age_days };
+        let file = LogFile::open(&config.path, config.max_size << 20, retention).map_err(failed)?;
         let (sender, receiver) = mpsc::sync_channel(MAX_QUEUED_EVENTS);
         let counts = Arc::<Counts>::default();
         let of_writer = Arc::clone(&counts);

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{log_file::LogFile, policy::Policy, *};
+use super::{policy::Policy, *};
 use crate::apiserver::{AuditLevel, AuditStage, ObjectReference};
 
 fn user(name: &str, groups: &[&str]) -> User {
@@ -150,6 +150,10 @@ fn an_event_has_upstreams_form() {
     );
 }
 
+fn newest(max_backups: usize) -> Retention {
+    Retention { max_backups, max_age_days: 0 }
+}
+
 #[test]
 fn a_file_that_is_full_is_replaced_and_few_are_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,7 +161,7 @@ fn a_file_that_is_full_is_replaced_and_few_are_kept() {
     fs::write(&path, "").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     fs::write(dir.path().join("audit-notes.log"), "kept").unwrap();
-    let mut file = LogFile::open(&path, 10, 2).unwrap();
+    let mut file = LogFile::open(&path, 10, newest(2)).unwrap();
     for line in 0..7 {
         file.append(format!("{line:04}\n").as_bytes()).unwrap();
         std::thread::sleep(Duration::from_millis(2));
@@ -171,8 +175,44 @@ fn a_file_that_is_full_is_replaced_and_few_are_kept() {
     assert_eq!(fs::read_to_string(dir.path().join(&names[1])).unwrap(), "0004\n0005\n");
     assert!(names.contains(&"audit-notes.log".to_owned()), "{names:?}");
     // Opened again it is appended to.
-    LogFile::open(&path, 100, 2).unwrap().append(b"more\n").unwrap();
+    LogFile::open(&path, 100, newest(2)).unwrap().append(b"more\n").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "0006\nmore\n");
+}
+
+/// At the opening and with each rotation; what is no older file of this log stays, however old.
+#[test]
+fn old_files_are_removed_by_the_times_in_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let names = || -> Vec<String> {
+        let entries = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = entries.filter(|name| name.contains("-20")).collect();
+        names.sort();
+        names
+    };
+    let of_age = |days: i64| {
+        let at = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24 * days + 1);
+        at.strftime("audit-%Y-%m-%dT%H-%M-%S%.3f.log").to_string()
+    };
+    let ages = [400, 3, 1].map(of_age);
+    let ([oldest, old, young], other) = (ages.each_ref().map(String::as_str), "other-2001-01-01T00-00-00.000.log");
+    for name in [oldest, old, young, other] {
+        fs::write(dir.path().join(name), "").unwrap();
+    }
+    let kept = |days: u32| {
+        LogFile::open(&path, 10, Retention { max_backups: 9, max_age_days: days }).unwrap();
+        names()
+    };
+    assert_eq!(kept(0), [oldest, old, young, other]);
+    assert_eq!(kept(u32::MAX), [oldest, old, young, other]);
+    assert_eq!(kept(4), [old, young, other]);
+    let mut file = LogFile::open(&path, 10, Retention { max_backups: 9, max_age_days: 4 }).unwrap();
+    fs::write(dir.path().join(oldest), "").unwrap();
+    file.append(b"0000\n0000\n").unwrap();
+    assert_eq!(names(), [oldest, old, young, other]);
+    file.append(b"1111\n").unwrap();
+    let left = names();
+    assert_eq!((left.len(), left.iter().any(|name| name == oldest)), (4, false), "{left:?}");
 }
 
 /// Whatever hinders a rotation, every line is in one of the files, in order, and the next rotation is as ever.
@@ -202,7 +242,7 @@ fn a_rotation_that_fails_loses_no_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log/audit.log");
         fs::create_dir(path.parent().unwrap()).unwrap();
-        let mut file = LogFile::open(&path, 10, 1).unwrap();
+        let mut file = LogFile::open(&path, 10, newest(1)).unwrap();
         file.append(b"one1\n").unwrap();
         fault(&path);
         for line in ["two2\n", "six6\n", "ten0\n"] {
@@ -215,7 +255,7 @@ fn a_rotation_that_fails_loses_no_line() {
     for failures in [1, 3] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.log");
-        let mut file = LogFile::open(&path, 10, 9).unwrap();
+        let mut file = LogFile::open(&path, 10, newest(9)).unwrap();
         file.append(b"0000\n0000\n").unwrap();
         for line in 1..=failures {
             let full = |_: &Path| Err(io::Error::from_raw_os_error(24));
@@ -239,7 +279,7 @@ fn what_cannot_be_queued_is_counted_and_nobody_waits() {
     log.register_metrics(&registry);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit.log");
-    let (counts, file) = (Arc::clone(&log.counts), LogFile::open(&path, 1 << 20, 1).unwrap());
+    let (counts, file) = (Arc::clone(&log.counts), LogFile::open(&path, 1 << 20, newest(1)).unwrap());
     drop(log);
     write_all(&receiver, file, &counts);
     assert_eq!((counts.written.load(Ordering::Relaxed), counts.queued_bytes.load(Ordering::Relaxed)), (1, 0));
