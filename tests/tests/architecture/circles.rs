@@ -13,7 +13,7 @@ const FORBIDDEN: [(&str, &[&str]); 4] = [
     ("request", &["handlers"]),
 ];
 
-type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// `a::{b, c::{self, d}}` → `a::b`, `a::c`, `a::c::d`.
 fn expanded(tree: &str) -> Vec<Module> {
@@ -43,7 +43,7 @@ fn expanded(tree: &str) -> Vec<Module> {
 }
 
 /// The imports of a file, whether it passes them on, and the paths in its code.
-fn paths(code: &str) -> Vec<(bool, Module)> {
+pub(super) fn paths(code: &str) -> Vec<(bool, Module)> {
     let (mut found, mut rest) = (Vec::new(), String::new());
     let mut statement: Option<String> = None;
     for line in code.lines() {
@@ -61,7 +61,7 @@ fn paths(code: &str) -> Vec<(bool, Module)> {
             found.extend(expanded(tree).into_iter().map(|path| (text.starts_with("pub"), path)));
         }
     }
-    for start in ["crate::", "super::"] {
+    for start in ["crate::", "super::", "windlass_kit::"] {
         for (at, _) in rest.match_indices(start) {
             let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
             let end = rest[at..].find(|c| !is_path(c)).map_or(rest.len(), |end| at + end);

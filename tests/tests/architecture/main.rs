@@ -20,22 +20,8 @@ fn is_test(path: &str) -> bool {
 
 /// The sources of the shipped program, without its tests: path and code.
 fn shipped() -> Vec<(String, String)> {
-    let crates = [
-        "apimachinery/src/",
-        "kit/src/",
-        "cadvisor/src/",
-        "proxy/src/",
-        "control/store/src/",
-        "control/identity/src/",
-        "control/quota/src/",
-        "control/apiserver/src/",
-        "control/controllers/src/",
-        "control/scheduler/src/",
-        "control/dns/src/",
-        "agent/src/",
-        "cli/src/",
-    ];
-    let is_shipped = |path: &String| crates.iter().any(|dir| path.starts_with(dir)) && !is_test(path);
+    let crates = crates::shipped_sources();
+    let is_shipped = |path: &String| crates.iter().any(|dir| path.starts_with(dir.as_str())) && !is_test(path);
     let sources = rust_sources().into_iter().filter(|(path, _)| is_shipped(path));
     let sources: Vec<(String, String)> = sources.map(|(path, text)| (path, code_of(&text))).collect();
     assert!(sources.len() > 300, "only {} files were found", sources.len());
