@@ -23,6 +23,8 @@ use crate::{Dice, HollowNodes, Testbed, client};
 const NODES: usize = 20;
 /// The time that all have to converge after the last change.
 const CONVERGENCE: Duration = Duration::from_secs(180);
+/// Changes between two kills at least, however slow the machine is.
+const LEAST_CHANGES: usize = 30;
 /// Old revisions of each.
 const HISTORY: usize = 3;
 
@@ -128,12 +130,16 @@ impl Wind {
         Ok(())
     }
 
-    /// Changes Deployments until this time.
+    /// Changes Deployments until this time, and often enough.
     async fn blow(&mut self, count: usize, until: Instant) {
-        while Instant::now() < until {
+        let (mut changed, deadline) = (0, until + CONVERGENCE);
+        while Instant::now() < until || (changed < LEAST_CHANGES && Instant::now() < deadline) {
             let number = self.dice.index(count);
             match self.change(number).await {
-                Ok(kind) => *self.changes.entry(kind).or_default() += 1,
+                Ok(kind) => {
+                    changed += 1;
+                    *self.changes.entry(kind).or_default() += 1;
+                }
                 // Some changes do not suit the object as it is, and the API may be away.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }

@@ -20,6 +20,8 @@ fn probes() {
         let mut probe = probe;
         probe["periodSeconds"] = json!(1);
         probe["failureThreshold"] = json!(1);
+        // On a busy machine a program takes longer than the second that is the default.
+        probe["timeoutSeconds"] = json!(30);
         probe
     };
     let serve = "mkdir -p /www && echo hi > /www/index.html && httpd -p 8080 -h /www && exec sleep 1000";
