@@ -14,8 +14,8 @@ use super::{
     objects::{self, NamedPort, PodFacts},
     policy::{Namespaces, Pods, Policy},
     profile::{Compiled, Profile, compile},
-    rules::DIRECTIONS,
-    sets::{Entry, SetKind},
+    rules::{DIRECTIONS, set_suffix},
+    sets::{Entry, IpSet, SetKind},
 };
 use crate::model::{Family, Protocol};
 
@@ -50,6 +50,8 @@ type Profiles = [Option<Arc<Profile>>; 2];
 #[derive(Debug, Clone)]
 struct SelectedSet {
     of: Arc<Selected>,
+    /// Its names, by family.
+    names: [String; 2],
     entries: [Entries; 2],
 }
 
@@ -373,16 +375,21 @@ impl Cluster {
         for (name, of) in named {
             if !self.selected.contains_key(&name) {
                 let entries = self.entries_of(&of);
-                self.selected.insert(name, SelectedSet { of, entries });
+                let names = Family::BOTH.map(|family| format!("{name}{}", set_suffix(family)));
+                self.selected.insert(name, SelectedSet { of, names, entries });
             }
         }
     }
 
-    /// The type and the entries of a set that is named.
-    pub(super) fn entries(&self, name: &str, family: Family) -> Option<(SetKind, Entries)> {
-        let set = self.selected.get(name)?;
-        let kind = if set.of.port.is_some() { SetKind::HashIpPort } else { SetKind::HashIp };
-        Some((kind, set.entries[family as usize].clone()))
+    /// The sets that chains of profiles name in a family, with their names.
+    pub(super) fn named_sets(&self, family: Family) -> impl Iterator<Item = (String, IpSet)> {
+        let excepted = self.compiled.values().flat_map(move |compiled| &compiled.chains[family as usize].excepted);
+        let of_pods = self.selected.values().map(move |set| {
+            let kind = if set.of.port.is_some() { SetKind::HashIpPort } else { SetKind::HashIp };
+            let entries = set.entries[family as usize].clone();
+            (set.names[family as usize].clone(), IpSet { kind, entries })
+        });
+        of_pods.chain(excepted.cloned())
     }
 
     fn entries_of(&self, of: &Selected) -> [Entries; 2] {

@@ -94,8 +94,11 @@ impl Kernel {
     }
 
     fn plan_sets(&self, wanted: &Wanted, steps: &mut Steps) {
+        let mut all_known = self.sets.0.iter().peekable();
         for (name, set) in &wanted.sets.0 {
-            let known = self.sets.0.get(name);
+            // Both are in order of names.
+            while all_known.next_if(|(of, _)| *of < name).is_some() {}
+            let known = all_known.next_if(|(of, _)| *of == name).map(|(_, known)| known);
             if self.foreign_sets.contains(name) || known.is_some_and(|known| known.kind != set.kind) {
                 steps.destroy_first.push(name.clone());
             }

@@ -73,8 +73,6 @@ pub(super) struct Compiled {
 #[derive(Debug, Clone, Default)]
 pub(super) struct CompiledChain {
     pub(super) rules: Arc<str>,
-    /// Those of the selected sets that its rules name.
-    pub(super) pods: Vec<Arc<str>>,
     /// The sets of excepted ranges with their names.
     pub(super) excepted: Vec<(String, IpSet)>,
 }
@@ -199,10 +197,7 @@ impl Compiler<'_> {
         };
         let stem: Arc<str> = hashed_name(PODS_SET, &text).into();
         let name = format!("{stem}{}", set_suffix(self.family));
-        self.selected.entry(stem.clone()).or_insert_with(|| Arc::new(of.clone()));
-        if !self.out.pods.contains(&stem) {
-            self.out.pods.push(stem);
-        }
+        self.selected.entry(stem).or_insert_with(|| Arc::new(of.clone()));
         name
     }
 

@@ -180,11 +180,6 @@ impl Cluster {
             let Some(compiled) = self.compiled(profile) else { continue };
             let chain = &compiled.chains[family as usize];
             chains.push((profile.chain.clone(), chain.rules.clone()));
-            for stem in &chain.pods {
-                if let Some((kind, entries)) = self.entries(stem, family) {
-                    put(stem, IpSet { kind, entries });
-                }
-            }
             let addresses = || pods.iter().flat_map(|pod| pod.addresses.iter().map(move |ip| (pod, *ip)));
             let of_family = || addresses().filter(|(_, ip)| Family::of(ip) == family);
             own.extend(of_family().map(|(pod, ip)| Entry::Interface(ip, pod.interface.clone())));
@@ -204,10 +199,7 @@ impl Cluster {
             chains.extend(tree.chains.into_iter().map(|(name, body)| (name, body.into())));
             out.sets.0.extend(tree.sets);
         }
-        for (profile, _) in &profiles {
-            let excepted = self.compiled(profile).map(|compiled| &compiled.chains[family as usize].excepted);
-            out.sets.0.extend(excepted.into_iter().flatten().cloned());
-        }
+        out.sets.0.extend(self.named_sets(family));
         chains.push((ROOT_CHAIN.to_owned(), root.into()));
         out.chains = chains;
         out
