@@ -176,7 +176,8 @@ impl Cluster {
         let mut own = Vec::new();
         let mut chains = Vec::with_capacity(profiles.len() + 1);
         let mut leaves: [Vec<Leaf<'_>>; 2] = [Vec::new(), Vec::new()];
-        for (profile, pods) in &profiles {
+        let of_direction = |direction| profiles.iter().filter(move |(profile, _)| profile.direction == direction);
+        for (profile, pods) in DIRECTIONS.into_iter().flat_map(of_direction) {
             let Some(compiled) = self.compiled(profile) else { continue };
             let chain = &compiled.chains[family as usize];
             chains.push((profile.chain.clone(), chain.rules.clone()));
