@@ -126,7 +126,7 @@ reproducible: ## two builds in two directories, compared byte by byte: two relea
 	scripts/reproducible.sh
 
 .PHONY: bench
-bench: bench-agent bench-api bench-cadvisor bench-controllers bench-node bench-proxy bench-store bench-instructions ## all figures of docs/performance.md, measured here
+bench: bench-agent bench-api bench-cadvisor bench-controllers bench-node bench-policies bench-proxy bench-store bench-instructions ## all figures of docs/performance.md, measured here
 
 .PHONY: bench-agent
 bench-agent: build ## pods compared with raw Docker, and the node with 100 of them
@@ -162,6 +162,11 @@ bench-controllers: build ## 1,000 pods of 100 Deployments on 50 hollow nodes com
 bench-proxy: build ## the proxy with 1,000 and 10,000 services
 	scripts/install.sh test
 	scripts/bench.sh bench-proxy
+
+.PHONY: bench-policies
+bench-policies: ## a new pod's rules and a packet's cost with 1,000 NetworkPolicies, compared with iptables-restore alone
+	scripts/install.sh test
+	scripts/bench.sh bench-policies
 
 .PHONY: bench-store
 bench-store: ## the store compared with the disk's own speed, and the engines that were considered for it

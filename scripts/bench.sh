@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a benchmark, mostly of the release binary: bench-agent, bench-api, bench-cadvisor, bench-cluster, bench-controllers,
-# bench-instructions, bench-node, bench-proxy, bench-store, soak or storm. More arguments are the program's: `bench-cluster requests`
+# bench-instructions, bench-node, bench-policies, bench-proxy, bench-store, soak or storm. More arguments are the program's: `bench-cluster requests`
 # counts requests alone, `bench-api compile` measures the build after a change alone, `bench-store DIRECTORY` says where it writes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,9 @@ bench-instructions)
     fi
     export GUNGRAUN_RUNNER=$tools/bin/gungraun-runner
     exec cargo bench --manifest-path proxy/benches/instructions/Cargo.toml --target-dir target/instructions --bench rules
+    ;;
+bench-policies)
+    exec cargo bench --locked -q -p windlass-proxy --profile client --bench network_policies
     ;;
 bench-store)
     cargo build --release --manifest-path control/store/benches/engines/Cargo.toml --target-dir target/bench-store

@@ -55,10 +55,10 @@ fn check_family(family: Family, variant: Variant) -> Vec<Finding> {
         })
         .collect();
     let program = backend.program();
-    let policies = check_policies(&backend);
+    let of_pods = [check_policies(&backend), check_source_addresses(&backend)];
     if refused.is_empty() {
         let rules = Finding::pass(name, format!("{program}: all {} kinds of rules are taken", PROBE_RULES.len()));
-        return vec![rules, policies];
+        return [rules].into_iter().chain(of_pods).collect();
     }
     let one = |(what, optional, error): (&str, bool, String)| {
         let what = format!("{name}: {what}");
@@ -69,7 +69,7 @@ fn check_family(family: Family, variant: Variant) -> Vec<Finding> {
             Finding::fail(what, error, advice)
         }
     };
-    refused.into_iter().map(one).chain([policies]).collect()
+    refused.into_iter().map(one).chain(of_pods).collect()
 }
 
 /// A policy whose rules have every kind of match and of IP set.
@@ -100,6 +100,21 @@ fn check_policies(backend: &Backend) -> Finding {
             "pods that policies select do not start on the built-in pod network: load ip_set, ip_set_hash_ip, ip_set_hash_ipport, ip_set_hash_net, ip_set_hash_netiface and xt_set, or take a kernel that has them",
         ),
         None => Finding::warn(what, "the rules of a policy could not be made", "report this as a fault"),
+    }
+}
+
+/// The rule by which the built-in pod network keeps pods off the addresses of others, which is written before a pod is
+/// connected.
+fn check_source_addresses(backend: &Backend) -> Finding {
+    let what = format!("source addresses of pods ({})", backend.family().name());
+    let rule = "*raw\n:T - [0:0]\n-A T -m rpfilter --invert -j DROP\nCOMMIT\n*raw\n-F T\n-X T\nCOMMIT\n";
+    match backend.restore_text(rule) {
+        Ok(()) => Finding::pass(what, "the rule that checks them is taken"),
+        Err(error) => Finding::warn(
+            what,
+            error.to_string(),
+            "no pod starts on the built-in pod network: load iptable_raw and ipt_rpfilter (ip6table_raw, ip6t_rpfilter), or take a kernel that has them",
+        ),
     }
 }
 

@@ -10,8 +10,12 @@ use crate::{
     apply::{self, Backend, Runner},
     config::Config,
     explain::{Explanation, explain},
+    iptables_save::SavedRuleset,
     model::Family,
-    network_policy::ROOT_CHAIN,
+    network_policy::{
+        Cluster, IpSets, ROOT_CHAIN, Wanted,
+        plan::{Kernel, PolicyDifference},
+    },
     nfacct::INVALID_DROPPED,
     plan::{Objects, Observed, rules_of_objects},
     rules::CLUSTER_IPS_CHECK,
@@ -40,19 +44,26 @@ pub enum InspectError {
     Panicked(#[from] windlass_kit::blocking::LaneError),
 }
 
-/// Lists Services, EndpointSlices, Nodes and, where rules depend on them, ServiceCIDRs, reads the kernel's rules of a family with their counters, and compares the
-/// two. Needs root.
+async fn list<K>(client: &Client, what: &'static str) -> Result<Vec<K>, InspectError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let listed = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
+    listed.map(|l| l.items).map_err(|e| InspectError::Api { what, source: Box::new(e) })
+}
+
+/// Lists Services, EndpointSlices, Nodes and, where rules depend on them, ServiceCIDRs, reads the kernel's rules of a family
+/// with their counters, and compares the two; where this node `enforces` NetworkPolicies, their rules and IP sets as well.
+/// Needs root.
 ///
 /// # Errors
 /// When the API cannot be listed or the rules cannot be read.
-pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result<Explanation, InspectError> {
-    async fn list<K>(client: &Client, what: &'static str) -> Result<Vec<K>, InspectError>
-    where
-        K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-    {
-        let listed = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
-        listed.map(|l| l.items).map_err(|e| InspectError::Api { what, source: Box::new(e) })
-    }
+pub async fn inspect(
+    client: &Client,
+    config: &Config,
+    family: Family,
+    enforces: bool,
+) -> Result<Explanation, InspectError> {
     let mut objects = Objects {
         services: list(client, "services").await?,
         slices: list(client, "endpoint slices").await?,
@@ -70,7 +81,30 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
         objects.service_cidrs = list(client, "ServiceCIDRs").await?;
     }
     let wanted = rules_of_objects(&objects, &config, family, &Observed::of(&kernel));
-    Ok(explain(&wanted, &kernel)?)
+    let mut explanation = explain(&wanted, &kernel)?;
+    // With a command prefix the sets are those of another network namespace.
+    if enforces && config.command_prefix.is_empty() {
+        explanation.policy_differences = policy_differences(client, &config, family, &kernel).await?;
+    }
+    Ok(explanation)
+}
+
+/// Where the kernel's rules of policies differ from what the API's objects want. A pod that starts or ends meanwhile may be
+/// in a set and not in the API, or the other way round.
+async fn policy_differences(
+    client: &Client,
+    config: &Config,
+    family: Family,
+    kernel: &str,
+) -> Result<Vec<PolicyDifference>, InspectError> {
+    let mut cluster = Cluster::new(&config.node_name);
+    list(client, "network policies").await?.iter().for_each(|object| cluster.put_policy(object));
+    list(client, "namespaces").await?.iter().for_each(|object| cluster.put_namespace(object));
+    list(client, "pods").await?.iter().for_each(|object| cluster.put_pod(object));
+    let sets = IpSets::parse(kernel)?.0.into_iter().map(|(name, set)| (name, Some(set))).collect();
+    let saved = SavedRuleset::parse(kernel)?;
+    let wanted = cluster.wanted(&[family]).pop().unwrap_or_else(|| Wanted::nothing(family));
+    Ok(Kernel::read(&saved, sets, &wanted).differences(&wanted))
 }
 
 /// All rules of a family as the kernel has them, with packet counts, as `iptables-save -c` prints them; before them, as

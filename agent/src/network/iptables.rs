@@ -1,5 +1,6 @@
 //! The pod network's own iptables chains: forwarding of pod traffic, masquerading of what leaves the cluster, host ports,
-//! and what keeps others off the host's loopback addresses. Service rules are the proxy's.
+//! and what keeps others off the host's loopback addresses and pods off the addresses of others. Service rules are the
+//! proxy's.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
 
@@ -7,6 +8,7 @@ use windlass_kit::{
     external_program::{Program, ProgramError},
     iptables_save::canonical,
     net::{Cidr, Family},
+    pod_interface::HOST_PREFIX,
 };
 
 use super::{HostPort, NetworkError};
@@ -16,9 +18,18 @@ const FORWARD: &str = "WINDLASS-FORWARD";
 const INPUT: &str = "WINDLASS-INPUT";
 const POSTROUTING: &str = "WINDLASS-POSTROUTING";
 const HOSTPORTS: &str = "WINDLASS-HOSTPORTS";
+const RPFILTER: &str = "WINDLASS-RPFILTER";
+
+/// All chains with their tables, in the order in which they are written: no pod is forwarded to before its source
+/// addresses are checked.
+const CHAINS: [(&str, &str); 5] =
+    [("raw", RPFILTER), ("filter", FORWARD), ("filter", INPUT), ("nat", POSTROUTING), ("nat", HOSTPORTS)];
+/// Each table is one transaction.
+const TABLES: [&str; 3] = ["raw", "filter", "nat"];
 
 /// Table, built-in chain, the jump.
-const JUMPS: [(&str, &str, &str); 5] = [
+const JUMPS: [(&str, &str, &str); 6] = [
+    ("raw", "PREROUTING", "-i wl+ -m comment --comment windlass-pods -j WINDLASS-RPFILTER"),
     ("filter", "FORWARD", "-m comment --comment windlass-pods -j WINDLASS-FORWARD"),
     ("filter", "INPUT", "-m comment --comment windlass-loopback -j WINDLASS-INPUT"),
     ("nat", "POSTROUTING", "-m comment --comment windlass-pods -j WINDLASS-POSTROUTING"),
@@ -107,11 +118,24 @@ fn chains(rules: &Rules) -> Chains {
     // listens at 127.0.0.1 of the host. Upstream: block incoming localnet connections, of kubelet_network_linux.go.
     let foreign = "! -i lo -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
     vec![
+        ("raw", RPFILTER, source_checks()),
         ("filter", FORWARD, vec![format!("-s {pods} -j ACCEPT"), format!("-d {pods} -j ACCEPT")]),
         ("filter", INPUT, (family == Family::V4).then(|| foreign.to_owned()).into_iter().collect()),
         ("nat", POSTROUTING, post_routing),
         ("nat", HOSTPORTS, host_ports),
     ]
+}
+
+/// A packet from a pod's link whose source address is not led back by that link is dropped: a pod that may open raw
+/// sockets, which Docker's default capabilities allow, would send with the address of another one that a NetworkPolicy
+/// allows. In raw, before conntrack, whose entries it could change otherwise. A rule in place of the sysctl rp_filter: IPv6
+/// has none, and IPv4's is the largest value of `all` and of the interface, so that 2 (loose) of `all` makes every link
+/// loose. Link-local and unspecified sources of IPv6 (neighbour discovery) pass the match. The links' names go on with a
+/// hexadecimal digit, those of wireless interfaces (wlan0, wlp2s0, wlx…) with other letters, but for the first of them.
+fn source_checks() -> Vec<String> {
+    let wireless = format!("-i {HOST_PREFIX}an+ -j RETURN");
+    let check = |digit: char| format!("-i {HOST_PREFIX}{digit}+ -m rpfilter --invert -j DROP");
+    std::iter::once(wireless).chain("0123456789abcdef".chars().map(check)).collect()
 }
 
 /// How often each of [`JUMPS`] occurs in the base chains.
@@ -120,7 +144,7 @@ type JumpCounts = [usize; JUMPS.len()];
 /// The input of iptables-restore that writes the chains, and leaves exactly one of each jump to them. Pure.
 fn restore_text(chains: &Chains, jumps: JumpCounts) -> String {
     let mut out = String::new();
-    for table in ["filter", "nat"] {
+    for table in TABLES {
         let of_table = || chains.iter().filter(|(of, ..)| *of == table);
         let _ = writeln!(out, "*{table}");
         of_table().for_each(|(_, chain, _)| _ = writeln!(out, ":{chain} - [0:0]"));
@@ -141,7 +165,7 @@ fn restore_text(chains: &Chains, jumps: JumpCounts) -> String {
 /// The input of iptables-restore that removes these chains and jumps. Pure.
 fn removal_text(chains: &[(&str, &str)], jumps: JumpCounts) -> String {
     let mut out = String::new();
-    for table in ["filter", "nat"] {
+    for table in TABLES {
         let of_table = || chains.iter().filter(|(of, _)| *of == table);
         let jumps = JUMPS.iter().zip(jumps).filter(|((of, ..), count)| *of == table && *count > 0);
         let mut body = String::new();
@@ -222,7 +246,7 @@ async fn take_away(family: Family) -> Result<(), Failure> {
         Err(error) => return Err(error),
     };
     let mut there = Vec::new();
-    for (table, chain) in [("filter", FORWARD), ("filter", INPUT), ("nat", POSTROUTING), ("nat", HOSTPORTS)] {
+    for (table, chain) in CHAINS {
         if list(family, table, chain).await?.is_some() {
             there.push((table, chain));
         }
@@ -344,19 +368,40 @@ mod tests {
     #[test]
     fn each_jump_is_made_one() {
         let rules = Rules { pods: cidr("10.244.0.0/24"), cluster: cidr("10.244.0.0/16"), host_ports: BTreeMap::new() };
-        let text = restore_text(&chains(&rules), [0, 1, 3, 1, 1]);
+        let text = restore_text(&chains(&rules), [1, 0, 1, 3, 1, 1]);
         let jumps: Vec<&str> = text.lines().filter(|l| l.starts_with("-I ") || l.starts_with("-D ")).collect();
-        let (made, removed) = (format!("-I FORWARD {}", JUMPS[0].2), format!("-D POSTROUTING {}", JUMPS[2].2));
+        let (made, removed) = (format!("-I FORWARD {}", JUMPS[1].2), format!("-D POSTROUTING {}", JUMPS[3].2));
         assert_eq!(jumps, [made.as_str(), &removed, &removed]);
         assert_eq!(removal_text(&[], [0; JUMPS.len()]), "", "nothing is done where nothing is");
-        let text = removal_text(&[("nat", HOSTPORTS)], [0, 0, 0, 2, 0]);
-        let jump = JUMPS[3].2;
+        let text = removal_text(&[("nat", HOSTPORTS)], [0, 0, 0, 0, 2, 0]);
+        let jump = JUMPS[4].2;
         assert_eq!(
             text,
             format!(
                 "*nat\n-D PREROUTING {jump}\n-D PREROUTING {jump}\n-F WINDLASS-HOSTPORTS\n-X WINDLASS-HOSTPORTS\nCOMMIT\n"
             )
         );
+    }
+
+    /// Each link of a pod is met by one rule, and no wireless interface by any.
+    #[test]
+    fn the_source_checks_are_for_links_of_pods() {
+        let checks = source_checks();
+        let met = |name: &str| {
+            let matching = checks.iter().find(|rule| {
+                let pattern = rule.split(' ').nth(1).and_then(|pattern| pattern.strip_suffix('+')).unwrap();
+                name.starts_with(pattern)
+            });
+            matching.is_some_and(|rule| rule.ends_with("-j DROP"))
+        };
+        for uid in 0..100 {
+            assert!(met(&windlass_kit::pod_interface::host_interface(&uid.to_string())));
+        }
+        for name in ["wlan0", "wlp2s0", "wlo1", "wls1", "wlx001122334455", "eth0", "docker0"] {
+            assert!(!met(name), "{name}");
+        }
+        let (_, _, jump) = JUMPS[0];
+        assert!(jump.starts_with(&format!("-i {HOST_PREFIX}+ ")));
     }
 
     #[test]
@@ -375,6 +420,6 @@ mod tests {
         assert!(!is_as_wanted(HOSTPORTS, &all[..2].join("\n"), &wanted), "one is gone");
         assert!(!is_as_wanted(HOSTPORTS, &[all[0], all[2], all[1]].join("\n"), &wanted));
         let base = "-P OUTPUT ACCEPT\n-A OUTPUT -m comment --comment windlass-hostports -m addrtype --dst-type LOCAL -j WINDLASS-HOSTPORTS";
-        assert_eq!(count("OUTPUT", base, JUMPS[4].2), 1, "in whatever order");
+        assert_eq!(count("OUTPUT", base, JUMPS[5].2), 1, "in whatever order");
     }
 }

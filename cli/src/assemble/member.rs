@@ -11,10 +11,12 @@ use windlass_agent::{
     metrics::Metrics,
 };
 use windlass_kit::{
+    announced_pod::{self, Announcements},
     client::{Access, Limits},
     serve::Tls,
     supervise::Supervisor,
 };
+use windlass_proxy::NetworkPolicies;
 
 use super::{
     AgentAccess, Node, STUCK_AFTER, api_servers, build_agent,
@@ -29,6 +31,7 @@ use crate::{
         connect::{access_of, install_crypto, unusable},
         proxy::valid_proxy_config,
     },
+    join::cluster::missing_policy_rights,
     systemd::Liveness,
 };
 
@@ -61,13 +64,15 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
     log_client_authority(cluster_access.client_ca_file.as_deref(), pems.client_ca.is_some(), &source.present());
     let tls = Tls::new(pems)?;
     let mut liveness = Liveness::new(STUCK_AFTER);
+    let announcements = if enforces_policies(settings)? { Some(announced_pod::channel()) } else { None };
+    let (announcer, announcements) = announcements.unzip();
     let agent_access = AgentAccess {
         client: client.clone(),
         heartbeat: access.client(Limits::HEARTBEAT),
         tls: tls.clone(),
         client_ca: cluster_access.client_ca_file.as_deref(),
         in_process: None,
-        announcer: None,
+        announcer,
         metrics,
     };
     let agent = build_agent(settings, agent_access, &mut liveness, &tasks).await?;
@@ -77,14 +82,15 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
     tasks.spawn("certificates", reread);
     let file = settings.data_dir.join(API_SERVERS);
     tasks.forever("API servers", api_servers::watch(access, client.clone(), file, tasks.token()));
-    if settings.network == PodNetwork::Routed {
+    if settings.network == PodNetwork::Routed && announcements.is_none() {
         tracing::warn!(
-            "NetworkPolicies have no effect on this node: the built-in pod network enforces them with windlass up alone; use CNI plugins where you rely on them"
+            "NetworkPolicies have no effect on this node: a node of a cluster enforces them on the built-in pod network with enforceNetworkPolicies alone, whose rights docs/operations.md has; use that or CNI plugins where you rely on them"
         );
     }
     if !cluster_access.no_proxy {
         let as_proxy = proxy_client(settings, &client, &mut tasks).await?;
-        start_proxy(valid_proxy_config(settings)?, as_proxy, None, &liveness, &mut tasks);
+        let policies = announcements.map(|announcements| network_policies(&as_proxy, announcements));
+        start_proxy(valid_proxy_config(settings)?, as_proxy, policies, &liveness, &mut tasks);
     }
     Ok(Node { tasks, liveness: Some(liveness), plane: None, dns_ready: None })
 }
@@ -136,6 +142,45 @@ fn log_client_authority(client_ca_file: Option<&Path>, has_authority: bool, kube
             tracing::warn!(file = %kubeconfig.display(), "node API authenticates clients by tokens only, since the kubeconfig has no CA and --client-ca-file is not set: requests of kube-apiserver for kubectl logs and exec are rejected");
         }
     }
+}
+
+/// Whether this node enforces NetworkPolicies.
+///
+/// # Errors
+/// When it is to and cannot: pods would run without what they rely on.
+fn enforces_policies(settings: &Settings) -> anyhow::Result<bool> {
+    let access = &settings.cluster_access;
+    if access.enforce_network_policies {
+        anyhow::ensure!(
+            settings.network == PodNetwork::Routed,
+            "enforceNetworkPolicies is for the built-in pod network (network: routed); CNI plugins enforce NetworkPolicies themselves"
+        );
+        anyhow::ensure!(
+            !access.no_proxy,
+            "enforceNetworkPolicies needs the service proxy of this process, which noProxy turns off"
+        );
+    }
+    Ok(access.enforce_network_policies)
+}
+
+/// What enforcing NetworkPolicies needs; logs whether these credentials suffice for it. If they do not, pods with a network
+/// of their own do not start before the rights are granted.
+fn network_policies(client: &Client, announcements: Announcements) -> NetworkPolicies {
+    let reviewed = client.clone();
+    tokio::spawn(async move {
+        match missing_policy_rights(&reviewed).await {
+            Ok(missing) if missing.is_empty() => tracing::info!("NetworkPolicies are enforced on this node"),
+            Ok(missing) => tracing::error!(
+                missing = missing.join(", "),
+                "no pod with a network of its own starts on this node: its credentials do not allow to read what NetworkPolicies depend on; grant the ClusterRole of docs/operations.md, or turn enforceNetworkPolicies off"
+            ),
+            Err(error) => tracing::warn!(
+                error = windlass_kit::client::message(&error),
+                "failed to review the rights that enforcing NetworkPolicies needs; pods start once policies, namespaces and pods can be listed"
+            ),
+        }
+    });
+    NetworkPolicies { client: client.clone(), announcements }
 }
 
 /// The proxy's client. A node's rights do not suffice for services, which need EndpointSlices.

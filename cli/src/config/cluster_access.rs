@@ -19,6 +19,8 @@ pub(crate) struct ClusterAccess {
     pub(crate) client_ca_file: Option<PathBuf>,
     /// Another proxy runs on the node.
     pub(crate) no_proxy: bool,
+    /// The node enforces NetworkPolicies on the built-in pod network.
+    pub(crate) enforce_network_policies: bool,
 }
 
 impl Default for ClusterAccess {
@@ -34,6 +36,7 @@ impl Default for ClusterAccess {
             tls_private_key_file: None,
             client_ca_file: None,
             no_proxy: false,
+            enforce_network_policies: false,
         }
     }
 }

@@ -64,6 +64,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "Certificate authority of the clients of the node's API [default: that of the kubeconfig's current context]").of_joined_node(),
     setting!("noProxy", "--no-proxy BOOL", cluster_access.no_proxy: bool,
         "Whether another service proxy runs on this node [default: false]").switch().of_joined_node(),
+    setting!("enforceNetworkPolicies", "--enforce-network-policies BOOL", cluster_access.enforce_network_policies: bool,
+        "Whether NetworkPolicies are enforced on the built-in pod network; the service proxy's credentials must allow to list pods [default: false]").switch().of_joined_node(),
     setting!("proxyKubeconfig", "--proxy-kubeconfig FILE", registration.proxy_kubeconfig: PathBuf,
         "Credentials of the service proxy, if the node's own may not watch services [default: the node's]"),
     setting!("dataDir", "--data-dir DIR", data_dir: PathBuf,

@@ -106,18 +106,39 @@ pub(crate) fn not_ready_reason(node: Option<&Node>) -> Option<String> {
 
 /// Whether the node may watch services with its own credentials; `None` if the review failed.
 pub(crate) async fn can_watch_services(client: &Client) -> Option<bool> {
+    may(client, "watch", "discovery.k8s.io", "endpointslices").await.ok()
+}
+
+/// What enforcing NetworkPolicies needs and these credentials do not allow, as `verb resource`.
+///
+/// # Errors
+/// When a review failed: what is allowed is not known.
+pub(crate) async fn missing_policy_rights(client: &Client) -> kube::Result<Vec<String>> {
+    let mut missing = Vec::new();
+    for (group, resource) in [("networking.k8s.io", "networkpolicies"), ("", "namespaces"), ("", "pods")] {
+        for verb in ["list", "watch"] {
+            if !may(client, verb, group, resource).await? {
+                missing.push(format!("{verb} {resource}"));
+            }
+        }
+    }
+    Ok(missing)
+}
+
+/// Whether these credentials allow a verb on all objects of a resource.
+async fn may(client: &Client, verb: &str, group: &str, resource: &str) -> kube::Result<bool> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
-                group: Some("discovery.k8s.io".to_owned()),
-                resource: Some("endpointslices".to_owned()),
-                verb: Some("watch".to_owned()),
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                verb: Some(verb.to_owned()),
                 ..ResourceAttributes::default()
             }),
             ..SelfSubjectAccessReviewSpec::default()
         },
         ..SelfSubjectAccessReview::default()
     };
-    let answer = Api::<SelfSubjectAccessReview>::all(client.clone()).create(&PostParams::default(), &review).await;
-    answer.ok().and_then(|review| review.status).map(|status| status.allowed)
+    let answer = Api::<SelfSubjectAccessReview>::all(client.clone()).create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
 }

@@ -15,8 +15,10 @@ use crate::{
     sysctls::ChangedSysctls,
 };
 
-/// The tables that the proxy writes to.
-pub(super) const TABLES: [&str; 3] = [Table::Filter.name(), Table::Nat.name(), TABLE];
+/// The table in which the pod network checks source addresses, by a chain of its own name.
+const RAW: (&str, &str) = ("raw", "WINDLASS-RPFILTER");
+/// The tables that the proxy and the pod network write to.
+pub(super) const TABLES: [&str; 4] = [Table::Filter.name(), Table::Nat.name(), TABLE, RAW.0];
 
 /// The state before the first rule of the proxy; written once, and removed by clean-up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +43,9 @@ impl TableSnapshot {
         let ours = |table: Table| saved.chains(table).any(|(name, _)| is_ours(table, name));
         let has_ours = |name: &str| {
             Table::BOTH.into_iter().any(|table| table.name() == name && ours(table))
-                || (name == TABLE && saved.chain(TABLE, ROOT_CHAIN).is_some())
+                || [(TABLE, ROOT_CHAIN), RAW]
+                    .iter()
+                    .any(|(table, chain)| name == *table && saved.chain(*table, chain).is_some())
         };
         for table in TABLES {
             if saved.tables.contains_key(table) && !has_ours(table) {

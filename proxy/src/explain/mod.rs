@@ -20,7 +20,7 @@ pub use tree::Branch;
 
 use crate::{
     iptables_save::{Chain, ParseError, Rule, SavedRuleset, split_words},
-    network_policy::IpSets,
+    network_policy::{IpSets, plan::PolicyDifference},
     rules::{Table, is_tree_chain},
 };
 
@@ -84,8 +84,10 @@ pub struct Explanation {
     pub services: Vec<ServiceRow>,
     /// By direction and chain.
     pub policies: Vec<PolicyRow>,
-    /// Where the kernel's rules differ from the desired ones.
+    /// Where the kernel's rules of services differ from the desired ones.
     pub differences: Vec<Difference>,
+    /// And where those of policies do, with their IP sets; nothing where they are not compared.
+    pub policy_differences: Vec<PolicyDifference>,
 }
 
 /// The options of a rule by name; a negated value starts with `!`.
@@ -141,6 +143,7 @@ pub fn explain(wanted: &str, kernel: &str) -> Result<Explanation, ParseError> {
         services: services(&kernel),
         policies: policies::rows(&kernel, &sets),
         differences: differences(&wanted, &kernel),
+        policy_differences: Vec::new(),
     })
 }
 

@@ -13,7 +13,9 @@ use windlass_kit::{announced_pod::AnnouncedPod, pod_interface::host_interface};
 use super::{
     objects::{self, NamedPort, PodFacts},
     policy::{Namespaces, Pods, Policy},
-    sets::Entry,
+    profile::{Compiled, Profile, compile},
+    rules::{DIRECTIONS, set_suffix},
+    sets::{Entry, IpSet, SetKind},
 };
 use crate::model::{Family, Protocol};
 
@@ -37,6 +39,20 @@ pub(super) struct PodState {
     pub(super) facts: PodFacts,
     /// Of a pod of this node: the policies of its namespace that select it.
     pub(super) policies: BTreeSet<Arc<str>>,
+    /// And what they make of it in each direction.
+    pub(super) profiles: Profiles,
+}
+
+/// The profiles of a pod: one of each direction at most.
+type Profiles = [Option<Arc<Profile>>; 2];
+
+/// A set of pods that rules of this node name.
+#[derive(Debug, Clone)]
+struct SelectedSet {
+    of: Arc<Selected>,
+    /// Its names, by family.
+    names: [String; 2],
+    entries: [Entries; 2],
 }
 
 /// What the pod network says of a pod that it connects.
@@ -59,8 +75,12 @@ pub struct Cluster {
     /// Pods of this node whose addresses are free again, with the uids that the API shows them with: what it still shows
     /// of their addresses may be another pod's.
     ended: BTreeMap<Id, String>,
-    /// Sets that rules of this node name.
-    selected: BTreeMap<Selected, [Entries; 2]>,
+    /// Sets that rules of this node name, by their names without the family.
+    selected: BTreeMap<Arc<str>, SelectedSet>,
+    /// What the policies of the profiles in use come to.
+    compiled: BTreeMap<Arc<Profile>, Arc<Compiled>>,
+    /// Whether the sets that are named may be others than the selected ones.
+    is_selection_stale: bool,
     changed: bool,
 }
 
@@ -124,15 +144,28 @@ impl Cluster {
                 "a part of this NetworkPolicy cannot be read; that part allows nothing"
             );
         }
-        for ((_, _), pod) in self.pods.range_mut((id.0.clone(), "".into())..).take_while(|((of, _), _)| *of == id.0) {
-            if self.node.as_ref().is_none_or(|node| *node == pod.facts.node) {
-                match policy.selects.matches(&pod.facts.labels) {
-                    true => pod.policies.insert(id.1.clone()),
-                    false => pod.policies.remove(&id.1),
-                };
+        self.policies.insert(id.clone(), policy);
+        self.select_policy(&id);
+    }
+
+    /// Finds the pods of this node that a policy selects, which is new, changed or gone.
+    fn select_policy(&mut self, id: &Id) {
+        let Self { node, policies, pods, .. } = self;
+        let policy = policies.get(id);
+        for ((_, _), pod) in pods.range_mut((id.0.clone(), "".into())..).take_while(|((of, _), _)| *of == id.0) {
+            let is_judged = node.as_ref().is_none_or(|node| *node == pod.facts.node);
+            let is_selected = is_judged && policy.is_some_and(|policy| policy.selects.matches(&pod.facts.labels));
+            let was_selected = match is_selected {
+                true => !pod.policies.insert(id.1.clone()),
+                false => pod.policies.remove(&id.1),
+            };
+            if is_selected || was_selected {
+                pod.profiles = profiles(policies, &id.0, &pod.policies);
             }
         }
-        self.policies.insert(id, policy);
+        let before = self.compiled.len();
+        self.compiled.retain(|profile, _| profile.namespace != id.0 || !profile.policies.contains(&id.1));
+        self.is_selection_stale |= self.compiled.len() != before;
         self.changed = true;
     }
 
@@ -142,13 +175,9 @@ impl Cluster {
     }
 
     fn remove_policy(&mut self, id: &Id) {
-        if self.policies.remove(id).is_none() {
-            return;
+        if self.policies.remove(id).is_some() {
+            self.select_policy(id);
         }
-        for (_, pod) in self.pods.range_mut((id.0.clone(), "".into())..).take_while(|((of, _), _)| *of == id.0) {
-            pod.policies.remove(&id.1);
-        }
-        self.changed = true;
     }
 
     /// Adds or updates a namespace.
@@ -170,12 +199,9 @@ impl Cluster {
 
     /// The labels of a namespace changed: its pods may be in other sets.
     fn select_namespace(&mut self, namespace: &str) {
-        let by_labels = |of: &Selected| matches!(of.pods.namespaces, Namespaces::Matching(_));
-        let keys: Vec<Selected> = self.selected.keys().filter(|of| by_labels(of)).cloned().collect();
-        for of in keys {
-            // Whatever it was before: the set is made from all pods when it is wanted.
-            self.selected.remove(&of);
-        }
+        // Whatever it was before: the set is made from all pods when it is wanted.
+        self.selected.retain(|_, set| !matches!(set.of.pods.namespaces, Namespaces::Matching(_)));
+        self.is_selection_stale = true;
         self.changed |= of_namespace(&self.pods, namespace).next().is_some();
     }
 
@@ -243,8 +269,9 @@ impl Cluster {
         }
         let selecting =
             of_namespace(&self.policies, &id.0).filter(|(_, p)| is_local && p.selects.matches(&facts.labels));
-        let policies = selecting.map(|((_, name), _)| name.clone()).collect();
-        let old = self.pods.insert(id.clone(), PodState { facts, policies });
+        let selecting: BTreeSet<Arc<str>> = selecting.map(|((_, name), _)| name.clone()).collect();
+        let profiles = profiles(&self.policies, &id.0, &selecting);
+        let old = self.pods.insert(id.clone(), PodState { facts, policies: selecting, profiles });
         self.count(id, old.as_ref(), false);
         let new = self.pods.get(id).cloned();
         self.count(id, new.as_ref(), true);
@@ -273,12 +300,12 @@ impl Cluster {
     /// Counts a pod's entries in the sets in use.
     fn count(&mut self, id: &Id, pod: Option<&PodState>, more: bool) {
         let Some(pod) = pod else { return };
-        for (of, sets) in &mut self.selected {
-            if !is_selected(&self.namespaces, of, id, &pod.facts) {
+        for set in self.selected.values_mut() {
+            if !is_selected(&self.namespaces, &set.of, id, &pod.facts) {
                 continue;
             }
-            for (entry, family) in entries(of, &pod.facts) {
-                add(&mut sets[family as usize], entry, more);
+            for (entry, family) in entries(&set.of, &pod.facts) {
+                add(&mut set.entries[family as usize], entry, more);
                 self.changed = true;
             }
         }
@@ -312,25 +339,57 @@ impl Cluster {
         self.pods.iter().filter(|(_, pod)| self.is_judged(&pod.facts))
     }
 
-    /// One policy.
-    pub(super) fn policy(&self, namespace: &Arc<str>, name: &Arc<str>) -> Option<&Policy> {
-        self.policies.get(&(namespace.clone(), name.clone()))
+    /// Compiles the profiles in use that are new, or of changed policies, and selects the sets that are named.
+    pub(super) fn compile(&mut self) {
+        let used: BTreeSet<Arc<Profile>> =
+            self.local_pods().flat_map(|(_, pod)| pod.profiles.iter().flatten().cloned()).collect();
+        let before = self.compiled.len();
+        self.compiled.retain(|profile, _| used.contains(profile));
+        self.is_selection_stale |= self.compiled.len() != before;
+        for profile in used {
+            if self.compiled.contains_key(&profile) {
+                continue;
+            }
+            let policy = |name: &'_ Arc<str>| self.policies.get(&(profile.namespace.clone(), name.clone()));
+            let policies: Vec<(&str, &Policy)> =
+                profile.policies.iter().filter_map(|name| Some((&**name, policy(name)?))).collect();
+            let compiled = Arc::new(compile(&profile, &policies));
+            self.compiled.insert(profile, compiled);
+            self.is_selection_stale = true;
+        }
+        if std::mem::take(&mut self.is_selection_stale) {
+            self.select();
+        }
     }
 
-    /// Keeps the entries of these sets from now on, and of no others.
-    pub(super) fn select(&mut self, wanted: &BTreeSet<Selected>) {
-        self.selected.retain(|of, _| wanted.contains(of));
-        for of in wanted {
-            if !self.selected.contains_key(of) {
-                let made = self.entries_of(of);
-                self.selected.insert(of.clone(), made);
+    /// A profile in use.
+    pub(super) fn compiled(&self, profile: &Profile) -> Option<&Compiled> {
+        self.compiled.get(profile).map(|compiled| &**compiled)
+    }
+
+    /// Keeps the entries of the sets that are named from now on, and of no others.
+    fn select(&mut self) {
+        let named = self.compiled.values().flat_map(|compiled| &compiled.selected);
+        let named: BTreeMap<Arc<str>, Arc<Selected>> = named.map(|(name, of)| (name.clone(), of.clone())).collect();
+        self.selected.retain(|name, _| named.contains_key(name));
+        for (name, of) in named {
+            if !self.selected.contains_key(&name) {
+                let entries = self.entries_of(&of);
+                let names = Family::BOTH.map(|family| format!("{name}{}", set_suffix(family)));
+                self.selected.insert(name, SelectedSet { of, names, entries });
             }
         }
     }
 
-    /// The entries of a set that is [selected](Self::select).
-    pub(super) fn entries(&self, of: &Selected, family: Family) -> Entries {
-        self.selected.get(of).map(|sets| sets[family as usize].clone()).unwrap_or_default()
+    /// The sets that chains of profiles name in a family, with their names.
+    pub(super) fn named_sets(&self, family: Family) -> impl Iterator<Item = (String, IpSet)> {
+        let excepted = self.compiled.values().flat_map(move |compiled| &compiled.chains[family as usize].excepted);
+        let of_pods = self.selected.values().map(move |set| {
+            let kind = if set.of.port.is_some() { SetKind::HashIpPort } else { SetKind::HashIp };
+            let entries = set.entries[family as usize].clone();
+            (set.names[family as usize].clone(), IpSet { kind, entries })
+        });
+        of_pods.chain(excepted.cloned())
     }
 
     fn entries_of(&self, of: &Selected) -> [Entries; 2] {
@@ -346,6 +405,20 @@ impl Cluster {
         }
         sets
     }
+}
+
+/// What the policies that select a pod make of it.
+fn profiles(policies: &BTreeMap<Id, Policy>, namespace: &Arc<str>, selecting: &BTreeSet<Arc<str>>) -> Profiles {
+    if selecting.is_empty() {
+        return Profiles::default();
+    }
+    DIRECTIONS.map(|direction| {
+        let isolates = |name: &&Arc<str>| {
+            let policy = policies.get(&(namespace.clone(), (*name).clone()));
+            policy.is_some_and(|policy| direction.rules(policy).is_some())
+        };
+        Profile::new(direction, namespace, selecting.iter().filter(isolates).cloned().collect()).map(Arc::new)
+    })
 }
 
 fn is_selected(

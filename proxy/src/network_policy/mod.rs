@@ -20,7 +20,9 @@
 //! - The pods of a node that the same policies select in a direction share one chain, a profile: `WINDLASS-NI-…` for
 //!   ingress, `WINDLASS-NE-…` for egress. Each allowed combination of peer and port returns to the dispatching chain;
 //!   the last rule drops, with the policies' names in its comment. A pod is in a profile by a set of addresses of the
-//!   same name, so that one more pod of a Deployment is an entry of a set, and no rule.
+//!   same name, so that one more pod of a Deployment is an entry of a set, and no rule. Where there are many profiles, a
+//!   tree of chains leads to them, `WINDLASS-NTI-…` and `WINDLASS-NTE-…`, whose sets have the addresses of all profiles below
+//!   each ([`dispatch`]): a packet's price grows with the logarithm of their number, and a new profile is two chains.
 //! - Peers are sets, shared by all rules that name the same ones: the pods of a selector (`hash:ip`), those of a named
 //!   port with its number (`hash:ip,port`), and what an `ipBlock` excepts (`hash:net`). A set is named by what it means,
 //!   so that a policy that changes leads to other sets, and never gives a rule in force another meaning.
@@ -41,9 +43,11 @@
 //! unreadable peer, port or rule allows nothing. The API accepts no such object.
 
 mod cluster;
+mod dispatch;
 pub mod objects;
 pub mod plan;
 mod policy;
+mod profile;
 #[cfg(test)]
 mod reference;
 mod rules;

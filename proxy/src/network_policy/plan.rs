@@ -3,10 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
+    sync::Arc,
 };
 
+use serde::Serialize;
+
 use super::{
-    rules::{BASE_CHAIN, JUMP, TABLE, Wanted, is_policy_chain},
+    rules::{BASE_CHAIN, JUMP, ROOT_CHAIN, TABLE, Wanted, is_policy_chain},
     sets::{Entry, IpSet, IpSets, SetKind},
 };
 use crate::iptables_save::{Rule, SavedRuleset, canonical};
@@ -14,11 +17,14 @@ use crate::iptables_save::{Rule, SavedRuleset, canonical};
 /// Rules in one transaction of nf_tables, whose time grows with the square of its size.
 const MAX_BATCH_LINES: usize = 4000;
 
+/// Entries of a set that are shown where it differs.
+const MAX_SHOWN: usize = 4;
+
 /// Our chains and sets in the kernel, of one family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Chains; `None` where the rules are others than were wanted when they were read.
-    chains: BTreeMap<String, Option<String>>,
+    chains: BTreeMap<String, Option<Arc<str>>>,
     /// Copies of the jump in the base chain.
     jumps: usize,
     sets: IpSets,
@@ -50,12 +56,13 @@ impl Kernel {
     /// What was read of the kernel. Rules count as wanted in whatever form they are printed.
     #[must_use]
     pub fn read(saved: &SavedRuleset<'_>, sets: ReadSets, wanted: &Wanted) -> Self {
-        let bodies: BTreeMap<&str, &String> = wanted.chains.iter().map(|(name, body)| (name.as_str(), body)).collect();
+        let bodies: BTreeMap<&str, &Arc<str>> =
+            wanted.chains.iter().map(|(name, body)| (name.as_str(), body)).collect();
         let mut out = Self::default();
         for (name, chain) in saved.chains(TABLE) {
             if is_policy_chain(name) {
                 let same = bodies.get(name).filter(|body| is_same(name, body, &chain.rules));
-                out.chains.insert(name.to_owned(), same.map(|body| (*body).clone()));
+                out.chains.insert(name.to_owned(), same.map(|body| Arc::clone(body)));
             } else if name == BASE_CHAIN {
                 let jump = canonical(JUMP);
                 out.jumps = chain.rules.iter().filter(|rule| canonical(rule.text) == jump).count();
@@ -87,8 +94,11 @@ impl Kernel {
     }
 
     fn plan_sets(&self, wanted: &Wanted, steps: &mut Steps) {
+        let mut all_known = self.sets.0.iter().peekable();
         for (name, set) in &wanted.sets.0 {
-            let known = self.sets.0.get(name);
+            // Both are in order of names.
+            while all_known.next_if(|(of, _)| *of < name).is_some() {}
+            let known = all_known.next_if(|(of, _)| *of == name).map(|(_, known)| known);
             if self.foreign_sets.contains(name) || known.is_some_and(|known| known.kind != set.kind) {
                 steps.destroy_first.push(name.clone());
             }
@@ -117,7 +127,7 @@ impl Kernel {
 
     fn plan_rules(&self, wanted: &Wanted, steps: &mut Steps) {
         let is_known =
-            |(name, body): &&(String, String)| self.chains.get(name).is_some_and(|k| k.as_ref() == Some(body));
+            |(name, body): &&(String, Arc<str>)| self.chains.get(name).is_some_and(|k| k.as_ref() == Some(body));
         let mut batch = Batch::default();
         for (name, body) in wanted.chains.iter().filter(|chain| !is_known(chain)) {
             if batch.lines > MAX_BATCH_LINES {
@@ -128,14 +138,82 @@ impl Kernel {
         let jumps = usize::from(!wanted.chains.is_empty());
         (self.jumps..jumps).for_each(|_| batch.line(&format!("-I {BASE_CHAIN} {JUMP}")));
         (jumps..self.jumps).for_each(|_| batch.line(&format!("-D {BASE_CHAIN} {JUMP}")));
-        let is_wanted = |name: &String| wanted.chains.iter().any(|(of, _)| of == name);
-        let stale: Vec<&String> = self.chains.keys().filter(|name| !is_wanted(name)).collect();
+        let names: BTreeSet<&String> = wanted.chains.iter().map(|(name, _)| name).collect();
+        let stale: Vec<&String> = self.chains.keys().filter(|name| !names.contains(name)).collect();
         // All are emptied before the first is deleted: they may jump to each other.
         stale.iter().for_each(|name| batch.chain(name, ""));
         stale.iter().for_each(|name| batch.line(&format!("-X {name}")));
         if batch.lines > 0 {
             steps.texts.push(batch.text());
         }
+    }
+}
+
+/// Something of the kernel that is not as the policies want it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PolicyDifference {
+    /// A chain of the mangle table, or an IP set.
+    pub object: String,
+    /// How it differs.
+    pub problem: String,
+}
+
+impl Kernel {
+    /// What is not as wanted. Interfaces are not compared: the API does not show those of static pods.
+    #[must_use]
+    pub fn differences(&self, wanted: &Wanted) -> Vec<PolicyDifference> {
+        let mut found = Vec::new();
+        let mut add = |object: String, problem: String| found.push(PolicyDifference { object, problem });
+        let chain = |name: &str| format!("{TABLE} {name}");
+        for (name, body) in &wanted.chains {
+            match self.chains.get(name) {
+                None => add(chain(name), "is missing".to_owned()),
+                Some(is) if is.as_ref() != Some(body) => add(chain(name), "has other rules".to_owned()),
+                Some(_) => {}
+            }
+        }
+        let names: BTreeSet<&String> = wanted.chains.iter().map(|(name, _)| name).collect();
+        for name in self.chains.keys().filter(|name| !names.contains(name)) {
+            add(chain(name), "should not be there".to_owned());
+        }
+        match (self.jumps, usize::from(!wanted.chains.is_empty())) {
+            (0, 1) => add(chain(BASE_CHAIN), format!("does not lead to {ROOT_CHAIN}")),
+            (is, jumps) if is > jumps => add(chain(BASE_CHAIN), format!("leads to {ROOT_CHAIN} too often")),
+            _ => {}
+        }
+        let set = |name: &str| format!("IP set {name}");
+        let plain = |set: &IpSet| -> BTreeSet<Entry> {
+            let plain = |entry: &Entry| match entry {
+                Entry::Interface(ip, _) => Entry::Address(*ip),
+                other => other.clone(),
+            };
+            set.entries.keys().map(plain).collect()
+        };
+        for (name, want) in &wanted.sets.0 {
+            match self.sets.0.get(name) {
+                Some(is) if is.kind == want.kind => {
+                    let (is, want) = (plain(is), plain(want));
+                    let list = |entries: Vec<&Entry>| {
+                        let shown: Vec<String> = entries.iter().take(MAX_SHOWN).map(ToString::to_string).collect();
+                        let more = entries.len().saturating_sub(MAX_SHOWN);
+                        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                        shown.join(", ") + &more
+                    };
+                    if want.difference(&is).next().is_some() {
+                        add(set(name), format!("lacks {}", list(want.difference(&is).collect())));
+                    }
+                    if is.difference(&want).next().is_some() {
+                        add(set(name), format!("should not have {}", list(is.difference(&want).collect())));
+                    }
+                }
+                Some(_) => add(set(name), "is of another type".to_owned()),
+                None if self.foreign_sets.contains(name) => add(set(name), "is of another type".to_owned()),
+                None => add(set(name), "is missing".to_owned()),
+            }
+        }
+        let gone = self.sets.0.keys().chain(&self.foreign_sets).filter(|name| !wanted.sets.0.contains_key(*name));
+        gone.for_each(|name| add(set(name), "should not be there".to_owned()));
+        found
     }
 }
 

@@ -12,7 +12,7 @@ use crate::model::Protocol;
 /// A label selector, ordered by its text.
 #[derive(Debug, Clone)]
 pub(super) struct Labels {
-    selector: LabelSelector,
+    selector: Arc<LabelSelector>,
     text: Arc<str>,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Labels {
 impl Labels {
     /// The selector that everything matches.
     pub(super) fn all() -> Self {
-        Self { selector: LabelSelector::default(), text: "{}".into() }
+        Self { selector: Arc::default(), text: "{}".into() }
     }
 
     /// Reads a selector; an absent one is empty. `None` if it, or one of its requirements, cannot be read.
@@ -63,11 +63,11 @@ impl Labels {
             }
         });
         let text = serde_json::to_string(&selector).ok()?;
-        is_valid.then(|| Self { selector, text: text.into() })
+        is_valid.then(|| Self { selector: Arc::new(selector), text: text.into() })
     }
 
     pub(super) fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        Selector::from(&self.selector).matches(Some(labels))
+        Selector::from(&*self.selector).matches(Some(labels))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The metrics page, with the names of kube-proxy's metrics.
 
-use std::sync::atomic::Ordering;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use windlass_kit::{
     build_info, process_metrics,
@@ -8,7 +8,10 @@ use windlass_kit::{
     rest_client,
 };
 
-use super::{Status, status::FamilyStatus};
+use super::{
+    Status,
+    status::{FamilyStatus, PolicyStatus},
+};
 use crate::{model::Family, rules::PerPolicy};
 
 #[allow(clippy::cast_precision_loss)]
@@ -81,6 +84,44 @@ const VALUES: [(&str, &str, Kind, Getter<f64>); 8] = [
     ),
 ];
 
+const POLICY_VALUES: [(&str, &str, Kind, fn(&PolicyStatus) -> u64); 6] = [
+    (
+        "windlass_network_policy_in_force",
+        "Whether the rules of NetworkPolicies are in the kernel; 0: pods that start wait for them",
+        Kind::Gauge,
+        |p| u64::from(p.in_force),
+    ),
+    ("windlass_network_policy_sync_failures_total", "Writes of the rules that failed", Kind::Counter, |p| p.failures),
+    (
+        "windlass_network_policy_repairs_total",
+        "Times that others had changed chains or IP sets of NetworkPolicies and they were written again",
+        Kind::Counter,
+        |p| p.repairs,
+    ),
+    ("windlass_network_policy_chains", "Chains of NetworkPolicies", Kind::Gauge, |p| p.chains as u64),
+    ("windlass_network_policy_ip_sets", "IP sets of NetworkPolicies", Kind::Gauge, |p| p.sets as u64),
+    ("windlass_network_policy_ip_set_entries", "Entries of all these IP sets", Kind::Gauge, |p| p.entries as u64),
+];
+
+/// The part of a node that enforces NetworkPolicies.
+fn policies(page: &mut Text, families: &BTreeMap<Family, PolicyStatus>) {
+    if families.is_empty() {
+        return;
+    }
+    let name = "windlass_network_policy_sync_duration_seconds";
+    page.family(name, "Time to compare and write the rules of NetworkPolicies", Kind::Histogram);
+    for (family, status) in families {
+        let h = &status.syncs;
+        page.histogram(name, &[("ip_family", family.name())], &h.cumulative(), h.sum, h.count);
+    }
+    for (name, help, kind, get) in POLICY_VALUES {
+        page.family(name, help, kind);
+        for (family, status) in families {
+            page.sample(name, &[("ip_family", family.name())], float(get(status)));
+        }
+    }
+}
+
 /// Renders the page; `packets` are the counts of the two nfacct counters, where the kernel has them.
 pub(super) fn page(status: &Status, packets: [Option<u64>; 2]) -> String {
     let mut page = Text::new();
@@ -100,6 +141,7 @@ pub(super) fn page(status: &Status, packets: [Option<u64>; 2]) -> String {
                 page.sample(name, &[("ip_family", family.name())], get(status));
             }
         }
+        policies(&mut page, &state.policies);
         let total = "kubeproxy_sync_proxy_rules_iptables_total";
         page.family(total, "Rules in the kernel", Kind::Gauge);
         for (family, status) in &families {

@@ -144,9 +144,26 @@ impl FamilyStatus {
     }
 }
 
+/// What a node that enforces NetworkPolicies has of them in one family.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PolicyStatus {
+    /// Times of comparing and writing what is wanted.
+    pub(crate) syncs: Histogram,
+    pub(crate) failures: u64,
+    /// Times that others had changed chains or sets.
+    pub(crate) repairs: u64,
+    /// The last write succeeded: new pods may start.
+    pub(crate) in_force: bool,
+    pub(crate) chains: usize,
+    pub(crate) sets: usize,
+    pub(crate) entries: usize,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) families: BTreeMap<Family, FamilyStatus>,
+    /// Empty where NetworkPolicies are not enforced.
+    pub(crate) policies: BTreeMap<Family, PolicyStatus>,
     /// Our Node is known and may take traffic.
     pub(crate) eligible: bool,
     pub(crate) service_changes: u64,

@@ -110,6 +110,9 @@ pub async fn run(
     let (cluster, snapshots) = tokio::sync::watch::channel(Cluster::default());
     let mut families = Vec::new();
     let mut inboxes = Vec::new();
+    if policies.is_none() && own_netns {
+        remove_leftover_policies(&backends).await;
+    }
     if let Some(NetworkPolicies { client, announcements }) = policies {
         let (sender, inbox) = mpsc::unbounded_channel();
         inboxes.push(sender);
@@ -117,6 +120,7 @@ pub async fn run(
             client,
             backends: backends.iter().map(|(backend, _)| Arc::new(backend.clone())).collect(),
             transactions: transactions.clone(),
+            status: status.clone(),
             events: events.clone(),
             probe: heartbeats.begin("network policies", "", STUCK_AFTER),
             config: config.clone(),
@@ -161,6 +165,26 @@ pub async fn run(
     };
     tasks.shutdown(Duration::from_secs(3)).await;
     ended
+}
+
+/// Removes the rules of NetworkPolicies of an earlier process where this one enforces none: nobody would change them any
+/// more, and the addresses in them become those of other pods.
+async fn remove_leftover_policies(backends: &[(Backend, bool)]) {
+    for backend in backends.iter().map(|(backend, _)| backend.clone()) {
+        let family = backend.family().name();
+        match RULES.call(move || policies::kernel::remove_leftovers(&backend)).await {
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => {
+                tracing::warn!(family, "removed the rules of NetworkPolicies, which this process does not enforce");
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, family, "failed to remove the rules of NetworkPolicies of an earlier process; windlass proxy cleanup removes them")
+            }
+            Err(error) => {
+                tracing::warn!(%error, family, "failed to look for rules of NetworkPolicies of an earlier process")
+            }
+        }
+    }
 }
 
 const fn family_name(family: Family) -> &'static str {

@@ -2,8 +2,9 @@
 //! come and go.
 
 use std::{
-    io::{ErrorKind, Read as _, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     net::IpAddr,
+    process::{Command, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ use windlass_proxy::{
 use super::{
     api::Api,
     harness::{PATIENCE, Proxy, config, eventually, lock_is_free, periodic, repairs, service, slice, tables},
-    net::{self, NODE_IP, Net, OUTSIDE_IP, OUTSIDE_IP6, POD_IPS, POD_IPS6, POD_UIDS, connect},
+    net::{self, NODE_IP, Net, OUTSIDE_IP, OUTSIDE_IP6, POD_IPS, POD_IPS6, POD_UIDS, connect, get},
 };
 
 fn pod(i: usize, app: &str) -> Value {
@@ -269,4 +270,127 @@ fn network_policies_are_enforced_on_nf_tables() {
 #[test]
 fn network_policies_are_enforced_on_legacy() {
     enforced(Variant::Legacy);
+}
+
+/// Pods web and db, of which db lets web alone in, on a proxy that looks for changes of others now and then.
+fn isolated(net: &Net, dir: &std::path::Path, policy_of_db: &Value) -> (Api, Proxy) {
+    let mut config = periodic(config(Variant::Nft, &dir.join("before.json")));
+    config.repairs = repairs("nft-check=off");
+    let api = Api::default();
+    api.put("nodes", json!({"metadata": {"name": "n1"}}));
+    api.put("namespaces", json!({"metadata": {"name": "shop"}}));
+    api.put("pods", pod(0, "web"));
+    api.put("pods", pod(1, "db"));
+    api.put("networkpolicies", policy("db", policy_of_db));
+    let (proxy, announcer) = Proxy::start_enforcing(net, &api, &config);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (i, app) in ["web", "db"].into_iter().enumerate() {
+        assert_eq!(runtime.block_on(announcer.starts(announced(i, app))), Ok(()));
+    }
+    (api, proxy)
+}
+
+/// Empties the IP set of this name, as `ipset flush` does it.
+const FLUSH: &str = r"
+import socket, struct, sys
+name = sys.argv[1].encode() + b'\0'
+def attribute(kind, data):
+    return struct.pack('=HH', 4 + len(data), kind) + data + b'\0' * (-len(data) % 4)
+body = struct.pack('=BBH', 0, 0, 0) + attribute(1, b'\6') + attribute(2, name)
+head = struct.pack('=IHHII', 16 + len(body), 6 << 8 | 4, 5, 1, 0)
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+s.send(head + body)
+error, = struct.unpack('=i', s.recv(4096)[16:20])
+sys.exit(error)
+";
+
+/// Nobody is notified of changes of IP sets: they are found when it is looked for them.
+#[test]
+fn an_ip_set_that_another_program_empties_is_filled_again() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().unwrap();
+    net.serve(1, 8080);
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [
+        {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
+    let (_api, proxy) = isolated(&net, dir.path(), &spec);
+    pass(&net.pods[0], &at(1, 8080));
+    dropped(&net.outside, &at(1, 8080));
+    let metric = |name: &str| {
+        let page = get(&net.node, "127.0.0.1:10249", "/metrics");
+        let start = format!("windlass_network_policy_{name}{{ip_family=\"IPv4\"}} ");
+        page.lines().find_map(|line| line.strip_prefix(&start)).map(|value| value.parse::<f64>().unwrap())
+    };
+    assert_eq!((metric("in_force"), metric("chains")), (Some(1.0), Some(2.0)));
+    let rules = net.node_command("iptables-nft -t mangle -S");
+    let sets: Vec<&str> = rules
+        .lines()
+        .filter_map(|line| line.split("--match-set ").nth(1)?.split(' ').next())
+        .filter(|name| !name.starts_with("WINDLASS-SELF"))
+        .collect();
+    assert_eq!(sets.len(), 2, "the peer's and the pod's own: {rules}");
+    for name in sets {
+        let before = metric("repairs_total").unwrap();
+        let status =
+            Command::new("ip").args(["netns", "exec", &net.node, "python3", "-c", FLUSH, name]).status().unwrap();
+        assert!(status.success());
+        eventually("a repair", PATIENCE, || match metric("repairs_total") {
+            Some(now) if now > before => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        pass(&net.pods[0], &at(1, 8080));
+        dropped(&net.outside, &at(1, 8080));
+    }
+    proxy.stop();
+}
+
+/// Sends INIT chunks of SCTP to the ports, in order, or prints the ports of those that arrive, up to the last.
+const SCTP: &str = r"
+import socket, struct, sys
+what, address, ports = sys.argv[1], sys.argv[2], [int(port) for port in sys.argv[3].split(',')]
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 132)
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+if what == 'receive':
+    print('ready', flush=True)
+    while True:
+        packet = s.recv(4096)
+        port, = struct.unpack('!H', packet[(packet[0] & 15) * 4 + 2:][:2])
+        print(port, flush=True)
+        if port == ports[-1]:
+            break
+else:
+    for port in ports:
+        init = struct.pack('!BBHIIHHI', 1, 0, 20, 1, 65536, 1, 1, 1)
+        head = lambda sum: struct.pack('!HHI', 5000, port, 0) + sum
+        s.sendto(head(struct.pack('<I', crc32c(head(bytes(4)) + init))) + init, (address, 0))
+";
+
+/// Packets of SCTP are written by hand, so that the kernel need not have the protocol.
+#[test]
+fn sctp_is_judged_by_its_ports_and_peers() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().unwrap();
+    let from_web = json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [
+        {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+            "ports": [{"port": 9000, "protocol": "SCTP"}, {"port": 9010, "endPort": 9020, "protocol": "SCTP"}]}]});
+    let (_api, proxy) = isolated(&net, dir.path(), &from_web);
+    let python = |namespace: &str, what: &str, ports: &str| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, "python3", "-c", SCTP, what, POD_IPS[1], ports]);
+        command
+    };
+    let ports = "9001,9009,9000,9021,9010,9020";
+    let mut receiver = python(&net.pods[1], "receive", ports).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(receiver.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    assert!(python(&net.outside, "send", "9000,9010,9020").status().unwrap().success());
+    assert!(python(&net.pods[0], "send", ports).status().unwrap().success());
+    assert_eq!(lines.collect::<Vec<_>>(), ["9000", "9010", "9020"]);
+    assert!(receiver.wait().unwrap().success());
+    proxy.stop();
 }

@@ -24,6 +24,7 @@ mod metrics;
 mod metrics_api;
 mod monitoring;
 mod network;
+mod network_policies;
 mod node_api;
 mod proxy;
 mod proxy_crash;

@@ -76,12 +76,15 @@ fn a_fault_at_any_restore_ends_in_the_rules_of_a_fresh_start() {
         }
         let mut ran = 0;
         for restore in 0..STEPS {
-            for (fault, tables) in Fault::ALL.into_iter().flat_map(|fault| (0..=2).map(move |tables| (fault, tables))) {
+            for (fault, tables) in Fault::ALL.into_iter().flat_map(|fault| (0..=3).map(move |tables| (fault, tables))) {
                 // The kernel has nothing to refuse, nor a lock to wait for, behind the last table.
-                if tables == 2 && fault != Fault::Killed {
+                if tables == 3 && fault != Fault::Killed {
                     continue;
                 }
-                ["iptables -F", "iptables -X", "iptables -t nat -F", "iptables -t nat -X"].iter().for_each(|c| run(c));
+                for table in ["raw", "filter", "nat"] {
+                    run(&format!("iptables -t {table} -F"));
+                    run(&format!("iptables -t {table} -X"));
+                }
                 let mut life = Life::begin().await;
                 programs.fail(restore, fault, tables);
                 for (step, wanted) in wanted.iter().enumerate() {
@@ -98,7 +101,7 @@ fn a_fault_at_any_restore_ends_in_the_rules_of_a_fresh_start() {
             }
         }
         println!("{ran} pairs of a restore and a fault");
-        assert_eq!(ran, STEPS * 7);
+        assert_eq!(ran, STEPS * 10);
     });
 }
 

@@ -16,6 +16,7 @@ use crate::testing::until;
 
 mod faults;
 mod policies;
+mod spoofing;
 
 /// The host's address. Clients of host ports reach it from the host itself.
 const HOST: &str = "192.0.2.1";
@@ -178,7 +179,7 @@ fn output(command: &str) -> String {
 /// All rules, by table and chain: `iptables-save` lists chains in the order in which they were made.
 fn rules() -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
-    for table in ["filter", "nat"] {
+    for table in ["raw", "filter", "nat"] {
         let saved = output(&format!("iptables-save -t {table}"));
         let lines = saved.lines().filter(|line| !line.starts_with('#'));
         let mut lines: Vec<&str> = lines.map(|line| line.split(" [").next().unwrap()).collect();

@@ -23,7 +23,7 @@ use windlass_proxy::{
 
 use super::{require_root, runtime, say};
 use crate::{
-    config::{Settings, connect, proxy::proxy_config},
+    config::{PodNetwork, Settings, connect, proxy::proxy_config},
     exit,
 };
 
@@ -172,15 +172,18 @@ fn kernel_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     let kubeconfig = args.source.kubeconfig.as_ref().unwrap_or(&settings.admin_kubeconfig);
+    let enforces =
+        settings.network == PodNetwork::Routed && (standalone || settings.cluster_access.enforce_network_policies);
     let mut explanation = Explanation::default();
     runtime()?.block_on(async {
         let client = connect::client_of(kubeconfig).await?;
         for family in args.source.families() {
-            match inspect(&client, &config, family).await {
+            match inspect(&client, &config, family, enforces).await {
                 Ok(found) => {
                     explanation.services.extend(found.services);
                     explanation.policies.extend(found.policies);
                     explanation.differences.extend(found.differences);
+                    explanation.policy_differences.extend(found.policy_differences);
                 }
                 // A machine without IPv6 has no such rules; an error only if IPv6 was requested.
                 Err(error) if family == Family::V6 && args.source.family.is_none() => {
@@ -196,8 +199,12 @@ fn kernel_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode>
         for difference in &explanation.differences {
             say(format!("differs: {} {} {}", difference.table, difference.chain, difference.problem));
         }
+        for difference in &explanation.policy_differences {
+            say(format!("differs: {} {}", difference.object, difference.problem));
+        }
     }
-    Ok(if explanation.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
+    let is_as_wanted = explanation.differences.is_empty() && explanation.policy_differences.is_empty();
+    Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
 }
 
 /// Prints services; by default one service as a tree and many as `default_output`: trees or a list.
@@ -209,7 +216,8 @@ fn show_services(args: &Args, explanation: &Explanation, default_output: Output)
     }
     let policies: &[PolicyRow] = if args.service.is_some() { &[] } else { &explanation.policies };
     if args.output == Some(Output::Json) {
-        let value = serde_json::json!({"services": rows, "policies": policies, "differences": explanation.differences});
+        let value = serde_json::json!({"services": rows, "policies": policies, "differences": explanation.differences,
+            "policyDifferences": explanation.policy_differences});
         say(serde_json::to_string_pretty(&value)?);
     } else if args.service.is_some() || args.output == Some(Output::Tree) || default_output == Output::Tree {
         rows.iter().for_each(|row| say(show::tree(row)));

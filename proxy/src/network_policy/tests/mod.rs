@@ -1,4 +1,5 @@
 mod properties;
+mod upstream;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -131,7 +132,7 @@ fn many_or_long_names_fit_in_a_comment() {
     let text = &texts(&mut cluster(&world))[0];
     let comments: Vec<&str> = text.lines().filter_map(|line| line.split('"').nth(1)).collect();
     assert!(comments.iter().all(|comment| comment.len() <= 255));
-    let drop = comments.iter().find(|comment| comment.starts_with(rules::DROP_COMMENT)).unwrap();
+    let drop = comments.iter().find(|comment| comment.starts_with(profile::DROP_COMMENT)).unwrap();
     assert!(drop.contains(" shop/0-xx") && drop.ends_with("x and 39 more"), "{drop}");
     world.policies.truncate(1);
     let text = &texts(&mut cluster(&world))[0];

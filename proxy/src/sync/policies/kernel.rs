@@ -21,6 +21,8 @@ pub(super) struct Written {
     pub(super) any: bool,
     /// By `iptables-restore`, which costs more than changes of sets.
     pub(super) rules: bool,
+    /// What was wanted was the same as before: others had changed it.
+    pub(super) repaired: bool,
 }
 
 /// Reads chains and sets. Only with rules, or where they are wanted, is the table named: legacy programs create what they
@@ -126,12 +128,22 @@ pub(super) fn sync(
         return Ok(Written::default());
     }
     run(backend, Some(transactions), &steps)?;
-    Ok(Written { any: true, rules: !steps.texts.is_empty() })
+    Ok(Written { any: true, rules: !steps.texts.is_empty(), repaired: false })
 }
 
 /// Writes what is wanted into a network namespace that has nothing of it.
 pub(crate) fn write(backend: &Backend, wanted: &Wanted) -> Result<(), Error> {
     run(backend, None, &Kernel::default().steps_to(wanted))
+}
+
+/// Removes what an earlier process that enforced policies has left in the kernel; whether there was anything. Without sets
+/// there are no chains.
+pub(crate) fn remove_leftovers(backend: &Backend) -> Result<bool, Error> {
+    let is_there = !read_all_sets(backend.family())?.is_empty();
+    if is_there {
+        remove(backend)?;
+    }
+    Ok(is_there)
 }
 
 /// Removes all chains and sets of a family from one back end, for clean-up. Sets are the other back end's, too: they go

@@ -36,6 +36,7 @@ use crate::{
     model::Family,
     network_policy::{Cluster, Wanted, plan::Kernel},
     object_ref,
+    serve::Status,
 };
 use kernel::{Known, Written};
 use watch::{Change, Lists};
@@ -66,6 +67,7 @@ pub(super) struct Parts {
     pub(super) client: Client,
     pub(super) backends: Vec<Arc<Backend>>,
     pub(super) transactions: Arc<Transactions>,
+    pub(super) status: Arc<Status>,
     pub(super) events: Recorder,
     pub(super) probe: LoopProbe,
     pub(super) config: Arc<ValidConfig>,
@@ -88,6 +90,7 @@ pub(super) struct PolicyTask {
     backoff: Backoff,
     retry_at: Option<Instant>,
     transactions: Arc<Transactions>,
+    status: Arc<Status>,
     events: Recorder,
     probe: LoopProbe,
     config: Arc<ValidConfig>,
@@ -96,7 +99,8 @@ pub(super) struct PolicyTask {
 impl PolicyTask {
     /// Runs until `shutdown`. The rules stay in the kernel then.
     pub(super) async fn run(parts: Parts, shutdown: CancellationToken) -> Result<(), crate::config::Error> {
-        let Parts { client, backends, transactions, events, probe, config, mut announcements, mut inbox } = parts;
+        let Parts { client, backends, transactions, status, events, probe, config, mut announcements, mut inbox } =
+            parts;
         let families = backends.into_iter().map(FamilyRules::new).collect();
         let mut task = Self {
             cluster: Cluster::new(&config.node_name),
@@ -109,6 +113,7 @@ impl PolicyTask {
             backoff: Backoff::new(Duration::from_millis(200), MAX_BACKOFF),
             retry_at: None,
             transactions,
+            status,
             events,
             probe,
             config,
@@ -198,7 +203,7 @@ impl PolicyTask {
         let started = Instant::now();
         let families: Vec<Family> = self.families.iter().map(|of| of.backend.family()).collect();
         let needed = self.pending || !self.in_force;
-        let mut written = Written::default();
+        let mut wrote_rules = false;
         let mut failed: Option<(Family, Error)> = None;
         if needed {
             self.pending = false;
@@ -206,13 +211,14 @@ impl PolicyTask {
             let writes =
                 self.families.iter_mut().zip(wanted).map(|(family, wanted)| family.write(&self.transactions, wanted));
             for (family, result) in families.iter().zip(futures::future::join_all(writes).await) {
+                self.record(*family, started.elapsed(), result.as_ref().ok());
                 match result {
-                    Ok(of) => written = Written { any: written.any | of.any, rules: written.rules | of.rules },
+                    Ok(of) => wrote_rules |= of.rules,
                     Err(error) => failed = failed.or(Some((*family, error))),
                 }
             }
         }
-        if written.rules {
+        if wrote_rules {
             self.rate_limit.record(started, Instant::now());
         }
         self.in_force = failed.is_none();
@@ -227,6 +233,25 @@ impl PolicyTask {
                 self.retry_at = Some(Instant::now() + self.backoff.next_delay());
                 self.report(family, &error);
             }
+        }
+    }
+
+    /// For the page of metrics.
+    fn record(&self, family: Family, took: Duration, written: Option<&Written>) {
+        let wanted = self.families.iter().find(|of| of.backend.family() == family).and_then(|of| of.last.as_ref());
+        let mut state = self.status.lock();
+        let status = state.policies.entry(family).or_default();
+        status.in_force = written.is_some();
+        match written {
+            Some(written) => {
+                status.syncs.observe(took);
+                status.repairs += u64::from(written.repaired);
+            }
+            None => status.failures += 1,
+        }
+        if let Some(wanted) = wanted {
+            (status.chains, status.sets) = (wanted.chains.len(), wanted.sets.0.len());
+            status.entries = wanted.sets.0.values().map(|set| set.entries.len()).sum();
         }
     }
 
@@ -302,10 +327,11 @@ impl FamilyRules {
         let is_same = !matches!(known, Known::All(_)) && self.last.as_ref() == Some(&wanted);
         let (backend, transactions) = (self.backend.clone(), transactions.clone());
         let work = move || kernel::sync(&backend, &transactions, known, &wanted).map(|written| (written, wanted));
-        let (written, wanted) = in_time(RULES.run(work, |error| panicked(&error))).await?;
+        let (mut written, wanted) = in_time(RULES.run(work, |error| panicked(&error))).await?;
         self.kernel = Known::All(Kernel::of(&wanted));
         let family = wanted.family.name();
-        if written.any && is_same {
+        written.repaired = written.any && is_same;
+        if written.repaired {
             tracing::warn!(family, "rules of NetworkPolicies were changed by another program; wrote them again");
         } else if written.any {
             tracing::debug!(family, rules = written.rules, "wrote NetworkPolicies");
