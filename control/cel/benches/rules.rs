@@ -4,6 +4,7 @@
 use std::{hint::black_box, sync::Arc, time::Instant};
 
 use serde_json::{Value as Json, json};
+use windlass_apimachinery::schema::pattern::{self, Parsed};
 use windlass_cel::{Activation, Budget, DeclType, DeclTypes, Environment, EvalError, Program, Type, Value};
 
 /// Rules on lists of rules, backends and filters of a route, as long as such are.
@@ -96,4 +97,41 @@ fn main() {
     measure("evaluate 8 rules", 200, || programs.each_ref().map(evaluate));
     let spent: u64 = programs.iter().map(evaluate).sum();
     println!("{:<40} {spent:>9} units", "cost of 8 rules");
+    at_the_limit();
+    patterns();
+}
+
+/// What a unit of cost takes in a rule that costs about as much as one may.
+fn at_the_limit() {
+    let object = json!((0..45).collect::<Vec<u32>>());
+    let schema = json!({"type": "array", "maxItems": 60, "items": {"type": "integer"}});
+    let declared = Arc::new(DeclType::of_schema(&schema, false, "self_type").expect("a type"));
+    let environment = Environment::base().with_variable("self", declared.cel_type().clone());
+    let rule = "self.all(a, self.all(b, self.all(c, a + b + c >= 0)))";
+    let program = environment.compile(rule, &[Type::Bool]).expect("a rule").into_program();
+    let activation = Route(&object, &declared);
+    let mut spent = 0;
+    let start = Instant::now();
+    measure("evaluate a rule at its limit", 1, || {
+        let mut budget = Budget::default();
+        let value = program.evaluate(&activation, &mut budget);
+        spent = budget.spent();
+        value.map(drop)
+    });
+    let nanoseconds = start.elapsed().as_nanos() / 5 / u128::from(spent.max(1));
+    println!("{:<40} {spent:>9} units, {nanoseconds} ns each", "its cost");
+}
+
+/// What a unit of effort takes where regular expressions are compiled and applied.
+fn patterns() {
+    for expression in
+        ["^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "^(a?b?c?d?){500}x$", "^(abcdefghij){1000}$", r"^\pL{60}$", "^[^/]{1,63}$"]
+    {
+        let parsed = Parsed::of(expression).expect("an expression");
+        let (effort, text) = (parsed.effort(), "abcd".repeat(2000));
+        measure(&format!("compile {expression} ({effort} units)"), 3, || pattern::compile(expression));
+        let program = pattern::compile(expression).expect("an expression");
+        let effort = program.effort(&text);
+        measure(&format!("  apply to {} bytes ({effort} units)", text.len()), 3, || program.regex().is_match(&text));
+    }
 }

@@ -55,6 +55,7 @@ fn bad_expressions_are_refused_in_gos_words() {
         ("(|+)", "missing argument to repetition operator: `+`"),
         ("a**", "invalid nested repetition operator: `**`"),
         ("a{1001}", "invalid repeat count: `{1001}`"),
+        ("a{3,2}", "invalid repeat count: `{3,2}`"),
         ("a{2,1001}?", "invalid repeat count: `{2,1001}`"),
         ("((a{100}){11})", "invalid repeat count: `{11}`"),
         ("(b|(a{100,})*){11}?", "invalid repeat count: `{11}?`"),

@@ -446,6 +446,7 @@ fn count(text: &str) -> Option<Count> {
         let exactly = number(inside)?;
         return Some(Count { least: exactly, most: Some(exactly) });
     };
+    let least = number(least)?;
     let most = if most.is_empty() { None } else { Some(number(most)?) };
-    Some(Count { least: number(least)?, most })
+    most.is_none_or(|most| least <= most).then_some(Count { least, most })
 }
