@@ -106,7 +106,7 @@ impl Walk {
     fn node(&mut self, schema: &Schema, value: &Value, old: Option<&Value>) {
         // `metadata` is one of Go's types; only what the schema says of its fields is validated here.
         let typed = matches!(schema.kind, Kind::Named(_));
-        if old.is_some_and(|old| old == value && (typed || is_unchanged(schema, value, old))) {
+        if old == Some(value) {
             return;
         }
         let known = self.found.errors.len();
@@ -199,8 +199,8 @@ impl Walk {
     }
 }
 
-/// Whether a value is as it was; upstream's `CachedDeepEqual`. The order of items of a list of type map does not count, and
-/// what the schema does not describe counts as changed, as the metadata of an object does.
+/// Whether a value is as it was, but for the order of items of lists of type map; upstream's `CachedDeepEqual`, to which what
+/// the schema does not describe has always changed.
 fn is_unchanged(schema: &Schema, new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Array(new), Value::Array(old)) if matches!(schema.list_type, Some(ListType::Map(_))) => {
@@ -214,8 +214,9 @@ fn is_unchanged(schema: &Schema, new: &Value, old: &Value) -> bool {
         }
         (Value::Object(new), Value::Object(old)) => {
             let is_as_before = |(name, value): (&String, &Value)| match (old.get(name), schema.field(name)) {
-                (Some(old), Some(field)) => !matches!(field.kind, Kind::Named(_)) && is_unchanged(field, value, old),
-                _ => false,
+                (Some(old), Some(field)) => is_unchanged(field, value, old),
+                (Some(old), None) => value == old,
+                (None, _) => false,
             };
             new.len() == old.len() && new.iter().all(is_as_before)
         }
