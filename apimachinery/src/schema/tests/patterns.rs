@@ -35,6 +35,10 @@ fn expressions_mean_what_they_mean_in_go() {
         (r"^\bab\b$", "ab", "abc"),
         ("^}]$", "}]", "x"),
         (r"^[\-\]\\^]+$", r"-]\^", "a"),
+        (r"^\p{L}\pN[\p{Lu}_]$", "é1É", "é1é"),
+        (r"^\P{L}\p{^L}[^\pL]$", "1-_", "1a_"),
+        (r"^\p{Greek}{2}$", "αβ", "α"),
+        (r"^\x{41}\x{20ac}[\x61-\x{7a}]{2}$", "A€bc", "A€b"),
         ("", "anything", "\u{0}"),
     ] {
         let compiled = compile(pattern);
@@ -62,6 +66,7 @@ fn bad_expressions_are_refused_in_gos_words() {
         ("((((((((((x{2}){2}){2}){2}){2}){2}){2}){2}){2}){2})", "invalid repeat count: `{2}`"),
         ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
         ("(?!a)", "invalid or unsupported Perl syntax: `(?!`"),
+        (r"\xg0", r"invalid escape sequence: `\xg0`"),
         (r"\8", r"invalid escape sequence: `\8`"),
         (r"\1", r"invalid escape sequence: `\1`"),
         ("\\", "trailing backslash at end of expression: ``"),

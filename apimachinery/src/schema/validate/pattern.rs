@@ -9,11 +9,11 @@ use crate::effort::Effort;
 /// How often parts of an expression may be repeated within each other; Go's limit.
 const MAX_REPEAT: u64 = 1000;
 /// States that a class of Unicode has, which stands for sequences of bytes.
-const UNICODE_CLASS: u64 = 100;
+const UNICODE_CLASS: u64 = 1000;
 /// States that one character or class of many characters has, if not all of them are ASCII.
 const WIDE_CLASS: u64 = 8;
 /// Units of effort for a state that is compiled.
-const COMPILE_STATE: u64 = 4;
+const COMPILE_STATE: u64 = 16;
 /// States that are looked at for a byte of a text in one unit, where no automaton without alternatives can be made.
 const STATES_PER_UNIT: u64 = 16;
 
@@ -93,7 +93,7 @@ impl<'a> Parsed<'a> {
     /// What compiling it takes.
     #[must_use]
     pub const fn effort(&self) -> u64 {
-        1000_u64.saturating_add(self.states.saturating_mul(COMPILE_STATE))
+        500_u64.saturating_add(self.states.saturating_mul(COMPILE_STATE))
     }
 
     /// Compiles it.
@@ -396,7 +396,37 @@ impl<'a> Translation<'a> {
                 self.at = (self.at + quoted.len() + 2).min(self.pattern.len());
                 self.out.push_str(&regex::escape(quoted));
             }
-            'a' | 'f' | 't' | 'n' | 'r' | 'v' | 'x' | 'p' | 'P' => {
+            'p' | 'P' => {
+                let rest = self.rest();
+                let (name, length) = match rest.strip_prefix('{') {
+                    Some(inside) => match inside.split_once('}') {
+                        Some((name, _)) => (name, name.len() + 2),
+                        None => return Err(format!("invalid character class range: `\\{c}{rest}`")),
+                    },
+                    None => {
+                        let length = rest.chars().next().map_or(0, char::len_utf8);
+                        (&rest[..length], length)
+                    }
+                };
+                let (name, turns) = name.strip_prefix('^').map_or((name, false), |name| (name, true));
+                let class = if turns == (c == 'p') { 'P' } else { 'p' };
+                self.out.push_str(&format!("\\{class}{{{name}}}"));
+                self.at += length;
+            }
+            'x' => {
+                let rest = self.rest();
+                let (digits, length) = match rest.strip_prefix('{').and_then(|inside| inside.split_once('}')) {
+                    Some((digits, _)) => (digits, digits.len() + 2),
+                    None => (rest.get(..2).unwrap_or(""), 2),
+                };
+                let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32).map(u32::from);
+                let Some(code) = code.filter(|_| digits.bytes().all(|b| b.is_ascii_hexdigit())) else {
+                    return Err(format!("invalid escape sequence: `\\x{}`", rest.get(..length).unwrap_or(rest)));
+                };
+                self.out.push_str(&format!("\\x{{{code:x}}}"));
+                self.at += length;
+            }
+            'a' | 'f' | 't' | 'n' | 'r' | 'v' => {
                 self.out.push('\\');
                 self.out.push(c);
             }
