@@ -126,7 +126,7 @@ reproducible: ## two builds in two directories, compared byte by byte: two relea
 	scripts/reproducible.sh
 
 .PHONY: bench
-bench: bench-agent bench-api bench-cadvisor bench-controllers bench-node bench-policies bench-proxy bench-store bench-instructions ## all figures of docs/performance.md, measured here
+bench: bench-agent bench-api bench-cadvisor bench-controllers bench-extension bench-node bench-policies bench-proxy bench-store bench-instructions ## all figures of docs/performance.md, measured here
 
 .PHONY: bench-agent
 bench-agent: build ## pods compared with raw Docker, and the node with 100 of them
@@ -157,6 +157,11 @@ bench-cadvisor: build ## usage of 100 and 500 containers, and the pages of 250 p
 bench-controllers: build ## 1,000 pods of 100 Deployments on 50 hollow nodes compared with raw writes; a Deployment compared with raw Docker
 	scripts/install.sh test
 	scripts/bench.sh bench-controllers
+
+.PHONY: bench-extension
+bench-extension: build ## custom resources, rules, webhooks and 500 definitions compared with built-in kinds and bare calls, and with a real kube-apiserver (KUBEBUILDER_ASSETS)
+	scripts/install.sh test
+	scripts/bench.sh bench-extension
 
 .PHONY: bench-proxy
 bench-proxy: build ## the proxy with 1,000 and 10,000 services

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs a benchmark, mostly of the release binary: bench-agent, bench-api, bench-cadvisor, bench-cluster, bench-controllers,
-# bench-instructions, bench-node, bench-policies, bench-proxy, bench-store, soak or storm. More arguments are the program's: `bench-cluster requests`
+# bench-extension, bench-instructions, bench-node, bench-policies, bench-proxy, bench-store, soak or storm. More arguments are
+# the program's: `bench-cluster requests`
 # counts requests alone, `bench-api compile` measures the build after a change alone, `bench-store DIRECTORY` says where it writes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,12 +32,12 @@ esac
 
 # Optimized where it loads the cores that it shares with what it measures.
 case $name in
-bench-api | bench-controllers) profile=client ;;
+bench-api | bench-controllers | bench-extension) profile=client ;;
 *) profile=dev ;;
 esac
 # A Docker Engine of its own, with images, where pods run.
 case $name in
-bench-api | bench-proxy) ;;
+bench-api | bench-extension | bench-proxy) ;;
 *)
     scripts/dockerd.sh
     tests/images/build.sh --all

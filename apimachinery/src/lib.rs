@@ -5,7 +5,9 @@
 
 pub mod decode;
 pub mod duration;
+pub mod effort;
 pub mod field;
+pub mod go_float;
 mod go_json;
 mod go_quote;
 mod go_type;

@@ -1,5 +1,6 @@
-//! Shared by the benchmarks: measuring two sides in turn, creating many pods at once, and reading a node's metrics.
+//! Shared by the benchmarks: a client that costs little, measuring two sides in turn, creating many pods at once, and reading a node's metrics.
 
+pub mod client;
 mod pods;
 
 pub use pods::{IMAGE, Pods, create, created_and_deleted, pod, wait_ready};

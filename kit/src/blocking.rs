@@ -34,8 +34,12 @@ pub static NETWORK: Lane = Lane::new("network", 4, 1024);
 /// Pages and signatures, which take processor time.
 pub static COMPUTE: Lane = Lane::new("compute", 2, 256);
 
+/// Expressions and schemas that others have written, which take as long as those want.
+pub static EXPRESSIONS: Lane = Lane::new("expressions", 2, 256);
+
 /// All lanes.
-pub static LANES: [&Lane; 9] = [&RESOLVE, &PROBE_NAMES, &LOGS, &DISK, &RECORDS, &FILES, &RULES, &NETWORK, &COMPUTE];
+pub static LANES: [&Lane; 10] =
+    [&RESOLVE, &PROBE_NAMES, &LOGS, &DISK, &RECORDS, &FILES, &RULES, &NETWORK, &COMPUTE, &EXPRESSIONS];
 /// Threads besides those of lanes: for tokio's own files, each of which is one short call, and for the samplers of usage, which
 /// have theirs for as long as the process lives.
 const OTHER_THREADS: usize = 8;
@@ -88,7 +92,9 @@ impl From<LaneError> for io::Error {
 pub struct LaneUse {
     /// Its name.
     pub name: &'static str,
-    /// Its threads that work.
+    /// All of its threads.
+    pub threads: usize,
+    /// Those that work.
     pub busy: usize,
     /// How much work waits for one.
     pub waiting: usize,
@@ -195,6 +201,7 @@ impl Lane {
         let waiting = self.waiting();
         LaneUse {
             name: self.name,
+            threads: self.threads,
             busy: self.threads.saturating_sub(self.slots.available_permits()),
             waiting: waiting.since.len(),
             age: waiting.since.values().next().map(Instant::elapsed).unwrap_or_default(),

@@ -3,7 +3,7 @@
 //! Upstream's `validatingadmissionpolicy-status` is part of kube-controller-manager and reads the API's OpenAPI documents. Here it
 //! is part of the API server, which has the schemas, and the compiler of expressions with what admission knows.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use kube::{
     Api as KubeApi, Client,
@@ -16,7 +16,7 @@ use windlass_kit::blocking::COMPUTE;
 use crate::{
     apiserver::Api,
     plugin::admission::policy::type_checking,
-    store::{Error, Store},
+    store::{Error, Key, Store},
 };
 
 /// Upstream's name of the controller, which owns the status.
@@ -34,14 +34,19 @@ pub(crate) async fn run(api: &Api, client: Client, shutdown: CancellationToken) 
     loop {
         let Ok(mut watch) = store.watch(resource, store.revision()) else { return };
         // From a full list at first, and after a watch that was too slow.
+        let mut changed = names(&store);
         loop {
-            let settled = settle(api, &store, &client).await;
-            let pause = if settled { RESYNC_INTERVAL } else { RETRY_INTERVAL };
+            changed = settle(api, &store, &client, changed).await;
+            let pause = if changed.is_empty() { RESYNC_INTERVAL } else { RETRY_INTERVAL };
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pause) => {
+                    if changed.is_empty() {
+                        changed = names(&store);
+                    }
+                }
                 events = watch.next() => match events {
-                    Ok(_) => {}
+                    Ok(events) => changed.extend(events.iter().map(|event| event.object.key.name.clone())),
                     Err(Error::Closed) => return,
                     Err(error) => {
                         tracing::warn!(%error, "watch of admission policies was too slow; listing again");
@@ -70,20 +75,26 @@ fn status(policy: &Value, warnings: Vec<Value>) -> Value {
     })
 }
 
-/// Checks the policies that are due. Whether nothing is left to retry.
-async fn settle(api: &Api, store: &Store, client: &Client) -> bool {
-    let mut settled = true;
-    for object in store.list(store.resource(RESOURCE), None).0 {
-        let policy = object.value();
+/// The names of all policies.
+fn names(store: &Store) -> BTreeSet<String> {
+    store.list(store.resource(RESOURCE), None).0.iter().map(|object| object.key.name.clone()).collect()
+}
+
+/// Checks those of the policies that are due. What is left to retry.
+async fn settle(api: &Api, store: &Store, client: &Client, changed: BTreeSet<String>) -> BTreeSet<String> {
+    let mut failed = BTreeSet::new();
+    for name in changed {
+        let key = Key { namespace: String::new(), name };
+        let Some(policy) = store.get(store.resource(RESOURCE), &key).map(|object| object.value()) else { continue };
         if !is_due(&policy) {
             continue;
         }
         if let Err(error) = check(api, client, policy).await {
-            tracing::warn!(policy = object.key.name, error, "failed to write status of admission policy; retrying");
-            settled = false;
+            tracing::warn!(policy = key.name, error, "failed to write status of admission policy; retrying");
+            failed.insert(key.name);
         }
     }
-    settled
+    failed
 }
 
 /// Checks a policy and writes what was found.

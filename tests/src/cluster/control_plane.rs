@@ -221,6 +221,12 @@ impl ControlPlane {
         }
     }
 
+    /// The process of a program, while it runs.
+    #[must_use]
+    pub fn pid(&self, part: Part) -> Option<u32> {
+        self.running().get(&part).map(Daemon::pid)
+    }
+
     /// Sends a program a signal that does not end it, such as [`Signal::SIGSTOP`].
     pub fn signal(&self, part: Part, signal: Signal) {
         if let Some(daemon) = self.running().get(&part) {

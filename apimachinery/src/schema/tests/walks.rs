@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     MAX_DEPTH,
+    effort::Effort,
     field::Path,
     schema::{
         FieldProblems, Kind, Schema, canonical, canonicalize, check, default, drop_invalid_fields, prune, same,
@@ -119,6 +120,9 @@ fn an_update_is_not_blamed_for_what_was_there_before() {
             "l": {"type": "array", "items": {"type": "string", "maxLength": 2}},
             "m": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items":
                 {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": {"type": "string", "maxLength": 2}}}},
+            "n": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "maxItems": 1, "items":
+                {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": {"type": "string"}}}},
+            "u": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "minProperties": 3},
             "s": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
             "j": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
                 "anyOf": [{"properties": {"a": {"enum": ["1"]}}}]}}}}}),
@@ -126,7 +130,7 @@ fn an_update_is_not_blamed_for_what_was_there_before() {
     );
     let fields = |old: Value, new: Value| -> Vec<String> {
         let (old, new) = (json!({"spec": old}), json!({"spec": new}));
-        validate(&of, &new, Some(&old)).into_iter().map(|error| error.field).collect()
+        validate(&of, &new, Some(&old), &mut Effort::unlimited()).into_iter().map(|error| error.field).collect()
     };
     assert_eq!(fields(json!({"e": "bad"}), json!({"e": "bad", "l": ["a"]})), Vec::<String>::new());
     assert_eq!(fields(json!({"e": "bad"}), json!({"e": "worse"})), ["spec.e"]);
@@ -135,6 +139,12 @@ fn an_update_is_not_blamed_for_what_was_there_before() {
     let item = |k: &str, v: &str| json!({"k": k, "v": v});
     let moved = fields(json!({"m": [item("a", "long")]}), json!({"m": [item("b", "longer"), item("a", "long")]}));
     assert_eq!(moved, ["spec.m[0].v"]);
+    // The order of a map's items is no change, that of another list's is.
+    let [a, b] = [item("a", "x"), item("b", "x")];
+    assert_eq!(fields(json!({"n": [a, b]}), json!({"n": [b, a]})), Vec::<String>::new());
+    assert_eq!(fields(json!({"n": [a, b]}), json!({"n": [b, item("a", "y")]})), ["spec.n"]);
+    let unknown = |order: [&Value; 2]| json!({"u": {"n": order, "x": {"y": 1}}});
+    assert_eq!(fields(unknown([&a, &b]), unknown([&b, &a])), ["spec.u"]);
     assert_eq!(fields(json!({"s": ["a", "a"]}), json!({"s": ["a", "a", "b", "b"]})), Vec::<String>::new());
     assert_eq!(fields(json!({"s": ["a"]}), json!({"s": ["a", "a"]})), ["spec.s[1]"]);
     assert_eq!(fields(json!({"j": {"a": "2"}}), json!({"j": {"a": "2"}, "e": "x"})), Vec::<String>::new());
@@ -296,8 +306,8 @@ proptest! {
             prop_assert_eq!(&once, &twice);
             // Embedded objects are looked at each time.
             prop_assert_eq!(values(&of, &once, Some(&once), &mut Path::default()), Vec::new());
-            let _ = validate(&of, &once, None);
-            let _ = validate(&of, &value, Some(&once));
+            let _ = validate(&of, &once, None, &mut Effort::unlimited());
+            let _ = validate(&of, &value, Some(&once), &mut Effort::unlimited());
         }
     }
 
@@ -305,11 +315,11 @@ proptest! {
     fn no_schema_panics(schema_text in any_json(), value in any_json(), pattern in "[-\\[\\](){}*+?|^$.\\\\a&~,0-9:PQEdwsxz<]{0,12}") {
         let _ = structural::validate(&schema_text, "s", true, &Arc::new(Schema::any()), &mut ());
         let of = structural::read(&schema_text, &schema("meta/v1.ObjectMeta"));
-        let _ = (check(&of, &value, "X"), validate(&of, &value, None), canonical(&of, &value));
+        let _ = (check(&of, &value, "X"), validate(&of, &value, None, &mut Effort::unlimited()), canonical(&of, &value));
         let patterned = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}});
         let errors = structural::validate(&patterned, "s", false, &Arc::new(Schema::any()), &mut ());
         let of = structural::read(&patterned, &schema("meta/v1.ObjectMeta"));
-        let found = validate(&of, &json!({"a": "a-0"}), None);
+        let found = validate(&of, &json!({"a": "a-0"}), None, &mut Effort::unlimited());
         prop_assert!(errors.is_empty() || found.is_empty(), "what was refused matches everything");
     }
 }

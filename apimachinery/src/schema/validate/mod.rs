@@ -15,16 +15,18 @@ use self::value::Found;
 use super::{Kind, ListType, Schema};
 use crate::{
     MAX_DEPTH,
+    effort::Effort,
     field::{Cause, FieldError, Path},
 };
 
 /// Validates an object that was pruned and defaulted. `old` is the stored object of an update: what has not changed is not
 /// complained about again.
 ///
-/// Rules are another crate's, and the object's own metadata is not validated.
+/// Rules are another crate's, and the object's own metadata is not validated. What regular expressions take is taken from
+/// `effort`; with too little of it the errors are not all there are.
 #[must_use]
-pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = values(schema, value, old, &mut Path::default());
+pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>, effort: &mut Effort) -> Vec<FieldError> {
+    let mut errors = values_within(schema, value, old, &mut Path::default(), effort);
     embedded::check(schema, value, &mut Path::default(), true, &mut errors);
     errors.extend(duplicates(schema, value, old));
     errors
@@ -32,8 +34,8 @@ pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Fiel
 
 /// The same of an object of which only the status has changed: as upstream, embedded objects are not looked at again.
 #[must_use]
-pub fn validate_status(schema: &Schema, value: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = values(schema, value, Some(old), &mut Path::default());
+pub fn validate_status(schema: &Schema, value: &Value, old: &Value, effort: &mut Effort) -> Vec<FieldError> {
+    let mut errors = values_within(schema, value, Some(old), &mut Path::default(), effort);
     errors.extend(duplicates(schema, value, Some(old)));
     errors
 }
@@ -76,9 +78,20 @@ pub(super) fn problems_of_one(value: &Value) -> Vec<FieldError> {
 
 /// The errors of values alone, without those of embedded objects and of sets and maps.
 pub(super) fn values(schema: &Schema, value: &Value, old: Option<&Value>, path: &mut Path) -> Vec<FieldError> {
-    let mut walk = Walk { path: std::mem::take(path), found: Found::default(), depth: 0 };
+    values_within(schema, value, old, path, &mut Effort::unlimited())
+}
+
+fn values_within(
+    schema: &Schema,
+    value: &Value,
+    old: Option<&Value>,
+    path: &mut Path,
+    effort: &mut Effort,
+) -> Vec<FieldError> {
+    let mut walk = Walk { path: std::mem::take(path), found: Found::within(*effort), depth: 0 };
     walk.node(schema, value, old);
     *path = walk.path;
+    *effort = walk.found.effort;
     walk.found.errors
 }
 
@@ -91,17 +104,18 @@ struct Walk {
 
 impl Walk {
     fn node(&mut self, schema: &Schema, value: &Value, old: Option<&Value>) {
+        // `metadata` is one of Go's types; only what the schema says of its fields is validated here.
+        let typed = matches!(schema.kind, Kind::Named(_));
         if old == Some(value) {
             return;
         }
+        let known = self.found.errors.len();
         if self.depth > MAX_DEPTH {
             let detail = format!("Too long: nested deeper than {MAX_DEPTH} levels");
             self.found.push(self.path.as_str(), Cause::TooLong, detail);
             return;
         }
         self.depth += 1;
-        // `metadata` is one of Go's types; only what the schema says of its fields is validated here.
-        let typed = matches!(schema.kind, Kind::Named(_));
         if !typed {
             self.type_of(schema, value);
         }
@@ -113,6 +127,9 @@ impl Walk {
             self.inside(schema, value, old);
         }
         self.depth -= 1;
+        if self.found.errors.len() > known && old.is_some_and(|old| is_unchanged(schema, value, old)) {
+            self.found.errors.truncate(known);
+        }
     }
 
     /// Checks the type of a value, before anything else.
@@ -179,6 +196,31 @@ impl Walk {
             }
             _ => {}
         }
+    }
+}
+
+/// Whether a value is as it was, but for the order of items of lists of type map; upstream's `CachedDeepEqual`, to which what
+/// the schema does not describe has always changed.
+fn is_unchanged(schema: &Schema, new: &Value, old: &Value) -> bool {
+    match (new, old) {
+        (Value::Array(new), Value::Array(old)) if matches!(schema.list_type, Some(ListType::Map(_))) => {
+            let before: HashMap<String, &Value> =
+                old.iter().rev().map(|old| (lists::identity(schema, old), old)).collect();
+            let is_as_before = |item| match (before.get(&lists::identity(schema, item)), schema.items()) {
+                (Some(old), Some(items)) => is_unchanged(items, item, old),
+                _ => false,
+            };
+            new.len() == old.len() && new.iter().all(is_as_before)
+        }
+        (Value::Object(new), Value::Object(old)) => {
+            let is_as_before = |(name, value): (&String, &Value)| match (old.get(name), schema.field(name)) {
+                (Some(old), Some(field)) => is_unchanged(field, value, old),
+                (Some(old), None) => value == old,
+                (None, _) => false,
+            };
+            new.len() == old.len() && new.iter().all(is_as_before)
+        }
+        _ => new == old,
     }
 }
 

@@ -4,12 +4,25 @@ use std::sync::{Arc, OnceLock};
 
 use regex::Regex;
 
+use crate::effort::Effort;
+
+/// How often parts of an expression may be repeated within each other; Go's limit.
+const MAX_REPEAT: u64 = 1000;
+/// States that a class of Unicode has, which stands for sequences of bytes.
+const UNICODE_CLASS: u64 = 1000;
+/// States that one character or class of many characters has, if not all of them are ASCII.
+const WIDE_CLASS: u64 = 8;
+/// Units of effort for a state that is compiled.
+const COMPILE_STATE: u64 = 16;
+/// States that are looked at for a byte of a text in one unit, where no automaton without alternatives can be made.
+const STATES_PER_UNIT: u64 = 16;
+
 /// A regular expression in Go's syntax, compiled when it is first used.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     text: Arc<str>,
     /// Nothing if it cannot be compiled: it was refused when it was written, and takes any text.
-    compiled: OnceLock<Option<Regex>>,
+    compiled: OnceLock<Option<Program>>,
 }
 
 impl Pattern {
@@ -25,11 +38,23 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether a part of the text matches.
+    /// Whether a part of the text matches; nothing if that takes more than is left.
     #[must_use]
-    pub fn matches(&self, text: &str) -> bool {
-        let compiled = self.compiled.get_or_init(|| compile(&self.text).ok());
-        compiled.as_ref().is_none_or(|regex| regex.is_match(text))
+    pub fn matches(&self, text: &str, effort: &mut Effort) -> Option<bool> {
+        let compiled = match self.compiled.get() {
+            Some(compiled) => compiled,
+            None => {
+                let parsed = Parsed::of(&self.text).ok();
+                if let Some(parsed) = &parsed
+                    && !effort.take(parsed.effort())
+                {
+                    return None;
+                }
+                self.compiled.get_or_init(|| parsed.and_then(|parsed| parsed.compile().ok()))
+            }
+        };
+        let Some(program) = compiled else { return Some(true) };
+        effort.take(program.effort(text)).then(|| program.regex().is_match(text))
     }
 }
 
@@ -43,13 +68,84 @@ impl PartialEq for Pattern {
 ///
 /// # Errors
 /// What Go's compiler says, where it is one of its usual complaints.
-pub fn compile(pattern: &str) -> Result<Regex, String> {
-    let translated = Translation::of(pattern).map_err(|why| format!("error parsing regexp: {why}"))?;
-    Regex::new(&translated).map_err(|error| {
-        let text = error.to_string();
-        let line = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        format!("error parsing regexp: {line}: `{pattern}`")
-    })
+pub fn compile(pattern: &str) -> Result<Program, String> {
+    Parsed::of(pattern)?.compile()
+}
+
+/// An expression in Go's syntax that has been read.
+#[derive(Debug)]
+pub struct Parsed<'a> {
+    pattern: &'a str,
+    translated: String,
+    states: u64,
+}
+
+impl<'a> Parsed<'a> {
+    /// Reads an expression, in a time that its length limits.
+    ///
+    /// # Errors
+    /// What Go's compiler says, where it is one of its usual complaints.
+    pub fn of(pattern: &'a str) -> Result<Self, String> {
+        let (translated, states) = Translation::of(pattern).map_err(|why| format!("error parsing regexp: {why}"))?;
+        Ok(Self { pattern, translated, states })
+    }
+
+    /// What compiling it takes.
+    #[must_use]
+    pub const fn effort(&self) -> u64 {
+        500_u64.saturating_add(self.states.saturating_mul(COMPILE_STATE))
+    }
+
+    /// Compiles it.
+    ///
+    /// # Errors
+    /// As [`Self::of`], and when it is too large.
+    pub fn compile(self) -> Result<Program, String> {
+        let regex = Regex::new(&self.translated).map_err(|error| {
+            let text = error.to_string();
+            let line = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            format!("error parsing regexp: {line}: `{}`", self.pattern)
+        })?;
+        Ok(Program { regex, states: self.states })
+    }
+}
+
+/// A compiled expression.
+#[derive(Debug, Clone)]
+pub struct Program {
+    regex: Regex,
+    states: u64,
+}
+
+impl Program {
+    /// The expression.
+    #[must_use]
+    pub const fn regex(&self) -> &Regex {
+        &self.regex
+    }
+
+    /// What applying it to a text takes at most: usually it is a small part of that.
+    #[must_use]
+    pub const fn effort(&self, text: &str) -> u64 {
+        (text.len() as u64).saturating_mul(self.states) / STATES_PER_UNIT
+    }
+}
+
+/// How large a part of an expression is.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    /// About how many states it has once repetitions are written out.
+    states: u64,
+    /// How often the part is repeated within it that is repeated most.
+    repeats: u64,
+}
+
+impl Extent {
+    const EMPTY: Self = Self { states: 0, repeats: 1 };
+
+    fn plus(self, other: Self) -> Self {
+        Self { states: self.states.saturating_add(other.states), repeats: self.repeats.max(other.repeats) }
+    }
 }
 
 /// A walk through an expression in Go's syntax, which writes the same one in Rust's.
@@ -57,8 +153,11 @@ struct Translation<'a> {
     pattern: &'a str,
     at: usize,
     out: String,
-    /// Where each open group begins.
-    groups: Vec<usize>,
+    /// What stands before each open group.
+    groups: Vec<Extent>,
+    /// What stands in the group before the part that can be repeated, and that part.
+    before: Extent,
+    last: Extent,
     /// Whether something stands before that can be repeated.
     repeatable: bool,
     /// The repetition that stands before, with what may follow it.
@@ -66,19 +165,37 @@ struct Translation<'a> {
 }
 
 impl<'a> Translation<'a> {
-    fn of(pattern: &'a str) -> Result<String, String> {
+    /// The expression in Rust's syntax, and about how many states it has.
+    fn of(pattern: &'a str) -> Result<(String, u64), String> {
         let mut walk = Translation {
             pattern,
             at: 0,
             out: String::with_capacity(pattern.len()),
             groups: Vec::new(),
+            before: Extent::EMPTY,
+            last: Extent::EMPTY,
             repeatable: false,
             repetition: None,
         };
         while let Some(c) = walk.next() {
             walk.step(c)?;
         }
-        if walk.groups.is_empty() { Ok(walk.out) } else { Err(format!("missing closing ): `{pattern}`")) }
+        if !walk.groups.is_empty() {
+            return Err(format!("missing closing ): `{pattern}`"));
+        }
+        let states = walk.extent().states;
+        Ok((walk.out, states))
+    }
+
+    /// How large the current group is so far.
+    fn extent(&self) -> Extent {
+        self.before.plus(self.last)
+    }
+
+    /// A part follows that can be repeated.
+    fn add(&mut self, part: Extent) {
+        self.before = self.extent();
+        self.last = part;
     }
 
     fn rest(&self) -> &'a str {
@@ -98,12 +215,11 @@ impl<'a> Translation<'a> {
             '{' => match repetition(&self.pattern[begin..]) {
                 Some(text) => {
                     self.at = begin + text.len();
-                    let limit = |number: &str| number.parse::<u32>().is_ok_and(|n| n <= 1000);
-                    let mut numbers = text.trim_matches(['{', '}']).split(',').filter(|number| !number.is_empty());
-                    if !numbers.all(limit) {
-                        return Err(format!("invalid repeat count: `{text}`"));
-                    }
-                    return self.repeat(begin, text);
+                    let count = count(text).ok_or_else(|| format!("invalid repeat count: `{text}`"))?;
+                    self.repeat(begin, text)?;
+                    return self
+                        .multiply(count)
+                        .map_err(|()| format!("invalid repeat count: `{}`", &self.pattern[begin..self.at]));
                 }
                 None => self.out.push_str("\\{"),
             },
@@ -111,10 +227,13 @@ impl<'a> Translation<'a> {
             ']' => self.out.push_str("\\]"),
             '(' => return self.group(begin),
             ')' => {
-                if self.groups.pop().is_none() {
+                let Some(before) = self.groups.pop() else {
                     return Err(format!("unexpected ): `{}`", self.pattern));
-                }
+                };
                 self.out.push(')');
+                (self.before, self.last) = (before, self.extent());
+                (self.repeatable, self.repetition) = (true, None);
+                return Ok(());
             }
             '|' => {
                 self.out.push('|');
@@ -125,8 +244,26 @@ impl<'a> Translation<'a> {
             '\\' => self.escape(false)?,
             c => self.out.push(c),
         }
+        let written = &self.pattern[begin..self.at];
+        let states = match c {
+            '[' | '\\' if written.contains("\\p") || written.contains("\\P") => UNICODE_CLASS,
+            '.' => WIDE_CLASS,
+            '[' if written.starts_with("[^") || !written.is_ascii() => WIDE_CLASS,
+            '[' => 1,
+            _ => written.len() as u64,
+        };
+        self.add(Extent { states, repeats: 1 });
         (self.repeatable, self.repetition) = (true, None);
         Ok(())
+    }
+
+    /// The part before is repeated.
+    fn multiply(&mut self, count: Count) -> Result<(), ()> {
+        let times = count.most.unwrap_or(count.least);
+        let repeats = if times == 0 { 1 } else { self.last.repeats.saturating_mul(times) };
+        self.last = Extent { states: self.last.states.saturating_mul(times), repeats };
+        let counts = count.least >= 2 || times >= 2;
+        if counts && repeats > MAX_REPEAT { Err(()) } else { Ok(()) }
     }
 
     fn repeat(&mut self, begin: usize, operator: &str) -> Result<(), String> {
@@ -146,7 +283,8 @@ impl<'a> Translation<'a> {
     }
 
     fn group(&mut self, begin: usize) -> Result<(), String> {
-        self.groups.push(begin);
+        self.groups.push(self.extent());
+        (self.before, self.last) = (Extent::EMPTY, Extent::EMPTY);
         self.out.push('(');
         (self.repeatable, self.repetition) = (false, None);
         let Some(flags) = self.rest().strip_prefix('?') else { return Ok(()) };
@@ -258,7 +396,37 @@ impl<'a> Translation<'a> {
                 self.at = (self.at + quoted.len() + 2).min(self.pattern.len());
                 self.out.push_str(&regex::escape(quoted));
             }
-            'a' | 'f' | 't' | 'n' | 'r' | 'v' | 'x' | 'p' | 'P' => {
+            'p' | 'P' => {
+                let rest = self.rest();
+                let (name, length) = match rest.strip_prefix('{') {
+                    Some(inside) => match inside.split_once('}') {
+                        Some((name, _)) => (name, name.len() + 2),
+                        None => return Err(format!("invalid character class range: `\\{c}{rest}`")),
+                    },
+                    None => {
+                        let length = rest.chars().next().map_or(0, char::len_utf8);
+                        (&rest[..length], length)
+                    }
+                };
+                let (name, turns) = name.strip_prefix('^').map_or((name, false), |name| (name, true));
+                let class = if turns == (c == 'p') { 'P' } else { 'p' };
+                self.out.push_str(&format!("\\{class}{{{name}}}"));
+                self.at += length;
+            }
+            'x' => {
+                let rest = self.rest();
+                let (digits, length) = match rest.strip_prefix('{').and_then(|inside| inside.split_once('}')) {
+                    Some((digits, _)) => (digits, digits.len() + 2),
+                    None => (rest.get(..2).unwrap_or(""), 2),
+                };
+                let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32).map(u32::from);
+                let Some(code) = code.filter(|_| digits.bytes().all(|b| b.is_ascii_hexdigit())) else {
+                    return Err(format!("invalid escape sequence: `\\x{}`", rest.get(..length).unwrap_or(rest)));
+                };
+                self.out.push_str(&format!("\\x{{{code:x}}}"));
+                self.at += length;
+            }
+            'a' | 'f' | 't' | 'n' | 'r' | 'v' => {
                 self.out.push('\\');
                 self.out.push(c);
             }
@@ -291,4 +459,24 @@ fn repetition(text: &str) -> Option<&str> {
     let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     (!least.is_empty() && digits(least) && digits(most)).then(|| &text[..inside.len() + 2])
+}
+
+/// How often a part is repeated.
+#[derive(Debug, Clone, Copy)]
+struct Count {
+    least: u64,
+    most: Option<u64>,
+}
+
+/// The numbers of a counted repetition, which Go limits.
+fn count(text: &str) -> Option<Count> {
+    let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number <= MAX_REPEAT);
+    let inside = text.trim_matches(['{', '}']);
+    let Some((least, most)) = inside.split_once(',') else {
+        let exactly = number(inside)?;
+        return Some(Count { least: exactly, most: Some(exactly) });
+    };
+    let least = number(least)?;
+    let most = if most.is_empty() { None } else { Some(number(most)?) };
+    most.is_none_or(|most| least <= most).then_some(Count { least, most })
 }

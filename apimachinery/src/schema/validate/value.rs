@@ -5,22 +5,29 @@ use serde_json::Value;
 use super::{formats, number};
 use crate::{
     MAX_DEPTH,
+    effort::Effort,
     field::{Cause, FieldError, Path, quoted, too_long, too_many},
     schema::{Junctors, Validations},
 };
 
 /// What was found so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Found {
     pub(super) errors: Vec<FieldError>,
     /// How much was checked: of several failing alternatives, the one with the most checks is reported.
     looked_at: usize,
+    /// What is left for regular expressions.
+    pub(super) effort: Effort,
 }
 
 /// The field of errors that are about no single one.
 const WHOLE: &str = "<nil>";
 
 impl Found {
+    pub(super) const fn within(effort: Effort) -> Self {
+        Self { errors: Vec::new(), looked_at: 0, effort }
+    }
+
     pub(super) fn push(&mut self, field: &str, cause: Cause, detail: String) {
         self.errors.push(FieldError { field: field.to_owned(), cause, detail });
     }
@@ -76,7 +83,9 @@ fn check_text(validations: &Validations, text: &str, path: &Path, found: &mut Fo
     if let Some(min) = validations.min_length.filter(|min| length < *min) {
         found.invalid(field, &value, &format!("should be at least {min} chars long"));
     }
-    if let Some(pattern) = validations.pattern.as_ref().filter(|pattern| !pattern.matches(text)) {
+    if let Some(pattern) = &validations.pattern
+        && pattern.matches(text, &mut found.effort) == Some(false)
+    {
         found.invalid(field, &value, &format!("should match '{}'", pattern.as_str()));
     }
     if let Some(format) = &validations.format
@@ -166,9 +175,10 @@ fn equal(one: &Value, other: &Value) -> bool {
 
 fn check_junctors(junctors: &Junctors, value: &Value, path: &mut Path, found: &mut Found, depth: usize) {
     let mut alone = |validations: &Validations, found: &mut Found| {
-        let mut own = Found::default();
+        let mut own = Found::within(found.effort);
         check(validations, value, false, path, &mut own, depth + 1);
         found.looked_at += own.looked_at;
+        found.effort = own.effort;
         own
     };
     let all = |members: &[Validations], found: &mut Found, alone: &mut dyn FnMut(&Validations, &mut Found) -> Found| {

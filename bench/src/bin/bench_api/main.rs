@@ -5,7 +5,6 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the figures are the output")]
 
-mod client;
 mod compile;
 mod disk;
 mod objects;
@@ -23,10 +22,12 @@ use nix::sys::{
     signal::Signal,
 };
 use tokio::sync::Mutex;
-use windlass_bench::Steal;
+use windlass_bench::{
+    Steal,
+    client::{Server, request},
+};
 use windlass_tests::{Daemon, Testbed, Usage, Windlass, resident_megabytes};
 
-use client::{Server, request};
 use disk::Disk;
 use objects::{PODS, Replacement, pods_path};
 use watchers::{NodeWatchers, WATCHERS};

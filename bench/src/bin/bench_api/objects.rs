@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{Connection, request};
+use windlass_bench::client::{Connection, request};
 
 pub(crate) const PODS: usize = 10_000;
 /// Nodes, each with a watcher of its own pods, as kubelets are.

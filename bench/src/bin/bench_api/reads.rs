@@ -7,11 +7,9 @@ use std::{
 
 use anyhow::Context as _;
 use rustix::process::{Pid, setpriority_process};
+use windlass_bench::client::{Server, request};
 
-use crate::{
-    client::{Server, request},
-    objects::pods_path,
-};
+use crate::objects::pods_path;
 
 const LISTERS: usize = 10;
 

@@ -13,9 +13,9 @@ use tokio::{
     sync::{Mutex, Semaphore},
     task::{JoinHandle, JoinSet},
 };
+use windlass_bench::client::{Connection, Response, Server, request};
 
 use crate::{
-    client::{Connection, Response, Server, request},
     objects::{Replacement, node_name, pods_path},
     writes::revision,
 };

@@ -9,11 +9,9 @@ use std::{
 };
 
 use tokio::{sync::Mutex, task::JoinSet};
+use windlass_bench::client::{Connection, Server, request};
 
-use crate::{
-    client::{Server, request},
-    objects::{self, NAMESPACE, NODES, Replacement, Template, pods_path},
-};
+use crate::objects::{self, NAMESPACE, NODES, Replacement, Template, pods_path};
 
 pub(crate) const WRITERS: usize = 64;
 
@@ -91,7 +89,7 @@ pub(crate) async fn settle(server: &Server) -> anyhow::Result<()> {
 }
 
 /// The resource version of a collection.
-pub(crate) async fn revision(connection: &mut crate::client::Connection, path: &str) -> anyhow::Result<u64> {
+pub(crate) async fn revision(connection: &mut Connection, path: &str) -> anyhow::Result<u64> {
     let list = connection.text(&request("GET", &format!("{path}?limit=1"), ""), 200).await?;
     let list: serde_json::Value = serde_json::from_str(&list)?;
     Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or_default().parse()?)

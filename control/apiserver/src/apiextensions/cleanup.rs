@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api as KubeApi, Client,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -20,6 +21,8 @@ use crate::{
 
 /// Interval of checks for remaining objects, and of retries.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Objects that are looked at and deleted at a time.
+const PAGE: u32 = 500;
 /// The first checks come sooner: most objects have no finalizers.
 const FIRST_RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -29,13 +32,13 @@ pub(super) async fn run(client: Client, definition: Value, shutdown: Cancellatio
     let mut pause = FIRST_RECHECK_INTERVAL;
     loop {
         match delete_objects(&client, &definition).await {
-            Ok(0) => match finish(&client, &name).await {
+            Ok(false) => match finish(&client, &name).await {
                 Ok(()) => return,
                 Err(error) => {
                     tracing::warn!(name, error = %windlass_kit::client::message(&error), "failed to remove finalizer of custom resource definition; retrying")
                 }
             },
-            Ok(remaining) => tracing::debug!(name, remaining, "waiting for custom objects to be deleted"),
+            Ok(true) => tracing::debug!(name, "waiting for custom objects to be deleted"),
             Err(error) => {
                 tracing::warn!(name, error = %windlass_kit::client::message(&error), "failed to delete objects of custom resource definition; retrying");
                 pause = RECHECK_INTERVAL;
@@ -48,30 +51,38 @@ pub(super) async fn run(client: Client, definition: Value, shutdown: Cancellatio
     }
 }
 
-/// Deletes the objects and returns how many remain.
-async fn delete_objects(client: &Client, definition: &Value) -> Result<usize, kube::Error> {
-    let Some(resource) = resource(definition) else { return Ok(0) };
+/// Deletes the objects. Whether some remain.
+async fn delete_objects(client: &Client, definition: &Value) -> Result<bool, kube::Error> {
+    let Some(resource) = resource(definition) else { return Ok(false) };
     let all: KubeApi<DynamicObject> = KubeApi::all_with(client.clone(), &resource);
-    let found = match all.list_metadata(&ListParams::default()).await {
-        Ok(found) => found.items,
-        // It was never served.
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(0),
-        Err(error) => return Err(error),
-    };
-    for object in &found {
-        if object.metadata.deletion_timestamp.is_some() {
-            continue;
-        }
-        let api: KubeApi<DynamicObject> = match &object.metadata.namespace {
-            Some(namespace) => KubeApi::namespaced_with(client.clone(), namespace, &resource),
-            None => all.clone(),
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let found = match all.list_metadata(&page).await {
+            Ok(found) => found,
+            // It was never served.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
+            Err(error) => return Err(error),
         };
-        match api.delete(object.metadata.name.as_deref().unwrap_or(""), &DeleteParams::background()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            deleted => drop(deleted?),
+        for object in found.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none()) {
+            delete(client, &resource, &object.metadata).await?;
+        }
+        match found.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
         }
     }
-    Ok(if found.is_empty() { 0 } else { all.list_metadata(&ListParams::default()).await?.items.len() })
+    Ok(!all.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty())
+}
+
+async fn delete(client: &Client, resource: &ApiResource, metadata: &ObjectMeta) -> Result<(), kube::Error> {
+    let api: KubeApi<DynamicObject> = match &metadata.namespace {
+        Some(namespace) => KubeApi::namespaced_with(client.clone(), namespace, resource),
+        None => KubeApi::all_with(client.clone(), resource),
+    };
+    match api.delete(metadata.name.as_deref().unwrap_or(""), &DeleteParams::background()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        deleted => deleted.map(drop),
+    }
 }
 
 /// The resource in a served version.

@@ -63,6 +63,7 @@ pub(super) fn resource_of(definition: &Value, webhooks: &ConversionWebhooks) -> 
     resource.namespaced = spec["scope"] == "Namespaced";
     resource.allow_unconditional_update = false;
     resource.generation = Generation::Counted;
+    resource.identity = text(&definition["metadata"], "uid");
     resource.terminating = !definition["metadata"]["deletionTimestamp"].is_null();
     let kind = resource.kind.clone();
     let object_meta = types::schema("meta/v1.ObjectMeta");

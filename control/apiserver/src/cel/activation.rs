@@ -10,13 +10,14 @@ use std::{
     },
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
+use windlass_apimachinery::effort::Effort;
 use windlass_cel::{
-    Activation, Authorizer, Budget, EvalError, Fields, Opaque, PER_CALL_LIMIT, Program, ResourceAttributes,
-    Value as CelValue,
+    Activation, Budget, EvalError, Fields, Opaque, PER_CALL_LIMIT, Program, ResourceAttributes, Value as CelValue,
 };
 
-use super::{compiler::Composition, types::VARIABLES};
+use super::{authorizer::UserAuthorizer, compiler::Composition, types::VARIABLES};
 
 /// What expressions are about.
 #[derive(Debug)]
@@ -30,9 +31,42 @@ pub(crate) struct Inputs<'a> {
     /// The parameters of a policy, or null.
     pub(crate) params: &'a Value,
     /// Messages have none.
-    pub(crate) authorizer: Option<&'a dyn Authorizer>,
+    pub(crate) authorizer: Option<&'a UserAuthorizer<'a>>,
     /// What the request itself asks for.
     pub(crate) resource: ResourceAttributes,
+    /// What all expressions together may take, if that is less than they may cost.
+    pub(crate) effort: Option<&'a EffortCell>,
+}
+
+/// An effort that several expressions share.
+#[derive(Debug)]
+pub(crate) struct EffortCell(Mutex<Effort>);
+
+impl EffortCell {
+    pub(super) const fn new(effort: Effort) -> Self {
+        Self(Mutex::new(effort))
+    }
+
+    /// Whether it was too little: what expressions have given is worthless then.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.0.lock().is_exceeded()
+    }
+}
+
+impl Inputs<'_> {
+    /// Evaluates a program within what there is left.
+    fn evaluate<'v>(&self, program: &Program, scope: &'v Scope<'_>) -> (Result<CelValue<'v>, EvalError>, u64) {
+        let mut budget = Budget::new(PER_CALL_LIMIT);
+        if let Some(cell) = self.effort {
+            budget = budget.within(*cell.0.lock());
+        }
+        let value = program.evaluate(scope, &mut budget);
+        if let Some(cell) = self.effort {
+            // Whether it was enough is asked once all are evaluated.
+            let _ = cell.0.lock().take(budget.effort());
+        }
+        (value, budget.spent())
+    }
 }
 
 /// The variables of one evaluation: what it is about, and the variables of a policy, each of which is evaluated when it is
@@ -78,9 +112,8 @@ impl<'a> Scope<'a> {
             EvalError::new(format!("composited variable {name:?} fails to {how}: {why}"))
         };
         let program = program.as_ref().map_err(|why| failed("compile", why))?;
-        let mut budget = Budget::new(PER_CALL_LIMIT);
-        let value = program.evaluate(self, &mut budget);
-        self.spent.fetch_add(budget.spent(), Ordering::Relaxed);
+        let (value, spent) = self.inputs.evaluate(program, self);
+        self.spent.fetch_add(spent, Ordering::Relaxed);
         value.map_err(|why| failed("evaluate", &why))
     }
 }
@@ -155,10 +188,9 @@ impl Expression {
             Ok(program) => program,
             Err(why) => return Some(Err(format!("compilation error: {why}"))),
         };
-        let mut budget = Budget::new(PER_CALL_LIMIT);
-        let value = program.evaluate(scope, &mut budget);
+        let (value, spent) = scope.inputs.evaluate(program, scope);
         *left = left.checked_sub(scope.spent.swap(0, Ordering::Relaxed))?;
-        *left = left.checked_sub(budget.spent())?;
+        *left = left.checked_sub(spent)?;
         Some(value.map_err(|error| format!("expression '{}' resulted in error: {error}", self.text)))
     }
 }

@@ -104,6 +104,7 @@ fn evaluated(variables: &[(&str, &str)], expression: &str, budget: u64) -> Resul
         params: &Value::Null,
         authorizer: None,
         resource: ResourceAttributes::default(),
+        effort: None,
     };
     let scope = Scope::new(&inputs, Some(&composition));
     let mut left = budget;
@@ -190,6 +191,7 @@ fn a_false_condition_decides_unless_all_cost_too_much() {
         params: &nothing,
         authorizer: None,
         resource: ResourceAttributes::default(),
+        effort: None,
     };
     let matches = |expressions: &[&str]| {
         let conditions: Vec<Value> = expressions.iter().map(|text| json!({"expression": text})).collect();

@@ -21,7 +21,7 @@ use windlass_apimachinery::{
 use crate::{
     apiserver::{
         self,
-        pipeline::validation::{self, errors::Errors, names},
+        pipeline::validation::{Validation, errors::Errors, names},
         types::Catalog,
     },
     control_plane::instance::{ApiConfig, Instance},
@@ -195,9 +195,9 @@ fn object(value: Value) {
         of_version.drop_invalid_fields(&mut made);
     }
     apiserver::default(version, &mut made);
-    let _ = validation::validate_create(version, &made);
-    let _ = validation::validate_update(version, &made, &made);
-    let _ = validation::validate_status(version, &made, &made);
+    let _ = Validation::of_new(version, &made).run();
+    let _ = Validation::of_change(version, &made, &made).run();
+    let _ = Validation::of_status(version, &made, &made).run();
     let bytes = serde_json::to_vec(&made).unwrap_or_default();
     if let Err(why) = client_types::decode(group_version, kind, &bytes) {
         panic!("{kind} cannot be read: {why}: {made}");

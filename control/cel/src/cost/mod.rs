@@ -157,6 +157,11 @@ pub(crate) enum Cost {
 }
 
 impl Cost {
+    /// Whether it depends on what a call gives.
+    pub(crate) const fn is_of_result(self) -> bool {
+        matches!(self, Self::Join | Self::Slice | Self::Range | Self::Reverse)
+    }
+
     /// What a call costs if it is not known which overload it is: upstream's own functions have their costs by name, all
     /// others by overload.
     pub(crate) const fn of_any_overload(self) -> Self {

@@ -7,11 +7,14 @@ mod fold;
 
 use std::sync::Arc;
 
+use windlass_apimachinery::effort::Effort;
+
 pub(crate) use self::attribute::as_key;
 use self::fold::Frame;
 use crate::{
     cost::{self, Cost},
     error::EvalError,
+    library::call_regex,
     plan::{Call, Node, Program, insert_entry, optional_element},
     provider::Activation,
     stack,
@@ -26,6 +29,9 @@ const MAX_DEPTH: u32 = 1200;
 pub struct Budget {
     limit: u64,
     spent: u64,
+    /// For what takes longer than it costs in upstream's units.
+    effort: Effort,
+    all_effort: u64,
 }
 
 /// What one evaluation may cost, at most; upstream's `PerCallLimit`.
@@ -33,6 +39,13 @@ pub const PER_CALL_LIMIT: u64 = 1_000_000;
 /// What all rules of a schema may cost for one object, and all expressions of a policy for one request; upstream's
 /// `RuntimeCELCostBudget`.
 pub const RUNTIME_COST_BUDGET: u64 = 10_000_000;
+/// What one evaluation may take, whatever it costs: regular expressions that it makes and applies, texts that grow. Upstream has
+/// no such limit, and goes on.
+pub(crate) const PER_CALL_EFFORT: u64 = 50_000_000;
+/// Bytes of a text that are written in one unit of effort.
+const BYTES_PER_UNIT: u64 = 64;
+/// The longest text that a function makes, in bytes; objects have three millions at most.
+pub(crate) const MAX_TEXT: usize = 32 << 20;
 /// Why nothing more is evaluated: what was evaluated has cost more than all may.
 pub const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
@@ -41,7 +54,22 @@ impl Budget {
     /// A budget of so many units.
     #[must_use]
     pub const fn new(limit: u64) -> Self {
-        Self { limit, spent: 0 }
+        Self { limit, spent: 0, effort: Effort::new(PER_CALL_EFFORT), all_effort: PER_CALL_EFFORT }
+    }
+
+    /// The same with what is left of an effort, if that is less than one evaluation may take.
+    #[must_use]
+    pub const fn within(self, effort: Effort) -> Self {
+        if effort.left() >= PER_CALL_EFFORT {
+            return self;
+        }
+        Self { effort: Effort::new(effort.left()), all_effort: effort.left(), ..self }
+    }
+
+    /// The effort that evaluation took; more than there is, if there was too little.
+    #[must_use]
+    pub const fn effort(&self) -> u64 {
+        if self.effort.is_exceeded() { u64::MAX } else { self.all_effort - self.effort.left() }
     }
 
     /// What was spent, also of an evaluation that was ended.
@@ -60,8 +88,25 @@ impl Budget {
     /// # Errors
     /// More is spent than there was.
     pub fn charge(&mut self, cost: u64) -> Result<(), EvalError> {
+        self.charge_alone(cost)?;
+        self.take(cost)
+    }
+
+    /// The same of what takes no longer than one step, such as the question of what a user may do.
+    fn charge_alone(&mut self, cost: u64) -> Result<(), EvalError> {
         self.spent = self.spent.saturating_add(cost);
         if self.spent > self.limit { Err(EvalError::cost_limit()) } else { Ok(()) }
+    }
+
+    /// Takes an effort, beyond what is charged.
+    pub(crate) fn take(&mut self, effort: u64) -> Result<(), EvalError> {
+        if self.effort.take(effort) { Ok(()) } else { Err(EvalError::cost_limit()) }
+    }
+
+    /// Ends evaluation before a step that costs too much.
+    fn check(&mut self, cost: u64) -> Result<(), EvalError> {
+        let left = self.limit.saturating_sub(self.spent).min(self.effort.left());
+        if cost > left { self.charge(cost) } else { Ok(()) }
     }
 }
 
@@ -152,7 +197,7 @@ impl<'x, 'a> Evaluator<'x, 'a> {
             Node::Call(call) => self.call(call),
             Node::Regex { function, cost, regex, args } => {
                 let args = self.args(args, *cost)?;
-                let result = regex.call(function, &args);
+                let result = regex.call(function, &args, self.budget);
                 let cost = cost.actual(&args, result.as_ref().ok());
                 self.charged(result, cost)
             }
@@ -255,8 +300,24 @@ impl<'x, 'a> Evaluator<'x, 'a> {
             [left, right] if call.is_pair => self.pair([left, right], call.cost)?.to_vec(),
             args => self.args(args, call.cost)?,
         };
-        let result = call.function.call(call.overload, &args);
-        let cost = call.cost.actual(&args, result.as_ref().ok());
+        if call.cost == Cost::AuthorizationCheck {
+            let result = call.function.call(call.overload, &args);
+            self.budget.charge_alone(call.cost.actual(&args, result.as_ref().ok()))?;
+            return result;
+        }
+        // What costs too much is not begun, where that is known before.
+        let known = (!call.cost.is_of_result()).then(|| call.cost.actual(&args, None));
+        self.budget.check(known.unwrap_or(1))?;
+        let result = match &args[..] {
+            [Value::String(text), Value::String(pattern), rest @ ..] if call.is_regex => {
+                call_regex(call.function.name, (text, pattern), rest, self.budget)
+            }
+            args => call.function.call(call.overload, args),
+        };
+        if let Ok(Value::String(text)) = &result {
+            self.budget.take(text.len() as u64 / BYTES_PER_UNIT)?;
+        }
+        let cost = known.unwrap_or_else(|| call.cost.actual(&args, result.as_ref().ok()));
         self.charged(result, cost)
     }
 

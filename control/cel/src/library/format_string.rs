@@ -2,9 +2,10 @@
 
 use crate::{
     error::EvalError,
+    eval::MAX_TEXT,
     value::{self, List, Map, Outcome, Value},
 };
-use windlass_apimachinery::go_quoted;
+use windlass_apimachinery::{go_float, go_quoted};
 
 /// Digits after the point, if a clause does not say.
 const PRECISION: usize = 6;
@@ -116,6 +117,7 @@ fn clause(text: &str) -> Result<(Clause, &str), String> {
 pub(super) fn format<'a>(args: &[Value<'a>]) -> Outcome<'a> {
     let [Value::String(text), Value::List(list)] = args else { return Err(EvalError::no_such_overload()) };
     let formatted = std::cell::RefCell::new(String::with_capacity(text.len()));
+    let is_too_long = std::cell::Cell::new(false);
     check(
         text,
         list.len(),
@@ -123,11 +125,17 @@ pub(super) fn format<'a>(args: &[Value<'a>]) -> Outcome<'a> {
         |index, clause| {
             let value = list.get(index).ok_or_else(|| format!("index {index} out of range"))?;
             let value = value.map_err(|error| error.to_string())?;
-            formatted.borrow_mut().push_str(&written(&value, clause)?);
+            let written = written(&value, clause)?;
+            let mut formatted = formatted.borrow_mut();
+            is_too_long.set(formatted.len().saturating_add(written.len()) > MAX_TEXT);
+            if is_too_long.get() {
+                return Err(String::new());
+            }
+            formatted.push_str(&written);
             Ok(())
         },
     )
-    .map_err(EvalError::new)?;
+    .map_err(|why| if is_too_long.get() { EvalError::cost_limit() } else { EvalError::new(why) })?;
     Ok(Value::text(formatted.into_inner()))
 }
 
@@ -219,7 +227,7 @@ fn scientific(number: f64) -> String {
     if let Some(text) = special(number) {
         return text;
     }
-    let plain = value::go_exponent(number, PRECISION);
+    let plain = go_float::exponent(number, PRECISION);
     let (mantissa, exponent) = plain.split_once('e').unwrap_or((&plain, "+00"));
     let small = |c: char| match c {
         '-' => '\u{207b}',

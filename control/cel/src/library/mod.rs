@@ -25,7 +25,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 pub(crate) use self::{
     format_string::{Clause, check as check_format},
-    regex::{Regexp, compile as compile_regex},
+    regex::{Regexp, call as call_regex, compile as compile_regex, is_regex},
     standard::in_aggregate,
 };
 use crate::{

@@ -4,6 +4,7 @@ use super::{Row, format_string, global, member};
 use crate::{
     cost::Cost,
     error::EvalError,
+    eval::MAX_TEXT,
     value::{Outcome, Value},
 };
 
@@ -35,6 +36,11 @@ fn out_of_range<'a>(index: i64) -> Outcome<'a> {
 
 fn number<'a>(value: usize) -> Outcome<'a> {
     Ok(Value::Int(i64::try_from(value).unwrap_or(i64::MAX)))
+}
+
+/// Ends evaluation before a text is made that is longer than any may be: what functions make is charged for by what they read.
+fn check_length(length: usize) -> Result<(), EvalError> {
+    if length > MAX_TEXT { Err(EvalError::cost_limit()) } else { Ok(()) }
 }
 
 fn char_at<'a>(args: &[Value<'a>]) -> Outcome<'a> {
@@ -123,10 +129,10 @@ fn replace<'a>(args: &[Value<'a>]) -> Outcome<'a> {
         [Value::String(text), Value::String(old), Value::String(new), Value::Int(limit)] => (text, old, new, *limit),
         _ => return Err(EvalError::no_such_overload()),
     };
-    Ok(Value::text(match usize::try_from(limit) {
-        Ok(limit) => text.replacen(&**old, new, limit),
-        Err(_) => text.replace(&**old, new),
-    }))
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let times = text.matches(&**old).take(limit).count();
+    check_length(times.saturating_mul(new.len()).saturating_add(text.len()))?;
+    Ok(Value::text(text.replacen(&**old, new, limit)))
 }
 
 /// Go's `strings.SplitN`: between all characters, if there is nothing to split at.
@@ -195,6 +201,7 @@ fn join<'a>(args: &[Value<'a>]) -> Outcome<'a> {
         if index > 0 {
             joined.push_str(separator);
         }
+        check_length(joined.len().saturating_add(text.len()))?;
         joined.push_str(text);
     }
     Ok(Value::text(joined))

@@ -8,7 +8,7 @@ use crate::{
     checker::{Checked, Reference},
     error::{CompileError, EvalError},
     eval::as_key,
-    library::{Function, Regexp},
+    library::{Function, Regexp, is_regex},
     stack,
     types::Type,
     value::Value,
@@ -173,8 +173,8 @@ impl<'e> Builder<'e> {
         {
             return function.call(overload, std::slice::from_ref(value)).map(Node::Const);
         }
-        if let ("matches" | "find" | "findAll", [_, Node::Const(Value::String(pattern)), ..]) =
-            (function.name, &args[..])
+        if is_regex(function.name)
+            && let [_, Node::Const(Value::String(pattern)), ..] = &args[..]
         {
             let regex = Regexp::new(pattern).map_err(EvalError::new)?;
             return Ok(Node::Regex { function: function.name, cost, regex, args: args.into() });
@@ -191,7 +191,8 @@ impl<'e> Builder<'e> {
         };
         let inserts = function.name == operators::MAP_INSERT;
         let accumulates = accumulates.filter(|_| inserts || function.name == operators::ADD);
-        let call = Call { function, overload, cost, args: args.into(), is_pair, accumulates, inserts };
+        let is_regex = is_regex(function.name);
+        let call = Call { function, overload, cost, args: args.into(), is_pair, is_regex, accumulates, inserts };
         Ok(Node::Call(Box::new(call)))
     }
 

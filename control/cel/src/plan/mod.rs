@@ -94,6 +94,8 @@ pub(crate) struct Call {
     pub(crate) args: Box<[Node]>,
     /// Both arguments are evaluated, also if the first one has no value.
     pub(crate) is_pair: bool,
+    /// The second argument is a regular expression, which is compiled for each call.
+    pub(crate) is_regex: bool,
     /// The first argument is the accumulator of this comprehension, which is given up for its next value.
     pub(crate) accumulates: Option<usize>,
     /// What the function does, if it is not in the table.

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 use windlass_apimachinery::{
     field::{Cause, Errors, FieldError, Path, quoted},
-    go_quoted,
+    go_float, go_quoted,
     schema::ValidationRule,
 };
 
@@ -15,13 +15,8 @@ use super::{
     validator::{Node, SchemaRules},
 };
 use crate::{
-    decl::DeclType,
-    error::EvalError,
-    eval::{Budget, OUT_OF_BUDGET},
-    message::shown_message,
-    plan::Program,
-    provider::Activation,
-    value::{Value, go_general},
+    decl::DeclType, error::EvalError, eval::OUT_OF_BUDGET, message::shown_message, plan::Program, provider::Activation,
+    value::Value,
 };
 
 /// The field of errors about an object as a whole.
@@ -147,9 +142,9 @@ impl Walk<'_> {
         of_message: &Variables<'_>,
         ratcheting: Ratcheting<'_, '_>,
     ) {
-        let mut budget = Budget::new(self.budget.per_call());
+        let mut budget = self.budget.of_call();
         let value = program.evaluate(variables, &mut budget);
-        if !self.budget.spend(budget.spent()) {
+        if !self.budget.spend(budget) {
             return self.refuse(node, OUT_OF_BUDGET);
         }
         match value {
@@ -204,9 +199,9 @@ impl Walk<'_> {
         program: &Program,
         variables: &Variables<'_>,
     ) -> Result<Option<String>, String> {
-        let mut budget = Budget::new(self.budget.per_call());
+        let mut budget = self.budget.of_call();
         let value = program.evaluate(variables, &mut budget);
-        if !self.budget.spend(budget.spent()) {
+        if !self.budget.spend(budget) {
             let why = "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run";
             return Err(why.to_owned());
         }
@@ -245,7 +240,7 @@ fn field(path: &Path, below: Option<&str>) -> String {
 /// A value as errors repeat it.
 fn scalar(value: &Json) -> String {
     match value {
-        Json::Number(number) if number.is_f64() => go_general(number.as_f64().unwrap_or(f64::NAN)),
+        Json::Number(number) if number.is_f64() => go_float::general(number.as_f64().unwrap_or(f64::NAN)),
         value => quoted(value),
     }
 }

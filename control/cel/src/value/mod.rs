@@ -5,7 +5,6 @@ mod compare;
 mod convert;
 mod display;
 mod equal;
-mod go_float;
 mod json;
 mod list;
 mod map;
@@ -14,12 +13,13 @@ mod time;
 
 use std::{fmt::Debug, hash::Hash, ops::Deref, sync::Arc};
 
+use windlass_apimachinery::go_float;
+
 pub(crate) use self::{
     arithmetic::{add, divide, modulo, multiply, negate, subtract},
     compare::compare,
     convert::{convert, lossless_index},
     equal::equal,
-    go_float::{exponent as go_exponent, general as go_general},
     map::{Key, Owned as OwnedMap},
     time::{Civil, in_zone, parse_duration, parse_timestamp},
 };

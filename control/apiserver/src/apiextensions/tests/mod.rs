@@ -1,6 +1,7 @@
 //! Custom resources over the router, with the task that serves them.
 
 mod conversion;
+mod faults;
 mod metadata;
 mod rules;
 mod versions;
@@ -53,7 +54,7 @@ pub(super) fn definition(plural: &str, kind: &str) -> Value {
 /// Starts the task that serves custom resources.
 fn serve(api: &Instance) -> CancellationToken {
     let stop = CancellationToken::new();
-    let client = kube::Client::new(api.router().layer(axum::Extension(User::internal("test"))), "default");
+    let client = kube::Client::new(api.router().layer(axum::Extension(User::api_server())), "default");
     let (custom_resources, token) = (CustomResources::load(api, &api.conversion_webhooks), stop.clone());
     tokio::spawn(async move { custom_resources.run(client, token).await });
     stop

@@ -213,8 +213,9 @@ impl WatchStream {
         let gvk = &self.version.gvk;
         let catalog = self.api.catalogs().current();
         match catalog.find(&gvk.group, &gvk.version, &self.version.plural) {
-            Some(version) => self.version = Arc::clone(version),
-            None => {
+            // Of another definition with the same name the client lists first.
+            Some(version) if version.identity == self.version.identity => self.version = Arc::clone(version),
+            _ => {
                 if let Some(Ok(events)) = self.watch.next().now_or_never() {
                     self.on_changes(&events).await;
                 }

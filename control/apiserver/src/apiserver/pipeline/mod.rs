@@ -26,6 +26,7 @@ pub(crate) mod commit;
 pub(crate) mod decode;
 pub(crate) mod field_manager;
 pub(crate) mod field_versions;
+pub(crate) mod long_work;
 pub(crate) mod metadata;
 pub(crate) mod preconditions;
 pub(crate) mod reinvocation;

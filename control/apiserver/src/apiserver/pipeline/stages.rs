@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_apimachinery::managed_fields::keep_times;
-use windlass_cel::Findings;
 
 use super::metadata::is_finalized;
 use super::{
@@ -14,7 +13,7 @@ use super::{
     field_manager::FieldManager,
     metadata,
     reinvocation::Reinvocation,
-    validation::{self, FieldError},
+    validation::{self, FieldError, Validation},
 };
 use crate::apiserver::{
     request::{api_request::ApiRequest, error::ApiError, request_info::RequestOptions, target::Target},
@@ -180,7 +179,7 @@ impl ApiRequest {
             default(version, &mut object);
             version.strategy.complete_create(&mut object, is_labelled);
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
-            let mut found = validation::validate_create(version, &object);
+            let mut found = Validation::of_new(version, &object).complete(version).await?;
             found.errors.extend(validation::validate_writer(version, &object, None, &self.user));
             refuse(version, &name, &found.errors)?;
             self.warnings.extend(version.strategy.warnings(&object, None));
@@ -262,7 +261,7 @@ impl ApiRequest {
             if !matches!(mutation.scope, Scope::Status) {
                 metadata::bump_generation(version, &mut object, old);
             }
-            let mut found = validate_update(version, mutation.scope, &object, old);
+            let mut found = validation_of(version, mutation.scope, &object, old).complete(version).await?;
             found.errors.extend(validation::validate_writer(version, &object, Some(old), &self.user));
             self.warnings.extend(found.warnings);
             refuse(version, target.name(), &found.errors)?;
@@ -385,11 +384,11 @@ fn prepare_for_update(target: &Target, scope: Scope<'_>, mut object: Value, old:
     Ok(object)
 }
 
-fn validate_update(version: &Version, scope: Scope<'_>, new: &Value, old: &Value) -> Findings {
+fn validation_of<'a>(version: &'a Version, scope: Scope<'a>, new: &'a Value, old: &'a Value) -> Validation<'a> {
     match scope {
-        Scope::Status => validation::validate_status(version, new, old),
-        Scope::Part(part) => validation::validate_part(version, part, new, old),
-        Scope::Object | Scope::Server => validation::validate_update(version, new, old),
+        Scope::Status => Validation::of_status(version, new, old),
+        Scope::Part(part) => Validation::of_part(version, part, new, old),
+        Scope::Object | Scope::Server => Validation::of_change(version, new, old),
     }
 }
 

@@ -11,6 +11,7 @@ mod go_client;
 mod impersonation;
 mod limits;
 mod lists;
+pub(crate) mod long_work;
 mod metrics;
 mod metrics_page;
 mod panics;

@@ -105,6 +105,8 @@ pub struct Resource {
     pub relaxed_durability: RelaxedDurability,
     /// Whether the resource itself is going: nothing is created any more.
     pub terminating: bool,
+    /// Distinguishes a custom resource from others that have had its name: the uid of its definition. Empty for built-in ones.
+    pub identity: Name,
     /// The schemas of all versions of a custom resource by `apiVersion`, of those that are not served too: objects may be
     /// stored in any of them. Empty for built-in resources.
     pub schemas: Vec<(String, TypeSchema)>,
@@ -149,6 +151,7 @@ impl Resource {
             returns_deleted: false,
             generation: Generation::Unset,
             relaxed_durability: RelaxedDurability::Never,
+            identity: "".into(),
             terminating: false,
             schemas: Vec::new(),
             strategy: Arc::new(strategy),

@@ -7,6 +7,7 @@ use std::{
 
 use serde_json::Value;
 use windlass_apimachinery::{
+    effort::Effort,
     field::FieldError,
     schema::{self, FieldProblems, Schema, structural},
 };
@@ -131,19 +132,29 @@ impl TypeSchema {
         schema::drop_invalid_fields(&self.node, value)
     }
 
-    /// Validates an object by the rules of the schema; built-in types have none.
+    /// Validates an object by the schema; built-in types have none. What regular expressions take is taken from `effort`: with
+    /// too little of it the errors are not all there are.
     #[must_use]
-    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        if self.is_built_in() { Vec::new() } else { schema::validate(&self.node, object, old) }
+    pub fn validate(&self, object: &Value, old: Option<&Value>, effort: &mut Effort) -> Vec<FieldError> {
+        if self.is_built_in() { Vec::new() } else { schema::validate(&self.node, object, old, effort) }
     }
 
     /// The same of an object of which only the status has changed.
     #[must_use]
-    pub fn validate_status(&self, object: &Value, old: &Value) -> Vec<FieldError> {
-        if self.is_built_in() { Vec::new() } else { schema::validate_status(&self.node, object, old) }
+    pub fn validate_status(&self, object: &Value, old: &Value, effort: &mut Effort) -> Vec<FieldError> {
+        if self.is_built_in() { Vec::new() } else { schema::validate_status(&self.node, object, old, effort) }
     }
 
-    /// Whether objects are validated by rules, `x-kubernetes-validations`.
+    /// Whether rules can be evaluated at once: they are compiled, or there are none.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        match &self.origin {
+            Origin::BuiltIn => true,
+            Origin::Custom(custom) => custom.rules.get().is_some(),
+        }
+    }
+
+    /// Whether objects are validated by rules, `x-kubernetes-validations`. Compiles them.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         self.rules().is_some()
@@ -158,9 +169,9 @@ impl TypeSchema {
     /// What the rules of the schema say of an object in which nothing else is wrong. Of what has not changed since `old` there
     /// are only warnings.
     #[must_use]
-    pub fn validate_rules(&self, object: &Value, old: Option<&Value>) -> Findings {
+    pub fn validate_rules(&self, object: &Value, old: Option<&Value>, budget: &mut RuleBudget) -> Findings {
         let Some((rules, schema)) = self.rules() else { return Findings::default() };
-        rules.validate("", object, old, Some(schema), &mut RuleBudget::default())
+        rules.validate("", object, old, Some(schema), budget)
     }
 
     /// Whether clients of the type can decode an object: of a custom one its metadata, which all clients decode.

@@ -84,6 +84,11 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         self.validate_name(prefix)
     }
 
+    /// Whether validating an object may take as long as what is written in it wants: schemas and expressions are compiled.
+    fn validation_takes_long(&self) -> bool {
+        false
+    }
+
     /// Validates an object, which has its defaults.
     fn validate(&self, _object: &Value, _errors: &mut Errors) {}
 

@@ -71,6 +71,10 @@ struct Policy {
 }
 
 impl Strategy for Policy {
+    fn validation_takes_long(&self) -> bool {
+        true
+    }
+
     fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
         super::name_warning(new).into_iter().collect()
     }

@@ -55,6 +55,10 @@ struct WebhookConfiguration {
 }
 
 impl Strategy for WebhookConfiguration {
+    fn validation_takes_long(&self) -> bool {
+        true
+    }
+
     fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
         const RULES: [(&str, &str); 3] = [
             ("webhooks.sideEffects", "side effects"),

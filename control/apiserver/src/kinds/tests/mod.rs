@@ -29,7 +29,7 @@ fn defaulted(kind: &str, mut value: Value) -> Value {
 }
 
 fn validate_update(version: Arc<Version>, new: &Value, old: &Value) -> Vec<checks::FieldError> {
-    checks::validate_update(&version, new, old).errors
+    checks::Validation::of_change(&version, new, old).run().errors
 }
 
 fn unknown_fields(version: Arc<Version>, value: &Value) -> FieldProblems {
@@ -38,7 +38,7 @@ fn unknown_fields(version: Arc<Version>, value: &Value) -> FieldProblems {
 
 fn errors(kind: &str, value: Value) -> Vec<String> {
     let value = defaulted(kind, value);
-    let found = checks::validate_create(&version(kind), &value);
+    let found = checks::Validation::of_new(&version(kind), &value).run();
     found.errors.into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
 }
 

@@ -69,6 +69,10 @@ fn unknown_formats(definition: &Value) -> BTreeSet<String> {
 struct CustomResourceDefinition;
 
 impl Strategy for CustomResourceDefinition {
+    fn validation_takes_long(&self) -> bool {
+        true
+    }
+
     fn tolerates(&self, _object: &Value, error: &FieldError) -> Option<Tolerance> {
         let is = |rule: &'static str, holds: bool| holds.then_some(Tolerance::Rule(rule));
         let (field, detail) = (&error.field, &error.detail);

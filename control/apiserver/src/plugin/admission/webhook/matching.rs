@@ -13,7 +13,7 @@ use crate::{
         AdmissionAttributes, ApiError, Authorizers, Target,
         types::{Gvk, Version},
     },
-    cel::{Inputs, Matches, UserAuthorizer},
+    cel::{Inputs, Matches, UserAuthorizer, evaluate},
     plugin::admission::predicates::{Request, old_of},
 };
 
@@ -81,12 +81,12 @@ impl<'a> Matched<'a> {
         let Some(version) = self.0.version_for(&caller.store, &webhook.criteria)? else { return Ok(None) };
         let shown = self.shown(&version).await?;
         let invocation = Invocation { webhook: Arc::clone(webhook), version, shown };
-        let matches = webhook.conditions.is_empty() || self.meets_conditions(&caller.authorizers, &invocation)?;
+        let matches = webhook.conditions.is_empty() || self.meets_conditions(&caller.authorizers, &invocation).await?;
         Ok(matches.then_some(invocation))
     }
 
     /// Whether the conditions of a webhook hold, which see the object as the webhook would.
-    fn meets_conditions(&self, authorizers: &Authorizers, invocation: &Invocation) -> Result<bool, ApiError> {
+    async fn meets_conditions(&self, authorizers: &Authorizers, invocation: &Invocation) -> Result<bool, ApiError> {
         let (attributes, shown) = (self.0.attributes, &invocation.shown);
         let target = attributes.target;
         let inputs = Inputs {
@@ -97,8 +97,10 @@ impl<'a> Matched<'a> {
             params: &Value::Null,
             authorizer: Some(&UserAuthorizer { authorizers, user: attributes.user }),
             resource: shown.resource(target),
+            effort: None,
         };
-        match invocation.webhook.conditions.matches(&inputs, None) {
+        let webhook = Arc::clone(&invocation.webhook);
+        match evaluate(&inputs, move |inputs| webhook.conditions.matches(inputs, None)).await? {
             Matches::Yes => Ok(true),
             Matches::No => Ok(false),
             Matches::Unknown(_) if invocation.webhook.ignores_failures => Ok(false),

@@ -19,7 +19,7 @@ use windlass_apimachinery::{
     schema::{self, Schema},
 };
 
-use self::mutator::{Mutation, Mutator};
+use self::mutator::Mutator;
 use super::{
     PolicyContext,
     configuration::{Binding, Hooks, Policies, Policy, hooks_for},
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Operation, types::Version},
-    cel::{Inputs, Matches, UserAuthorizer},
+    cel::{Inputs, Matches, UserAuthorizer, evaluate},
     kinds::types,
     plugin::{
         admission::webhook::{
@@ -194,8 +194,8 @@ impl MutatingAdmissionPolicy {
                 continue;
             }
             let before = object.clone();
-            for mutation in &invocation.policy.evaluator.mutations {
-                is_patched |= !object.is_null() && call.mutate(object, mutation, failures).await?;
+            for at in 0..invocation.policy.evaluator.mutations.len() {
+                is_patched |= !object.is_null() && call.mutate(object, at, failures).await?;
             }
             let is_reinvoked = invocation.policy.evaluator.is_reinvoked;
             attributes.reinvocation.called(NAME, &key, is_reinvoked, before != *object);
@@ -223,10 +223,14 @@ impl Call<'_> {
     }
 
     /// Evaluates with what expressions see of the object.
-    fn with_inputs<T>(&self, shown: &Shown, with: impl FnOnce(&Inputs<'_>) -> T) -> T {
+    async fn with_inputs<T: Send + 'static>(
+        &self,
+        shown: &Shown,
+        with: impl Fn(&Inputs<'_>) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
         let Self { attributes, invocation, namespace, .. } = self;
         let authorizer = UserAuthorizer { authorizers: &self.plugin.context.authorizers, user: attributes.user };
-        with(&Inputs {
+        let inputs = Inputs {
             object: &shown.object,
             old: &shown.old,
             request: &request_of(attributes, &invocation.version, shown),
@@ -234,19 +238,22 @@ impl Call<'_> {
             params: &invocation.params,
             authorizer: Some(&authorizer),
             resource: shown.resource(attributes.target),
-        })
+            effort: None,
+        };
+        evaluate(&inputs, with).await
     }
 
     /// Whether the policy's conditions hold.
     async fn meets_conditions(&self, object: &Value, failures: &mut Vec<PolicyFailure>) -> Result<bool, ApiError> {
         let Invocation { policy, binding, .. } = self.invocation;
-        let evaluator = &policy.evaluator;
-        if evaluator.conditions.is_empty() {
+        if policy.evaluator.conditions.is_empty() {
             return Ok(true);
         }
-        let evaluate = |inputs: &Inputs<'_>| evaluator.conditions.matches(inputs, Some(evaluator.composition()));
+        let of = Arc::clone(policy);
+        let matches =
+            move |inputs: &Inputs<'_>| of.evaluator.conditions.matches(inputs, Some(of.evaluator.composition()));
         let shown = self.shown(object).await?;
-        Ok(match self.with_inputs(&shown, evaluate) {
+        Ok(match self.with_inputs(&shown, matches).await? {
             Matches::Yes => true,
             Matches::No => false,
             Matches::Unknown(why) => {
@@ -260,12 +267,12 @@ impl Call<'_> {
     async fn mutate(
         &mut self,
         object: &mut Value,
-        mutation: &Mutation,
+        at: usize,
         failures: &mut Vec<PolicyFailure>,
     ) -> Result<bool, ApiError> {
         let Invocation { policy, binding, .. } = self.invocation;
         let (names, started) = ([policy.name.as_str(), binding.name.as_str()], Instant::now());
-        let made = self.make(object, mutation).await;
+        let made = self.make(object, at).await;
         let metrics = &self.plugin.context.metrics;
         match made {
             Ok(Ok(made)) => {
@@ -286,17 +293,22 @@ impl Call<'_> {
     }
 
     /// What a mutation makes of the object: an error is what its failure policy is about.
-    async fn make(&self, object: &Value, mutation: &Mutation) -> Result<Result<Value, String>, ApiError> {
+    async fn make(&self, object: &Value, at: usize) -> Result<Result<Value, String>, ApiError> {
         let Self { attributes, invocation, .. } = self;
+        let Some(mutation) = invocation.policy.evaluator.mutations.get(at) else { return Ok(Ok(object.clone())) };
         let (target, version) = (attributes.target, &invocation.version);
         let shown = self.shown(object).await?;
         let schema = self.schema()?;
         let object_meta = types::schema("meta/v1.ObjectMeta");
-        let made = self.with_inputs(&shown, |inputs| {
-            let made = invocation.policy.evaluator.apply(mutation, inputs, Type::new(&schema, &object_meta))?;
-            Ok(if made == *inputs.object { None } else { Some((other_kind(inputs.object, &made), made)) })
+        let (policy, of_type) = (Arc::clone(&invocation.policy), Arc::clone(&schema));
+        let made = self.with_inputs(&shown, move |inputs| {
+            let Mutator { mutations, .. } = &policy.evaluator;
+            let ty = Type::new(&of_type, &object_meta);
+            let made = mutations.get(at).map(|mutation| policy.evaluator.apply(mutation, inputs, ty)).transpose()?;
+            let made = made.filter(|made| made != inputs.object);
+            Ok(made.map(|made| (other_kind(inputs.object, &made), made)))
         });
-        let (other, made) = match made {
+        let (other, made) = match made.await? {
             Ok(Some(made)) => made,
             Ok(None) => return Ok(Ok(object.clone())),
             Err(why) => return Ok(Err(why)),

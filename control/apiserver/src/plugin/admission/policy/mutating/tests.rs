@@ -23,6 +23,7 @@ fn made(spec: &Value, object: &Value, old: &Value) -> Result<Value, String> {
             params: &json!({"data": {"k1": "100"}}),
             authorizer: None,
             resource: ResourceAttributes::default(),
+            effort: None,
         };
         object = mutator.apply(mutation, &inputs, ty)?;
     }

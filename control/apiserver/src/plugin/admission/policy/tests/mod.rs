@@ -1,6 +1,7 @@
 //! Policies through the whole API.
 
 mod audit;
+mod long;
 mod mutating;
 mod types;
 mod validating;

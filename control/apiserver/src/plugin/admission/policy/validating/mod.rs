@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     apiserver::{AdmissionAttributes, AdmissionPlugin, ApiError, Audit, Operation, types::Version},
-    cel::{Inputs, UserAuthorizer},
+    cel::{Inputs, UserAuthorizer, evaluate},
     plugin::{
         admission::webhook::{
             matching::{Matched, Shown},
@@ -157,7 +157,7 @@ impl Pass<'_> {
                 self.namespace = Some(shown_namespace(store, self.matched.request())?);
             }
             if let Some(shown) = &shown {
-                self.ask_for(policy, binding, (&version, shown), &params, &mut annotations);
+                self.ask_for(policy, binding, (&version, shown), &params, &mut annotations).await?;
             }
         }
         annotations.publish(&policy.name, self.attributes.audit);
@@ -177,20 +177,20 @@ impl Pass<'_> {
     }
 
     /// Asks a policy for a binding, with each of its parameters.
-    fn ask_for(
+    async fn ask_for(
         &mut self,
         policy: &Arc<Policy<Validator>>,
         binding: &Binding,
         (version, shown): (&Version, &Shown),
         params: &[Value],
         annotations: &mut Annotations,
-    ) {
+    ) -> Result<(), ApiError> {
         let attributes = self.attributes;
         let request = request_of(attributes, version, shown);
         let authorizer = UserAuthorizer { authorizers: &self.context.authorizers, user: attributes.user };
         let namespace = self.namespace.clone().unwrap_or_default();
         for params in params {
-            let verdict = policy.evaluator.validate(&Inputs {
+            let inputs = Inputs {
                 object: &shown.object,
                 old: &shown.old,
                 request: &request,
@@ -198,7 +198,10 @@ impl Pass<'_> {
                 params,
                 authorizer: Some(&authorizer),
                 resource: shown.resource(attributes.target),
-            });
+                effort: None,
+            };
+            let of = Arc::clone(policy);
+            let verdict = evaluate(&inputs, move |inputs| of.evaluator.validate(inputs)).await?;
             for (at, decision) in verdict.decisions.iter().enumerate() {
                 self.settle(policy, binding, (at, decision));
             }
@@ -213,6 +216,7 @@ impl Pass<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Does what a binding says of a decision.
@@ -248,7 +252,12 @@ impl Pass<'_> {
                     ));
                     "warn"
                 }
-                _ => continue,
+                // Upstream refuses such bindings, as this does when one is written: what is stored so denies.
+                unknown => {
+                    let why = format!("unrecognized evaluation decision {unknown:?}");
+                    self.denied.push(denied(policy, binding, &why, ""));
+                    "deny"
+                }
             };
             metrics.checked(names, error, counted, decision.took);
         }

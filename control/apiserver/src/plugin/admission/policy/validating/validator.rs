@@ -253,6 +253,7 @@ mod tests {
             params: &Value::Null,
             authorizer: None,
             resource: ResourceAttributes::default(),
+            effort: None,
         });
         verdict.decisions.iter_mut().for_each(|decision| decision.took = Duration::ZERO);
         for annotation in &mut verdict.annotations {

@@ -77,6 +77,107 @@ async fn answers_that_are_none_refuse() {
     }
 }
 
+/// Answers that are well formed and answer something else, or allow with what is no patch.
+#[tokio::test]
+async fn a_webhook_that_lies_refuses() {
+    let (api, server) = api_and_webhook().await;
+    configure(&api, "mutating", "a", &[hook(&server, "/x", &json!({}))]).await;
+    let review = |changes: Value| {
+        let mut review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": {"uid": "u", "allowed": true}});
+        json_patch::merge(&mut review, &changes);
+        review
+    };
+    let invalid = "received invalid webhook response: ";
+    for (changes, wanted) in [
+        (json!({}), format!("{invalid}expected response.uid=\"")),
+        (json!({"kind": "ConversionReview"}), format!("{invalid}expected response.uid=\"")),
+        (json!({"response": null}), format!("{invalid}webhook response was absent")),
+        (json!({"response": {"patch": "?"}}), "failed to call webhook: ".to_owned()),
+    ] {
+        let act = Act::Raw(200, review(changes).to_string());
+        server.decide(move |_, _| act.clone());
+        let why = fails(&api, "m").await;
+        assert!(why.starts_with(&format!("{FAILED}{wanted}")), "{why}\n{wanted}");
+    }
+    server.decide(move |_, asked| {
+        let uid = &asked["request"]["uid"];
+        let body = json!({"kind": "ConversionReview", "apiVersion": "admission.k8s.io/v1", "response": {"uid": uid, "allowed": true}});
+        Act::Raw(200, body.to_string())
+    });
+    let why = fails(&api, "m").await;
+    let wanted = "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got admission.k8s.io/v1, Kind=ConversionReview";
+    assert_eq!(why, format!("{FAILED}{invalid}{wanted}"));
+    for patch in ["no JSON", "{}", "[{}]", "[{\"op\": \"jump\", \"path\": \"/a\"}]"] {
+        let patch = STANDARD.encode(patch);
+        server.decide(move |_, _| Act::Answer(json!({"allowed": true, "patchType": "JSONPatch", "patch": patch})));
+        fails(&api, "m").await;
+    }
+    // Each copy doubles the object: it is refused long before memory is short.
+    let doubling: Vec<Value> =
+        (0..200).map(|at| json!({"op": "copy", "from": "", "path": format!("/data/copy{at}")})).collect();
+    server.decide(move |_, _| Act::patch(&json!(doubling)));
+    assert!(fails(&api, "m").await.contains("copies more than"));
+    server.decide(|_, _| Act::allow());
+    assert_eq!(call(&api, "POST", MAPS, map("m")).await.code, 201);
+}
+
+/// Two that undo each other: neither is called more than twice, and what stands at the end is what the last one wants.
+#[tokio::test]
+async fn webhooks_that_undo_each_other_come_to_an_end() {
+    let (api, server) = api_and_webhook().await;
+    let again = json!({"reinvocationPolicy": "IfNeeded"});
+    configure(&api, "mutating", "a", &[hook(&server, "/a", &again), hook(&server, "/b", &again)]).await;
+    server.decide(|path, _| {
+        let mine = path.trim_start_matches('/').to_owned();
+        Act::patch(&json!([{"op": "add", "path": "/data/owner", "value": mine}]))
+    });
+    let made = call(&api, "POST", MAPS, map("m")).await;
+    assert_eq!((made.code, &made.body["data"]["owner"]), (201, &json!("b")), "{}", made.body);
+    let paths: Vec<String> = server.calls().into_iter().map(|(path, _)| path[..2].to_owned()).collect();
+    assert_eq!(paths, ["/a", "/b", "/a", "/b"]);
+}
+
+/// A guard of everything whose pod is gone: the node stays alive, and the guard can be taken away.
+#[tokio::test]
+async fn a_guard_of_everything_that_nobody_serves_does_not_end_the_node() {
+    let (api, server) = api_and_webhook().await;
+    let service = json!({"metadata": {"name": "hook"}, "spec": {"selector": {"a": "b"}, "ports": [{"port": 443}]}});
+    assert_eq!(call(&api, "POST", "/api/v1/namespaces/n/services", service).await.code, 201);
+    let node = json!({"metadata": {"name": "one"}});
+    assert_eq!(call(&api, "POST", "/api/v1/nodes", node).await.code, 201);
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "one", "containers": [{"name": "c", "image": "i:1"}]}});
+    assert_eq!(call(&api, "POST", PODS, pod).await.code, 201);
+    assert_eq!(call(&api, "POST", MAPS, map("before")).await.code, 201);
+    let config = json!({"clientConfig": {"url": null, "service": {"namespace": "n", "name": "hook", "path": "/x", "port": 443}, "caBundle": STANDARD.encode(&server.ca)}});
+    for kind in ["mutating", "validating"] {
+        configure(&api, kind, "a", &[hook(&server, "/x", &config)]).await;
+    }
+    let condition = |kind: &str| json!({"status": {"conditions": [{"type": kind, "status": "True"}]}});
+    let lease = json!({"metadata": {"name": "one", "namespace": "n"}, "spec": {"holderIdentity": "one"}});
+    let event = json!({"metadata": {"name": "e", "namespace": "n"}, "involvedObject": {"namespace": "n"}, "reason": "r", "message": "m", "type": "Normal"});
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+    for (method, path, body, code) in [
+        ("POST", leases.to_owned(), lease, 201),
+        ("PATCH", format!("{leases}/one"), json!({"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}}), 200),
+        ("POST", "/api/v1/namespaces/n/events".to_owned(), event, 201),
+        ("PATCH", "/api/v1/nodes/one/status".to_owned(), condition("Ready"), 200),
+        ("PATCH", format!("{PODS}/p/status"), condition("Initialized"), 200),
+        // All else is refused, as upstream refuses it.
+        ("POST", MAPS.to_owned(), map("m"), 500),
+        ("DELETE", format!("{MAPS}/before"), Value::Null, 500),
+        ("PATCH", "/api/v1/nodes/one".to_owned(), json!({"metadata": {"labels": {"a": "b"}}}), 500),
+    ] {
+        let reply = call(&api, method, &path, body).await;
+        assert_eq!(reply.code, code, "{method} {path}: {}", reply.body);
+    }
+    for kind in ["mutating", "validating"] {
+        let path = format!("{CONFIGURATIONS}/{kind}webhookconfigurations/a");
+        assert_eq!(call(&api, "DELETE", &path, Value::Null).await.code, 200);
+    }
+    assert_eq!(call(&api, "POST", MAPS, map("m")).await.code, 201);
+}
+
 #[tokio::test]
 async fn certificates_that_nobody_vouches_for_are_refused_in_gos_words() {
     let (api, server) = api_and_webhook().await;

@@ -1,7 +1,7 @@
 //! Floats as Go writes them (`strconv.FormatFloat`).
 
 /// `%g` with as many digits as identify the number: an exponent below 1e-4 and from 1e6 on.
-pub(crate) fn general(value: f64) -> String {
+pub fn general(value: f64) -> String {
     if let Some(text) = special(value) {
         return text.to_owned();
     }
@@ -12,7 +12,7 @@ pub(crate) fn general(value: f64) -> String {
 }
 
 /// `%.*e`: one digit before the point, at least two in the exponent.
-pub(crate) fn exponent(value: f64, precision: usize) -> String {
+pub fn exponent(value: f64, precision: usize) -> String {
     if let Some(text) = special(value) {
         return text.to_owned();
     }
@@ -26,7 +26,7 @@ fn signed(exponent: i32) -> String {
 }
 
 /// What is no number.
-pub(crate) fn special(value: f64) -> Option<&'static str> {
+pub fn special(value: f64) -> Option<&'static str> {
     if value.is_nan() {
         Some("NaN")
     } else if value.is_infinite() {

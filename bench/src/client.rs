@@ -27,15 +27,18 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// The server, with the administrator's credentials.
 #[derive(Clone)]
-pub(crate) struct Server {
+pub struct Server {
     address: SocketAddr,
     name: ServerName<'static>,
     tls: TlsConnector,
 }
 
 impl Server {
-    /// The server of a kubeconfig that `windlass up` wrote.
-    pub(crate) fn of(kubeconfig: &Path) -> anyhow::Result<Self> {
+    /// The server of a kubeconfig.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn of(kubeconfig: &Path) -> anyhow::Result<Self> {
         let config = Kubeconfig::read_from(kubeconfig)?;
         let cluster = config.clusters.first().and_then(|c| c.cluster.as_ref()).context("no cluster")?;
         let user = config.auth_infos.first().and_then(|u| u.auth_info.as_ref()).context("no user")?;
@@ -67,8 +70,25 @@ impl Server {
         Ok(Self { address, name: ServerName::from(address.ip()), tls: TlsConnector::from(Arc::new(tls)) })
     }
 
+    /// A server whose certificate this is, and which asks for none.
+    ///
+    /// # Errors
+    /// When the certificate cannot be used.
+    pub fn of_certificate(address: SocketAddr, certificate: CertificateDer<'static>) -> anyhow::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate)?;
+        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&version::TLS13])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self { address, name: ServerName::from(address.ip()), tls: TlsConnector::from(Arc::new(tls)) })
+    }
+
     /// The `number`th connection. Loopback has many addresses, each of which is a client of its own to the server.
-    pub(crate) async fn connect(&self, number: usize) -> anyhow::Result<Connection> {
+    ///
+    /// # Errors
+    /// When the connection fails, or what comes is no HTTP.
+    pub async fn connect(&self, number: usize) -> anyhow::Result<Connection> {
         let socket = TcpSocket::new_v4()?;
         if self.address.ip().is_loopback() {
             let last = u8::try_from(2 + number / CONNECTIONS_PER_ADDRESS)?;
@@ -82,7 +102,8 @@ impl Server {
 }
 
 /// The text of a request; `body` is JSON.
-pub(crate) fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+#[must_use]
+pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let length = if body.is_empty() {
         String::new()
@@ -102,7 +123,7 @@ enum Remaining {
 }
 
 /// A connection with a response in its buffer from `start` on.
-pub(crate) struct Connection {
+pub struct Connection {
     stream: TlsStream<TcpStream>,
     buffer: Vec<u8>,
     start: usize,
@@ -110,13 +131,18 @@ pub(crate) struct Connection {
 
 /// A response whose head was read.
 #[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
+pub struct Response {
+    /// The code.
+    pub status: u16,
     remaining: Remaining,
 }
 
 impl Connection {
-    pub(crate) async fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// When the connection fails, or what comes is no HTTP.
+    pub async fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
         self.stream.write_all(request).await?;
         Ok(self.stream.flush().await?)
     }
@@ -133,7 +159,10 @@ impl Connection {
     }
 
     /// Reads the head of a response.
-    pub(crate) async fn head(&mut self) -> anyhow::Result<Response> {
+    ///
+    /// # Errors
+    /// When the connection fails, or what comes is no HTTP.
+    pub async fn head(&mut self) -> anyhow::Result<Response> {
         let end = loop {
             match memchr::memmem::find(&self.buffer[self.start..], b"\r\n\r\n") {
                 Some(end) => break self.start + end,
@@ -156,11 +185,10 @@ impl Connection {
     }
 
     /// Gives the next bytes of a body to `take`; false at its end. Bytes of chunks are given as they come.
-    pub(crate) async fn piece(
-        &mut self,
-        response: &mut Response,
-        take: &mut impl FnMut(&[u8]),
-    ) -> anyhow::Result<bool> {
+    ///
+    /// # Errors
+    /// When the connection fails, or what comes is no HTTP.
+    pub async fn piece(&mut self, response: &mut Response, take: &mut impl FnMut(&[u8])) -> anyhow::Result<bool> {
         if matches!(response.remaining, Remaining::Bytes(0)) {
             response.remaining = Remaining::End;
         }
@@ -209,7 +237,10 @@ impl Connection {
     }
 
     /// Sends a request and reads its response; `take` gets the body.
-    pub(crate) async fn exchange(&mut self, request: &[u8], mut take: impl FnMut(&[u8])) -> anyhow::Result<u16> {
+    ///
+    /// # Errors
+    /// When the connection fails, or what comes is no HTTP.
+    pub async fn exchange(&mut self, request: &[u8], mut take: impl FnMut(&[u8])) -> anyhow::Result<u16> {
         self.send(request).await?;
         let mut response = self.head().await?;
         while self.piece(&mut response, &mut take).await? {}
@@ -217,7 +248,10 @@ impl Connection {
     }
 
     /// Like [`exchange`](Self::exchange), for a response that must be of this status; returns its body.
-    pub(crate) async fn text(&mut self, request: &[u8], status: u16) -> anyhow::Result<String> {
+    ///
+    /// # Errors
+    /// When the connection fails, or what comes is no HTTP.
+    pub async fn text(&mut self, request: &[u8], status: u16) -> anyhow::Result<String> {
         let mut body = Vec::new();
         let got = self.exchange(request, |piece| body.extend_from_slice(piece)).await?;
         let body = String::from_utf8(body)?;
