@@ -22,6 +22,7 @@ use x509_parser::{
     prelude::{FromDer as _, ParsedExtension},
     time::ASN1Time,
 };
+use windlass_kit::unverified_tls;
 
 /// The authorities of this machine, which vouch where there is no `caBundle`; the first file that exists counts. Go's list
 /// for Linux.
@@ -49,6 +50,11 @@ pub(crate) fn client_config(ca_bundle: &[u8]) -> Result<ClientConfig, String> {
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// The configuration of a client of HTTP/1.1 that accepts any certificate.
+pub(crate) fn unverified_config() -> ClientConfig {
+    unverified_tls::client_config(ring::default_provider().signature_verification_algorithms.supported_schemes())
 }
 
 /// Verifies by a bundle of certificates.
@@ -97,7 +103,7 @@ impl Verifier {
 fn read(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect();
     if all.is_empty() {
-        Err("unable to load root certificates: no certificate in caBundle".to_owned())
+        Err("unable to load root certificates: unable to parse bytes as PEM block".to_owned())
     } else {
         Ok(all)
     }

@@ -8,6 +8,7 @@ mod catalog;
 mod conversion;
 mod conversion_cache;
 mod definition;
+mod extension;
 mod gvk;
 mod handler;
 mod resource;
@@ -17,10 +18,13 @@ mod subresource;
 mod table;
 mod version;
 
-pub use catalog::{Catalog, Catalogs, Group, ServedVersion, compare_versions};
+pub use catalog::{
+    Catalog, Catalogs, Group, Priority, Published, PublishedGroup, ServedVersion, compare_versions,
+};
 pub use conversion::{Conversion, ConversionError, Converter};
 pub use conversion_cache::Conversions;
 pub use definition::Definition;
+pub use extension::{Extension, ExtensionError, ExtensionServer, OpenApiV2};
 pub use gvk::{Gvk, Name};
 pub use handler::Handler;
 pub use resource::{Effect, GcPolicy, Generation, Inert, Resource, Storage};
