@@ -3,7 +3,7 @@
 //!
 //! Upstream's controllers are part of its aggregator, too, which alone has a way to the servers.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use kube::{
@@ -27,7 +27,7 @@ use super::{
 use crate::{
     apiserver::{User, generate::now},
     kinds::shared::conditions,
-    store::{Error, Event, Key, Store, Watch},
+    store::{Error, Event, Key, Object, Store, Watch},
     webhook::resolver,
 };
 
@@ -60,26 +60,32 @@ impl Watches {
         })
     }
 
-    /// The next changes: of APIServices, or the Services that others are about.
-    async fn next(&mut self) -> Result<Changes, Error> {
-        let services = |events: Vec<Arc<Event>>, of: fn(&Value, &Key) -> Option<Key>| {
-            let all = events.iter().flat_map(|event| {
-                let old = event.previous.as_ref().and_then(|old| of(&old.value(), &old.key));
-                [of(&event.object.value(), &event.object.key), old]
-            });
-            Changes::Services(all.flatten().collect())
-        };
+    /// The next changes: of APIServices, or the Services that others are about. Nothing of these is read where no
+    /// APIService has one.
+    async fn next(&mut self, has_services: bool) -> Result<Changes, Error> {
         tokio::select! {
             events = self.api_services.next() => {
                 Ok(Changes::ApiServices(events?.iter().map(|event| event.object.key.name.clone()).collect()))
             }
-            events = self.services.next() => Ok(services(events?, |_, key| Some(key.clone()))),
-            events = self.slices.next() => Ok(services(events?, |slice, key| {
-                let name = slice["metadata"]["labels"]["kubernetes.io/service-name"].as_str()?.to_owned();
-                Some(Key { namespace: key.namespace.clone(), name })
-            })),
+            events = self.services.next() => {
+                Ok(Changes::Services(events?.iter().map(|event| event.object.key.clone()).collect()))
+            }
+            events = self.slices.next() => {
+                let events = events?;
+                let all = events.iter().filter(|_| has_services).flat_map(|event| services_of(event));
+                Ok(Changes::Services(all.collect()))
+            }
         }
     }
+}
+
+/// The services that a slice is and was of.
+fn services_of(event: &Event) -> impl Iterator<Item = Key> {
+    let of = |slice: &Object| {
+        let name = resolver::service_of(&slice.bytes)?;
+        Some(Key { namespace: slice.key.namespace.clone(), name })
+    };
+    of(&event.object).into_iter().chain(event.previous.as_deref().and_then(of))
 }
 
 enum Changes {
@@ -111,7 +117,7 @@ pub(super) async fn run(aggregator: &Aggregator, client: &Client, shutdown: &Can
             let due = schedule.next();
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                changes = watches.next() => {
+                changes = watches.next(services.values().any(Option::is_some)) => {
                     let now = Instant::now();
                     match changes {
                         Ok(Changes::ApiServices(names)) => {

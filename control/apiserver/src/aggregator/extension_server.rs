@@ -119,7 +119,6 @@ pub(super) fn get(ask: &Ask<'_>) -> Result<Request<Body>, String> {
     let mut all = HeaderMap::new();
     auth_proxy_headers(&mut all, ask.user)?;
     all.insert(header::ACCEPT, HeaderValue::from_static(ask.accept));
-    all.insert(header::USER_AGENT, HeaderValue::from_static("Go-http-client/1.1"));
     if !ask.etag.is_empty() {
         let known = HeaderValue::from_bytes(ask.etag.as_bytes()).map_err(|error| error.to_string())?;
         all.insert(header::IF_NONE_MATCH, known);

@@ -128,7 +128,7 @@ impl ApiRequest {
             answer.extensions_mut().insert(LongRunning);
             return Ok(answer);
         }
-        let _permit = self.api.inner.limits.acquire(self.class, &self.method).await?;
+        let _permit = self.api.inner.limits.acquire_extension()?;
         let deadline = self.deadline(REQUEST_TIMEOUT);
         let until = if is_discovery(info) { deadline.min(Instant::now() + DISCOVERY_TIMEOUT) } else { deadline };
         let sent = tokio::time::timeout_at(until, extension.server.send(request, false)).await;
