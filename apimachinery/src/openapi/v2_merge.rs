@@ -269,7 +269,8 @@ mod tests {
     #[test]
     fn parameters_are_renamed_as_definitions_are() {
         let parameter = |name: &str| json!({"$ref": format!("{PARAMETERS}{name}")});
-        let mut merged = json!({"paths": {"/a": {"parameters": [parameter("p")]}}, "parameters": {"p": {"in": "path"}}});
+        let mut merged =
+            json!({"paths": {"/a": {"parameters": [parameter("p")]}}, "parameters": {"p": {"in": "path"}}});
         let source = json!({"paths": {"/b": {"parameters": [parameter("p")]}}, "parameters": {"p": {"in": "query"}}});
         merge(&mut merged, &source);
         assert_eq!(merged["parameters"], json!({"p": {"in": "path"}, "p_v2": {"in": "query"}}));
@@ -285,7 +286,7 @@ mod tests {
             let before = merged.clone();
             merge(&mut merged, &source);
             assert_eq!(merged, before, "{source}");
-            filtered(&source, &["/"]);
+            assert_eq!(filtered(&source, &["/"]).is_object(), source.is_object());
         }
         let mut merged = json!({"paths": {}});
         merge(&mut merged, &json!({"paths": {"/b": 1}, "definitions": [1]}));

@@ -307,10 +307,7 @@ mod tests {
                 "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"
             )
         );
-        assert_eq!(
-            text("NamespaceDeletionDiscoveryFailure"),
-            ("False", "All resources successfully discovered")
-        );
+        assert_eq!(text("NamespaceDeletionDiscoveryFailure"), ("False", "All resources successfully discovered"));
         let failed = ["a.example/v1: it is down".to_owned(), "b.example/v1: so is it".to_owned()];
         assert_eq!(
             discovery_message(&failed),

@@ -12,7 +12,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Aggregator, api_services};
+use super::{Aggregator, FIELD_MANAGER, api_services};
 use crate::{
     apiserver::types::Catalog,
     store::{Error, Object},
@@ -97,9 +97,9 @@ fn decide(wanted: Option<&Value>, current: Option<&Value>, when: When) -> Action
 pub(super) async fn sync(aggregator: &Aggregator, client: &Client, when: When) -> Result<(), kube::Error> {
     let wanted = wanted(&aggregator.api.catalogs().current());
     let stored = aggregator.store().list(aggregator.resource(), None).0;
-    let stored: BTreeMap<&str, &Arc<Object>> =
-        stored.iter().map(|object| (object.key.name.as_str(), object)).collect();
+    let stored: BTreeMap<&str, &Arc<Object>> = stored.iter().map(|object| (object.key.name.as_str(), object)).collect();
     let services = api_services(client);
+    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
     for (name, object) in &stored {
         let current = object.value();
         let done = match decide(wanted.get(*name), Some(&current), when) {
@@ -107,14 +107,14 @@ pub(super) async fn sync(aggregator: &Aggregator, client: &Client, when: When) -
             Action::Delete => {
                 let uid = current["metadata"]["uid"].as_str().map(str::to_owned);
                 let own = Preconditions { uid, resource_version: None };
-                let parameters = DeleteParams { preconditions: Some(own), ..DeleteParams::default() };
-                services.delete(name, &parameters).await.map(drop)
+                let only_own = DeleteParams { preconditions: Some(own), ..DeleteParams::default() };
+                services.delete(name, &only_own).await.map(drop)
             }
             Action::Update => {
                 let mut changed = current;
                 changed["spec"] = wanted.get(*name).map(|wanted| wanted["spec"].clone()).unwrap_or_default();
                 let changed: DynamicObject = serde_json::from_value(changed).map_err(kube::Error::SerdeError)?;
-                services.replace(name, &PostParams::default(), &changed).await.map(drop)
+                services.replace(name, &parameters, &changed).await.map(drop)
             }
         };
         // Deleted or changed meanwhile: its event follows.
@@ -123,7 +123,7 @@ pub(super) async fn sync(aggregator: &Aggregator, client: &Client, when: When) -
     for (name, object) in wanted.iter().filter(|(name, _)| !stored.contains_key(name.as_str())) {
         tracing::debug!(name, "creating APIService");
         let object: DynamicObject = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
-        ignoring(&[409], services.create(&PostParams::default(), &object).await.map(drop))?;
+        ignoring(&[409], services.create(&parameters, &object).await.map(drop))?;
     }
     Ok(())
 }
@@ -175,9 +175,7 @@ mod tests {
     /// Upstream's table (`TestCheckAPIService`).
     #[test]
     fn what_is_managed_is_kept() {
-        let object = |label: Option<&str>, priority: i64| {
-            json!({"metadata": {"labels": label.map(|label| json!({LABEL: label}))}, "spec": {"groupPriorityMinimum": priority}})
-        };
+        let object = |label: Option<&str>, priority: i64| json!({"metadata": {"labels": label.map(|label| json!({LABEL: label}))}, "spec": {"groupPriorityMinimum": priority}});
         let (always, on_start) = (object(Some(ALWAYS), 1), object(Some(ON_START), 1));
         let mut claimed = on_start.clone();
         claimed["spec"]["service"] = json!({"name": "s"});

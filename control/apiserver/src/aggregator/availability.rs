@@ -84,8 +84,7 @@ mod tests {
     /// Upstream's table (`TestSync` of the remote controller).
     #[test]
     fn what_is_known_of_a_service_decides() {
-        let at =
-            ServicePort { service: Key { namespace: "foo".to_owned(), name: "bar".to_owned() }, port: 1234 };
+        let at = ServicePort { service: Key { namespace: "foo".to_owned(), name: "bar".to_owned() }, port: 1234 };
         let service = |kind: &str, port: u16, name: Value| {
             Some(json!({"spec": {"type": kind, "ports": [{"port": port, "name": name}]}}))
         };

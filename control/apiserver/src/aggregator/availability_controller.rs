@@ -17,12 +17,13 @@ use windlass_identity::pki::MASTERS_GROUP;
 use windlass_kit::backoff::Backoff;
 
 use super::{
-    Aggregator, api_services,
+    Aggregator, FIELD_MANAGER, api_services,
     availability::{self, Finding},
     extension_server::{Ask, RemoteServer, get},
     registration::{AVAILABLE, Registration, ServicePort},
     registry::USER,
-    schedule::{self, Schedule},
+    schedule::Schedule,
+    wait_until,
 };
 use crate::{
     apiserver::{User, generate::now},
@@ -147,7 +148,7 @@ pub(super) async fn run(aggregator: &Aggregator, client: &Client, shutdown: &Can
                         break;
                     }
                 },
-                () = schedule::wait(due) => {}
+                () = wait_until(due) => {}
             }
         }
     }
@@ -253,7 +254,8 @@ async fn write(client: &Client, mut object: Value, finding: Finding) -> Result<(
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
         "status": {"conditions": object["status"]["conditions"]},
     });
-    match api_services(client).patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match api_services(client).patch_status(&name, &parameters, &Patch::Merge(patch)).await {
         // Changed or deleted meanwhile: its event follows.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         written => written.map(drop),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 /// What an extension API server is asked for.
@@ -15,16 +15,21 @@ pub(super) const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=
 /// Group versions by group and version.
 pub(super) type Versions = BTreeMap<(String, String), VersionDiscovery>;
 
+/// A list that has nothing is `null` in Go.
+fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
+}
+
 #[derive(Debug, Deserialize)]
 struct GroupList {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     items: Vec<GroupDiscovery>,
 }
 
 #[derive(Debug, Deserialize)]
 struct GroupDiscovery {
     metadata: Named,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     versions: Vec<VersionDiscovery>,
 }
 
@@ -38,7 +43,7 @@ struct Named {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct VersionDiscovery {
     version: String,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     resources: Vec<ResourceDiscovery>,
     #[serde(default)]
     freshness: String,
@@ -49,18 +54,18 @@ pub(super) struct VersionDiscovery {
 struct ResourceDiscovery {
     resource: String,
     /// Clients of 0.26 need one.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     response_kind: Kind,
     scope: String,
     #[serde(default)]
     singular_resource: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     verbs: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     short_names: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     categories: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     subresources: Vec<SubresourceDiscovery>,
 }
 
@@ -68,11 +73,11 @@ struct ResourceDiscovery {
 #[serde(rename_all = "camelCase")]
 struct SubresourceDiscovery {
     subresource: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     response_kind: Kind,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     accepted_types: Vec<Kind>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     verbs: Vec<String>,
 }
 
@@ -85,9 +90,8 @@ struct Kind {
 }
 
 /// A resource of the list of one group version.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
 struct ApiResource {
     name: String,
     singular_name: String,
@@ -95,14 +99,17 @@ struct ApiResource {
     group: String,
     version: String,
     kind: String,
+    #[serde(deserialize_with = "nullable")]
     verbs: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     short_names: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     categories: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
 struct ResourceList {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     resources: Vec<ApiResource>,
 }
 
@@ -217,7 +224,7 @@ mod tests {
                 "version": "v1", "freshness": "Current", "unknown": {"a": 1}, "resources": [{
                     "resource": "xs", "scope": "Namespaced", "verbs": ["get"], "singularResource": "x",
                     "responseKind": {"group": "g", "version": "v1", "kind": "X"}, "shortNames": ["y"], "unknown": 1,
-                    "subresources": [{"subresource": "status", "verbs": ["get"]}],
+                    "subresources": [{"subresource": "status", "verbs": null, "responseKind": null}],
                 }],
             }, {"version": "v2"}],
         }]});
@@ -229,12 +236,12 @@ mod tests {
             json!({"version": "v1", "freshness": "Current", "resources": [{
                 "resource": "xs", "scope": "Namespaced", "verbs": ["get"], "singularResource": "x", "shortNames": ["y"],
                 "responseKind": {"group": "g", "version": "v1", "kind": "X"},
-                "subresources": [{"subresource": "status", "verbs": ["get"], "responseKind": none}],
+                "subresources": [{"subresource": "status", "verbs": [], "responseKind": none}],
             }]})
         );
         assert_eq!(published("v2", of("v2"), false), json!({"version": "v2", "freshness": "Stale"}));
         assert_eq!(published("v3", of("v3"), true), json!({"version": "v3", "freshness": "Current"}));
-        for broken in ["", "[]", "{\"items\": 1}", "{\"items\": [{}]}"] {
+        for broken in ["", "{\"items\": 1}", "{\"items\": [{}]}"] {
             assert!(read_aggregated(broken.as_bytes()).is_err(), "{broken}");
         }
     }

@@ -1,9 +1,8 @@
 //! What extension API servers serve, as APIServices register it: upstream's `kube-aggregator` as a part of this API server.
 //!
-//! Pure: `registration` (what an APIService says), `availability` (its condition), `discovery` (what of an answer is published),
-//! `schedule` (when what is done again), `auto_register` (the APIServices of what this server serves itself). Tasks:
-//! `registry` keeps what the catalog knows of extensions, `availability_controller` their conditions, `auto_register` the own
-//! APIServices. `extension_server` is the way to one of them, by `crate::webhook`; requests of clients go it from
+//! What decides has no tasks: `registration` (what an APIService says), `availability` (its condition), `discovery` (what of an
+//! answer is published), `schedule` (when what is done again). Tasks: `registry` keeps what the catalog knows of extensions,
+//! `availability_controller` their conditions, `auto_register` the APIServices of what this server serves itself. `extension_server` is the way to one of them, by `crate::webhook`; requests of clients go it from
 //! `apiserver/handlers/aggregation.rs`.
 
 mod auto_register;
@@ -25,6 +24,7 @@ use kube::{
     Api as KubeApi, Client,
     api::{ApiResource, DynamicObject},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -34,6 +34,8 @@ use crate::{
 };
 use registry::Registry;
 
+/// As upstream's server calls itself.
+const FIELD_MANAGER: &str = "kube-apiserver";
 const GROUP_RESOURCE: &str = "apiservices.apiregistration.k8s.io";
 
 /// The parts that tasks share.
@@ -74,6 +76,14 @@ impl Aggregator {
 
     fn resource(&self) -> ResourceId {
         self.store().resource(GROUP_RESOURCE)
+    }
+}
+
+/// Until then; for ever without a time.
+async fn wait_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

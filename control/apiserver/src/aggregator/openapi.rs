@@ -46,14 +46,8 @@ struct Place {
 /// When the list cannot be read.
 pub(super) async fn fetch_index(server: &RemoteServer) -> Result<BTreeMap<String, String>, String> {
     let user = User { name: USER.to_owned(), ..User::default() };
-    let ask = Ask {
-        path: "/openapi/v3",
-        user: &user,
-        accept: "*/*",
-        etag: "",
-        max_bytes: MAX_INDEX_BYTES,
-        timeout: TIMEOUT,
-    };
+    let ask =
+        Ask { path: "/openapi/v3", user: &user, accept: "*/*", etag: "", max_bytes: MAX_INDEX_BYTES, timeout: TIMEOUT };
     let fetched = server.fetch(&ask).await?;
     match fetched.status {
         StatusCode::NOT_FOUND => Ok(BTreeMap::new()),
@@ -123,7 +117,11 @@ impl OpenApiCache {
         let known = self.state.lock().document.as_ref().map(|known| known.etag.clone());
         let fetched = fetch_document(&server, known.as_deref().unwrap_or(""), &self.prefix).await;
         if let Err(why) = &fetched {
-            tracing::warn!(?server, why, "failed to download OpenAPI document of extension API server; retrying in a minute");
+            tracing::warn!(
+                ?server,
+                why,
+                "failed to download OpenAPI document of extension API server; retrying in a minute"
+            );
         }
         {
             let mut state = self.state.lock();

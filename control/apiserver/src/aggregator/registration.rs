@@ -55,12 +55,13 @@ impl Registration {
         let version = spec["version"].as_str()?;
         let number = |field: &str| spec[field].as_i64().unwrap_or_default();
         let bundle = STANDARD.decode(spec["caBundle"].as_str().unwrap_or(""));
-        let config = bundle.map_err(|error| format!("caBundle is not in base64: {error}")).map(|ca_bundle| ClientConfig {
-            location: Location::Service { service: at.service.clone(), port: at.port, path: "/".to_owned() },
-            ca_bundle,
-            skips_verification: spec["insecureSkipTLSVerify"] == true,
-            is_front_proxy: true,
-        });
+        let config =
+            bundle.map_err(|error| format!("caBundle is not in base64: {error}")).map(|ca_bundle| ClientConfig {
+                location: Location::Service { service: at.service.clone(), port: at.port, path: "/".to_owned() },
+                ca_bundle,
+                skips_verification: spec["insecureSkipTLSVerify"] == true,
+                is_front_proxy: true,
+            });
         Some(Self {
             group: group.to_owned(),
             version: version.to_owned(),

@@ -15,7 +15,8 @@ use super::{
     extension_server::{Ask, Fetched, RemoteServer},
     openapi,
     registration::{Registration, ServicePort},
-    schedule::{self, Schedule},
+    schedule::Schedule,
+    wait_until,
 };
 use crate::{
     apiserver::{
@@ -255,7 +256,7 @@ pub(super) async fn run(aggregator: &Aggregator, shutdown: &CancellationToken) {
                         continue 'listing;
                     }
                 },
-                () = schedule::wait(due) => {}
+                () = wait_until(due) => {}
             }
         }
     }
@@ -278,13 +279,8 @@ fn discover(registry: &mut Registry, at: ServicePort) -> impl Future<Output = (S
     }
 }
 
-async fn discover_all(
-    server: &RemoteServer,
-    etag: &str,
-    versions: &[(String, String)],
-) -> Result<Discovered, String> {
-    let user =
-        User { name: USER.to_owned(), groups: vec![MASTERS_GROUP.to_owned()], ..User::default() };
+async fn discover_all(server: &RemoteServer, etag: &str, versions: &[(String, String)]) -> Result<Discovered, String> {
+    let user = User { name: USER.to_owned(), groups: vec![MASTERS_GROUP.to_owned()], ..User::default() };
     let ask = Ask {
         path: "/apis",
         user: &user,

@@ -85,14 +85,6 @@ impl<K: Ord + Clone> Schedule<K> {
     }
 }
 
-/// Until then; for ever without a time.
-pub(super) async fn wait(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

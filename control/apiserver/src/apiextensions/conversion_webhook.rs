@@ -20,7 +20,7 @@ use crate::{
         generate::new_uid,
         types::{ConversionError, Converter},
     },
-    webhook::{ClientConfig, MAX_REVIEW_BYTES, ReviewVersion, ExtensionClients},
+    webhook::{ClientConfig, ExtensionClients, MAX_REVIEW_BYTES, ReviewVersion},
 };
 
 /// How long a call may take, as upstream's client for webhooks has it.

@@ -45,14 +45,8 @@ impl ControlPlane {
         let before = self.pki();
         let now = before.renewed(&pki_dir(&self.config), &self.names, self.config.lifetimes)?;
         let certificates = |pki: &Pki| {
-            let pairs = [
-                &pki.server,
-                &pki.admin,
-                &pki.node,
-                &pki.kubelet,
-                &pki.kubelet_client,
-                &pki.front_proxy_client,
-            ];
+            let pairs =
+                [&pki.server, &pki.admin, &pki.node, &pki.kubelet, &pki.kubelet_client, &pki.front_proxy_client];
             (pki.ca_pem.clone(), pki.front_proxy_ca_pem.clone(), pairs.map(|pair| pair.cert_pem.clone()))
         };
         if certificates(&before) == certificates(&now) {

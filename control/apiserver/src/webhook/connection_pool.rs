@@ -12,11 +12,14 @@ use http::{Request, Response};
 use hyper::{body::Incoming, client::conn::http1::SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::{ClientConfig as TlsConfig, sign::{CertifiedKey, SingleCertAndKey}};
+use rustls::{
+    ClientConfig as TlsConfig,
+    sign::{CertifiedKey, SingleCertAndKey},
+};
 use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use super::{CallError, ClientConfig, Location, ExtensionClients, resolver, tls};
+use super::{CallError, ClientConfig, ExtensionClients, Location, resolver, tls};
 use crate::apiserver::handlers::proxy::backend::{self, Stream};
 
 /// The most idle connections that are kept, as client-go does.

@@ -16,13 +16,13 @@ use rustls::{
     server::ParsedCertificate,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
+use windlass_kit::unverified_tls;
 use x509_parser::{
     certificate::X509Certificate,
     extensions::GeneralName,
     prelude::{FromDer as _, ParsedExtension},
     time::ASN1Time,
 };
-use windlass_kit::unverified_tls;
 
 /// The authorities of this machine, which vouch where there is no `caBundle`; the first file that exists counts. Go's list
 /// for Linux.

@@ -39,8 +39,16 @@ impl Side<'_> {
         if let Some(headers) = answer.pointer_mut("/body/headers").and_then(Value::as_object_mut) {
             // The administrators of the two have other credentials.
             headers.retain(|name, _| {
-                ["accept", "content-type", "user-agent", "x-remote-user", "x-forwarded-uri", "authorization", "x-remote-uid"]
-                    .contains(&name.as_str())
+                [
+                    "accept",
+                    "content-type",
+                    "user-agent",
+                    "x-remote-user",
+                    "x-forwarded-uri",
+                    "authorization",
+                    "x-remote-uid",
+                ]
+                .contains(&name.as_str())
             });
         }
         Ok(answer)
@@ -112,7 +120,9 @@ impl Pair<'_> {
     /// Something changes, so that both look again.
     async fn touch(&self, label: &str) -> anyhow::Result<()> {
         for side in [&self.real, &self.ours] {
-            side.api.ask(&ask("touch", "PATCH", ONE, MERGE, json!({"metadata": {"labels": {"touched": label}}}))).await?;
+            side.api
+                .ask(&ask("touch", "PATCH", ONE, MERGE, json!({"metadata": {"labels": {"touched": label}}})))
+                .await?;
         }
         Ok(())
     }

@@ -219,7 +219,8 @@ impl Pki {
             node: leaf(&client("node", format!("system:node:{}", names.node), Some("system:nodes")))?,
             kubelet: leaf(&kubelet)?,
             kubelet_client: leaf(&client("apiserver-kubelet-client", KUBELET_CLIENT.to_owned(), Some(MASTERS_GROUP)))?,
-            front_proxy_client: front_proxy.leaf(dir, &client(FRONT_PROXY_CLIENT, FRONT_PROXY_CLIENT.to_owned(), None))?,
+            front_proxy_client: front_proxy
+                .leaf(dir, &client(FRONT_PROXY_CLIENT, FRONT_PROXY_CLIENT.to_owned(), None))?,
             front_proxy_ca_pem: front_proxy.pem,
             service_accounts,
             renews: authority.issuer.is_some(),

@@ -40,10 +40,7 @@ const LASTING: [&str; 5] = ["attach", "exec", "proxy", "log", "portforward"];
 
 /// A response as Go's `http.Error` writes it.
 fn http_error(code: StatusCode, text: &str) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
+    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (code, headers, format!("{text}\n")).into_response()
 }
 
@@ -83,20 +80,14 @@ fn uri(info: &RequestInfo, options: &RequestOptions, asked: &Uri) -> Result<Uri,
 fn encoded(options: &RequestOptions) -> String {
     let mut all: Vec<&(String, String)> = options.all.iter().collect();
     all.sort_by(|one, other| one.0.cmp(&other.0));
-    let pair = |(key, value): &&(String, String)| {
-        format!("{}={}", percent::encoded(key, ""), percent::encoded(value, ""))
-    };
+    let pair =
+        |(key, value): &&(String, String)| format!("{}={}", percent::encoded(key, ""), percent::encoded(value, ""));
     all.iter().map(pair).collect::<Vec<_>>().join("&")
 }
 
 impl ApiRequest {
     /// Passes the request on to the extension API server that serves what it is about.
-    pub(in crate::apiserver) async fn aggregate(
-        &self,
-        extension: &Extension,
-        route: &Route,
-        body: Body,
-    ) -> ApiResult {
+    pub(in crate::apiserver) async fn aggregate(&self, extension: &Extension, route: &Route, body: Body) -> ApiResult {
         let info = &route.info;
         // Documents that its list of documents does not have are not asked for.
         if let Some(document) = info.path.strip_prefix("/openapi/v3/")

@@ -19,9 +19,7 @@ use crate::apiserver::{
         negotiation::Accept,
         request_info::{RequestInfo, RequestOptions},
     },
-    types::{
-        Catalog, OpenApiV2, Published, PublishedGroup, ServedVersion, Storage, Subresource, Version,
-    },
+    types::{Catalog, OpenApiV2, Published, PublishedGroup, ServedVersion, Storage, Subresource, Version},
 };
 use crate::schema;
 

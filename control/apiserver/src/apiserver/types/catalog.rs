@@ -10,22 +10,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{Definition, Name, Version, extension::Extension};
+use super::{Definition, Name, Version, extension::Extension, priority::Priority};
 use crate::store::Store;
-
-/// The place of a group version in discovery: the higher, the earlier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Priority {
-    /// Of the group among all groups. Of several versions the highest counts.
-    pub group: i64,
-    /// Of the version in its group.
-    pub version: i64,
-}
-
-impl Priority {
-    /// That of custom resources: lower than those of most built-in groups.
-    pub const CUSTOM: Self = Self { group: 1000, version: 100 };
-}
 
 /// The versions of resources in one group and version, in the order of discovery.
 #[derive(Debug, Clone)]
@@ -126,8 +112,7 @@ impl Catalog {
                 None => {
                     let is_built_in = version.spec.schema.is_built_in();
                     let gvk = &version.gvk;
-                    let priority =
-                        if is_built_in { priority_of(&gvk.group, &gvk.version) } else { Priority::CUSTOM };
+                    let priority = if is_built_in { priority_of(&gvk.group, &gvk.version) } else { Priority::CUSTOM };
                     versions.push(ServedVersion { version: gvk.version.clone(), priority, resources: vec![version] });
                 }
             }

@@ -7,7 +7,7 @@ use axum::{body::Body, http::Request, response::Response};
 use hyper::body::Incoming;
 use serde_json::Value;
 
-use super::catalog::Priority;
+use super::priority::Priority;
 
 /// Why a request did not reach an extension API server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

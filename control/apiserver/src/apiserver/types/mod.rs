@@ -11,6 +11,7 @@ mod definition;
 mod extension;
 mod gvk;
 mod handler;
+mod priority;
 mod resource;
 mod schema;
 mod strategy;
@@ -18,15 +19,14 @@ mod subresource;
 mod table;
 mod version;
 
-pub use catalog::{
-    Catalog, Catalogs, Group, Priority, Published, PublishedGroup, ServedVersion, compare_versions,
-};
+pub use catalog::{Catalog, Catalogs, Group, Published, PublishedGroup, ServedVersion, compare_versions};
 pub use conversion::{Conversion, ConversionError, Converter};
 pub use conversion_cache::Conversions;
 pub use definition::Definition;
 pub use extension::{Extension, ExtensionError, ExtensionServer, OpenApiV2};
 pub use gvk::{Gvk, Name};
 pub use handler::Handler;
+pub use priority::Priority;
 pub use resource::{Effect, GcPolicy, Generation, Inert, Resource, Storage};
 pub use schema::TypeSchema;
 pub use strategy::{FirstDeletion, Strategy, Tolerance};

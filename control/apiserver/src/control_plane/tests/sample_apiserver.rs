@@ -217,7 +217,8 @@ async fn objects(bed: &Bed) {
     }
     let (code, list) = bed.send("GET", FLUNDERS, Value::Null).await;
     assert_eq!((code, list["items"].as_array().map(Vec::len)), (200, Some(2)), "{list}");
-    let (code, changed) = bed.send("PATCH", &format!("{FLUNDERS}/a"), json!({"metadata": {"labels": {"c": "d"}}})).await;
+    let (code, changed) =
+        bed.send("PATCH", &format!("{FLUNDERS}/a"), json!({"metadata": {"labels": {"c": "d"}}})).await;
     assert_eq!((code, &changed["metadata"]["labels"]["c"]), (200, &json!("d")), "{changed}");
     let (code, status) = bed.send("POST", FLUNDERS, flunder("a")).await;
     assert_eq!((code, &status["reason"]), (409, &json!("AlreadyExists")), "{status}");

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     apiserver::{AdmissionAttributes, ApiError, Authorizers, generate::new_uid},
     store::Store,
-    webhook::{CallError, MAX_REVIEW_BYTES, ExtensionClients},
+    webhook::{CallError, ExtensionClients, MAX_REVIEW_BYTES},
 };
 
 /// What both kinds of webhooks are called with.
