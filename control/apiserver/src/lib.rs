@@ -3,6 +3,7 @@
 //! `apiserver` knows no kind; `kinds` and `plugin` do, and `control_plane` puts them together. Controllers, scheduler and DNS are
 //! clients of it and crates of their own; none of them is imported here.
 
+mod aggregator;
 mod apiextensions;
 pub mod apiserver;
 mod cel;

@@ -214,7 +214,7 @@ fn conditions(
             "NamespaceDeletionDiscoveryFailure",
             ("DiscoveryFailed", "ResourcesDiscovered"),
             !discovery.is_empty(),
-            list(discovery, "Discovery failed for some groups: ", "All resources successfully discovered"),
+            discovery_message(discovery),
         ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
@@ -267,6 +267,18 @@ fn conditions(
     (!same).then_some(new)
 }
 
+/// What could not be discovered, in client-go's words.
+fn discovery_message(failed: &[String]) -> String {
+    if failed.is_empty() {
+        return "All resources successfully discovered".to_owned();
+    }
+    let groups = failed.join(", ");
+    let number = failed.len();
+    format!(
+        "Discovery failed for some groups, {number} failing: unable to retrieve the complete list of server APIs: {groups}"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::NamespaceStatus;
@@ -295,7 +307,12 @@ mod tests {
                 "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"
             )
         );
-        assert_eq!(text("NamespaceDeletionDiscoveryFailure").0, "False");
+        assert_eq!(text("NamespaceDeletionDiscoveryFailure"), ("False", "All resources successfully discovered"));
+        let failed = ["a.example/v1: it is down".to_owned(), "b.example/v1: so is it".to_owned()];
+        assert_eq!(
+            discovery_message(&failed),
+            "Discovery failed for some groups, 2 failing: unable to retrieve the complete list of server APIs: a.example/v1: it is down, b.example/v1: so is it"
+        );
         namespace.status = Some(NamespaceStatus { conditions: Some(written), ..NamespaceStatus::default() });
         let later = Timestamp::from_second(9).unwrap();
         assert_eq!(conditions(&namespace, &[], &[], &remaining, later), None);

@@ -27,6 +27,9 @@ const ETCD: &str = "http://127.0.0.1:2379";
 const SERVICES: &str = "10.96.0.0/16";
 const PODS: &str = "10.244.0.0/16";
 
+/// The client certificate of the API server toward extension API servers.
+const FRONT_PROXY: &str = "front-proxy-client";
+
 /// The timeout of a control plane's start on a busy machine.
 const START: Duration = Duration::from_secs(180);
 
@@ -111,6 +114,7 @@ impl ControlPlane {
             Holder { file: "apiserver", user: "kube-apiserver", group: None, names: &server },
             Holder { file: "admin", user: "admin", group: Some("system:masters"), names: &[] },
             Holder { file: "kubelet-client", user: access::KUBELET_CLIENT, group: None, names: &[] },
+            Holder { file: FRONT_PROXY, user: FRONT_PROXY, group: None, names: &[] },
         ] {
             self.pki.issue(&holder)?;
         }
@@ -319,6 +323,15 @@ impl ControlPlane {
                     "--enable-admission-plugins=NodeRestriction".to_owned(),
                     "--enable-bootstrap-token-auth=true".to_owned(),
                     "--allow-privileged=true".to_owned(),
+                    format!("--proxy-client-cert-file={}", of(&format!("{FRONT_PROXY}.crt"))),
+                    format!("--proxy-client-key-file={}", of(&format!("{FRONT_PROXY}.key"))),
+                    format!("--requestheader-client-ca-file={}", of("ca.crt")),
+                    format!("--requestheader-allowed-names={FRONT_PROXY}"),
+                    "--requestheader-username-headers=X-Remote-User".to_owned(),
+                    "--requestheader-group-headers=X-Remote-Group".to_owned(),
+                    "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+                    // Nothing here leads to the addresses of Services.
+                    "--enable-aggregator-routing=true".to_owned(),
                     format!("--audit-policy-file={}", file.display()),
                     format!("--audit-log-path={}", self.dir.join("requests.log").display()),
                     "--audit-log-mode=blocking".to_owned(),

@@ -20,7 +20,7 @@ use crate::{
         generate::new_uid,
         types::{ConversionError, Converter},
     },
-    webhook::{ClientConfig, MAX_REVIEW_BYTES, ReviewVersion, WebhookClients},
+    webhook::{ClientConfig, ExtensionClients, MAX_REVIEW_BYTES, ReviewVersion},
 };
 
 /// How long a call may take, as upstream's client for webhooks has it.
@@ -29,12 +29,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// What all conversion webhooks are called with.
 #[derive(Debug, Clone)]
 pub(crate) struct ConversionWebhooks {
-    clients: Arc<WebhookClients>,
+    clients: Arc<ExtensionClients>,
     metrics: Arc<ConversionMetrics>,
 }
 
 impl ConversionWebhooks {
-    pub(crate) fn new(clients: Arc<WebhookClients>) -> Self {
+    pub(crate) fn new(clients: Arc<ExtensionClients>) -> Self {
         Self { clients, metrics: Arc::default() }
     }
 

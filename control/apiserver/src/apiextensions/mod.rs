@@ -3,7 +3,6 @@
 //!
 //! Writes through the API like every client; only the catalog is changed directly.
 
-mod api_services;
 mod cleanup;
 mod columns;
 mod conversion_review;

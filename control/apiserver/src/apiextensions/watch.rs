@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{api_services, cleanup, conversion_webhook::ConversionWebhooks, definition, naming};
+use super::{cleanup, conversion_webhook::ConversionWebhooks, definition, naming};
 use crate::{
     apiserver::{Api, generate::now},
     kinds::shared::conditions,
@@ -224,10 +224,6 @@ impl CustomResources {
             }
             // A chart may bring a hundred of them, and there are few threads.
             tokio::task::yield_now().await;
-        }
-        if let Err(error) = api_services::keep(client, &self.store, &self.api.catalogs().current()).await {
-            tracing::warn!(error = %windlass_kit::client::message(&error), "failed to keep the APIServices of custom resources; retrying");
-            settled = false;
         }
         settled
     }

@@ -15,7 +15,7 @@ use super::{
     },
     pipeline::admission::{self, AdmissionPlugin},
     request::audit::AuditSink,
-    types::{Catalogs, Definition, TypeSchema},
+    types::{Catalogs, Definition, Priority, TypeSchema},
 };
 use crate::store::Store;
 
@@ -39,8 +39,10 @@ pub struct Components {
     pub delete_options: TypeSchema,
     /// The type of the `scale` subresource.
     pub scale: TypeSchema,
-    /// The built-in resources, in the order of discovery.
+    /// The built-in resources.
     pub definitions: Vec<Definition>,
+    /// The places of their group versions in discovery.
+    pub priority_of: fn(&str, &str) -> Priority,
     /// Authorizers, in the order in which they are asked.
     pub authorizers: Authorizers,
     /// Admission plugins, in their order.
@@ -90,7 +92,7 @@ impl Api {
         let counted = Arc::clone(&limits);
         metrics.register(move |page| counted.write(page));
         let inner = Inner {
-            catalogs: Catalogs::new(&store, components.definitions),
+            catalogs: Catalogs::new(&store, components.definitions, components.priority_of),
             store,
             object_meta: components.object_meta,
             delete_options: components.delete_options,

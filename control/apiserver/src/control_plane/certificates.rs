@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, sign::CertifiedKey};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_identity::{
@@ -45,8 +45,9 @@ impl ControlPlane {
         let before = self.pki();
         let now = before.renewed(&pki_dir(&self.config), &self.names, self.config.lifetimes)?;
         let certificates = |pki: &Pki| {
-            let pairs = [&pki.server, &pki.admin, &pki.node, &pki.kubelet, &pki.kubelet_client];
-            (pki.ca_pem.clone(), pairs.map(|pair| pair.cert_pem.clone()))
+            let pairs =
+                [&pki.server, &pki.admin, &pki.node, &pki.kubelet, &pki.kubelet_client, &pki.front_proxy_client];
+            (pki.ca_pem.clone(), pki.front_proxy_ca_pem.clone(), pairs.map(|pair| pair.cert_pem.clone()))
         };
         if certificates(&before) == certificates(&now) {
             if self.kubeconfigs_are_stale.load(Ordering::Relaxed) {
@@ -57,6 +58,7 @@ impl ControlPlane {
         self.server_tls.replace(pems(&now.server, &now))?;
         self.node_tls.replace(pems(&now.kubelet, &now))?;
         self.kubelet.replace(client_tls(&now)?);
+        self.extension_clients.set_front_proxy(front_proxy(&now)?);
         *self.pki.write() = Arc::new(now);
         self.kubeconfigs_are_stale.store(true, Ordering::Relaxed);
         let ca_pem = self.ca_pem();
@@ -106,6 +108,11 @@ impl ControlPlane {
         self.pki().ca_pem.clone()
     }
 
+    /// The certificates by which extension API servers verify this one.
+    pub(super) fn front_proxy_ca_pem(&self) -> String {
+        self.pki().front_proxy_ca_pem.clone()
+    }
+
     /// The same for those who distribute it and must do so again after a renewal.
     #[must_use]
     pub fn root_ca(&self) -> watch::Receiver<String> {
@@ -126,6 +133,14 @@ pub(super) fn pki_dir(config: &Config) -> PathBuf {
 
 pub(super) fn pems(pair: &Pair, pki: &Pki) -> Pems {
     Pems { cert: pair.cert_pem.clone(), key: pair.key_pem.clone(), client_ca: Some(pki.ca_pem.clone()) }
+}
+
+/// The certificate that extension API servers are shown.
+pub(super) fn front_proxy(pki: &Pki) -> Result<CertifiedKey, Error> {
+    let wrong = |e: &dyn std::fmt::Display| Error::Serve(ServeError::Certificate(e.to_string()));
+    let chain = serve::certificates(&pki.front_proxy_client.cert_pem)?;
+    let key = PrivateKey::from_pem(&pki.front_proxy_client.key_pem).map_err(|e| wrong(&e))?;
+    CertifiedKey::from_der(chain, key.to_der(), &rustls::crypto::ring::default_provider()).map_err(|e| wrong(&e))
 }
 
 /// TLS configuration for connections to nodes: their certificates are of our CA, and we present a client certificate.

@@ -9,12 +9,13 @@ use windlass_identity::{
 use windlass_kit::metrics::Metrics as _;
 
 use crate::{
+    aggregator::Aggregator,
     apiextensions::ConversionWebhooks,
     apiserver::{
         Api, AuditSink, Authorizer, Authorizers, Components, Document, KubeletClient, PrivilegedGroups,
         TokenAuthenticator,
     },
-    kinds::{self, Environment, core::service::ServiceAllocator, types},
+    kinds::{self, Environment, core::service::ServiceAllocator, priorities, types},
     metrics::Usage,
     plugin::{
         admission::{
@@ -26,7 +27,7 @@ use crate::{
         authorizer::{NodeAuthorizer, RbacAuthorizer},
     },
     store::Store,
-    webhook::WebhookClients,
+    webhook::ExtensionClients,
 };
 
 /// Configuration of the API server.
@@ -73,6 +74,10 @@ pub(crate) struct Instance {
     pub(crate) token_uses: Arc<TokenUses>,
     /// What converts custom resources.
     pub(crate) conversion_webhooks: ConversionWebhooks,
+    /// The clients of what extends the API.
+    pub(crate) extension_clients: Arc<ExtensionClients>,
+    /// What passes requests on to extension API servers.
+    pub(crate) aggregator: Aggregator,
     /// The cluster IPs and node ports.
     #[cfg(test)]
     pub(crate) allocator: Arc<ServiceAllocator>,
@@ -117,10 +122,14 @@ impl Instance {
         token_authenticators.push(Arc::new(BootstrapTokens { store: store.clone() }));
         let definitions = kinds::definitions(&environment);
         let metrics: Arc<WebhookMetrics> = Arc::default();
-        let clients = Arc::new(WebhookClients::new(store, kubelet));
+        let clients = Arc::new(ExtensionClients::new(store, kubelet));
         let conversion_webhooks = ConversionWebhooks::new(Arc::clone(&clients));
-        let caller =
-            Caller { store: store.clone(), authorizers: authorizers.clone(), clients, metrics: Arc::clone(&metrics) };
+        let caller = Caller {
+            store: store.clone(),
+            authorizers: authorizers.clone(),
+            clients: Arc::clone(&clients),
+            metrics: Arc::clone(&metrics),
+        };
         let policy_metrics: Arc<PolicyMetrics> = Arc::default();
         let policies = PolicyContext {
             store: store.clone(),
@@ -141,12 +150,14 @@ impl Instance {
                 &policies,
             ),
             definitions,
+            priority_of: priorities::priority_of,
             authorizers,
             token_authenticators,
             audit: config.audit.clone(),
             documents,
         };
         let api = Api::new(store.clone(), components);
+        let aggregator = Aggregator::load(&api, &clients);
         let counted = Arc::clone(&token_uses);
         api.metrics().register(move |page| counted.write(page));
         api.metrics().register(move |page| metrics.write(page));
@@ -158,6 +169,8 @@ impl Instance {
             usage,
             token_uses,
             conversion_webhooks,
+            extension_clients: clients,
+            aggregator,
             #[cfg(test)]
             allocator,
         }

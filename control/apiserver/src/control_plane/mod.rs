@@ -1,7 +1,6 @@
 //! The control plane as a whole: opens the data directory, bootstraps the cluster, and provides a router, clients in
 //! this process, TLS listeners and kubeconfigs.
 
-mod api_services;
 mod bootstrap;
 mod certificates;
 mod component;
@@ -39,6 +38,7 @@ use windlass_kit::{
 };
 
 use crate::{
+    aggregator::Aggregator,
     apiextensions::CustomResources,
     apiserver::{Api, KubeletClient, User, generate::new_uid, handlers::proxy::is_proxyable},
     kinds,
@@ -50,8 +50,9 @@ use crate::{
         authenticator::{StaticTokens, TokenFileError, TokenUses},
     },
     store::{self, Store},
+    webhook::ExtensionClients,
 };
-use certificates::{client_tls, pems, pki_dir};
+use certificates::{client_tls, front_proxy, pems, pki_dir};
 pub use component::Component;
 pub use data_dir::{
     RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir, remove_unmarked_store, restore_store,
@@ -145,6 +146,8 @@ pub struct ControlPlane {
     usage: Usage,
     token_uses: Arc<TokenUses>,
     custom_resources: Arc<CustomResources>,
+    aggregator: Aggregator,
+    extension_clients: Arc<ExtensionClients>,
     store: Store,
     pki: Arc<RwLock<Arc<Pki>>>,
     /// Certificates were renewed that no kubeconfig has yet.
@@ -206,6 +209,7 @@ impl ControlPlane {
         let kubelet = KubeletClient::new(client_tls(&pki)?);
         let tokens = TokenIssuer::from_pem(&pki.service_accounts.0)?;
         let instance = Instance::new(&store, &api_config, Some(kubelet.clone()), Some(tokens));
+        instance.extension_clients.set_front_proxy(front_proxy(&pki)?);
         let api = instance.api;
         if let Some(audit) = audit {
             audit.register_metrics(api.metrics());
@@ -222,6 +226,8 @@ impl ControlPlane {
             usage: instance.usage,
             token_uses: instance.token_uses,
             custom_resources: Arc::new(custom_resources),
+            aggregator: instance.aggregator,
+            extension_clients: instance.extension_clients,
             store,
             pki,
             kubeconfigs_are_stale: Arc::default(),
@@ -243,7 +249,9 @@ impl ControlPlane {
         }
         plane.bootstrap().await?;
         plane.bootstrap_rbac().await?;
-        plane.register_api_services().await?;
+        let registered = plane.aggregator.register_own(&plane.client(User::api_server())).await;
+        registered
+            .map_err(|source| Error::Bootstrap { what: "the API services".to_owned(), source: Box::new(source) })?;
         Ok(plane)
     }
 

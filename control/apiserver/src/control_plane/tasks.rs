@@ -20,6 +20,7 @@ impl ControlPlane {
         tasks.forever("API server", async move { plane.serve(listeners, stop).await });
         tasks.forever("certificate renewal", self.clone().renew(token.clone()));
         tasks.forever("custom resources", self.clone().serve_custom_resources(token.clone()));
+        tasks.forever("aggregator", self.clone().aggregate(token.clone()));
         tasks.forever("types of admission policies", self.clone().check_policy_types(token.clone()));
         tasks.forever("bootstrap objects", self.clone().keep_bootstrap_objects(token.clone()));
         tasks.forever("uses of tokens", self.clone().note_token_uses(token.clone()));
@@ -45,6 +46,11 @@ impl ControlPlane {
     pub async fn serve_custom_resources(self, shutdown: CancellationToken) {
         let client = self.client(User::api_server());
         self.custom_resources.run(client, shutdown).await;
+    }
+
+    /// Follows extension API servers until `shutdown`.
+    pub async fn aggregate(self, shutdown: CancellationToken) {
+        self.aggregator.run(self.client(User::api_server()), shutdown).await;
     }
 
     /// Compares expressions of admission policies with the types that they are about, until `shutdown`.

@@ -33,15 +33,7 @@ const EFFECTS: &[(&str, &str, Effect)] = &[
     ("", "secrets", NODE),
     ("", "serviceaccounts", API),
     ("", "services", Effect::Full("the proxy")),
-    (
-        "apiregistration.k8s.io",
-        "apiservices",
-        Effect::Stored(Inert {
-            of: "with a service",
-            undone: "its service is not called: APIs are not aggregated, and requests to this one are answered as without it",
-            holds: |object| object["spec"]["service"].is_object(),
-        }),
-    ),
+    ("apiregistration.k8s.io", "apiservices", API),
     ("apps", "controllerrevisions", CONTROLLERS),
     ("apps", "daemonsets", CONTROLLERS),
     ("apps", "deployments", CONTROLLERS),
@@ -212,8 +204,7 @@ mod tests {
             Some(Effect::Stored(inert)) => (inert.holds)(object),
             _ => false,
         };
-        let services = |object| warns("apiregistration.k8s.io", "apiservices", &object);
-        assert!(!services(json!({"spec": {}})) && services(json!({"spec": {"service": {"name": "a"}}})));
+        assert!(!warns("apiregistration.k8s.io", "apiservices", &json!({"spec": {"service": {"name": "a"}}})));
         let class = sample("resource.k8s.io/v1", "DeviceClass");
         assert!(warns("resource.k8s.io", "deviceclasses", &class));
     }

@@ -23,6 +23,7 @@ mod metrics;
 mod networking;
 mod node;
 mod policy;
+pub(crate) mod priorities;
 mod rbac;
 mod resource;
 pub(crate) mod scheduling;

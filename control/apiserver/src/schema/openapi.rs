@@ -12,26 +12,40 @@ use parking_lot::Mutex;
 use ring::digest::{SHA512, digest};
 use serde_json::{Map, Value, json};
 use windlass_apimachinery::{
-    openapi::{Descriptions, Documents, GroupVersionResources, Gvk, Model, Resource, SubresourceKind, v2_protobuf},
+    openapi::{
+        Descriptions, Documents, GroupVersionResources, Gvk, Model, Resource, SubresourceKind, v2_merge, v2_protobuf,
+    },
     schema::NamedType,
 };
 
 use crate::{
-    apiserver::types::{Catalog, Subresource, Version},
+    apiserver::types::{Catalog, OpenApiV2, Subresource, Version},
     kinds::{descriptions, types},
 };
 
 /// The version that documents name.
 const VERSION: &str = "1.36";
 
-/// The list of documents: `api/v1`, `apis/coordination.k8s.io/v1` …, each with a hash of what it says.
+/// The list of documents: `api/v1`, `apis/coordination.k8s.io/v1` …, each with a hash of what it says; those of extension API
+/// servers are where these say.
 #[must_use]
 pub fn index(catalog: &Catalog) -> Value {
-    let entry = |(path, hash): (String, String)| {
-        let url = format!("/openapi/v3/{path}?hash={hash}");
-        (path, json!({"serverRelativeURL": url}))
-    };
-    json!({"paths": hashes(catalog).into_iter().map(entry).collect::<Map<String, Value>>()})
+    let hashes = hashes(catalog).into_iter();
+    let mut urls: BTreeMap<String, String> = hashes
+        .map(|(path, hash)| {
+            let url = format!("/openapi/v3/{path}?hash={hash}");
+            (path, url)
+        })
+        .collect();
+    for extension in &catalog.extensions {
+        urls.remove(&path_of(&extension.group, &extension.version));
+    }
+    for (path, url) in catalog.extensions.iter().flat_map(|extension| extension.openapi_v3.iter()) {
+        urls.entry(path.clone()).or_insert_with(|| url.clone());
+    }
+    let paths: Map<String, Value> =
+        urls.into_iter().map(|(path, url)| (path, json!({"serverRelativeURL": url}))).collect();
+    json!({"paths": paths})
 }
 
 fn path_of(group: &str, version: &str) -> String {
@@ -46,10 +60,11 @@ pub fn hash(catalog: &Catalog, group: &str, version: &str) -> (String, String) {
     (path, hash)
 }
 
-/// The hash of the document of version 2, which follows from those of version 3.
+/// The hash of the document of version 2, which follows from those of version 3 and from what others have.
 #[must_use]
-pub fn hash_v2(catalog: &Catalog) -> String {
-    let all: Vec<String> = hashes(catalog).into_values().collect();
+pub fn hash_v2(catalog: &Catalog, others: &[Arc<OpenApiV2>]) -> String {
+    let mut all: Vec<String> = hashes(catalog).into_values().collect();
+    all.extend(others.iter().map(|other| other.etag.clone()));
     hash_of(all.concat().as_bytes())
 }
 
@@ -68,20 +83,24 @@ pub fn definitions(catalog: &Catalog, group: &str, version: &str) -> Value {
     document["components"]["schemas"].take()
 }
 
-/// The document of all groups in version 2, in JSON.
+/// The document of all groups in version 2, in JSON, with what `others` serve.
 #[must_use]
-pub fn document_v2(catalog: &Catalog) -> Bytes {
-    kept(catalog, "v2", || value_v2(catalog).to_string().into())
+pub fn document_v2(catalog: &Catalog, others: &[Arc<OpenApiV2>]) -> Bytes {
+    kept_v2(catalog, "v2", others, || value_v2(catalog, others).to_string().into())
 }
 
-/// The document of all groups in version 2, in protobuf.
+/// The document of all groups in version 2, in protobuf, with what `others` serve.
 #[must_use]
-pub fn document_v2_protobuf(catalog: &Catalog) -> Bytes {
-    kept(catalog, "v2 in protobuf", || v2_protobuf::encode(&value_v2(catalog)).into())
+pub fn document_v2_protobuf(catalog: &Catalog, others: &[Arc<OpenApiV2>]) -> Bytes {
+    kept_v2(catalog, "v2 in protobuf", others, || v2_protobuf::encode(&value_v2(catalog, others)).into())
 }
 
-fn value_v2(catalog: &Catalog) -> Value {
-    with_documents(|documents| documents.v2(&describe_all(catalog)))
+fn value_v2(catalog: &Catalog, others: &[Arc<OpenApiV2>]) -> Value {
+    let mut merged = with_documents(|documents| documents.v2(&describe_all(catalog)));
+    for other in others {
+        v2_merge::merge(&mut merged, &other.document);
+    }
+    merged
 }
 
 /// What was made for one generation of a catalog: each document takes long to make, is large, and is asked for again by every
@@ -90,6 +109,8 @@ fn value_v2(catalog: &Catalog) -> Value {
 struct Kept {
     generation: u64,
     served: Vec<String>,
+    /// The hash of the documents of others that are in those of version 2.
+    others: String,
     /// The hashes of all documents of version 3 by their paths: clients keep documents by them.
     hashes: BTreeMap<String, String>,
     /// Documents by their paths, compressed.
@@ -104,9 +125,9 @@ fn with_kept<T>(catalog: &Catalog, with: impl FnOnce(&mut Kept) -> T) -> T {
     let mut kept = KEPT.lock();
     let served: Vec<String> =
         catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| path_of(&g.name, &v.version))).collect();
-    let is_current = |known: &Kept| known.generation == catalog.generation && known.served == served;
+    let is_current = |known: &Kept| known.generation == catalog.own_generation && known.served == served;
     if !kept.as_ref().is_some_and(is_current) {
-        let mut new = Kept { generation: catalog.generation, served, ..Kept::default() };
+        let mut new = Kept { generation: catalog.own_generation, served, ..Kept::default() };
         with_documents(|documents| {
             for of in describe_all(catalog) {
                 let (path, text) = (path_of(&of.group, &of.version), documents.v3(&of).to_string());
@@ -117,6 +138,18 @@ fn with_kept<T>(catalog: &Catalog, with: impl FnOnce(&mut Kept) -> T) -> T {
         *kept = Some(new);
     }
     with(kept.get_or_insert_default())
+}
+
+/// A document of version 2 that is kept, or is made and kept until those of others change.
+fn kept_v2(catalog: &Catalog, path: &str, others: &[Arc<OpenApiV2>], make: impl FnOnce() -> Bytes) -> Bytes {
+    let hash = hash_of(others.iter().map(|other| other.etag.as_str()).collect::<Vec<_>>().join(" ").as_bytes());
+    with_kept(catalog, |kept| {
+        if kept.others != hash {
+            kept.documents.retain(|path, _| !path.starts_with("v2"));
+            kept.others = hash;
+        }
+    });
+    kept(catalog, path, make)
 }
 
 /// A document that is kept, or is made and kept.

@@ -1,4 +1,4 @@
-//! Connections to one webhook, which are kept: by HTTP/1.1, so that all replicas of a Service have a share. One whose
+//! Connections to one webhook or extension API server, which are kept: by HTTP/1.1, so that all replicas of a Service have a share. One whose
 //! endpoint is not ready any more is not used again.
 
 use std::{
@@ -7,20 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::body::Bytes;
+use axum::body::Body;
 use http::{Request, Response};
-use http_body_util::Full;
-use hyper::{
-    body::Incoming,
-    client::conn::http1::{self, SendRequest},
-};
+use hyper::{body::Incoming, client::conn::http1::SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::ClientConfig as TlsConfig;
+use rustls::{
+    ClientConfig as TlsConfig,
+    sign::{CertifiedKey, SingleCertAndKey},
+};
 use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use super::{CallError, ClientConfig, Location, WebhookClients, resolver, tls};
+use super::{CallError, ClientConfig, ExtensionClients, Location, resolver, tls};
 use crate::apiserver::handlers::proxy::backend::{self, Stream};
 
 /// The most idle connections that are kept, as client-go does.
@@ -30,15 +29,15 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a direct connection to a pod of another node is waited for before the node is asked to forward one as well.
 const FORWARD_AFTER: Duration = Duration::from_millis(500);
 
-/// The connections to one webhook.
-pub(super) struct Pool {
+/// The connections to one server.
+pub(crate) struct Pool {
     tls: Arc<TlsConfig>,
     server_name: ServerName<'static>,
     idle: Mutex<Vec<Idle>>,
 }
 
 struct Idle {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<Body>,
     /// The endpoint of a Service that it leads to.
     address: Option<SocketAddr>,
     since: Instant,
@@ -60,19 +59,25 @@ impl Candidates<'_> {
 }
 
 impl Pool {
-    pub(super) fn new(config: &ClientConfig) -> Result<Self, String> {
+    pub(super) fn new(config: &ClientConfig, front_proxy: Option<CertifiedKey>) -> Result<Self, String> {
         let name = config.location.server_name();
         let server_name = ServerName::try_from(name.clone()).map_err(|error| format!("{name:?}: {error}"))?;
-        Ok(Self { tls: Arc::new(tls::client_config(&config.ca_bundle)?), server_name, idle: Mutex::default() })
+        let mut tls = match config.skips_verification {
+            true => tls::unverified_config(),
+            false => tls::client_config(&config.ca_bundle)?,
+        };
+        if let Some(certificate) = front_proxy {
+            tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certificate));
+        }
+        Ok(Self { tls: Arc::new(tls), server_name, idle: Mutex::default() })
     }
 
-    /// Sends a request and waits for the head of the answer. What could not be sent over a kept connection, which its
-    /// other end may have closed meanwhile, is sent over a new one.
-    pub(super) async fn send(
-        self: &Arc<Self>,
-        clients: &WebhookClients,
+    /// Sends a request to a host or to any endpoint of a Service, and waits for the head of the answer.
+    pub(super) async fn post(
+        &self,
+        clients: &ExtensionClients,
         location: &Location,
-        mut request: Request<Full<Bytes>>,
+        request: Request<Body>,
     ) -> Result<Response<Incoming>, CallError> {
         let candidates = match location {
             Location::Url { host, port, .. } => Candidates::Host(host, *port),
@@ -82,7 +87,30 @@ impl Pool {
                 Candidates::Endpoints(resolver::resolve(&clients.store, service, *port).map_err(unserved)?)
             }
         };
-        while let Some(mut kept) = self.take(&candidates) {
+        self.exchange(clients, &candidates, request, true).await
+    }
+
+    /// Sends a request to one endpoint, and waits for the head of the answer. The connection of one that `lasts` or is
+    /// upgraded is used for nothing else.
+    pub(crate) async fn send(
+        &self,
+        clients: &ExtensionClients,
+        endpoint: &resolver::Endpoint,
+        request: Request<Body>,
+        lasts: bool,
+    ) -> Result<Response<Incoming>, CallError> {
+        self.exchange(clients, &Candidates::Endpoints(vec![endpoint.clone()]), request, !lasts).await
+    }
+
+    /// What could not be sent over a kept connection, which its other end may have closed meanwhile, is sent over a new one.
+    async fn exchange(
+        &self,
+        clients: &ExtensionClients,
+        candidates: &Candidates<'_>,
+        mut request: Request<Body>,
+        is_kept: bool,
+    ) -> Result<Response<Incoming>, CallError> {
+        while let Some(mut kept) = if is_kept { self.take(candidates) } else { None } {
             match kept.sender.try_send_request(request).await {
                 Ok(answer) => return Ok(self.keeping(answer, kept)),
                 Err(mut error) => match error.take_message() {
@@ -91,16 +119,18 @@ impl Pool {
                 },
             }
         }
-        let (stream, address) = open(clients, &candidates).await.map_err(CallError::of)?;
+        let (stream, address) = open(clients, candidates).await.map_err(CallError::of)?;
         let connecting = TlsConnector::from(Arc::clone(&self.tls)).connect(self.server_name.clone(), stream);
-        let stream = connecting.await.map_err(|error| CallError::of(tls_words(&error)))?;
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let connected = tokio::time::timeout(backend::TLS_TIMEOUT, connecting).await;
+        let stream = connected.map_err(|_| CallError::of("net/http: TLS handshake timeout"))?;
+        let stream = stream.map_err(|error| CallError::of(tls_words(&error)))?;
+        let handshake = backend::client_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| CallError::of(backend::reason(&error)))?;
-        tokio::spawn(connection);
+        tokio::spawn(connection.with_upgrades());
         let mut fresh = Idle { sender, address, since: Instant::now() };
         let answer = fresh.sender.send_request(request).await;
         let answer = answer.map_err(|error| CallError::of(backend::reason(&error)))?;
-        Ok(self.keeping(answer, fresh))
+        Ok(if is_kept { self.keeping(answer, fresh) } else { answer })
     }
 
     /// A connection that was kept, to one of the candidates.
@@ -122,7 +152,7 @@ impl Pool {
 }
 
 /// Opens a connection, and says to which endpoint.
-async fn open(clients: &WebhookClients, candidates: &Candidates<'_>) -> Result<(Stream, Option<SocketAddr>), String> {
+async fn open(clients: &ExtensionClients, candidates: &Candidates<'_>) -> Result<(Stream, Option<SocketAddr>), String> {
     match candidates {
         Candidates::Host(host, port) => Ok((open_host(clients, host, *port).await?, None)),
         Candidates::Endpoints(all) => {
@@ -133,7 +163,7 @@ async fn open(clients: &WebhookClients, candidates: &Candidates<'_>) -> Result<(
 }
 
 /// Connects to a host by its name or address.
-async fn open_host(clients: &WebhookClients, host: &str, port: u16) -> Result<Stream, String> {
+async fn open_host(clients: &ExtensionClients, host: &str, port: u16) -> Result<Stream, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return backend::connect(SocketAddr::new(address, port)).await;
     }
@@ -149,7 +179,7 @@ async fn open_host(clients: &WebhookClients, host: &str, port: u16) -> Result<St
 }
 
 /// Connects to an endpoint: directly, or where this machine has no way to pods of other nodes, through the node.
-async fn open_endpoint(clients: &WebhookClients, endpoint: &resolver::Endpoint) -> Result<Stream, String> {
+async fn open_endpoint(clients: &ExtensionClients, endpoint: &resolver::Endpoint) -> Result<Stream, String> {
     let direct = backend::connect(endpoint.address);
     let Some(forward) = clients.forwarding(endpoint) else { return direct.await };
     tokio::pin!(direct);

@@ -1,11 +1,11 @@
-//! Calls to programs that extend the API: webhooks of admission and conversion, and what an APIService names. `tls` says
+//! Calls to programs that extend the API: webhooks of admission and conversion, and extension API servers. `tls` says
 //! which certificates are trusted, `resolver` which address a Service has, `connection_pool` keeps connections, `port_forward` finds a
-//! way to pods of other nodes, `response_error` reads
-//! answers that refuse, and `review_version` has what reviews have in common (both pure).
+//! way to pods of other nodes, `response_error` reads answers that refuse, and `review_version` has what reviews have in common
+//! (both pure). Reviews are posted by [`ExtensionClients::post`]; the aggregator sends requests over [`Pool`]s.
 //!
 //! Upstream: `k8s.io/apiserver/pkg/util/webhook`.
 
-mod connection_pool;
+pub(crate) mod connection_pool;
 mod port_forward;
 pub(crate) mod resolver;
 mod response_error;
@@ -14,11 +14,12 @@ mod tls;
 
 use std::{fmt, sync::Arc};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use http::{HeaderValue, Request, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use rustls::sign::CertifiedKey;
 use serde_json::Value;
 use tokio::time::Instant;
 use windlass_kit::{client::resolver::Resolver, lru::Lru};
@@ -28,6 +29,7 @@ use crate::{
     store::{Key, Store},
 };
 use connection_pool::Pool;
+use resolver::{Endpoint, ResolveError};
 pub(crate) use review_version::ReviewVersion;
 
 /// The most clients that are kept, as upstream.
@@ -39,12 +41,16 @@ const MAX_RETRIES: usize = 10;
 /// The port of a Service or URL that names none.
 const HTTPS_PORT: u16 = 443;
 
-/// Where a webhook is, and who vouches for it.
+/// Where a webhook or an extension API server is, and who vouches for it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ClientConfig {
     pub(crate) location: Location,
     /// Certificates in PEM; empty for those of this machine.
     pub(crate) ca_bundle: Vec<u8>,
+    /// Whether anybody may be the server.
+    pub(crate) skips_verification: bool,
+    /// Whether the server is shown the certificate of the front proxy, by which it believes whom a request is from.
+    pub(crate) is_front_proxy: bool,
 }
 
 /// Where a webhook is.
@@ -71,7 +77,7 @@ impl ClientConfig {
             None if service.is_object() => Location::of_service(service),
             None => return Err("webhook configuration must have either service or URL".to_owned()),
         };
-        Ok(Self { location, ca_bundle })
+        Ok(Self { location, ca_bundle, skips_verification: false, is_front_proxy: false })
     }
 }
 
@@ -137,33 +143,60 @@ impl CallError {
     }
 }
 
-/// Clients of webhooks, by where they are.
-pub(crate) struct WebhookClients {
+/// Clients of webhooks and extension API servers, by where they are.
+pub(crate) struct ExtensionClients {
     store: Store,
     kubelet: Option<KubeletClient>,
     resolver: Resolver,
     pools: Mutex<Lru<ClientConfig, Arc<Pool>>>,
+    /// What extension API servers are shown; `None` where there is no PKI.
+    front_proxy: RwLock<Option<CertifiedKey>>,
 }
 
-impl fmt::Debug for WebhookClients {
+impl fmt::Debug for ExtensionClients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WebhookClients")
+        f.write_str("ExtensionClients")
     }
 }
 
-impl WebhookClients {
+impl ExtensionClients {
     /// Clients that find Services in `store`, and reach pods of other nodes through `kubelet`.
     pub(crate) fn new(store: &Store, kubelet: Option<KubeletClient>) -> Self {
-        Self { store: store.clone(), kubelet, resolver: Resolver::default(), pools: Mutex::new(Lru::new(MAX_CLIENTS)) }
+        Self {
+            store: store.clone(),
+            kubelet,
+            resolver: Resolver::default(),
+            pools: Mutex::new(Lru::new(MAX_CLIENTS)),
+            front_proxy: RwLock::default(),
+        }
+    }
+
+    /// Shows extension API servers this certificate from now on.
+    pub(crate) fn set_front_proxy(&self, certificate: CertifiedKey) {
+        *self.front_proxy.write() = Some(certificate);
+        *self.pools.lock() = Lru::new(MAX_CLIENTS);
+    }
+
+    /// The endpoint of a Service that a request is sent to.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub(crate) fn endpoint(&self, service: &Key, port: u16) -> Result<Endpoint, ResolveError> {
+        let all = resolver::resolve(&self.store, service, port)?;
+        all.into_iter().next().ok_or_else(|| ResolveError::NoEndpoints(service.name.clone()))
     }
 
     /// The pool of a client; the one that was used least recently goes when there are too many.
-    fn pool(&self, config: &ClientConfig) -> Result<Arc<Pool>, CallError> {
+    ///
+    /// # Errors
+    /// When its certificates cannot be read.
+    pub(crate) fn pool(&self, config: &ClientConfig) -> Result<Arc<Pool>, CallError> {
         let mut pools = self.pools.lock();
         if let Some(pool) = pools.get(config) {
             return Ok(Arc::clone(pool));
         }
-        let pool = Arc::new(Pool::new(config).map_err(CallError::of)?);
+        let certificate = if config.is_front_proxy { self.front_proxy.read().clone() } else { None };
+        let pool = Arc::new(Pool::new(config, certificate).map_err(CallError::of)?);
         pools.entry(config, 1, || Arc::clone(&pool));
         Ok(pool)
     }
@@ -186,7 +219,7 @@ impl WebhookClients {
         let pool = self.pool(config)?;
         for _ in 0..MAX_RETRIES {
             let request = request(&path, location, body.clone()).map_err(|why| failed(&why))?;
-            let sent = tokio::time::timeout_at(deadline, pool.send(self, location, request)).await;
+            let sent = tokio::time::timeout_at(deadline, pool.post(self, location, request)).await;
             let answer = match sent {
                 Err(_) => return Err(failed("context deadline exceeded")),
                 Ok(Err(refused)) => {
@@ -219,7 +252,7 @@ fn seconds_left(deadline: Instant) -> u64 {
     left.as_secs() + u64::from(left.subsec_nanos() > 0)
 }
 
-fn request(path: &str, location: &Location, body: Bytes) -> Result<Request<Full<Bytes>>, String> {
+fn request(path: &str, location: &Location, body: Bytes) -> Result<Request<Body>, String> {
     const JSON: HeaderValue = HeaderValue::from_static("application/json");
     let accept = HeaderValue::from_static("application/json, */*");
     let agent = HeaderValue::from_static("kube-apiserver-admission");
@@ -228,10 +261,14 @@ fn request(path: &str, location: &Location, body: Bytes) -> Result<Request<Full<
         .header(header::CONTENT_TYPE, JSON)
         .header(header::ACCEPT, accept)
         .header(header::USER_AGENT, agent);
-    request.body(Full::new(body)).map_err(|error| error.to_string())
+    request.body(Body::from(body)).map_err(|error| error.to_string())
 }
 
-async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, String> {
+/// The body of an answer, up to `max_bytes` of it.
+///
+/// # Errors
+/// When it is larger or ends too early.
+pub(crate) async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, String> {
     match Limited::new(body, max_bytes).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {

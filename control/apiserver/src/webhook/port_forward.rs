@@ -10,7 +10,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, handshake::client::generate_key},
 };
 
-use super::{WebhookClients, resolver::Endpoint};
+use super::{ExtensionClients, resolver::Endpoint};
 use crate::{
     apiserver::{KubeletClient, handlers::proxy::backend::Stream},
     store::Key,
@@ -24,7 +24,7 @@ const DATA: u8 = 0;
 const BUFFER_BYTES: usize = 64 << 10;
 const CHUNK_BYTES: usize = 32 << 10;
 
-impl WebhookClients {
+impl ExtensionClients {
     /// How to reach an endpoint through its node; `None` for what is no pod of another node.
     pub(super) fn forwarding(
         &self,

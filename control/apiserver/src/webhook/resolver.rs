@@ -106,8 +106,12 @@ fn ready_endpoints(slice: &Value, port_name: &str) -> Vec<Endpoint> {
     ready(slice).map(endpoint).collect()
 }
 
-/// Whether a slice is of a service. Its label alone is read: a namespace has many slices, of many endpoints each.
 fn is_of_service(slice: &[u8], service: &str) -> bool {
+    service_of(slice).is_some_and(|own| own == service)
+}
+
+/// The name of the service that a slice is of. Its label alone is read: a namespace has many slices, of many endpoints each.
+pub(crate) fn service_of(slice: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Slice {
         metadata: Metadata,
@@ -122,7 +126,7 @@ fn is_of_service(slice: &[u8], service: &str) -> bool {
         service: Option<String>,
     }
     let labels = serde_json::from_slice::<Slice>(slice).ok().and_then(|slice| slice.metadata.labels);
-    labels.and_then(|labels| labels.service).is_some_and(|own| own == service)
+    labels.and_then(|labels| labels.service)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use rustls::{
     server::ParsedCertificate,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
+use windlass_kit::unverified_tls;
 use x509_parser::{
     certificate::X509Certificate,
     extensions::GeneralName,
@@ -49,6 +50,11 @@ pub(crate) fn client_config(ca_bundle: &[u8]) -> Result<ClientConfig, String> {
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// The configuration of a client of HTTP/1.1 that accepts any certificate.
+pub(crate) fn unverified_config() -> ClientConfig {
+    unverified_tls::client_config(ring::default_provider().signature_verification_algorithms.supported_schemes())
 }
 
 /// Verifies by a bundle of certificates.
@@ -97,7 +103,7 @@ impl Verifier {
 fn read(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect();
     if all.is_empty() {
-        Err("unable to load root certificates: no certificate in caBundle".to_owned())
+        Err("unable to load root certificates: unable to parse bytes as PEM block".to_owned())
     } else {
         Ok(all)
     }

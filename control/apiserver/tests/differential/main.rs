@@ -14,6 +14,9 @@ mod broken;
 mod config;
 mod conversions;
 mod definitions;
+#[path = "../extension_server/mod.rs"]
+mod extension_server;
+mod extensions;
 mod kinds;
 mod known_differences;
 mod managed;
@@ -79,6 +82,8 @@ fn main() -> ExitCode {
         trial("definitions_are_answered_alike", definitions_and_their_objects).with_ignored_flag(skipped),
         trial("webhooks_are_asked_alike", webhooks::webhooks_are_asked_alike).with_ignored_flag(skipped),
         trial("objects_are_converted_alike", conversions::objects_are_converted_alike).with_ignored_flag(skipped),
+        trial("extensions_are_aggregated_alike", extensions::extensions_are_aggregated_alike)
+            .with_ignored_flag(skipped),
         trial("policies_are_judged_alike", policies::policies_are_judged_alike).with_ignored_flag(skipped),
         trial("owners_that_clients_send_are_answered_alike", owners_of_clients).with_ignored_flag(skipped),
         trial("objects_have_the_bytes_of_the_real_server", wire::objects_have_the_bytes_of_the_real_server)
@@ -113,6 +118,7 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
         let ours = ApiServer { name: "windlass", clients };
         let stop = CancellationToken::new();
         let custom_resources = tokio::spawn(embedded.clone().serve_custom_resources(stop.clone()));
+        let aggregator = tokio::spawn(embedded.clone().aggregate(stop.clone()));
         for step in fixtures() {
             for side in [&real, &ours] {
                 let answer = side.ask(&step).await?;
@@ -127,6 +133,7 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
         ask(&real, &ours).await?;
         stop.cancel();
         custom_resources.await?;
+        aggregator.await?;
         Ok(())
     });
     if let Err(error) = done {

@@ -15,12 +15,36 @@ use x509_parser::{
     prelude::X509Certificate,
 };
 
-use super::{Error, Lifetimes, Pair, days, files};
+use super::{Error, FRONT_PROXY_CLIENT, Lifetimes, Pair, days, files};
 
 pub(super) const CA_CERT: &str = "ca.crt";
 pub(super) const CA_KEY: &str = "ca.key";
-/// Subject of a CA that is created here.
-const NAME: &str = "windlass";
+
+/// The files of a CA, and its name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AuthorityFiles {
+    pub(super) cert: &'static str,
+    key: &'static str,
+    /// Subject of one that is created here.
+    name: &'static str,
+    /// A certificate that is created after the CA.
+    leaf: &'static str,
+    /// Whether others hold the certificate, so that one that is lost must be put back. Another one is created otherwise.
+    is_distributed: bool,
+}
+
+/// The CA of clients and servers.
+pub(super) const CLUSTER: AuthorityFiles =
+    AuthorityFiles { cert: CA_CERT, key: CA_KEY, name: "windlass", leaf: "apiserver", is_distributed: true };
+/// The CA of the API server as a client of extension API servers, which believe whom it names: nobody else may have a
+/// certificate of it. They read it in the API.
+pub(super) const FRONT_PROXY: AuthorityFiles = AuthorityFiles {
+    cert: "front-proxy-ca.crt",
+    key: "front-proxy-ca.key",
+    name: "windlass-front-proxy",
+    leaf: FRONT_PROXY_CLIENT,
+    is_distributed: false,
+};
 
 /// A certificate to issue.
 pub(super) struct Leaf<'a> {
@@ -32,9 +56,9 @@ pub(super) struct Leaf<'a> {
     pub(super) usage: ExtendedKeyUsagePurpose,
 }
 
-/// Whether a directory is in use: it has the certificate of the API server, which is created after the CA.
-pub(super) fn is_in_use(dir: &Path) -> Result<bool, Error> {
-    Ok(files::read(&dir.join("apiserver.crt"))?.is_some())
+/// Whether a CA is in use: there is a certificate that is created after it.
+pub(super) fn is_in_use(dir: &Path, files: AuthorityFiles) -> Result<bool, Error> {
+    Ok(files::read(&dir.join(format!("{}.crt", files.leaf)))?.is_some())
 }
 
 pub(super) struct Authority {
@@ -59,12 +83,13 @@ enum CertificateState {
 }
 
 impl Authority {
-    pub(super) fn open(dir: &Path, lifetimes: Lifetimes) -> Result<Self, Error> {
-        let (cert, key) = (dir.join(CA_CERT), dir.join(CA_KEY));
+    pub(super) fn open(dir: &Path, files: AuthorityFiles, lifetimes: Lifetimes) -> Result<Self, Error> {
+        let (cert, key) = (dir.join(files.cert), dir.join(files.key));
         let make = |e: &dyn std::fmt::Display| Error::Make {
-            name: "the cluster's authority".to_owned(),
+            name: format!("the authority {}", files.name),
             reason: e.to_string(),
         };
+        let is_in_use = is_in_use(dir, files)?;
         let wrong =
             |path: &Path, e: &dyn std::fmt::Display| Error::Content { path: path.to_owned(), reason: e.to_string() };
         match (files::read(&cert)?, files::read_key(&key)?) {
@@ -72,12 +97,11 @@ impl Authority {
                 let own_key = PrivateKey::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
                 let key_pair = KeyPair::try_from(own_key.pkcs8()).map_err(|e| wrong(&key, &e))?;
                 if !has_key(&pem, &own_key) {
-                    return Err(wrong(
-                        &key,
-                        &"it is not the key of ca.crt next to it; put back the two that belong together",
-                    ));
+                    let (cert, own) = (files.cert, "it is not the key of");
+                    let reason = format!("{own} {cert} next to it; put back the two that belong together");
+                    return Err(wrong(&key, &reason));
                 }
-                let pem = match renewed_bundle(&pem, &key_pair, lifetimes) {
+                let pem = match renewed_bundle(&pem, files, &key_pair, lifetimes) {
                     Ok(Some(bundle)) => match files::write(&cert, &bundle) {
                         Ok(()) => bundle,
                         Err(error) => {
@@ -93,20 +117,20 @@ impl Authority {
                 return Ok(Self { pem, ends, issuer: Some(issuer), lifetimes });
             }
             (Some(pem), None) => {
-                if !is_in_use(dir)? {
-                    return Err(wrong(
-                        &key,
-                        &"it is missing, and no certificate can be made without it; put it next to its ca.crt",
-                    ));
+                if !is_in_use {
+                    let cert = files.cert;
+                    let reason =
+                        format!("it is missing, and no certificate can be made without it; put it next to its {cert}");
+                    return Err(wrong(&key, &reason));
                 }
                 let ends = ends(&pem).ok_or_else(|| wrong(&cert, &"no certificate can be read of it"))?;
                 return Ok(Self { pem, ends, issuer: None, lifetimes });
             }
-            (None, Some(_)) if is_in_use(dir)? => {
+            (None, Some(_)) if is_in_use && files.is_distributed => {
                 let reason = "it is missing, and ca.key is there; put it back: each kubeconfig has it as certificate-authority-data";
                 return Err(wrong(&cert, &reason));
             }
-            (None, None) if is_in_use(dir)? => {
+            (None, None) if is_in_use && files.is_distributed => {
                 let reason = "it is missing with its key, and certificates of it are in use; put both back, or move the whole folder \
                               away to begin again: every kubeconfig and every node then needs new certificates";
                 return Err(wrong(&cert, &reason));
@@ -115,7 +139,7 @@ impl Authority {
             (None, _) => {}
         }
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
-        let pem = authority_params(lifetimes).self_signed(&key_pair).map_err(|e| make(&e))?.pem();
+        let pem = authority_params(files.name, lifetimes).self_signed(&key_pair).map_err(|e| make(&e))?.pem();
         // The key first: a certificate without it would be useless.
         files::write(&key, &key_pair.serialize_pem())?;
         files::write(&cert, &pem)?;
@@ -218,7 +242,12 @@ fn certificates(bundle: &str) -> impl Iterator<Item = &str> {
 /// The bundle with a new CA certificate in front, if the first one expires soon. The new one has the same key, subject
 /// and start as the old one, so that leaves of either verify with both and nothing else must be reissued. Clients that
 /// check the expiry of trust anchors (Go's do) need the new one until the old one expires.
-fn renewed_bundle(bundle: &str, key_pair: &KeyPair, lifetimes: Lifetimes) -> Result<Option<String>, rcgen::Error> {
+fn renewed_bundle(
+    bundle: &str,
+    files: AuthorityFiles,
+    key_pair: &KeyPair,
+    lifetimes: Lifetimes,
+) -> Result<Option<String>, rcgen::Error> {
     let now = Timestamp::now().as_second();
     let Some(document) = first(bundle) else { return Ok(None) };
     let Ok(old) = document.parse_x509() else { return Ok(None) };
@@ -226,7 +255,7 @@ fn renewed_bundle(bundle: &str, key_pair: &KeyPair, lifetimes: Lifetimes) -> Res
     if end > now + lifetimes.authority_renew_before.as_secs() {
         return Ok(None);
     }
-    let mut params = authority_params(lifetimes);
+    let mut params = authority_params(files.name, lifetimes);
     params.not_before = at(old.validity().not_before.timestamp());
     // By default the serial comes from the key, but serials of a CA must be unique.
     let mut serial = [0; 16];
@@ -237,14 +266,14 @@ fn renewed_bundle(bundle: &str, key_pair: &KeyPair, lifetimes: Lifetimes) -> Res
     if !first(&new).is_some_and(|new| new.parse_x509().is_ok_and(|new| can_replace(&new, &old))) {
         if end <= now + lifetimes.renew_before.as_secs() {
             tracing::warn!(
-                file = CA_CERT,
+                file = files.cert,
                 "CA certificate expires soon and was not created here: renew it with the same key where it came from, and restart windlass"
             );
         }
         return Ok(None);
     }
     tracing::info!(
-        file = CA_CERT,
+        file = files.cert,
         "renewed CA certificate with the same key; clients that hold the old one need the new one before it expires"
     );
     let kept = certificates(bundle).filter(|one| ends(one).is_some_and(|end| end > now));
@@ -279,8 +308,8 @@ pub(super) fn key_of_subject(certificate: &X509Certificate<'_>) -> Option<Vec<u8
     })
 }
 
-fn authority_params(lifetimes: Lifetimes) -> CertificateParams {
-    let mut params = params(NAME, None, lifetimes.authority);
+fn authority_params(name: &str, lifetimes: Lifetimes) -> CertificateParams {
+    let mut params = params(name, None, lifetimes.authority);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     params

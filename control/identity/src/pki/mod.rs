@@ -1,5 +1,5 @@
-//! The cluster's PKI: one CA, and leaf certificates for servers and clients. Created once, renewed at start and while
-//! running.
+//! The cluster's PKI: a CA with leaf certificates for servers and clients, and another one for the client certificate of the
+//! API server toward extension API servers. Created once, renewed at start and while running.
 //!
 //! Keys are P-256; files have mode 0600 in a directory of mode 0700.
 
@@ -25,7 +25,7 @@ use jiff::SignedDuration;
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
 use windlass_kit::atomic_file;
 
-use authority::{Authority, CA_CERT, Leaf, is_in_use};
+use authority::{Authority, CA_CERT, CLUSTER, FRONT_PROXY, Leaf, is_in_use};
 pub use request::CertificateRequest;
 pub use signer::ClusterSigner;
 
@@ -33,6 +33,8 @@ pub use signer::ClusterSigner;
 pub const MASTERS_GROUP: &str = "system:masters";
 /// The API server's user name toward nodes.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// The API server's user name toward extension API servers (kubeadm's).
+pub const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 /// The signer of certificates for clients of the API.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 /// The signer of certificates for nodes as clients of the API.
@@ -136,6 +138,10 @@ pub struct Pki {
     pub kubelet: Pair,
     /// The API server's client certificate for nodes.
     pub kubelet_client: Pair,
+    /// The CA bundle by which extension API servers verify the API server, which passes requests on to them.
+    pub front_proxy_ca_pem: String,
+    /// The API server's client certificate for extension API servers.
+    pub front_proxy_client: Pair,
     /// The signing key of service account tokens, in PEM.
     pub service_accounts: ServiceAccountKey,
     /// Whether the CA key exists, so that certificates can be renewed.
@@ -173,12 +179,13 @@ impl Pki {
     pub fn open(dir: &Path, names: &Names, lifetimes: Lifetimes) -> Result<Self, Error> {
         files::make_dir(dir)?;
         let service_accounts = ServiceAccountKey::open(dir)?;
-        let authority = Authority::open(dir, lifetimes)?;
+        let authority = Authority::open(dir, CLUSTER, lifetimes)?;
+        let front_proxy = Authority::open(dir, FRONT_PROXY, lifetimes)?;
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
         let client = |file, common_name: String, organisation| Leaf {
             file,
             common_name,
-            organisation: Some(organisation),
+            organisation,
             names: Vec::new(),
             addresses: Vec::new(),
             usage: usage.clone(),
@@ -208,10 +215,13 @@ impl Pki {
         let leaf = |leaf: &Leaf<'_>| authority.leaf(dir, leaf);
         Ok(Self {
             server: leaf(&server)?,
-            admin: leaf(&client("admin", "kubernetes-admin".to_owned(), MASTERS_GROUP))?,
-            node: leaf(&client("node", format!("system:node:{}", names.node), "system:nodes"))?,
+            admin: leaf(&client("admin", "kubernetes-admin".to_owned(), Some(MASTERS_GROUP)))?,
+            node: leaf(&client("node", format!("system:node:{}", names.node), Some("system:nodes")))?,
             kubelet: leaf(&kubelet)?,
-            kubelet_client: leaf(&client("apiserver-kubelet-client", KUBELET_CLIENT.to_owned(), MASTERS_GROUP))?,
+            kubelet_client: leaf(&client("apiserver-kubelet-client", KUBELET_CLIENT.to_owned(), Some(MASTERS_GROUP)))?,
+            front_proxy_client: front_proxy
+                .leaf(dir, &client(FRONT_PROXY_CLIENT, FRONT_PROXY_CLIENT.to_owned(), None))?,
+            front_proxy_ca_pem: front_proxy.pem,
             service_accounts,
             renews: authority.issuer.is_some(),
             ca_pem: authority.pem,
@@ -249,7 +259,7 @@ impl ServiceAccountKey {
         if let Some(pem) = files::read_key(&path)? {
             return Ok(Self(pem));
         }
-        if is_in_use(dir)? {
+        if is_in_use(dir, CLUSTER)? {
             let reason = "it is missing, and every service account's token was signed with it; put it back, or give up all tokens \
                           that are out there and make another: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out sa.key";
             return Err(Error::Content { path, reason: reason.to_owned() });

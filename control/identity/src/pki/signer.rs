@@ -218,7 +218,11 @@ mod tests {
     use windlass_kit::subject::Subject;
 
     use super::{
-        super::{Lifetimes, authority::Authority, unusual},
+        super::{
+            Lifetimes,
+            authority::{Authority, CLUSTER},
+            unusual,
+        },
         *,
     };
 
@@ -236,7 +240,7 @@ mod tests {
     #[test]
     fn a_certificate_has_subject_key_names_and_usages_of_its_request() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open(dir.path(), Lifetimes::default()).unwrap();
+        let authority = Authority::open(dir.path(), CLUSTER, Lifetimes::default()).unwrap();
         let signer = ClusterSigner::new(dir.path().to_owned());
         let (request, key) = request(|params| {
             params.subject_alt_names = vec![SanType::DnsName("a.example".try_into().unwrap())];
@@ -280,7 +284,7 @@ mod tests {
         assert_eq!(one.subject, Subject::of_user("system:node:n1", &["system:nodes"]));
         // The certificate is made of what was read, and the login reads that again.
         let dir = tempfile::tempdir().unwrap();
-        Authority::open(dir.path(), Lifetimes::default()).unwrap();
+        Authority::open(dir.path(), CLUSTER, Lifetimes::default()).unwrap();
         let signed = ClusterSigner::new(dir.path().to_owned()).sign(&one, &[], None).unwrap();
         let pem = first(&signed).unwrap();
         assert_eq!(pem.parse_x509().unwrap().subject().to_string(), "O=system:nodes, CN=system:node:n1");

@@ -375,7 +375,7 @@ fn each_call_of_the_first_start_may_fail() {
         let dir = dir.join("pki");
         files::make_dir(&dir).map_err(|e| e.to_string())?;
         let key = ServiceAccountKey::open(&dir).map_err(|e| e.to_string())?;
-        let authority = Authority::open(&dir, Lifetimes::default()).map_err(|e| e.to_string())?;
+        let authority = Authority::open(&dir, CLUSTER, Lifetimes::default()).map_err(|e| e.to_string())?;
         Ok([key.0, authority.pem])
     };
     let pairs = windlass_model_disk::Case {
@@ -408,7 +408,7 @@ fn each_call_of_the_first_start_may_fail() {
 #[test]
 fn each_call_of_a_renewal_of_the_ca_may_fail() {
     let due = Lifetimes { authority_renew_before: days(AUTHORITY_DAYS + 1), ..Lifetimes::default() };
-    let open = |dir: &Path, lifetimes| Authority::open(&dir.join("pki"), lifetimes).map_err(|e| e.to_string());
+    let open = |dir: &Path, lifetimes| Authority::open(&dir.join("pki"), CLUSTER, lifetimes).map_err(|e| e.to_string());
     let before = std::cell::RefCell::new(String::new());
     let pairs = windlass_model_disk::Case {
         what: "a CA that is renewed",
@@ -428,4 +428,34 @@ fn each_call_of_a_renewal_of_the_ca_may_fail() {
     .run();
     println!("a CA that is renewed: {pairs} pairs");
     assert!(pairs > 30, "{pairs}");
+}
+
+/// Whoever has a certificate of the other CA can say to extension API servers who somebody is: it is not the cluster's, and is
+/// made again when it is lost.
+#[test]
+fn the_front_proxy_has_a_ca_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default());
+    let made = open().unwrap();
+    assert_ne!(made.front_proxy_ca_pem, made.ca_pem);
+    let issuer = |pem: &str| {
+        let document = authority::first(pem).unwrap();
+        let parsed = document.parse_x509().unwrap();
+        (parsed.issuer().to_string(), parsed.subject().to_string())
+    };
+    let wanted = ("CN=windlass-front-proxy".to_owned(), "CN=front-proxy-client".to_owned());
+    assert_eq!(issuer(&made.front_proxy_client.cert_pem), wanted);
+    let same = |one: &Pki, other: &Pki| {
+        (one.front_proxy_ca_pem == other.front_proxy_ca_pem)
+            && one.front_proxy_client.cert_pem == other.front_proxy_client.cert_pem
+    };
+    assert!(same(&open().unwrap(), &made));
+    // Its key may be elsewhere, as that of the cluster's CA.
+    std::fs::remove_file(dir.path().join("front-proxy-ca.key")).unwrap();
+    assert!(same(&open().unwrap(), &made));
+    std::fs::remove_file(dir.path().join("front-proxy-ca.crt")).unwrap();
+    let again = open().unwrap();
+    assert_ne!(again.front_proxy_ca_pem, made.front_proxy_ca_pem);
+    assert_ne!(again.front_proxy_client.cert_pem, made.front_proxy_client.cert_pem);
+    assert_eq!(again.ca_pem, made.ca_pem);
 }

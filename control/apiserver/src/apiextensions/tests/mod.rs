@@ -56,7 +56,8 @@ fn serve(api: &Instance) -> CancellationToken {
     let stop = CancellationToken::new();
     let client = kube::Client::new(api.router().layer(axum::Extension(User::api_server())), "default");
     let (custom_resources, token) = (CustomResources::load(api, &api.conversion_webhooks), stop.clone());
-    tokio::spawn(async move { custom_resources.run(client, token).await });
+    let (aggregator, own) = (api.aggregator.clone(), client.clone());
+    tokio::spawn(async move { tokio::join!(custom_resources.run(client, token.clone()), aggregator.run(own, token)) });
     stop
 }
 

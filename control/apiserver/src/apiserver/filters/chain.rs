@@ -81,6 +81,7 @@ pub(in crate::apiserver) async fn handle(api: Api, request: Request) -> Response
                 credentials,
                 accept: Accept::read(&parts.headers).recorded(audit.wants_response()),
                 audit: audit.clone(),
+                audit_id: id.clone(),
                 warnings,
                 content_type: headers::shown(&parts.headers, header::CONTENT_TYPE.as_str()).into_owned(),
                 method: parts.method,

@@ -26,6 +26,8 @@ const MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT: usize = 100;
 /// How long a component of this process waits for its place. That of upstream's requests to the API, so that one which waits
 /// for another of this process does not do so for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit of requests that are passed on to extension API servers: one that hangs holds up no others.
+const MAX_EXTENSION_REQUESTS_IN_FLIGHT: usize = 200;
 /// Limit of requests to resources that every authenticated caller may write, such as reviews.
 const MAX_REVIEWS_IN_FLIGHT: usize = 64;
 /// How many of them one user may have, of which the bodies may still come.
@@ -51,6 +53,7 @@ pub(in crate::apiserver) struct Limits {
     /// Of components of this process.
     in_process: InFlight,
     nodes: InFlight,
+    extensions: Semaphore,
     reviews: Semaphore,
     /// How many reviews each user has.
     reviewers: Mutex<HashMap<String, usize>>,
@@ -81,6 +84,7 @@ impl Default for Limits {
             shared: InFlight::new(MAX_REQUESTS_IN_FLIGHT, MAX_MUTATING_REQUESTS_IN_FLIGHT),
             in_process: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
             nodes: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
+            extensions: Semaphore::new(MAX_EXTENSION_REQUESTS_IN_FLIGHT),
             reviews: Semaphore::new(MAX_REVIEWS_IN_FLIGHT),
             reviewers: Mutex::default(),
         }
@@ -152,6 +156,14 @@ impl Limits {
         place.ok_or_else(ApiError::too_many_requests)
     }
 
+    /// A place among the requests that are passed on to extension API servers.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(in crate::apiserver) fn acquire_extension(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        self.extensions.try_acquire().map_err(|_| ApiError::too_many_requests())
+    }
+
     /// A place among the reviews of the user, from before the body is read. Components of this process, nodes and
     /// administrators are not limited: other requests depend on their reviews.
     ///
@@ -193,6 +205,19 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_extension_that_hangs_takes_no_place_of_others() {
+        let limits = Limits::default();
+        let mut held = Vec::new();
+        while let Ok(place) = limits.acquire_extension() {
+            held.push(place);
+        }
+        assert_eq!(held.len(), MAX_EXTENSION_REQUESTS_IN_FLIGHT);
+        for class in [Class::InProcess, Class::Node, Class::Shared] {
+            assert!(limits.acquire(class, &Method::GET).await.is_ok(), "{class:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn components_of_this_process_wait_and_take_no_place_of_a_node() {

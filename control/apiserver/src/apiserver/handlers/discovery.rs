@@ -1,6 +1,9 @@
 //! Discovery: groups, resources, version, OpenAPI documents.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
 
 use axum::{
     body::Body,
@@ -16,7 +19,7 @@ use crate::apiserver::{
         negotiation::Accept,
         request_info::{RequestInfo, RequestOptions},
     },
-    types::{Catalog, Group, ServedVersion, Storage, Subresource, Version},
+    types::{Catalog, OpenApiV2, Published, PublishedGroup, ServedVersion, Storage, Subresource, Version},
 };
 use crate::schema;
 
@@ -27,9 +30,12 @@ pub(in crate::apiserver) fn is_heavy(path: &str) -> bool {
     path.starts_with("/openapi/")
 }
 
-/// Serves discovery paths; `None` for all others.
+/// The document of version 2.
+pub(in crate::apiserver) const OPENAPI_V2: &str = "/openapi/v2";
+
+/// Serves discovery paths, with the OpenAPI documents that others have for what they serve; `None` for all other paths.
 pub(in crate::apiserver) fn answer(
-    catalog: &Catalog,
+    (catalog, others): (&Catalog, &[Arc<OpenApiV2>]),
     info: &RequestInfo,
     method: &Method,
     headers: &HeaderMap,
@@ -56,10 +62,10 @@ pub(in crate::apiserver) fn answer(
         ["apis"] if wants_aggregated => Some(aggregated(catalog, headers, false)),
         ["api"] => json(&json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
         ["apis"] => {
-            let groups: Vec<Value> = catalog.groups.iter().filter(|g| !g.name.is_empty()).map(group).collect();
+            let groups: Vec<Value> = catalog.published().iter().map(group).collect();
             json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
-        ["apis", wanted] => match catalog.group(wanted).filter(|_| !wanted.is_empty()) {
+        ["apis", wanted] => match catalog.published().iter().find(|group| group.name == wanted) {
             Some(found) => {
                 let mut value = group(found);
                 value["kind"] = json!("APIGroup");
@@ -75,7 +81,7 @@ pub(in crate::apiserver) fn answer(
         ["openapi", "v3", "apis", group, version] => {
             Some(document(catalog, (group, version), headers, accept, options))
         }
-        ["openapi", "v2"] => Some(Ok(document_v2(catalog, headers, accept))),
+        ["openapi", "v2"] => Some(Ok(document_v2(catalog, others, headers, accept))),
         _ => None,
     }
 }
@@ -91,8 +97,11 @@ fn version() -> Value {
     })
 }
 
-fn group(group: &Group) -> Value {
-    let of = |v: &ServedVersion| json!({"groupVersion": format!("{}/{}", group.name, v.version), "version": v.version});
+fn group(group: &PublishedGroup<'_>) -> Value {
+    let of = |v: &Published<'_>| {
+        let version = v.version();
+        json!({"groupVersion": GroupVersion { group: group.name, version }.to_string(), "version": version})
+    };
     let versions: Vec<Value> = group.versions.iter().map(of).collect();
     json!({"name": group.name, "preferredVersion": versions.first(), "versions": versions})
 }
@@ -138,8 +147,12 @@ fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
 
 /// The aggregated discovery document, which clients cache by its ETag.
 fn aggregated(catalog: &Catalog, headers: &HeaderMap, core: bool) -> ApiResult {
-    let groups = catalog.groups.iter().filter(|group| group.name.is_empty() == core);
-    let items: Vec<Value> = groups.map(aggregated_group).collect();
+    let items: Vec<Value> = if core {
+        let own = catalog.group("").map(|group| group.versions.iter().map(Published::Own).collect());
+        own.map(|versions| aggregated_group(&PublishedGroup { name: "", versions })).into_iter().collect()
+    } else {
+        catalog.published().iter().map(aggregated_group).collect()
+    };
     let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
     let text = list.to_string();
     // Of the document itself: a restarted server gives the same tag for the same types.
@@ -154,10 +167,14 @@ fn aggregated(catalog: &Catalog, headers: &HeaderMap, core: bool) -> ApiResult {
     Ok(tagged(response, &tag))
 }
 
-fn aggregated_group(group: &Group) -> Value {
-    let version = |v: &ServedVersion| {
+fn aggregated_group(group: &PublishedGroup<'_>) -> Value {
+    let own = |v: &ServedVersion| {
         let resources: Vec<Value> = v.resources.iter().map(|t| aggregated_resource(t)).collect();
         json!({"version": v.version, "resources": resources, "freshness": "Current"})
+    };
+    let version = |v: &Published<'_>| match v {
+        Published::Own(v) => own(v),
+        Published::Extension(extension) => (*extension.discovery).clone(),
     };
     let versions: Vec<Value> = group.versions.iter().map(version).collect();
     json!({"metadata": {"name": group.name, "creationTimestamp": null}, "versions": versions})
@@ -195,20 +212,20 @@ const OPENAPI_V2_PROTOBUF: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
 ];
 
-fn document_v2(catalog: &Catalog, headers: &HeaderMap, accept: Accept) -> Response {
+fn document_v2(catalog: &Catalog, others: &[Arc<OpenApiV2>], headers: &HeaderMap, accept: Accept) -> Response {
     let asked = headers::shown(headers, header::ACCEPT.as_str());
     let as_protobuf = OPENAPI_V2_PROTOBUF.iter().any(|kind| asked.contains(kind));
     if !as_protobuf && !accept.is_acceptable {
         return StatusCode::NOT_ACCEPTABLE.into_response();
     }
-    let tag = format!("\"{}\"", schema::openapi_hash_v2(catalog));
+    let tag = format!("\"{}\"", schema::openapi_hash_v2(catalog, others));
     if headers::shown(headers, header::IF_NONE_MATCH.as_str()) == tag {
         return tagged(StatusCode::NOT_MODIFIED.into_response(), &tag);
     }
     let response = if as_protobuf {
-        accept.encoded(StatusCode::OK, OPENAPI_V2_PROTOBUF[1], schema::openapi_document_v2_protobuf(catalog))
+        accept.encoded(StatusCode::OK, OPENAPI_V2_PROTOBUF[1], schema::openapi_document_v2_protobuf(catalog, others))
     } else {
-        accept.encoded(StatusCode::OK, "application/json", schema::openapi_document_v2(catalog))
+        accept.encoded(StatusCode::OK, "application/json", schema::openapi_document_v2(catalog, others))
     };
     tagged(response, &tag)
 }

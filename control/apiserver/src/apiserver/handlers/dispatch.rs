@@ -26,11 +26,14 @@ const MAX_BODY_BYTES: usize = crate::store::MAX_OBJECT_BYTES;
 
 impl ApiRequest {
     pub(in crate::apiserver) async fn dispatch(&self, route: &Route, body: Body) -> ApiResult {
-        let Route { info, options, target } = route;
+        let Route { info, options, target, extension } = route;
         match info.path.as_str() {
             metrics_page::PATH => return self.metrics_page(),
             metrics_page::SLIS_PATH => return self.slis_page(),
             _ => {}
+        }
+        if let Some(extension) = extension {
+            return self.aggregate(extension, route, body).await;
         }
         if !info.is_resource {
             if let Some(answer) = self.document(&info.path) {
@@ -40,7 +43,7 @@ impl ApiRequest {
             if discovery::is_heavy(&info.path) {
                 return self.heavy_discovery(catalog, info.clone(), options.clone()).await;
             }
-            let answer = discovery::answer(&catalog, info, &self.method, &self.headers, options);
+            let answer = discovery::answer((&catalog, &[]), info, &self.method, &self.headers, options);
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
         }
         let target = target.as_ref().ok_or_else(ApiError::unknown_path)?;
@@ -64,9 +67,14 @@ impl ApiRequest {
     /// Discovery whose answer takes long to make: one at a time, however many ask, and not on the threads on which the API
     /// and the node answer.
     async fn heavy_discovery(&self, catalog: Arc<Catalog>, info: RequestInfo, options: RequestOptions) -> ApiResult {
+        // They are waited for by nobody else.
+        let others = match info.path.as_str() {
+            discovery::OPENAPI_V2 => self.extension_documents(&catalog).await,
+            _ => Vec::new(),
+        };
         let _turn = self.api.inner.documents_turn.acquire().await.map_err(ApiError::internal)?;
         let (method, headers) = (self.method.clone(), self.headers.clone());
-        let make = move || discovery::answer(&catalog, &info, &method, &headers, &options);
+        let make = move || discovery::answer((&catalog, &others), &info, &method, &headers, &options);
         let made = COMPUTE.call(make).await.map_err(ApiError::internal)?;
         made.unwrap_or_else(|| Err(ApiError::unknown_path()))
     }

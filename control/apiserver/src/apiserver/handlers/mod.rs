@@ -1,6 +1,7 @@
 //! What answers a request: `dispatch` finds it. Objects that are stored have one set of handlers for all types; subresources and
 //! computed resources may have handlers of their own.
 
+pub(crate) mod aggregation;
 pub(crate) mod delete;
 pub(crate) mod discovery;
 pub(crate) mod dispatch;

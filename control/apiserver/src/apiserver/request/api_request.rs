@@ -43,6 +43,8 @@ pub struct ApiRequest {
     pub(in crate::apiserver) credentials: Credentials,
     /// What is recorded of the request.
     pub(crate) audit: Audit,
+    /// By what it is known there.
+    pub(in crate::apiserver) audit_id: String,
     /// What the client is warned of.
     pub(crate) warnings: Warnings,
     pub(in crate::apiserver) class: Class,
@@ -123,9 +125,14 @@ impl ApiRequest {
 
     /// When a write is answered at the latest: webhooks are called no longer than that.
     pub(in crate::apiserver) fn write_deadline(&self) -> tokio::time::Instant {
+        self.deadline(MAX_WRITE_TIME)
+    }
+
+    /// When the request is answered at the latest: after the time that its client gives it, if that is less.
+    pub(in crate::apiserver) fn deadline(&self, most: Duration) -> tokio::time::Instant {
         let query = self.uri.query().unwrap_or("").split('&');
         let asked = query.filter_map(|pair| pair.strip_prefix("timeout=")).find_map(windlass_kit::duration::parse);
-        let limit = asked.filter(|time| !time.is_zero()).unwrap_or(MAX_WRITE_TIME).min(MAX_WRITE_TIME);
+        let limit = asked.filter(|time| !time.is_zero()).unwrap_or(most).min(most);
         (self.received + limit).into()
     }
 

@@ -19,7 +19,7 @@ use super::{body_guard::holding, error::ApiError, user::User};
 use crate::apiserver::generate::new_uid;
 
 /// The header by which a client may choose the id of its request, and by which it learns it.
-const AUDIT_ID: &str = "audit-id";
+pub(in crate::apiserver) const AUDIT_ID: &str = "audit-id";
 /// The longest id that a client may choose.
 const MAX_ID_LEN: usize = 64;
 

@@ -7,7 +7,7 @@ use super::{
     error::ApiError,
     request_info::{RequestInfo, RequestOptions},
 };
-use crate::apiserver::types::{Catalog, Serves, Subresource, Version};
+use crate::apiserver::types::{Catalog, Extension, Serves, Subresource, Version};
 use crate::store::{Key, ResourceId};
 
 /// What a request reads or writes.
@@ -115,19 +115,23 @@ impl Target {
 pub(in crate::apiserver) struct Route {
     pub(in crate::apiserver) info: RequestInfo,
     pub(in crate::apiserver) options: RequestOptions,
-    /// `None` where no resource is served.
+    /// `None` where no resource is served, or an extension API server does it.
     pub(in crate::apiserver) target: Option<Target>,
+    /// What is served by an extension API server.
+    pub(in crate::apiserver) extension: Option<Arc<Extension>>,
 }
 
 impl Route {
     pub(in crate::apiserver) fn new(catalog: &Catalog, info: RequestInfo, options: RequestOptions) -> Self {
-        let target = if info.is_resource { Target::resolve(catalog, &info) } else { None };
-        Self { info, options, target }
+        let extension = extension_of(catalog, &info).cloned();
+        let is_own = info.is_resource && extension.is_none();
+        let target = if is_own { Target::resolve(catalog, &info) } else { None };
+        Self { info, options, target, extension }
     }
 
     /// What is authorized, and recorded.
     pub(in crate::apiserver) fn attributes(&self) -> Attributes<'_> {
-        let Self { info, options, target } = self;
+        let Self { info, options, target, .. } = self;
         let Some(target) = target else { return info.attributes(options) };
         Attributes {
             path: &info.path,
@@ -136,5 +140,21 @@ impl Route {
             field_selector: info.field_selector(options),
             ..target.attributes(&info.verb)
         }
+    }
+}
+
+/// The extension API server that a request is passed on to: for everything in a group version that it serves, for the list of
+/// its resources, and for its OpenAPI document.
+fn extension_of<'a>(catalog: &'a Catalog, info: &RequestInfo) -> Option<&'a Arc<Extension>> {
+    if catalog.extensions.is_empty() {
+        return None;
+    }
+    if info.is_resource {
+        return catalog.extension(&info.group, &info.version);
+    }
+    let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
+    match segments[..] {
+        ["apis", group, version] | ["openapi", "v3", "apis", group, version] => catalog.extension(group, version),
+        _ => None,
     }
 }

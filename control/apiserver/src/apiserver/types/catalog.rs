@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{Definition, Name, Version};
+use super::{Definition, Name, Version, extension::Extension, priority::Priority};
 use crate::store::Store;
 
 /// The versions of resources in one group and version, in the order of discovery.
@@ -18,6 +18,8 @@ use crate::store::Store;
 pub struct ServedVersion {
     /// Such as `v1`.
     pub version: Name,
+    /// Its place in discovery.
+    pub priority: Priority,
     /// One for each resource.
     pub resources: Vec<Arc<Version>>,
 }
@@ -31,13 +33,59 @@ pub struct Group {
     pub versions: Vec<ServedVersion>,
 }
 
+/// A group version as discovery shows it.
+#[derive(Debug, Clone, Copy)]
+pub enum Published<'a> {
+    /// This server serves it.
+    Own(&'a ServedVersion),
+    /// An extension API server does.
+    Extension(&'a Extension),
+}
+
+impl Published<'_> {
+    /// Such as `v1`.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        match self {
+            Self::Own(own) => &own.version,
+            Self::Extension(extension) => &extension.version,
+        }
+    }
+
+    fn priority(&self) -> Priority {
+        match self {
+            Self::Own(own) => own.priority,
+            Self::Extension(extension) => extension.priority,
+        }
+    }
+}
+
+/// A group as discovery shows it.
+#[derive(Debug)]
+pub struct PublishedGroup<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// Its versions, the preferred one first.
+    pub versions: Vec<Published<'a>>,
+}
+
+impl PublishedGroup<'_> {
+    fn priority(&self) -> i64 {
+        self.versions.iter().map(|version| version.priority().group).max().unwrap_or_default()
+    }
+}
+
 /// An immutable snapshot of what is served.
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// Counts the snapshots.
     pub generation: u64,
-    /// The groups in the order of discovery: built-in ones as they are defined, then others by name.
+    /// The snapshot since which this server itself has served the same.
+    pub own_generation: u64,
+    /// The groups that this server serves itself: built-in ones as they are defined, then others by name.
     pub groups: Vec<Group>,
+    /// What extension API servers serve, also in place of this server.
+    pub extensions: Vec<Arc<Extension>>,
     /// Versions by group and plural.
     by_resource: HashMap<Name, HashMap<Name, Vec<Arc<Version>>>>,
     /// Versions by group and kind.
@@ -45,8 +93,8 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    fn new(generation: u64, all: impl Iterator<Item = Arc<Version>>) -> Self {
-        let mut catalog = Self { generation, ..Self::default() };
+    fn new(priority_of: PriorityOf, all: impl Iterator<Item = Arc<Version>>) -> Self {
+        let mut catalog = Self::default();
         let mut groups: Vec<Group> = Vec::new();
         for version in all {
             let by_resource = catalog.by_resource.entry(version.gvk.group.clone()).or_default();
@@ -61,7 +109,12 @@ impl Catalog {
             let versions = &mut groups[at].versions;
             match versions.iter_mut().find(|v| v.version == version.gvk.version) {
                 Some(found) => found.resources.push(version),
-                None => versions.push(ServedVersion { version: version.gvk.version.clone(), resources: vec![version] }),
+                None => {
+                    let is_built_in = version.spec.schema.is_built_in();
+                    let gvk = &version.gvk;
+                    let priority = if is_built_in { priority_of(&gvk.group, &gvk.version) } else { Priority::CUSTOM };
+                    versions.push(ServedVersion { version: gvk.version.clone(), priority, resources: vec![version] });
+                }
             }
         }
         for group in &mut groups {
@@ -93,6 +146,37 @@ impl Catalog {
     #[must_use]
     pub fn group_version(&self, group: &str, version: &str) -> Option<&ServedVersion> {
         self.group(group)?.versions.iter().find(|v| v.version == version)
+    }
+
+    /// What an extension API server serves in a group and version.
+    #[must_use]
+    pub fn extension(&self, group: &str, version: &str) -> Option<&Arc<Extension>> {
+        self.extensions.iter().find(|extension| extension.group == group && extension.version == version)
+    }
+
+    /// All groups but the core one in the order of discovery, with their versions, each by who serves it.
+    #[must_use]
+    pub fn published(&self) -> Vec<PublishedGroup<'_>> {
+        let named = self.groups.iter().filter(|group| !group.name.is_empty());
+        let own = named.flat_map(|group| group.versions.iter().map(move |version| (&*group.name, version)));
+        let own = own.filter(|(group, version)| self.extension(group, &version.version).is_none());
+        let own = own.map(|(group, version)| (group, Published::Own(version)));
+        let others = self.extensions.iter().map(|one| (one.group.as_str(), Published::Extension(one)));
+        let mut by_name: BTreeMap<&str, Vec<Published<'_>>> = BTreeMap::new();
+        for (group, version) in own.chain(others) {
+            by_name.entry(group).or_default().push(version);
+        }
+        let mut all: Vec<PublishedGroup<'_>> =
+            by_name.into_iter().map(|(name, versions)| PublishedGroup { name, versions }).collect();
+        for group in &mut all {
+            group.versions.sort_by(|one, other| {
+                let by_priority = other.priority().version.cmp(&one.priority().version);
+                by_priority.then_with(|| compare_versions(one.version(), other.version()))
+            });
+        }
+        // Those of one priority stay in the order of their names.
+        all.sort_by_key(|group| Reverse(group.priority()));
+        all
     }
 
     /// All versions of all resources.
@@ -127,11 +211,16 @@ pub fn compare_versions(one: &str, other: &str) -> Ordering {
     priority(one).cmp(&priority(other))
 }
 
+/// The places of the built-in group versions in discovery.
+pub(in crate::apiserver) type PriorityOf = fn(&str, &str) -> Priority;
+
 /// The parts that the catalog is made of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Parts {
     generation: u64,
+    own_generation: u64,
     built_in: Vec<Arc<Version>>,
+    extensions: Vec<Arc<Extension>>,
     /// Versions of custom resources, by the name of their definition.
     custom: BTreeMap<String, Vec<Arc<Version>>>,
 }
@@ -140,6 +229,7 @@ struct Parts {
 #[derive(Debug)]
 pub struct Catalogs {
     store: Store,
+    priority_of: PriorityOf,
     current: ArcSwap<Catalog>,
     parts: Mutex<Parts>,
     generation_tx: watch::Sender<u64>,
@@ -148,12 +238,15 @@ pub struct Catalogs {
 impl Catalogs {
     /// The catalog of the built-in resources.
     #[must_use]
-    pub fn new(store: &Store, definitions: Vec<Definition>) -> Self {
+    pub fn new(store: &Store, definitions: Vec<Definition>, priority_of: PriorityOf) -> Self {
         let built_in: Vec<Arc<Version>> = definitions.into_iter().flat_map(|one| one.install(store)).collect();
-        let catalog = Catalog::new(1, built_in.iter().cloned());
-        let parts = Parts { generation: 1, built_in, custom: BTreeMap::new() };
+        let catalog =
+            Catalog { generation: 1, own_generation: 1, ..Catalog::new(priority_of, built_in.iter().cloned()) };
+        let extensions = Vec::new();
+        let parts = Parts { generation: 1, own_generation: 1, built_in, extensions, custom: BTreeMap::new() };
         Self {
             store: store.clone(),
+            priority_of,
             current: ArcSwap::from_pointee(catalog),
             parts: Mutex::new(parts),
             generation_tx: watch::Sender::new(1),
@@ -175,12 +268,25 @@ impl Catalogs {
     /// Serves the resource of a definition, in place of what was served for it before.
     pub fn put(&self, name: &str, definition: Definition) {
         let versions = definition.install(&self.store);
-        self.change(|parts| drop(parts.custom.insert(name.to_owned(), versions)));
+        self.change(|parts| {
+            parts.custom.insert(name.to_owned(), versions);
+            parts.own_generation = parts.generation + 1;
+        });
     }
 
     /// Serves the resource of a definition no longer.
     pub fn remove(&self, name: &str) {
-        self.change(|parts| drop(parts.custom.remove(name)));
+        self.change(|parts| {
+            parts.custom.remove(name);
+            parts.own_generation = parts.generation + 1;
+        });
+    }
+
+    /// What extension API servers serve from now on.
+    pub fn set_extensions(&self, extensions: Vec<Arc<Extension>>) {
+        if self.parts.lock().extensions != extensions {
+            self.change(|parts| parts.extensions = extensions);
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut Parts)) {
@@ -190,7 +296,13 @@ impl Catalogs {
         let mut custom: Vec<&Arc<Version>> = parts.custom.values().flatten().collect();
         custom.sort_by(|a, b| (&a.gvk.group, &a.plural).cmp(&(&b.gvk.group, &b.plural)));
         let all = parts.built_in.iter().chain(custom).cloned();
-        self.current.store(Arc::new(Catalog::new(parts.generation, all)));
+        let catalog = Catalog {
+            generation: parts.generation,
+            own_generation: parts.own_generation,
+            extensions: parts.extensions.clone(),
+            ..Catalog::new(self.priority_of, all)
+        };
+        self.current.store(Arc::new(catalog));
         let generation = parts.generation;
         drop(parts);
         self.generation_tx.send_replace(generation);

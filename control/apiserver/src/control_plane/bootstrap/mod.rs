@@ -2,7 +2,7 @@
 //! what they are and are pure; `cluster_dns` is about the Service of the cluster's DNS, `ip_addresses` gives the services
 //! of earlier versions their IPAddress objects.
 //!
-//! RBAC has its own, in `rbac_defaults`, and the API services of this server theirs, in `api_services`.
+//! RBAC has its own, in `rbac_defaults`, and the API services of this server theirs, in `aggregator/auto_register.rs`.
 
 mod cluster_dns;
 mod flow_control;
@@ -99,6 +99,7 @@ impl ControlPlane {
             port: self.port(),
             first_cluster_ip: self.first_cluster_ip(),
             client_ca: self.ca_pem(),
+            front_proxy_ca: self.front_proxy_ca_pem(),
         }
     }
 }

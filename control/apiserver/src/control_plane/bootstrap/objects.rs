@@ -5,7 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use jiff::{SignedDuration, Timestamp};
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
-use windlass_identity::service_account_tokens::{TRACKED_SINCE, TRACKING};
+use windlass_identity::{
+    pki::FRONT_PROXY_CLIENT,
+    service_account_tokens::{TRACKED_SINCE, TRACKING},
+};
 
 use super::Wanted;
 use crate::kinds::core::service::DEFAULT_SERVICE_CIDR;
@@ -30,6 +33,8 @@ pub(super) struct Identity {
     pub(super) first_cluster_ip: Ipv4Addr,
     /// The authority of client certificates.
     pub(super) client_ca: String,
+    /// The authority of the certificate that this server shows extension API servers.
+    pub(super) front_proxy_ca: String,
 }
 
 /// An object that is only made when it is missing.
@@ -188,12 +193,26 @@ pub(super) fn identity_of(host: &str) -> String {
     name
 }
 
-/// By what aggregated API servers verify clients. Keys of others stay.
+/// By what extension API servers verify clients, and this server, which says in headers whom a request is from. Keys of others
+/// stay.
 fn authentication(identity: &Identity) -> Wanted {
-    let object = json!({"data": {"client-ca-file": identity.client_ca}});
+    // Lists are texts in JSON.
+    let list = |item: &str| json!([item]).to_string();
+    let object = json!({"data": {
+        "client-ca-file": identity.client_ca,
+        "requestheader-allowed-names": list(FRONT_PROXY_CLIENT),
+        "requestheader-client-ca-file": identity.front_proxy_ca,
+        "requestheader-extra-headers-prefix": list("X-Remote-Extra-"),
+        "requestheader-group-headers": list("X-Remote-Group"),
+        "requestheader-uid-headers": list("X-Remote-Uid"),
+        "requestheader-username-headers": list("X-Remote-User"),
+    }});
     kept("v1", "ConfigMap", SYSTEM, "extension-apiserver-authentication", object, |stored, wanted| {
-        let data = stored.as_object_mut().map(|fields| fields.entry("data").or_insert_with(|| json!({})));
-        data.is_some_and(|data| set(data, &wanted["data"], "client-ca-file"))
+        let Some(fields) = stored.as_object_mut() else { return false };
+        let data = fields.entry("data").or_insert_with(|| json!({}));
+        let keys = wanted["data"].as_object().into_iter().flat_map(Map::keys);
+        // Each of them is set.
+        keys.filter(|key| set(data, &wanted["data"], key)).count() > 0
     })
 }
 

@@ -59,6 +59,33 @@ fn a_server_has_a_name_of_its_host() {
     assert_eq!(objects::identity_of("vm"), "apiserver-lphjr5z7h3imqn7sokpnsue3ha");
 }
 
+/// By what extension API servers know this one; it follows the CAs, and keys of others stay.
+#[test]
+fn extension_api_servers_are_shown_how_to_verify() {
+    const NAME: &str = "extension-apiserver-authentication";
+    let wanted = all_wanted().into_iter().find(|wanted| wanted.name == NAME).unwrap();
+    let new = (wanted.revise)(None).unwrap();
+    let lists = [
+        ("requestheader-allowed-names", "[\"front-proxy-client\"]"),
+        ("requestheader-extra-headers-prefix", "[\"X-Remote-Extra-\"]"),
+        ("requestheader-group-headers", "[\"X-Remote-Group\"]"),
+        ("requestheader-uid-headers", "[\"X-Remote-Uid\"]"),
+        ("requestheader-username-headers", "[\"X-Remote-User\"]"),
+    ];
+    for (key, value) in
+        lists.into_iter().chain([("client-ca-file", "PEM"), ("requestheader-client-ca-file", "front-proxy")])
+    {
+        assert_eq!(new["data"][key], value, "{key}");
+    }
+    assert_eq!((wanted.revise)(Some(&new)), None);
+    let old = json!({"data": {"client-ca-file": "old", "requestheader-client-ca-file": "old", "other": "x"}});
+    let revised = (wanted.revise)(Some(&old)).unwrap();
+    let mut both = new["data"].clone();
+    both["other"] = json!("x");
+    assert_eq!(revised["data"], both);
+    assert_eq!((wanted.revise)(Some(&json!({}))).unwrap()["data"], new["data"]);
+}
+
 /// What a start creates one by one, except namespaces, which exist as soon as they are created.
 fn all_wanted() -> Vec<Wanted> {
     let identity = objects::Identity {
@@ -68,6 +95,7 @@ fn all_wanted() -> Vec<Wanted> {
         port: 6443,
         first_cluster_ip: "10.96.0.1".parse().unwrap(),
         client_ca: "PEM".to_owned(),
+        front_proxy_ca: "front-proxy".to_owned(),
     };
     let all = [objects::service_cidr("10.96.0.0/24"), objects::endpoints(&identity)].into_iter();
     all.chain(objects::cluster(&identity)).chain(objects::defaults()).chain(flow_control::objects()).collect()

@@ -8,6 +8,7 @@ mod endpoints;
 mod horizontal_pod_autoscalers;
 mod jobs;
 mod metrics;
+mod sample_apiserver;
 mod stateful_and_daemon_sets;
 mod volumes;
 

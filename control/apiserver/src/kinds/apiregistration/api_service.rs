@@ -13,7 +13,7 @@ use crate::{
     kinds::{
         shared::{
             cells::text,
-            conditions::get,
+            conditions::{self, get},
             field::Field,
             tables::{AGE, column, named},
         },
@@ -64,16 +64,12 @@ impl Strategy for ApiService {
         }
     }
 
+    /// One that this server serves itself is available at once.
     fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = json!({"conditions": [condition(object)]});
-    }
-
-    /// As upstream's controller, which looks again when a service is named, or none any more.
-    fn prepare_for_update(&self, object: &mut Value, old: &Value) {
-        let new = condition(object);
-        let same = |known: &Value| ["status", "reason", "message"].iter().all(|field| known[field] == new[field]);
-        if old["spec"] != object["spec"] && !get(object, "Available").is_some_and(same) {
-            object["status"]["conditions"] = json!([new]);
+        object["status"] = json!({});
+        if !object["spec"]["service"].is_object() {
+            let message = "Local APIServices are always available";
+            conditions::set(object, "Available", "True", "Local", message, &crate::apiserver::generate::now());
         }
     }
 
@@ -130,29 +126,6 @@ impl Strategy for ApiService {
     }
 }
 
-/// Groups that this server serves itself and that are an aggregated server's elsewhere.
-const SERVED_HERE: [(&str, &str); 1] = [("metrics.k8s.io", "v1beta1")];
-
-/// Whether an API is available: one that this server serves itself is, and a service is not called.
-fn condition(object: &Value) -> Value {
-    let (spec, service) = (&object["spec"], &object["spec"]["service"]);
-    let (group, version) = (text(&spec["group"]), text(&spec["version"]));
-    let (status, reason, message) = if !service.is_object() {
-        ("True", "Local", "Local APIServices are always available".to_owned())
-    } else if SERVED_HERE.contains(&(group, version)) {
-        ("True", "Passed", format!("{group}/{version} is served by this API server itself; the service is not called"))
-    } else {
-        let server = format!("{}/{}", text(&service["namespace"]), text(&service["name"]));
-        (
-            "False",
-            "FailedDiscoveryCheck",
-            format!("the service {server} is not called: this API server does not aggregate APIs"),
-        )
-    };
-    json!({"type": "Available", "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": crate::apiserver::generate::now()})
-}
-
 fn validate_server(spec: &Field<'_>, errors: &mut Errors) {
     let (bundle, insecure) = (spec.at("caBundle"), spec.at("insecureSkipTLSVerify"));
     let service = spec.at("service");
@@ -177,44 +150,5 @@ fn validate_server(spec: &Field<'_>, errors: &mut Errors) {
     }
     if insecure.value == &Value::Bool(true) && !bundle.text().is_empty() {
         insecure.invalid("may not be true if caBundle is present", errors);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apiserver::tests::{call, with_namespace};
-
-    /// `kubectl wait apiservice` must end, and a chart with its own must install.
-    #[tokio::test]
-    async fn a_service_that_is_not_called_is_not_available() {
-        let api = with_namespace().await;
-        let path = "/apis/apiregistration.k8s.io/v1/apiservices";
-        let service = json!({"namespace": "n", "name": "s"});
-        let of = |group: &str, service: Value| {
-            json!({"metadata": {"name": format!("v1beta1.{group}")}, "spec": {"group": group, "version": "v1beta1",
-                "service": service, "groupPriorityMinimum": 100, "versionPriority": 100, "insecureSkipTLSVerify": !service.is_null()}})
-        };
-        let shown = |object: &Value| {
-            let found = get(object, "Available").cloned().unwrap_or_default();
-            (text(&found["status"]).to_owned(), text(&found["reason"]).to_owned())
-        };
-        for (group, service, wanted) in [
-            ("a.example", service.clone(), ("False", "FailedDiscoveryCheck")),
-            ("metrics.k8s.io", service.clone(), ("True", "Passed")),
-            ("b.example", Value::Null, ("True", "Local")),
-        ] {
-            let made = call(&api, "POST", path, of(group, service)).await;
-            assert_eq!(made.code, 201, "{}", made.body);
-            assert_eq!(shown(&made.body), (wanted.0.to_owned(), wanted.1.to_owned()), "{group}");
-        }
-        let one = format!("{path}/v1beta1.b.example");
-        let remote = json!({"spec": {"service": service, "insecureSkipTLSVerify": true}});
-        assert_eq!(shown(&call(&api, "PATCH", &one, remote).await.body).0, "False");
-        let local = json!({"spec": {"service": null, "insecureSkipTLSVerify": null}});
-        let back = call(&api, "PATCH", &one, local).await.body;
-        assert_eq!(shown(&back).0, "True", "{back}");
-        let labelled = call(&api, "PATCH", &one, json!({"metadata": {"labels": {"a": "b"}}})).await.body;
-        assert_eq!(labelled["status"], back["status"], "nothing has changed for it");
     }
 }

@@ -23,7 +23,7 @@ use windlass_kit::unverified_tls;
 
 /// Time limits, as Go's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-const TLS_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TLS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limits of the head of a response.
 const MAX_HEAD_BYTES: usize = 256 << 10;
 const MAX_HEADERS: usize = 200;
@@ -105,11 +105,16 @@ pub(in crate::apiserver) async fn exchange(
     stream: Stream,
     request: Request<Body>,
 ) -> Result<Response<Incoming>, hyper::Error> {
-    let mut builder = http1::Builder::new();
-    builder.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS);
-    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+    let (mut sender, connection) = client_builder().handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection.with_upgrades());
     sender.send_request(request).await
+}
+
+/// Connections whose responses have heads of a bounded size.
+pub(crate) fn client_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS);
+    builder
 }
 
 /// Why a request had no response.

@@ -5,9 +5,12 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use windlass_kit::{percent, serve::headers as texts};
 
-use crate::apiserver::{protocols_without_token, request::error::ApiError};
+use crate::apiserver::{
+    protocols_without_token,
+    request::{error::ApiError, user::User},
+};
 
-pub(super) const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+pub(in crate::apiserver) const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Headers of one connection, as in Go's `ReverseProxy`.
@@ -63,7 +66,7 @@ pub(super) fn escaped(path: &str) -> String {
 }
 
 /// What the backend is asked for.
-pub(super) fn uri(path: &str, query: Option<&str>) -> Result<Uri, ApiError> {
+pub(in crate::apiserver) fn uri(path: &str, query: Option<&str>) -> Result<Uri, ApiError> {
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
     let path = if path.is_empty() { "/".to_owned() } else { escaped(path) };
     format!("{path}{query}").parse().map_err(|error| ApiError::bad_request(format!("the path cannot be used: {error}")))
@@ -81,21 +84,21 @@ pub(super) fn is_page(headers: &HeaderMap) -> bool {
     kind.split(';').next().is_some_and(|kind| kind.trim() == "text/html")
 }
 
-pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+pub(in crate::apiserver) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = texts::items(headers, "connection").filter_map(|name| name.parse().ok()).collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }
 
-pub(super) fn remove_cors(headers: &mut HeaderMap) {
+pub(in crate::apiserver) fn remove_cors(headers: &mut HeaderMap) {
     for name in &CORS {
         headers.remove(name);
     }
 }
 
 /// The headers of a request for the backend.
-pub(super) fn request_headers(headers: &HeaderMap, client: Option<IpAddr>) -> HeaderMap {
+pub(in crate::apiserver) fn request_headers(headers: &HeaderMap, client: Option<IpAddr>) -> HeaderMap {
     let mut headers = without_credentials(headers);
     let trailers = headers.get_all(header::TE).into_iter().any(|te| te == "trailers");
     remove_hop_by_hop(&mut headers);
@@ -107,7 +110,7 @@ pub(super) fn request_headers(headers: &HeaderMap, client: Option<IpAddr>) -> He
 }
 
 /// The headers of a request that upgrades its connection.
-pub(super) fn upgrade_headers(headers: &HeaderMap, client: Option<IpAddr>) -> HeaderMap {
+pub(in crate::apiserver) fn upgrade_headers(headers: &HeaderMap, client: Option<IpAddr>) -> HeaderMap {
     let mut headers = without_credentials(headers);
     add_client(&mut headers, client);
     headers
@@ -127,6 +130,43 @@ fn without_credentials(headers: &HeaderMap) -> HeaderMap {
         None => drop(headers.remove(header::SEC_WEBSOCKET_PROTOCOL)),
     }
     headers
+}
+
+/// Bytes of the name of a header that stay as they are; the rest is written with escapes (client-go's
+/// `legalHeaderKeyBytes`).
+const NAME_BYTES: &str = "!#$&'*+^`|";
+
+/// Says who a request is from, as a proxy that has authenticated its user; what the client has said of that falls away.
+///
+/// # Errors
+/// When a name cannot be the value of a header.
+pub(crate) fn auth_proxy_headers(headers: &mut HeaderMap, user: &User) -> Result<(), String> {
+    const USER: HeaderName = HeaderName::from_static("x-remote-user");
+    const UID: HeaderName = HeaderName::from_static("x-remote-uid");
+    const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
+    let claims: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();
+    for name in claims {
+        headers.remove(name);
+    }
+    let value = |text: &str| {
+        HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("net/http: invalid header field value {text:?}"))
+    };
+    headers.insert(USER, value(&user.name)?);
+    if !user.uid.is_empty() {
+        headers.insert(UID, value(&user.uid)?);
+    }
+    for group in &user.groups {
+        headers.append(GROUP, value(group)?);
+    }
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", percent::encoded(key, NAME_BYTES));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| format!("{name:?}: {error}"))?;
+        for text in values {
+            headers.append(&name, value(text)?);
+        }
+    }
+    Ok(())
 }
 
 /// Appends the client to those that the request has come by.
@@ -196,6 +236,42 @@ mod tests {
         let passed = upgrade_headers(&asked, None);
         let wanted = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-protocol", "chat")];
         assert_eq!(passed, headers(&wanted));
+    }
+
+    /// What a client says of itself never counts, however it writes it.
+    #[test]
+    fn who_a_request_is_from_is_said_here() {
+        let user = User {
+            name: "jürgen".to_owned(),
+            uid: "42".to_owned(),
+            groups: vec!["a".to_owned(), "system:authenticated".to_owned()],
+            extra: [
+                ("authentication.kubernetes.io/credential-id".to_owned(), vec!["JTI=1".to_owned()]),
+                ("a%b/ü~'".to_owned(), vec!["1".to_owned(), "2".to_owned()]),
+            ]
+            .into(),
+        };
+        let mut asked = headers(&[
+            ("x-remote-user", "admin"),
+            ("x-remote-group", "system:masters"),
+            ("x-remote-uid", "0"),
+            ("x-remote-extra-scopes", "all"),
+            ("x-remote-other", "kept by nobody"),
+            ("accept", "*/*"),
+        ]);
+        auth_proxy_headers(&mut asked, &user).unwrap();
+        let said = |name: &str| texts::texts(&asked, name).unwrap();
+        assert_eq!(said("x-remote-user"), ["jürgen"]);
+        assert_eq!(said("x-remote-uid"), ["42"]);
+        assert_eq!(said("x-remote-group"), ["a", "system:authenticated"]);
+        assert_eq!(said("x-remote-extra-authentication.kubernetes.io%2fcredential-id"), ["JTI=1"]);
+        assert_eq!(said("x-remote-extra-a%25b%2f%c3%bc~'"), ["1", "2"]);
+        assert_eq!(asked.keys_len(), 6);
+        let nobody = User { name: "a".to_owned(), ..User::default() };
+        auth_proxy_headers(&mut asked, &nobody).unwrap();
+        assert_eq!(asked, headers(&[("accept", "*/*"), ("x-remote-user", "a")]));
+        let broken = User { name: "a\nx-remote-group: b".to_owned(), ..User::default() };
+        assert!(auth_proxy_headers(&mut asked, &broken).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 pub(crate) mod backend;
 mod body;
-mod head;
+pub(crate) mod head;
 mod html;
 mod rewrite;
 

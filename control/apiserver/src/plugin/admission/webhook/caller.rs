@@ -14,7 +14,7 @@ use super::{
 use crate::{
     apiserver::{AdmissionAttributes, ApiError, Authorizers, generate::new_uid},
     store::Store,
-    webhook::{CallError, MAX_REVIEW_BYTES, WebhookClients},
+    webhook::{CallError, ExtensionClients, MAX_REVIEW_BYTES},
 };
 
 /// What both kinds of webhooks are called with.
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct Caller {
     pub(crate) store: Store,
     pub(crate) authorizers: Authorizers,
-    pub(crate) clients: Arc<WebhookClients>,
+    pub(crate) clients: Arc<ExtensionClients>,
     pub(crate) metrics: Arc<WebhookMetrics>,
 }
 
