@@ -112,6 +112,9 @@ impl Walk {
         if !typed {
             self.inside(schema, value, old);
         }
+        if let Some(validations) = &schema.validations {
+            value::check_required(validations, value, &self.path, &mut self.found);
+        }
         self.depth -= 1;
     }
 
