@@ -37,6 +37,7 @@ fn fields_are_leaves_and_items() {
         (json!({"free": {"a": {"b": [1]}, "c": 1}}), json!({"f:free": {"f:a": {".": {}, "f:b": {}}, "f:c": {}}})),
         (json!({"any": 5}), json!({"f:any": {}})),
         (json!({"any": {"a": {}}}), json!({"f:any": {"f:a": {}}})),
+        (json!({"untypedIos": {"a": {}}}), json!({"f:untypedIos": {"f:a": {}}})),
         (json!({"nest": {"deep": {"x": "1"}}}), json!({"f:nest": {"f:deep": {"f:x": {}}}})),
         // Items that share a key are owned as one.
         (
@@ -60,6 +61,8 @@ fn values_that_do_not_fit_are_told_in_upstreams_words() {
         (json!({"spec": {"foo": 1}}), Duplicates::Refused, ".spec.foo: field not declared in schema"),
         (json!({"metadata": {"x": 1}}), Duplicates::Refused, ".metadata.x: field not declared in schema"),
         (json!({"spec": {"ios": {}}}), Duplicates::Refused, ".spec.ios: expected any scalar, got &{map[]}"),
+        // In a definition int-or-string has no type, and only its validation refuses it.
+        (json!({"spec": {"untypedIos": {}}}), Duplicates::Refused, ""),
         (
             json!({"spec": {"replicas": "1"}}),
             Duplicates::Refused,

@@ -43,6 +43,7 @@ fn spec() -> Schema {
         ("replicas", number()),
         ("name", text()),
         ("ios", Schema::new(Kind::IntOrString)),
+        ("untypedIos", Schema { untyped: true, ..Schema::new(Kind::IntOrString) }),
         ("atomicMap", atomic),
         ("labels", map(text())),
         ("set", list(text(), Some(ListType::Set))),

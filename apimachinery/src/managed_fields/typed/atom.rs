@@ -152,7 +152,7 @@ impl<'a> Type<'a> {
         let definition = schema.resolved();
         let preserve = preserve || schema.preserve_unknown_fields || definition.preserve_unknown_fields;
         let inside = |schema| Self(Node::Schema { schema, presence: Presence::Pointer, preserve, object_meta });
-        match &definition.kind {
+        let atom = match &definition.kind {
             Kind::Any | Kind::Json | Kind::Union(_) => Self::deduced_atom(schema.is_atomic()),
             Kind::Bool => scalar(Scalar::Bool),
             Kind::Integer(_) | Kind::Number => scalar(Scalar::Number),
@@ -188,7 +188,14 @@ impl<'a> Type<'a> {
             }
             // A definition names no other type.
             Kind::Named(_) => Self::deduced_atom(false),
-        }
+        };
+        if definition.untyped { Self::or_deduced(atom) } else { atom }
+    }
+
+    /// What a schema without `type` takes, such as int-or-string in a custom resource: also what it says nothing of.
+    fn or_deduced(atom: Atom<'a>) -> Atom<'a> {
+        let deduced = Self::deduced_atom(false);
+        Atom { scalar: atom.scalar.or(deduced.scalar), list: atom.list.or(deduced.list), map: atom.map.or(deduced.map) }
     }
 
     fn map_atom(map: MapAtom<'a>) -> Atom<'a> {

@@ -157,3 +157,24 @@ fn custom_objects_are_processed_as_by_kube_apiserver() {
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+#[test]
+fn fields_that_are_missing_are_reported_after_those_that_are_wrong() {
+    let item = json!({"type": "object", "required": ["port"], "properties": {"name": {"type": "string"}},
+        "allOf": [{"required": ["name"], "properties": {"path": {"minLength": 1}}}]});
+    let schema = json!({"type": "object", "required": ["selector"], "properties": {
+        "selector": {"type": "object"}, "endpoints": {"type": "array", "items": item}}});
+    let schema = structural::read(&schema, &testing::schema("meta/v1.ObjectMeta"));
+    let object = json!({"endpoints": [{"path": ""}, {"name": 5}]});
+    let fields: Vec<String> = validate(&schema, &object, None).into_iter().map(|error| error.field).collect();
+    let expected = [
+        "endpoints[0].path",
+        "endpoints[0].name",
+        "<nil>",
+        "endpoints[0].port",
+        "endpoints[1].name",
+        "endpoints[1].port",
+        "selector",
+    ];
+    assert_eq!(fields, expected);
+}

@@ -126,6 +126,9 @@ impl Walk {
         if !typed {
             self.inside(schema, value, old);
         }
+        if let Some(validations) = &schema.validations {
+            value::check_required(validations, value, &self.path, &mut self.found);
+        }
         self.depth -= 1;
         if self.found.errors.len() > known && old.is_some_and(|old| is_unchanged(schema, value, old)) {
             self.found.errors.truncate(known);

@@ -48,6 +48,7 @@ impl Found {
 }
 
 /// Checks one value, and what nested validations say of what is inside it. `integer` is whether the schema's type is that.
+/// Fields that are missing are for [`check_required`].
 pub(super) fn check(
     validations: &Validations,
     value: &Value,
@@ -71,6 +72,20 @@ pub(super) fn check(
         Value::Null | Value::Bool(_) => {}
     }
     check_enumeration(validations, value, path, found);
+}
+
+/// Checks a value of which nothing else is known than these validations.
+fn check_inside(validations: &Validations, value: &Value, path: &mut Path, found: &mut Found, depth: usize) {
+    check(validations, value, false, path, found, depth);
+    check_required(validations, value, path, found);
+}
+
+/// The fields that are missing, which upstream reports after all that is wrong with the others.
+pub(super) fn check_required(validations: &Validations, value: &Value, path: &Path, found: &mut Found) {
+    let Some(fields) = value.as_object() else { return };
+    for name in validations.required.iter().filter(|name| !fields.contains_key(&***name)) {
+        found.push(&path.field(name), Cause::Required, "Required value".to_owned());
+    }
 }
 
 fn check_text(validations: &Validations, text: &str, path: &Path, found: &mut Found) {
@@ -101,7 +116,7 @@ fn check_list(validations: &Validations, items: &[Value], path: &mut Path, found
     if let Some(inside) = &validations.items {
         for (at, item) in items.iter().enumerate() {
             let before = path.enter_item(at);
-            check(inside, item, false, path, found, depth + 1);
+            check_inside(inside, item, path, found, depth + 1);
             path.leave(before);
         }
     }
@@ -128,20 +143,17 @@ fn check_fields(
     if let Some(max) = validations.max_properties.filter(|max| count > *max) {
         found.push(path.as_str(), Cause::TooMany, too_many(count, max));
     }
-    for name in validations.required.iter().filter(|name| !fields.contains_key(&***name)) {
-        found.push(&path.field(name), Cause::Required, "Required value".to_owned());
-    }
     for (name, inside) in &validations.properties {
         if let Some(value) = fields.get(&**name) {
             let before = path.enter_field(name);
-            check(inside, value, false, path, found, depth + 1);
+            check_inside(inside, value, path, found, depth + 1);
             path.leave(before);
         }
     }
     if let Some(inside) = &validations.additional_properties {
         for (name, value) in fields.iter().filter(|(name, _)| !validations.properties.contains_key(name.as_str())) {
             let before = path.enter_field(name);
-            check(inside, value, false, path, found, depth + 1);
+            check_inside(inside, value, path, found, depth + 1);
             path.leave(before);
         }
     }
@@ -176,7 +188,7 @@ fn equal(one: &Value, other: &Value) -> bool {
 fn check_junctors(junctors: &Junctors, value: &Value, path: &mut Path, found: &mut Found, depth: usize) {
     let mut alone = |validations: &Validations, found: &mut Found| {
         let mut own = Found::within(found.effort);
-        check(validations, value, false, path, &mut own, depth + 1);
+        check_inside(validations, value, path, &mut own, depth + 1);
         found.looked_at += own.looked_at;
         found.effort = own.effort;
         own
