@@ -135,7 +135,7 @@ fn measure(policies: usize, pods: usize, baseline: &mut Option<Duration>) {
     let (proxy, announcer) = Proxy::start_enforcing(&net, &api, &config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut number = pods;
-    let mut start = |name: String, app: String| {
+    let mut start = |cluster: &mut Cluster, name: String, app: String| {
         number += 1;
         let pod = announced(&name, number, &app);
         cluster.announce(&pod);
@@ -146,10 +146,10 @@ fn measure(policies: usize, pods: usize, baseline: &mut Option<Duration>) {
         std::thread::sleep(Duration::from_millis(200));
         (took, number)
     };
-    let _ = start("first".to_owned(), "0".to_owned());
+    let _ = start(&mut cluster, "first".to_owned(), "0".to_owned());
     answers(&net.pods[0], &format!("{}:8080", POD_IPS[1]));
-    let known = (0..STARTS).map(|i| start(format!("known-{i}"), "0".to_owned()).0).collect();
-    let new = (0..STARTS).map(|i| start(format!("new-{i}"), format!("new-{i}")).0).collect();
+    let known = (0..STARTS).map(|i| start(&mut cluster, format!("known-{i}"), "0".to_owned()).0).collect();
+    let new = (0..STARTS).map(|i| start(&mut cluster, format!("new-{i}"), format!("new-{i}")).0).collect();
 
     // The lower bound: the programs with the lines of one more new profile, in both families at once.
     let before = cluster.wanted(&Family::BOTH);
@@ -157,7 +157,7 @@ fn measure(policies: usize, pods: usize, baseline: &mut Option<Duration>) {
     let again = cluster.wanted(&Family::BOTH);
     let wanted_in = begun.elapsed();
     assert_eq!(before, again);
-    let (_, number) = start("last".to_owned(), format!("new-{STARTS}"));
+    let (_, number) = start(&mut cluster, "last".to_owned(), format!("new-{STARTS}"));
     cluster.announce(&announced("last", number, &format!("new-{STARTS}")));
     let after = cluster.wanted(&Family::BOTH);
     let texts: Vec<String> = before
