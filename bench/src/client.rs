@@ -2,6 +2,7 @@
 //! connection that stays open. Requests are rendered before, and responses are neither parsed as JSON nor copied.
 
 use std::{
+    fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
@@ -31,6 +32,12 @@ pub struct Server {
     address: SocketAddr,
     name: ServerName<'static>,
     tls: TlsConnector,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl Server {
@@ -123,6 +130,7 @@ enum Remaining {
 }
 
 /// A connection with a response in its buffer from `start` on.
+#[derive(Debug)]
 pub struct Connection {
     stream: TlsStream<TcpStream>,
     buffer: Vec<u8>,
