@@ -181,7 +181,7 @@ fn no_depth_overflows_the_stack() {
         let value = bomb(deep, wrap);
         for of in [&custom, &negated, &*recursive, &Schema::any(), &Schema::default()] {
             let _ = check(of, &value, "X");
-            let _ = validate(of, &value, Some(&Value::Null));
+            let _ = validate(of, &value, Some(&Value::Null), &mut Effort::unlimited());
             let _ = canonical(of, &value);
             let mut value = value.clone();
             drop_invalid_fields(of, &mut value);
