@@ -226,14 +226,12 @@ pub(crate) fn row(version: &Version, object: &Value, include: &str, now: Timesta
     row
 }
 
-/// A Table of objects; watches send the column definitions only once.
+/// A Table of objects; watches send the column definitions only once, and null after that, as upstream.
 pub(crate) fn table(version: &Version, objects: &[Value], include: &str, metadata: Value, columns: bool) -> Value {
     let now = Timestamp::now();
     let rows: Vec<Value> = objects.iter().map(|object| row(version, object, include, now)).collect();
-    let definitions: Vec<Value> = if columns {
+    let definitions: Option<Vec<Value>> = columns.then(|| {
         version.spec.table.columns.iter().map(|c| json!({"name": c.name, "type": c.type_, "format": c.format, "description": c.description, "priority": c.priority})).collect()
-    } else {
-        Vec::new()
-    };
+    });
     json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
 }
