@@ -130,6 +130,29 @@ async fn get(api: &Api, path: &str, accept: &str, encoding: &str) -> axum::respo
     api.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
 }
 
+#[tokio::test]
+async fn a_version_of_aggregated_discovery_that_is_not_served_is_passed_over() {
+    let api = with_namespace().await;
+    let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+    for (accept, kind) in [
+        (format!("{v2},{beta},application/json"), "APIGroupDiscoveryList"),
+        (format!("{beta},{v2},application/json"), "APIGroupDiscoveryList"),
+        (format!("application/json;q=0.9,{v2}"), "APIGroupDiscoveryList"),
+        // client-go before 0.30.
+        (format!("{beta},application/json"), "APIGroupList"),
+        (format!("application/json,{v2}"), "APIGroupList"),
+        ("application/json".to_owned(), "APIGroupList"),
+    ] {
+        let (parts, body) = get(&api, "/apis", &accept, "").await.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let list: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(list["kind"], kind, "{accept}");
+        let content_type = parts.headers[header::CONTENT_TYPE].to_str().unwrap();
+        assert_eq!(content_type == v2, kind == "APIGroupDiscoveryList", "{accept}: {content_type}");
+    }
+}
+
 /// Large lists come in chunks; they are those of their pages, whatever is asked for.
 #[tokio::test]
 async fn a_long_list_in_chunks_is_its_pages_together() {
