@@ -77,6 +77,29 @@ async fn options_that_cannot_be_are_refused() {
 }
 
 #[tokio::test]
+async fn a_timeout_that_is_no_duration_is_refused() {
+    let api = with_namespace().await;
+    for (path, code) in [
+        (format!("{MAPS}?timeout=invalid"), 400),
+        (format!("{MAPS}?timeout=10"), 400),
+        (format!("{MAPS}?timeout=32s"), 200),
+        (format!("{MAPS}?timeout=0s"), 200),
+        (format!("{MAPS}?timeout="), 200),
+        ("/version?timeout=1x".to_owned(), 400),
+    ] {
+        let reply = call(&api, "GET", &path, Value::Null).await;
+        assert_eq!(reply.code, code, "{path}: {}", reply.body);
+    }
+    let refused = call(&api, "DELETE", &format!("{MAPS}/m?timeout=1x"), Value::Null).await;
+    let why = "invalid timeout specified in the request URL - time: unknown unit \"x\" in duration \"1x\"";
+    assert_eq!((refused.body["reason"].as_str(), refused.body["message"].as_str()), (Some("BadRequest"), Some(why)));
+    // What may take as long as it likes has no deadline, and nobody reads it.
+    let uri = format!("{MAPS}?watch=1&timeoutSeconds=1&timeout=invalid");
+    let request = Request::builder().uri(uri).extension(User::internal("t")).body(Body::empty()).unwrap();
+    assert_eq!(api.router().oneshot(request).await.unwrap().status().as_u16(), 200);
+}
+
+#[tokio::test]
 async fn paths_are_read_as_upstream_does() {
     let api = with_namespace().await;
     call(&api, "POST", MAPS, map("m")).await;
