@@ -62,6 +62,12 @@ test-cluster: ## a node in a real Kubernetes, whose programs are in the director
 	scripts/install.sh test
 	scripts/test-cluster.sh
 
+.PHONY: test-judges
+test-judges: ## upstream's end-to-end suite and operators that users run, which lie in JUDGES=DIRECTORY, on one node
+	@: "$${JUDGES:?names the directory with the suite, the operators and their images}"
+	scripts/install.sh test
+	JUDGES=$$(realpath "$$JUDGES") scripts/test.sh judges
+
 .PHONY: test-upstream
 test-upstream: ## upstream's own files of types and configurations, in its sources (KUBERNETES=DIRECTORY)
 	@: "$${KUBERNETES:?names the directory of the sources of Kubernetes}"

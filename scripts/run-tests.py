@@ -23,7 +23,7 @@ import time
 # lower priority, so that it takes what the waiting ones leave, and they do not run late because of it.
 LANES = {
     "nodes": {"e2e": 2},
-    "pods": {"pod_conformance": 3, "workloads": 6, "clients": 2, "cluster": 1, "differential": 1, "recordings": 1, "kernel": 2, "packets": 1, "kill": 1, "model": 1},
+    "pods": {"pod_conformance": 3, "workloads": 6, "clients": 2, "cluster": 1, "judges": 1, "differential": 1, "recordings": 1, "kernel": 2, "packets": 1, "kill": 1, "model": 1},
     "alone": {"docker": 1},
 }
 # After all others: its containers use a known share of a core, which they must get.
@@ -31,7 +31,7 @@ ALONE = "alone"
 COMPUTING = "computing"
 LOWER_PRIORITY = 5
 # Programs with a harness of their own, which has no times of single tests.
-OWN_HARNESS = {"clients", "cluster", "differential", "pod_conformance", "recordings", "workloads"}
+OWN_HARNESS = {"clients", "cluster", "differential", "judges", "pod_conformance", "recordings", "workloads"}
 SLOWEST = 25
 # Characters of what a failed test has said that are repeated at the end, where they are found.
 FAILURE_SHOWN = 3000

@@ -8,7 +8,7 @@ if [ -z "${KUBEBUILDER_ASSETS:-}" ]; then
     exit 2
 fi
 # Only what is named here may be left out at night.
-export WINDLASS_ALLOW_SKIP=${WINDLASS_ALLOW_SKIP:-go-client,sample-apiserver,upstream-tree,apparmor}
+export WINDLASS_ALLOW_SKIP=${WINDLASS_ALLOW_SKIP:-go-client,judges,sample-apiserver,upstream-tree,apparmor}
 export FAULTS=${FAULTS:-all} MODEL_CASES=${MODEL_CASES:-60} WINDLASS_KILLS=${WINDLASS_KILLS:-40} DOCKER_FAULTS=${DOCKER_FAULTS:-40}
 export SECONDS_EACH=${SECONDS_EACH:-600} FUZZ_JOBS=${FUZZ_JOBS:-2} SOAK_MINUTES=${SOAK_MINUTES:-60}
 results=

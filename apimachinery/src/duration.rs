@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::go_quoted;
+
 const UNITS: [(&str, i128); 8] = [
     ("h", 3_600_000_000_000),
     ("ms", 1_000_000),
@@ -39,6 +41,28 @@ pub fn parse(text: &str) -> Option<i64> {
             return i64::try_from(if negative { -sum } else { sum }).ok();
         }
     }
+}
+
+/// Why [`parse`] refuses a text, in Go's words.
+#[must_use]
+pub fn why_invalid(text: &str) -> String {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+    while let Some(first) = rest.chars().next() {
+        let (number, after) = rest.split_at(rest.find(|c| !is_number(c)).unwrap_or(rest.len()));
+        if !is_number(first) || !number.contains(|c: char| c.is_ascii_digit()) {
+            break;
+        }
+        let (unit, next) = after.split_at(after.find(is_number).unwrap_or(after.len()));
+        if unit.is_empty() || number.matches('.').count() > 1 {
+            return format!("time: missing unit in duration {}", go_quoted(text));
+        }
+        if !UNITS.iter().any(|(known, _)| *known == unit) {
+            return format!("time: unknown unit {} in duration {}", go_quoted(unit), go_quoted(text));
+        }
+        rest = next;
+    }
+    format!("time: invalid duration {}", go_quoted(text))
 }
 
 /// A decimal number of units, cut to whole nanoseconds.
@@ -96,6 +120,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn go_says_why() {
+        for (text, why) in [
+            ("", "invalid duration \"\""),
+            ("invalid", "invalid duration \"invalid\""),
+            (".s", "invalid duration \".s\""),
+            ("10", "missing unit in duration \"10\""),
+            ("1.2.3s", "missing unit in duration \"1.2.3s\""),
+            ("1x", "unknown unit \"x\" in duration \"1x\""),
+            ("-1h-", "unknown unit \"h-\" in duration \"-1h-\""),
+        ] {
+            assert_eq!((parse(text), why_invalid(text)), (None, format!("time: {why}")));
+        }
+    }
 
     #[test]
     fn go_forms() {

@@ -84,7 +84,10 @@ const VALUES: [(&str, &str, Kind, Getter<f64>); 8] = [
     ),
 ];
 
-const POLICY_VALUES: [(&str, &str, Kind, fn(&PolicyStatus) -> u64); 6] = [
+/// Name, help, kind, and how the value is read.
+type PolicyValue = (&'static str, &'static str, Kind, fn(&PolicyStatus) -> u64);
+
+const POLICY_VALUES: [PolicyValue; 6] = [
     (
         "windlass_network_policy_in_force",
         "Whether the rules of NetworkPolicies are in the kernel; 0: pods that start wait for them",

@@ -71,7 +71,9 @@ pub fn hash_v2(catalog: &Catalog, others: &[Arc<OpenApiV2>]) -> String {
 /// The document of one group and version.
 #[must_use]
 pub fn document(catalog: &Catalog, group: &str, version: &str) -> Bytes {
-    kept(catalog, &path_of(group, version), || {
+    let path = path_of(group, version);
+    let kept = with_kept(catalog, |kept| expanded(kept.groups.get(&path)?.text.as_deref()?));
+    kept.unwrap_or_else(|| {
         with_documents(|documents| documents.v3(&describe(catalog, group, version))).to_string().into()
     })
 }
@@ -103,63 +105,88 @@ fn value_v2(catalog: &Catalog, others: &[Arc<OpenApiV2>]) -> Value {
     merged
 }
 
-/// What was made for one generation of a catalog: each document takes long to make, is large, and is asked for again by every
-/// client that starts.
-#[derive(Default)]
+/// What was made of a catalog: each document takes long to make, is large, and is asked for again by every client that
+/// starts.
 struct Kept {
-    generation: u64,
-    served: Vec<String>,
-    /// The hash of the documents of others that are in those of version 2.
+    /// The documents of version 3 by their paths.
+    groups: BTreeMap<String, Document>,
+    /// Documents of all groups by their names, compressed.
+    whole: BTreeMap<String, Vec<u8>>,
+    /// The hash of the documents of others that are in those of all groups.
     others: String,
-    /// The hashes of all documents of version 3 by their paths: clients keep documents by them.
-    hashes: BTreeMap<String, String>,
-    /// Documents by their paths, compressed.
-    documents: BTreeMap<String, Vec<u8>>,
+}
+
+/// A document of version 3.
+struct Document {
+    /// What it describes. What changes is served as other values of these, so that they say whether it is still right.
+    of: Vec<Arc<Version>>,
+    /// Clients keep documents by it.
+    hash: String,
+    /// Its text, compressed.
+    text: Option<Vec<u8>>,
+}
+
+impl Document {
+    fn describes(&self, served: &[Arc<Version>]) -> bool {
+        self.of.len() == served.len() && self.of.iter().zip(served).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+}
+
+impl Kept {
+    const fn new() -> Self {
+        Self { groups: BTreeMap::new(), whole: BTreeMap::new(), others: String::new() }
+    }
+
+    /// Makes the documents of what is served otherwise than before, drops those of what is served no longer, and returns the
+    /// paths of those that were made: a definition that comes or goes costs the document of its group alone.
+    fn update(&mut self, catalog: &Catalog) -> Vec<String> {
+        let mut before = std::mem::take(&mut self.groups);
+        let mut missing = Vec::new();
+        for (group, served) in catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| (&g.name, v))) {
+            let path = path_of(group, &served.version);
+            match before.remove(&path).filter(|document| document.describes(&served.resources)) {
+                Some(document) => drop(self.groups.insert(path, document)),
+                None => missing.push((path, group, served)),
+            }
+        }
+        if missing.is_empty() && before.is_empty() {
+            return Vec::new();
+        }
+        self.whole.clear();
+        with_documents(|documents| {
+            for (path, group, served) in &missing {
+                let text = documents.v3(&describe(catalog, group, &served.version)).to_string();
+                let (of, hash) = (served.resources.clone(), hash_of(text.as_bytes()));
+                self.groups.insert(path.clone(), Document { of, hash, text: compressed(text.as_bytes()) });
+            }
+        });
+        missing.into_iter().map(|(path, ..)| path).collect()
+    }
 }
 
 /// One lock for all: it is held while documents are built, see `dispatch`.
-static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
+static KEPT: Mutex<Kept> = Mutex::new(Kept::new());
 
-/// Runs `with` on what is kept of a catalog, which is made if another one was asked for before.
+/// Runs `with` on what is kept of a catalog, after it was brought up to date.
 fn with_kept<T>(catalog: &Catalog, with: impl FnOnce(&mut Kept) -> T) -> T {
     let mut kept = KEPT.lock();
-    let served: Vec<String> =
-        catalog.groups.iter().flat_map(|g| g.versions.iter().map(|v| path_of(&g.name, &v.version))).collect();
-    let is_current = |known: &Kept| known.generation == catalog.own_generation && known.served == served;
-    if !kept.as_ref().is_some_and(is_current) {
-        let mut new = Kept { generation: catalog.own_generation, served, ..Kept::default() };
-        with_documents(|documents| {
-            for of in describe_all(catalog) {
-                let (path, text) = (path_of(&of.group, &of.version), documents.v3(&of).to_string());
-                new.hashes.insert(path.clone(), hash_of(text.as_bytes()));
-                new.documents.extend(compressed(text.as_bytes()).map(|bytes| (path, bytes)));
-            }
-        });
-        *kept = Some(new);
-    }
-    with(kept.get_or_insert_default())
+    kept.update(catalog);
+    with(&mut kept)
 }
 
 /// A document of version 2 that is kept, or is made and kept until those of others change.
-fn kept_v2(catalog: &Catalog, path: &str, others: &[Arc<OpenApiV2>], make: impl FnOnce() -> Bytes) -> Bytes {
+fn kept_v2(catalog: &Catalog, name: &str, others: &[Arc<OpenApiV2>], make: impl FnOnce() -> Bytes) -> Bytes {
     let hash = hash_of(others.iter().map(|other| other.etag.as_str()).collect::<Vec<_>>().join(" ").as_bytes());
     with_kept(catalog, |kept| {
         if kept.others != hash {
-            kept.documents.retain(|path, _| !path.starts_with("v2"));
+            kept.whole.clear();
             kept.others = hash;
         }
-    });
-    kept(catalog, path, make)
-}
-
-/// A document that is kept, or is made and kept.
-fn kept(catalog: &Catalog, path: &str, make: impl FnOnce() -> Bytes) -> Bytes {
-    with_kept(catalog, |kept| {
-        if let Some(document) = kept.documents.get(path).and_then(|bytes| expanded(bytes)) {
+        if let Some(document) = kept.whole.get(name).and_then(|bytes| expanded(bytes)) {
             return document;
         }
         let document = make();
-        kept.documents.extend(compressed(&document).map(|bytes| (path.to_owned(), bytes)));
+        kept.whole.extend(compressed(&document).map(|bytes| (name.to_owned(), bytes)));
         document
     })
 }
@@ -176,7 +203,9 @@ fn expanded(bytes: &[u8]) -> Option<Bytes> {
 }
 
 fn hashes(catalog: &Catalog) -> BTreeMap<String, String> {
-    with_kept(catalog, |kept| kept.hashes.clone())
+    with_kept(catalog, |kept| {
+        kept.groups.iter().map(|(path, document)| (path.clone(), document.hash.clone())).collect()
+    })
 }
 
 /// As upstream's: SHA-512 in capital hexadecimal digits.
@@ -248,4 +277,48 @@ fn describe_subresource(
 
 fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::{
+        tests::api,
+        types::{Definition, Resource, Strategy, TypeSchema, VersionSpec},
+    };
+
+    /// A resource that does nothing of its own.
+    #[derive(Debug)]
+    struct Things;
+
+    impl Strategy for Things {}
+
+    #[test]
+    fn a_definition_costs_the_documents_of_its_group_alone() {
+        let (api, mut kept) = (api(), Kept::new());
+        let current = || api.catalogs().current();
+        let put = |group: &'static str| {
+            let v1 = VersionSpec::new(
+                "v1",
+                TypeSchema::custom("Thing".into(), &json!({"type": "object"}), &types::schema("meta/v1.ObjectMeta")),
+            );
+            let definition = Definition::single(Resource::new(group, "things", "Thing", Things), v1);
+            api.catalogs().put(&format!("things.{group}"), definition);
+        };
+        assert!(kept.update(&current()).len() > 20);
+        assert!(kept.update(&current()).is_empty());
+        put("one.example.com");
+        put("two.example.com");
+        assert_eq!(kept.update(&current()), ["apis/one.example.com/v1", "apis/two.example.com/v1"]);
+        // Serving it again makes other values of it, which may differ.
+        put("two.example.com");
+        kept.whole.insert("v2".to_owned(), Vec::new());
+        assert_eq!(kept.update(&current()), ["apis/two.example.com/v1"]);
+        assert!(kept.whole.is_empty());
+        api.catalogs().remove("things.one.example.com");
+        kept.whole.insert("v2".to_owned(), Vec::new());
+        assert!(kept.update(&current()).is_empty());
+        assert!(kept.whole.is_empty() && !kept.groups.contains_key("apis/one.example.com/v1"));
+        assert!(kept.groups.contains_key("apis/two.example.com/v1") && kept.groups.contains_key("api/v1"));
+    }
 }

@@ -122,6 +122,7 @@ fn read(api: &Api, uri: &Uri, method: &Method) -> Result<Route, ApiError> {
     let none = Uri::default();
     let mut options = RequestOptions::parse(if request_info::is_proxied(&segments) { &none } else { uri })?;
     let info = RequestInfo::parse(&segments, method, &options);
+    info.check_timeout(&options)?;
     options.watch |= info.verb == "watch";
     Ok(Route::new(&api.catalogs().current(), info, options))
 }

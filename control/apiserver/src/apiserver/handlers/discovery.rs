@@ -16,7 +16,7 @@ use windlass_kit::{build_info::field, group_version::GroupVersion, objects::stor
 use crate::apiserver::{
     request::{
         error::{ApiError, ApiResult},
-        negotiation::Accept,
+        negotiation::{Accept, wants_aggregated_discovery},
         request_info::{RequestInfo, RequestOptions},
     },
     types::{Catalog, OpenApiV2, Published, PublishedGroup, ServedVersion, Storage, Subresource, Version},
@@ -51,7 +51,7 @@ pub(in crate::apiserver) fn answer(
         let text = serde_json::to_vec_pretty(value).unwrap_or_default();
         Some(Ok(accept.bytes(StatusCode::OK, text.into())))
     };
-    let wants_aggregated = headers::shown(headers, header::ACCEPT.as_str()).contains("as=APIGroupDiscoveryList");
+    let wants_aggregated = wants_aggregated_discovery(&headers::shown(headers, header::ACCEPT.as_str()));
     let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     match segments[..] {
         [""] => indented(

@@ -382,7 +382,7 @@ impl WatchStream {
             Representation::Table => {
                 let metadata = object["metadata"].clone();
                 let row = json!({"cells": [], "object": metadata_of(&object)});
-                let object_shown = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": [row]});
+                let object_shown = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": null, "rows": [row]});
                 self.send("BOOKMARK", &object_shown);
             }
         }

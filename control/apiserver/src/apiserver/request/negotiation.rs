@@ -172,21 +172,45 @@ impl Accept {
     }
 }
 
-/// What of an `Accept` header can be served, the preferred first. Without a header JSON is.
-fn choices(accept: &str) -> Vec<(Representation, Encoding)> {
-    if accept.trim().is_empty() {
-        return vec![(Representation::Object, Encoding::Json)];
-    }
+/// The clauses of an `Accept` header, the preferred first.
+fn clauses(accept: &str) -> impl Iterator<Item = &str> {
     let quality = |clause: &str| {
         let given = clause.split(';').skip(1).find_map(|p| p.trim().strip_prefix("q="));
         given.map_or(Some(1.0), |q| q.trim().parse().ok()).unwrap_or(0.0_f32)
     };
     let mut clauses: Vec<(f32, &str)> = accept.split(',').map(|clause| (quality(clause), clause)).collect();
     clauses.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    clauses.into_iter().filter_map(|(_, clause)| choice(clause)).collect()
+    clauses.into_iter().map(|(_, clause)| clause)
 }
 
-fn choice(clause: &str) -> Option<(Representation, Encoding)> {
+/// What of an `Accept` header can be served, the preferred first. Without a header JSON is.
+fn choices(accept: &str) -> Vec<(Representation, Encoding)> {
+    if accept.trim().is_empty() {
+        return vec![(Representation::Object, Encoding::Json)];
+    }
+    clauses(accept).filter_map(choice).collect()
+}
+
+/// Whether discovery is asked for as one document, by the first clause of what is served. That document has one version: who
+/// knows an earlier one alone (`v2beta1`, of client-go before 0.30) gets the separate lists, which it accepts too.
+pub(in crate::apiserver) fn wants_aggregated_discovery(accept: &str) -> bool {
+    let wants = |clause| {
+        let (encoding, parameters) = parsed(clause)?;
+        let value = |name: &str| parameter(&parameters, name);
+        let kind = (value("g"), value("v"), value("as"));
+        match kind {
+            (.., None) => Some(false),
+            (Some("apidiscovery.k8s.io"), Some("v2"), Some("APIGroupDiscoveryList")) if encoding == Encoding::Json => {
+                Some(true)
+            }
+            _ => None,
+        }
+    };
+    clauses(accept).find_map(wants).unwrap_or(false)
+}
+
+/// The encoding that a clause asks for, and its parameters.
+fn parsed(clause: &str) -> Option<(Encoding, Vec<(&str, &str)>)> {
     let mut parts = clause.split(';').map(str::trim);
     let encoding = match parts.next()? {
         "application/json" | "*/*" | "application/*" => Encoding::Json,
@@ -194,8 +218,16 @@ fn choice(clause: &str) -> Option<(Representation, Encoding)> {
         envelope::MEDIA_TYPE => Encoding::Protobuf,
         _ => return None,
     };
-    let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
-    let value = |name: &str| parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    Some((encoding, parts.filter_map(|part| part.split_once('=')).collect()))
+}
+
+fn parameter<'a>(parameters: &[(&'a str, &'a str)], name: &str) -> Option<&'a str> {
+    parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+fn choice(clause: &str) -> Option<(Representation, Encoding)> {
+    let (encoding, parameters) = parsed(clause)?;
+    let value = |name: &str| parameter(&parameters, name);
     let is_v1 = value("v").is_none_or(|version| version == "v1");
     let representation = match value("as") {
         None => Representation::Object,
@@ -226,14 +258,12 @@ pub(crate) fn row(version: &Version, object: &Value, include: &str, now: Timesta
     row
 }
 
-/// A Table of objects; watches send the column definitions only once.
+/// A Table of objects; watches send the column definitions only once, and null after that, as upstream.
 pub(crate) fn table(version: &Version, objects: &[Value], include: &str, metadata: Value, columns: bool) -> Value {
     let now = Timestamp::now();
     let rows: Vec<Value> = objects.iter().map(|object| row(version, object, include, now)).collect();
-    let definitions: Vec<Value> = if columns {
+    let definitions: Option<Vec<Value>> = columns.then(|| {
         version.spec.table.columns.iter().map(|c| json!({"name": c.name, "type": c.type_, "format": c.format, "description": c.description, "priority": c.priority})).collect()
-    } else {
-        Vec::new()
-    };
+    });
     json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
 }

@@ -8,7 +8,7 @@ use axum::{
 };
 
 use serde_json::{Value, json};
-use windlass_apimachinery::go_quoted;
+use windlass_apimachinery::{duration, go_quoted};
 use windlass_kit::percent;
 
 use super::attributes::{Attributes, exact};
@@ -122,6 +122,28 @@ impl RequestInfo {
             namespace: &self.namespace,
             name: &self.name,
             field_selector: self.field_selector(options),
+        }
+    }
+
+    /// Whether the request may take as long as it likes, as upstream decides it.
+    fn is_long_running(&self) -> bool {
+        let subresource = self.subresource.as_str();
+        matches!(self.verb.as_str(), "watch" | "proxy")
+            || (self.is_resource && matches!(subresource, "attach" | "exec" | "proxy" | "log" | "portforward"))
+    }
+
+    /// Refuses a `timeout` of the query that is no duration.
+    ///
+    /// # Errors
+    /// Upstream's, of its filter of deadlines.
+    pub(in crate::apiserver) fn check_timeout(&self, options: &RequestOptions) -> Result<(), ApiError> {
+        let given = options.all.iter().find(|(key, _)| key == "timeout").map(|(_, text)| text.as_str());
+        match given.filter(|text| !text.is_empty() && duration::parse(text).is_none() && !self.is_long_running()) {
+            Some(text) => {
+                let why = duration::why_invalid(text);
+                Err(ApiError::bad_request(format!("invalid timeout specified in the request URL - {why}")))
+            }
+            None => Ok(()),
         }
     }
 

@@ -77,6 +77,29 @@ async fn options_that_cannot_be_are_refused() {
 }
 
 #[tokio::test]
+async fn a_timeout_that_is_no_duration_is_refused() {
+    let api = with_namespace().await;
+    for (path, code) in [
+        (format!("{MAPS}?timeout=invalid"), 400),
+        (format!("{MAPS}?timeout=10"), 400),
+        (format!("{MAPS}?timeout=32s"), 200),
+        (format!("{MAPS}?timeout=0s"), 200),
+        (format!("{MAPS}?timeout="), 200),
+        ("/version?timeout=1x".to_owned(), 400),
+    ] {
+        let reply = call(&api, "GET", &path, Value::Null).await;
+        assert_eq!(reply.code, code, "{path}: {}", reply.body);
+    }
+    let refused = call(&api, "DELETE", &format!("{MAPS}/m?timeout=1x"), Value::Null).await;
+    let why = "invalid timeout specified in the request URL - time: unknown unit \"x\" in duration \"1x\"";
+    assert_eq!((refused.body["reason"].as_str(), refused.body["message"].as_str()), (Some("BadRequest"), Some(why)));
+    // What may take as long as it likes has no deadline, and nobody reads it.
+    let uri = format!("{MAPS}?watch=1&timeoutSeconds=1&timeout=invalid");
+    let request = Request::builder().uri(uri).extension(User::internal("t")).body(Body::empty()).unwrap();
+    assert_eq!(api.router().oneshot(request).await.unwrap().status().as_u16(), 200);
+}
+
+#[tokio::test]
 async fn paths_are_read_as_upstream_does() {
     let api = with_namespace().await;
     call(&api, "POST", MAPS, map("m")).await;
@@ -128,6 +151,29 @@ async fn get(api: &Api, path: &str, accept: &str, encoding: &str) -> axum::respo
     let request = Request::builder().uri(path).header(header::ACCEPT, accept);
     let request = request.header(header::ACCEPT_ENCODING, encoding).extension(User::internal("t"));
     api.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_version_of_aggregated_discovery_that_is_not_served_is_passed_over() {
+    let api = with_namespace().await;
+    let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+    for (accept, kind) in [
+        (format!("{v2},{beta},application/json"), "APIGroupDiscoveryList"),
+        (format!("{beta},{v2},application/json"), "APIGroupDiscoveryList"),
+        (format!("application/json;q=0.9,{v2}"), "APIGroupDiscoveryList"),
+        // client-go before 0.30.
+        (format!("{beta},application/json"), "APIGroupList"),
+        (format!("application/json,{v2}"), "APIGroupList"),
+        ("application/json".to_owned(), "APIGroupList"),
+    ] {
+        let (parts, body) = get(&api, "/apis", &accept, "").await.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let list: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(list["kind"], kind, "{accept}");
+        let content_type = parts.headers[header::CONTENT_TYPE].to_str().unwrap();
+        assert_eq!(content_type == v2, kind == "APIGroupDiscoveryList", "{accept}: {content_type}");
+    }
 }
 
 /// Large lists come in chunks; they are those of their pages, whatever is asked for.

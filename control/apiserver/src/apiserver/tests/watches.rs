@@ -16,8 +16,14 @@ impl Strategy for Things {}
 
 /// The types and resource versions of the events that a watch of pods gets at once.
 async fn events(api: &Api, query: &str) -> Vec<(String, String)> {
+    events_as(api, query, "application/json").await
+}
+
+/// The same for a client that accepts another form of them.
+async fn events_as(api: &Api, query: &str, accept: &str) -> Vec<(String, String)> {
     let request = Request::builder()
         .uri(format!("{PODS}?watch=1&{query}"))
+        .header(header::ACCEPT, accept)
         .extension(User::internal("test"))
         .body(Body::empty())
         .unwrap();
@@ -119,6 +125,27 @@ async fn what_a_watch_begins_with_is_what_it_asks_for() {
         let events = events(&api, query).await;
         assert_eq!(events.iter().map(|(kind, _)| kind.as_str()).collect::<Vec<_>>(), expected, "{query}");
     }
+}
+
+#[tokio::test]
+async fn only_the_first_table_of_a_watch_defines_its_columns() {
+    let api = with_namespace().await;
+    for name in ["a", "b"] {
+        call(&api, "POST", PODS, pod(name)).await;
+    }
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let events = events_as(&api, "allowWatchBookmarks=true", table).await;
+    let tables: Vec<Value> = events.iter().map(|(_, table)| serde_json::from_str(table).unwrap()).collect();
+    let columns: Vec<Value> = tables
+        .iter()
+        .map(|table| {
+            table["columnDefinitions"]
+                .get(0)
+                .map_or(table["columnDefinitions"].clone(), |column| column["name"].clone())
+        })
+        .collect();
+    assert_eq!(columns, [json!("Name"), Value::Null, Value::Null], "{events:?}");
+    assert!(tables.iter().all(|table| table.get("columnDefinitions").is_some()), "{events:?}");
 }
 
 #[tokio::test]

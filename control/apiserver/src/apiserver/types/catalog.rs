@@ -80,8 +80,6 @@ impl PublishedGroup<'_> {
 pub struct Catalog {
     /// Counts the snapshots.
     pub generation: u64,
-    /// The snapshot since which this server itself has served the same.
-    pub own_generation: u64,
     /// The groups that this server serves itself: built-in ones as they are defined, then others by name.
     pub groups: Vec<Group>,
     /// What extension API servers serve, also in place of this server.
@@ -218,7 +216,6 @@ pub(in crate::apiserver) type PriorityOf = fn(&str, &str) -> Priority;
 #[derive(Debug)]
 struct Parts {
     generation: u64,
-    own_generation: u64,
     built_in: Vec<Arc<Version>>,
     extensions: Vec<Arc<Extension>>,
     /// Versions of custom resources, by the name of their definition.
@@ -240,10 +237,9 @@ impl Catalogs {
     #[must_use]
     pub fn new(store: &Store, definitions: Vec<Definition>, priority_of: PriorityOf) -> Self {
         let built_in: Vec<Arc<Version>> = definitions.into_iter().flat_map(|one| one.install(store)).collect();
-        let catalog =
-            Catalog { generation: 1, own_generation: 1, ..Catalog::new(priority_of, built_in.iter().cloned()) };
+        let catalog = Catalog { generation: 1, ..Catalog::new(priority_of, built_in.iter().cloned()) };
         let extensions = Vec::new();
-        let parts = Parts { generation: 1, own_generation: 1, built_in, extensions, custom: BTreeMap::new() };
+        let parts = Parts { generation: 1, built_in, extensions, custom: BTreeMap::new() };
         Self {
             store: store.clone(),
             priority_of,
@@ -270,7 +266,6 @@ impl Catalogs {
         let versions = definition.install(&self.store);
         self.change(|parts| {
             parts.custom.insert(name.to_owned(), versions);
-            parts.own_generation = parts.generation + 1;
         });
     }
 
@@ -278,7 +273,6 @@ impl Catalogs {
     pub fn remove(&self, name: &str) {
         self.change(|parts| {
             parts.custom.remove(name);
-            parts.own_generation = parts.generation + 1;
         });
     }
 
@@ -298,7 +292,6 @@ impl Catalogs {
         let all = parts.built_in.iter().chain(custom).cloned();
         let catalog = Catalog {
             generation: parts.generation,
-            own_generation: parts.own_generation,
             extensions: parts.extensions.clone(),
             ..Catalog::new(self.priority_of, all)
         };

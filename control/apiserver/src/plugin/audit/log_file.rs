@@ -77,7 +77,8 @@ impl LogFile {
 
     fn rotate(&mut self, open: impl Fn(&Path) -> io::Result<File>) {
         let replaced = self.replace(open);
-        let problem = replaced.and_then(|()| self.remove_old_backups(Timestamp::now())).err().map(|error| error.to_string());
+        let problem =
+            replaced.and_then(|()| self.remove_old_backups(Timestamp::now())).err().map(|error| error.to_string());
         if let Some(problem) = problem.as_ref().filter(|now| self.problem.as_ref() != Some(now)) {
             tracing::warn!(
                 problem,
@@ -118,7 +119,8 @@ impl LogFile {
         let backups = self.backups()?;
         let oldest = self.retention.oldest(now).map(|at| self.backup_path(at));
         // Names of one length, of which only the time differs: they order as their times do.
-        let outdated = backups.iter().take_while(|backup| oldest.as_ref().is_some_and(|oldest| backup < &oldest)).count();
+        let outdated =
+            backups.iter().take_while(|backup| oldest.as_ref().is_some_and(|oldest| backup < &oldest)).count();
         let old = &backups[..outdated.max(backups.len().saturating_sub(self.retention.max_backups))];
         // One that cannot be removed keeps none of the others.
         old.iter().map(fs::remove_file).fold(Ok(()), io::Result::and)

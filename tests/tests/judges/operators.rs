@@ -1,0 +1,169 @@
+//! Operators that users run, as pods with their projects' own manifests, and what these promise.
+
+use std::time::Duration;
+
+use serde_json::json;
+use windlass_tests::{Kubectl, eventually};
+
+use crate::judge::{Node, part, text};
+
+type Test = (&'static str, fn(&Node));
+
+/// In an order in which each finds those that it needs; each also starts them where it runs alone.
+pub(crate) const TESTS: [Test; 3] = [
+    ("cert_manager", cert_manager),
+    ("prometheus_operator", prometheus_operator),
+    ("kube_state_metrics", kube_state_metrics),
+];
+
+/// Operators come up, elect leaders, make certificates, and restart until each finds the other.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A `PrometheusRule` with one expression.
+fn rule(name: &str, expression: &str) -> String {
+    let groups = json!([{"name": "group", "rules": [{"alert": "Alert", "expr": expression}]}]);
+    json!({"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": name},
+        "spec": {"groups": groups}})
+    .to_string()
+}
+
+/// Applies the manifests of an operator and waits until a pod of each of its Deployments is available.
+fn deploy(kubectl: &Kubectl<'_>, operator: &str) {
+    let folder = part("operators").join(operator);
+    // Definitions are above what a client may write into an annotation; objects of theirs come up only after them.
+    eventually(PATIENCE, "its manifests can be applied", || {
+        kubectl.try_run(&["apply", "--server-side", "--force-conflicts", "-f", text(&folder)])
+    });
+    let all = ["get", "-f", text(&folder), "-o", "json"];
+    eventually(PATIENCE, "its Deployments are available", || {
+        let applied: serde_json::Value = serde_json::from_str(&kubectl.try_run(&all)?)?;
+        for object in applied["items"].as_array().into_iter().flatten() {
+            let available = object["status"]["availableReplicas"].as_u64();
+            anyhow::ensure!(object["kind"] != "Deployment" || available >= Some(1), "{object}");
+        }
+        Ok(())
+    });
+}
+
+/// Applies objects that a webhook judges, which may still be coming up.
+fn admitted(kubectl: &Kubectl<'_>, manifest: &str) {
+    eventually(PATIENCE, "the objects are admitted", || {
+        let output = kubectl.output(&["apply", "-f", "-"], manifest);
+        anyhow::ensure!(output.ok, "{}", output.err);
+        Ok(())
+    });
+}
+
+/// A webhook refuses the object, and the error has this text of the webhook's.
+#[track_caller]
+fn denied(kubectl: &Kubectl<'_>, manifest: &str, text: &str) {
+    let output = kubectl.output(&["apply", "-f", "-"], manifest);
+    assert!(!output.ok && output.err.contains("admission webhook") && output.err.contains(text), "{output:?}");
+}
+
+fn certificates(kubectl: &Kubectl<'_>) {
+    deploy(kubectl, "cert-manager");
+    admitted(kubectl, include_str!("../../judges/certificates.yaml"));
+}
+
+fn ready(kubectl: &Kubectl<'_>, certificate: &str) {
+    eventually(PATIENCE, "the certificate is issued", || {
+        kubectl.try_run(&["wait", "--for=condition=Ready", "--timeout=5s", "certificate", certificate])
+    });
+}
+
+/// Its controller issues certificates, its injector fills the CA bundle of its own webhooks, which deny what is invalid.
+fn cert_manager(node: &Node) {
+    let kubectl = node.kubectl();
+    certificates(&kubectl);
+    ready(&kubectl, "leaf");
+    let secret = kubectl.json(&["secret", "leaf-tls"]).expect("the secret of the certificate");
+    for key in ["tls.crt", "tls.key", "ca.crt"] {
+        assert!(secret["data"][key].is_string(), "{key} is missing");
+    }
+    let nameless = json!({"apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"name": "nameless"},
+        "spec": {"secretName": "nameless", "issuerRef": {"name": "authority", "kind": "ClusterIssuer"}}});
+    denied(&kubectl, &nameless.to_string(), "at least one of commonName");
+    // Who asks is written by the mutating webhook.
+    let requests = kubectl.json(&["certificaterequests"]).expect("the request of the leaf");
+    assert_eq!(requests["items"][0]["spec"]["username"], "system:serviceaccount:cert-manager:cert-manager");
+    // A lost secret is issued again.
+    let _ = kubectl.run(&["delete", "secret", "leaf-tls"]);
+    eventually(PATIENCE, "a second revision is issued", || {
+        let leaf = kubectl.json(&["certificate", "leaf"])?;
+        anyhow::ensure!(leaf["status"]["revision"] == 2, "{leaf}");
+        kubectl.try_run(&["get", "secret", "leaf-tls"])
+    });
+}
+
+/// It makes StatefulSets; its webhooks, with a certificate by cert-manager, deny rules and convert configurations.
+fn prometheus_operator(node: &Node) {
+    let kubectl = node.kubectl();
+    certificates(&kubectl);
+    admitted(&kubectl, include_str!("../../judges/monitoring.yaml"));
+    deploy(&kubectl, "prometheus-operator");
+    admitted(&kubectl, &rule("good", "vector(1)"));
+    denied(&kubectl, &rule("bad", "vector(1"), "Rules are not valid");
+
+    let definition = "crd/alertmanagerconfigs.monitoring.coreos.com";
+    let service = json!({"name": "prometheus-operator-admission-webhook", "namespace": "default", "path": "/convert"});
+    let webhook = json!({"conversionReviewVersions": ["v1beta1", "v1alpha1"], "clientConfig": {"service": service}});
+    let patch = json!({
+        "metadata": {"annotations": {"cert-manager.io/inject-ca-from": "default/prometheus-operator-admission-webhook"}},
+        "spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
+    let _ = kubectl.run(&["patch", definition, "--type=merge", "-p", &patch.to_string()]);
+    let weekend = json!({"name": "weekend", "timeIntervals": [{"weekdays": ["saturday"]}]});
+    let spec =
+        json!({"route": {"receiver": "nobody"}, "receivers": [{"name": "nobody"}], "muteTimeIntervals": [weekend]});
+    let configuration = json!({"apiVersion": "monitoring.coreos.com/v1alpha1", "kind": "AlertmanagerConfig",
+        "metadata": {"name": "mutes"}, "spec": spec});
+    admitted(&kubectl, &configuration.to_string());
+    // The newer version has another name for the field.
+    eventually(PATIENCE, "the configuration is converted", || {
+        let converted = kubectl.json(&["alertmanagerconfigs.v1beta1.monitoring.coreos.com", "mutes"])?;
+        anyhow::ensure!(converted["spec"]["timeIntervals"][0]["name"] == "weekend", "{converted}");
+        Ok(())
+    });
+
+    let prometheus = json!({"apiVersion": "monitoring.coreos.com/v1", "kind": "Prometheus",
+        "metadata": {"name": "main"}, "spec": {"serviceAccountName": "default"}});
+    kubectl.apply(&prometheus.to_string());
+    eventually(PATIENCE, "a StatefulSet and a status are made", || {
+        let set = kubectl.json(&["statefulset", "prometheus-main"])?;
+        anyhow::ensure!(set["metadata"]["ownerReferences"][0]["kind"] == "Prometheus", "{set}");
+        kubectl.try_run(&["wait", "--for=jsonpath={.status.shards}=1", "--timeout=5s", "prometheus/main"])
+    });
+    let _ = kubectl.run(&["scale", "prometheus/main", "--replicas=0"]);
+    eventually(PATIENCE, "the StatefulSet follows the scale", || {
+        kubectl.try_run(&["wait", "--for=jsonpath={.spec.replicas}=0", "--timeout=5s", "statefulset/prometheus-main"])
+    });
+    let _ = kubectl.run(&["delete", "prometheus", "main"]);
+}
+
+/// It lists and watches every type that it knows without an error, and has metrics of them.
+fn kube_state_metrics(node: &Node) {
+    let kubectl = node.kubectl();
+    deploy(&kubectl, "kube-state-metrics");
+    let page = |port: &str| {
+        kubectl.try_run(&[
+            "get",
+            "--raw",
+            &format!("/api/v1/namespaces/kube-system/services/kube-state-metrics:{port}/proxy/metrics"),
+        ])
+    };
+    eventually(PATIENCE, "there are metrics of the node and of the API's objects", || {
+        let metrics = page("http-metrics")?;
+        for metric in ["kube_node_info{", "kube_pod_info{", "kube_deployment_created{", "kube_lease_owner{"] {
+            anyhow::ensure!(metrics.contains(metric), "no {metric}");
+        }
+        Ok(())
+    });
+    let telemetry = page("telemetry").expect("metrics about its own requests");
+    let requests = |line: &&str| {
+        line.starts_with("kube_state_metrics_list_total") || line.starts_with("kube_state_metrics_watch_total")
+    };
+    let (failed, done): (Vec<&str>, Vec<&str>) =
+        telemetry.lines().filter(requests).partition(|line| line.contains("result=\"error\""));
+    let failed: Vec<&str> = failed.into_iter().filter(|line| !line.ends_with(" 0")).collect();
+    assert!(failed.is_empty() && done.len() > 20, "{telemetry}");
+}
