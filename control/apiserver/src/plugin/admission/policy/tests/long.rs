@@ -39,8 +39,7 @@ async fn validations_that_take_long_hold_up_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn conditions_and_mutations_that_take_long_hold_up_nobody() {
     let api = with_namespace().await;
-    let expression =
-        format!("[JSONPatch{{op: 'add', path: '/metadata/labels', value: {{'good': string({CHAIN})}}}}]");
+    let expression = format!("[JSONPatch{{op: 'add', path: '/metadata/labels', value: {{'good': string({CHAIN})}}}}]");
     let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": expression}});
     mutates(&api, "p", &json!({"mutations": [mutation]})).await;
     holds_up_nobody(&api, [201, 201]).await;
