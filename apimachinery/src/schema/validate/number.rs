@@ -39,6 +39,10 @@ pub(super) fn check(validations: &Validations, number: &Number, integer: bool, p
         }
         if number.is_i64() { limit.trunc() } else { limit }
     };
+    // Go compares integers with integers, and writes those.
+    let shown = |limit: f64| {
+        if number.is_i64() && limit.fract() == 0.0 { limit.to_string() } else { general(limit) }
+    };
     if let Some(factor) = validations.multiple_of.map(|factor| limit(factor, "MultipleOf", found)) {
         if factor <= 0.0 {
             let detail = format!(
@@ -47,21 +51,21 @@ pub(super) fn check(validations: &Validations, number: &Number, integer: bool, p
             );
             found.push(field, Cause::Invalid, detail);
         } else if !is_multiple(number, n, factor) {
-            found.invalid(field, &value, &format!("should be a multiple of {}", general(factor)));
+            found.invalid(field, &value, &format!("should be a multiple of {}", shown(factor)));
         }
     }
     if let Some(max) = validations.maximum.map(|max| limit(max, "Maximum boundary", found)) {
         let exclusive = validations.exclusive_maximum;
         if above(number, n, max) || (exclusive && !above(number, n, max) && !below(number, n, max)) {
             let words = if exclusive { "less than" } else { "less than or equal to" };
-            found.invalid(field, &value, &format!("should be {words} {}", general(max)));
+            found.invalid(field, &value, &format!("should be {words} {}", shown(max)));
         }
     }
     if let Some(min) = validations.minimum.map(|min| limit(min, "Minimum boundary", found)) {
         let exclusive = validations.exclusive_minimum;
         if below(number, n, min) || (exclusive && !above(number, n, min) && !below(number, n, min)) {
             let words = if exclusive { "greater than" } else { "greater than or equal to" };
-            found.invalid(field, &value, &format!("should be {words} {}", general(min)));
+            found.invalid(field, &value, &format!("should be {words} {}", shown(min)));
         }
     }
     check_format(validations, number, n, path, found);
