@@ -9,7 +9,7 @@ const ALLOWED: &str = "WINDLASS_ALLOW_SKIP";
 const LIST: &str = "WINDLASS_SKIPS";
 
 /// What any machine may lack, and the tier that has it.
-pub const MAY_LACK: [(&str, &str); 5] = [
+pub const MAY_LACK: [(&str, &str); 6] = [
     (
         "control-plane",
         "a real control plane (KUBEBUILDER_ASSETS): make test-nightly, with recordings of it in make test",
