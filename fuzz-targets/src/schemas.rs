@@ -4,12 +4,15 @@ use std::sync::{Arc, LazyLock};
 
 use windlass_apimachinery::{
     decode::{ContentType, decode},
+    effort::Effort,
     schema::{Schema, canonicalize, check, default, drop_invalid_fields, structural, validate},
 };
 use windlass_cel::{RuleBudget, RuleChecks, SchemaRules};
 
 /// What rules may cost here: more only takes longer.
 const BUDGET: RuleBudget = RuleBudget::new(200_000, 50_000);
+/// And what patterns may take.
+const EFFORT: u64 = 1_000_000;
 
 static OBJECT_META: LazyLock<Arc<Schema>> =
     LazyLock::new(|| windlass_control::kinds::types::schema("meta/v1.ObjectMeta"));
@@ -24,8 +27,8 @@ pub(crate) fn run(text: &[u8]) {
     drop_invalid_fields(&schema, &mut once);
     canonicalize(&schema, &mut once);
     default(&schema, &mut once);
-    let _ = validate(&schema, &once, Some(old));
-    let _ = validate(&schema, object, None);
+    let _ = validate(&schema, &once, Some(old), &mut Effort::new(EFFORT));
+    let _ = validate(&schema, object, None, &mut Effort::new(EFFORT));
     if let Some(rules) = SchemaRules::compile(openapi, true) {
         let _ = rules.validate("", &once, None, None, &mut { BUDGET });
         let ratcheted = rules.validate("", &once, Some(old), Some(openapi), &mut { BUDGET });
