@@ -28,7 +28,7 @@ fn policy(name: &str, spec: &Value) -> String {
 }
 
 fn ip(pod: &Value) -> String {
-    pod["status"]["podIP"].as_str().unwrap().to_owned()
+    pod["status"]["podIP"].as_str().expect("an address").to_owned()
 }
 
 /// The page at an address, requested by a container.

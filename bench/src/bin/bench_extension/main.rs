@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
     let (steal, load) = (Steal::begin()?, std::fs::read_to_string("/proc/loadavg")?);
     let server = runtime.block_on(answers(&windlass.kubeconfig(), &mut daemon))?;
     runtime.block_on(async {
-        let mut ours = Target::new(server, daemon.pid()).await?;
+        let mut ours = Target::new(&server, daemon.pid()).await?;
         println!("| figure | windlass | compared with | ratio | goal |\n|---|---|---|---|---|");
         if wanted("objects") {
             custom_objects(&mut ours).await?;
@@ -74,7 +74,7 @@ fn main() -> anyhow::Result<()> {
             row("rules of a route, an object", &micro(own), "", "", "≤ 200 µs");
             if let Some(plane) = upstream {
                 let pid = plane.pid(Part::ApiServer).ok_or_else(|| anyhow::anyhow!("kube-apiserver does not run"))?;
-                let mut theirs = Target::new(Server::of(&plane.admin())?, pid).await?;
+                let mut theirs = Target::new(&Server::of(&plane.admin())?, pid).await?;
                 let of_theirs = rules(&mut theirs).await?;
                 row("— in kube-apiserver", &micro(own), &micro(of_theirs), &format!("{:.2}", own / of_theirs), "≤ 2");
             }

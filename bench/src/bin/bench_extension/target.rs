@@ -18,7 +18,6 @@ const ROUNDS: usize = 7;
 const SERVED_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Target {
-    pub(crate) server: Server,
     pub(crate) pid: u32,
     pub(crate) connection: Connection,
     next: usize,
@@ -48,9 +47,9 @@ pub(crate) struct Pair {
 pub(crate) type Make<'a> = dyn Fn(usize) -> (Vec<u8>, u16) + 'a;
 
 impl Target {
-    pub(crate) async fn new(server: Server, pid: u32) -> anyhow::Result<Self> {
+    pub(crate) async fn new(server: &Server, pid: u32) -> anyhow::Result<Self> {
         let connection = server.connect(0).await?;
-        let mut target = Self { server, pid, connection, next: 0 };
+        let mut target = Self { pid, connection, next: 0 };
         target.post("/api/v1/namespaces", &serde_json::json!({"metadata": {"name": NAMESPACE}})).await?;
         Ok(target)
     }

@@ -72,8 +72,8 @@ impl Side<'_> {
     /// What the aggregated document has of a group.
     async fn aggregated(&self, group: &str) -> anyhow::Result<Value> {
         let list = self.api.ask(&Step { accept: AGGREGATED, ..get("aggregated", "/apis") }).await?;
-        let all = list["body"]["items"].as_array().into_iter().flatten();
-        Ok(all.filter(|one| one["metadata"]["name"] == group).next().cloned().unwrap_or_default())
+        let mut all = list["body"]["items"].as_array().into_iter().flatten();
+        Ok(all.find(|one| one["metadata"]["name"] == group).cloned().unwrap_or_default())
     }
 }
 

@@ -203,8 +203,13 @@ impl ExtensionServer {
                 (StatusCode::FOUND, [(header::LOCATION, "https://elsewhere.example/")]).into_response()
             }
             ["apis", GROUP, "v1", "namespaces", _, "things", "cut"] => {
-                let frames = futures::stream::iter([Ok(Bytes::from("begun")), Err(std::io::Error::other("cut"))]);
-                Body::from_stream(frames).into_response()
+                // What is begun is sent before it is cut off.
+                let end = async {
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    Err(std::io::Error::other("cut"))
+                };
+                let begun = futures::stream::iter([Ok(Bytes::from("begun"))]);
+                Body::from_stream(futures::StreamExt::chain(begun, futures::stream::once(end))).into_response()
             }
             ["apis", GROUP, "v1", "namespaces", _, "things", "gone"] => StatusCode::GONE.into_response(),
             ["apis", GROUP, ..] => {

@@ -23,6 +23,7 @@ async fn the_api_serves_what_dashboards_and_alerts_ask_for() {
     let stop = CancellationToken::new();
     let scheduler = windlass_scheduler::run(client.clone(), served.plane.metrics(), stop.clone());
     let scheduler = tokio::spawn(scheduler);
+    let aggregating = tokio::spawn(served.plane.clone().aggregate(stop.clone()));
     // A request with a certificate, one that lasts, and the making of a node and of a pod for it.
     works(&served.kubeconfig()).await;
     let watch = Request::get("/api/v1/pods?watch=true").body(Vec::new()).unwrap();
@@ -52,8 +53,7 @@ async fn the_api_serves_what_dashboards_and_alerts_ask_for() {
     services.create(&PostParams::default(), &local).await.unwrap();
     let aggregated = json!({"spec": {"insecureSkipTLSVerify": true, "service": {"namespace": "n", "name": "s"}}});
     services.patch("v1.x.example", &PatchParams::default(), &Patch::Merge(aggregated)).await.unwrap();
-    let unavailable =
-        "aggregator_unavailable_apiservice_total{name=\"v1.x.example\",reason=\"FailedDiscoveryCheck\"} 1";
+    let unavailable = "aggregator_unavailable_apiservice_total{name=\"v1.x.example\",reason=\"ServiceNotFound\"} 1";
     let mut text = String::new();
     for _ in 0..500 {
         text = page(&client, "/metrics").await;
@@ -73,5 +73,6 @@ async fn the_api_serves_what_dashboards_and_alerts_ask_for() {
     drop(watch);
     stop.cancel();
     scheduler.await.unwrap().unwrap();
+    aggregating.await.unwrap();
     served.end().await;
 }

@@ -116,7 +116,8 @@ async fn a_webhook_that_lies_refuses() {
     let doubling: Vec<Value> =
         (0..200).map(|at| json!({"op": "copy", "from": "", "path": format!("/data/copy{at}")})).collect();
     server.decide(move |_, _| Act::patch(&json!(doubling)));
-    assert!(fails(&api, "m").await.contains("copies more than"));
+    let why = fails(&api, "m").await;
+    assert!(why.contains("copies more than"), "{why}");
     server.decide(|_, _| Act::allow());
     assert_eq!(call(&api, "POST", MAPS, map("m")).await.code, 201);
 }
