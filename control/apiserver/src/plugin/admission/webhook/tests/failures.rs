@@ -114,7 +114,7 @@ async fn a_webhook_that_lies_refuses() {
     }
     // Each copy doubles the object: it is refused long before memory is short.
     let doubling: Vec<Value> =
-        (0..200).map(|at| json!({"op": "copy", "from": "", "path": format!("/data/copy{at}")})).collect();
+        (0..200).map(|at| json!({"op": "copy", "from": "/data", "path": format!("/data/copy{at}")})).collect();
     server.decide(move |_, _| Act::patch(&json!(doubling)));
     let why = fails(&api, "m").await;
     assert!(why.contains("copies more than"), "{why}");
