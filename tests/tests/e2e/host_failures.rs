@@ -45,11 +45,14 @@ fn docker_hangs_for_a_minute() {
     kubectl.apply(WEB);
     let before = eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     let ids = |pods: &[Value]| pods.iter().map(container_id).collect::<Vec<_>>();
+    // Pods are ready a moment before their rules are written.
+    let ask = "curl -fsS --max-time 5 http://127.0.0.1:30080/";
+    eventually(DEFAULT_TIMEOUT, "the service answers", || testbed.try_sh(ask));
     let stopped = Stopped::new(&testbed.docker_pid().to_string());
     let mut away_was_told = false;
     for round in 0..30 {
         // Traffic and the API work without Docker.
-        testbed.sh("curl -fsS --max-time 5 http://127.0.0.1:30080/");
+        testbed.sh(ask);
         let _ = kubectl.run(&["create", "configmap", &format!("c{round}"), "--from-literal=a=b"]);
         for pod in
             kubectl.json(&["pods", "-l", "app=web"]).expect("pods are listed")["items"].as_array().expect("a list")

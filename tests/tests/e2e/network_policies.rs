@@ -34,7 +34,7 @@ fn ip(pod: &Value) -> String {
 /// The page at an address, requested by a container.
 fn ask(testbed: &Testbed, container: &str, address: &str) -> anyhow::Result<String> {
     let host = format!("unix://{}", testbed.docker_socket().display());
-    let line = format!("wget -q -T 2 -O- http://{address}/");
+    let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 80");
     windlass_tests::try_run("docker", &["-H", &host, "exec", container, "sh", "-c", &line])
 }
 
@@ -92,7 +92,7 @@ fn a_policy_holds_from_the_first_packet_of_a_pod_until_it_is_deleted() {
 
     // Whatever its container does first, it reaches neither a pod nor a Service; and its node still reaches it.
     let tries = format!(
-        "for to in {0} {cluster_ip} {0} {cluster_ip}; do wget -q -T 1 -O- http://$to/ > /dev/null 2>&1 && echo open >> /shared/first; \
+        "for to in {0} {cluster_ip} {0} {cluster_ip}; do nc -w 1 $to 80 < /dev/null > /dev/null 2>&1 && echo open >> /shared/first; \
          done; echo done >> /shared/first; mkdir /tmp/w; hostname > /tmp/w/index.html; exec httpd -f -p 80 -h /tmp/w",
         ip(&open)
     );
