@@ -91,7 +91,7 @@ impl Bed {
 
     /// The reply to a GET once `done` holds.
     async fn until(&self, path: &str, done: impl Fn(&Reply) -> bool) -> Reply {
-        for _ in 0..1500 {
+        for _ in 0..6000 {
             let reply = call(&self.api, "GET", path, Value::Null).await;
             if done(&reply) {
                 return reply;
@@ -132,7 +132,7 @@ impl Bed {
     }
 
     async fn until_fresh(&self, group: &str, version: &str, freshness: &str) -> Value {
-        for _ in 0..1500 {
+        for _ in 0..6000 {
             let found = self.version(group, version).await.unwrap_or_default();
             if found["freshness"] == freshness {
                 return found;

@@ -55,7 +55,7 @@ async fn the_api_serves_what_dashboards_and_alerts_ask_for() {
     services.patch("v1.x.example", &PatchParams::default(), &Patch::Merge(aggregated)).await.unwrap();
     let unavailable = "aggregator_unavailable_apiservice_total{name=\"v1.x.example\",reason=\"ServiceNotFound\"} 1";
     let mut text = String::new();
-    for _ in 0..500 {
+    for _ in 0..3000 {
         text = page(&client, "/metrics").await;
         let scheduled = "scheduler_pod_scheduling_sli_duration_seconds_count{attempts=\"1\"}";
         if text.contains(scheduled) && text.contains(unavailable) {
