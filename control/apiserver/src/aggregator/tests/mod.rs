@@ -8,7 +8,7 @@ mod claims;
 mod discovery;
 mod proxying;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use axum::{
     body::Body,
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
+use super::registration::Registration;
 use crate::{
     apiserver::{
         User,
@@ -89,11 +90,32 @@ impl Bed {
         self.until(&format!("{API_SERVICES}/{name}"), |reply| available(&reply.body).0 == "True").await;
     }
 
+    /// Waits until requests go where the APIServices say, which is a moment after these are written.
+    async fn until_served(&self) {
+        let (store, resource) = (self.api.store(), self.api.aggregator.resource());
+        for _ in 0..6000 {
+            let stored = store.list(resource, None).0;
+            let registered: BTreeSet<_> = stored
+                .iter()
+                .filter_map(|object| Registration::read(&object.value()))
+                .map(|of| (of.group, of.version, of.is_available))
+                .collect();
+            let catalog = self.api.api.catalogs().current();
+            let served = catalog.extensions.iter().map(|of| (of.group.clone(), of.version.clone(), of.is_available));
+            if registered == served.collect() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the catalog did not follow the APIServices");
+    }
+
     /// The reply to a GET once `done` holds.
     async fn until(&self, path: &str, done: impl Fn(&Reply) -> bool) -> Reply {
         for _ in 0..6000 {
             let reply = call(&self.api, "GET", path, Value::Null).await;
             if done(&reply) {
+                self.until_served().await;
                 return reply;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
