@@ -6,6 +6,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, eventually};
 
 use crate::{
     container_id,
+    quickstart::ask_from,
     shared_dir::{SharedDir, is_ready, wait_for},
 };
 
@@ -31,21 +32,14 @@ fn ip(pod: &Value) -> String {
     pod["status"]["podIP"].as_str().expect("an address").to_owned()
 }
 
-/// The page at an address, requested by a container.
-fn ask(testbed: &Testbed, container: &str, address: &str) -> anyhow::Result<String> {
-    let host = format!("unix://{}", testbed.docker_socket().display());
-    let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 80");
-    windlass_tests::try_run("docker", &["-H", &host, "exec", container, "sh", "-c", &line])
-}
-
 fn passes(testbed: &Testbed, from: &Value, address: &str) {
     let id = container_id(from);
-    eventually(DEFAULT_TIMEOUT, &format!("an answer of {address}"), || ask(testbed, &id, address).map(drop));
+    eventually(DEFAULT_TIMEOUT, &format!("an answer of {address}"), || ask_from(testbed, &id, address, "/").map(drop));
 }
 
 fn is_dropped(testbed: &Testbed, from: &Value, address: &str) {
     let id = container_id(from);
-    eventually(DEFAULT_TIMEOUT, &format!("silence of {address}"), || match ask(testbed, &id, address) {
+    eventually(DEFAULT_TIMEOUT, &format!("silence of {address}"), || match ask_from(testbed, &id, address, "/") {
         Ok(page) => anyhow::bail!("it answers: {page}"),
         Err(error) => {
             let error = format!("{error:#}");

@@ -39,7 +39,7 @@ fn refuses(what: &str, mut ask: impl FnMut() -> anyhow::Result<String>) {
 }
 
 /// Requests a page from inside a container. Not with wget: the static one crashes when it resolves a name.
-fn ask_from(testbed: &Testbed, container: &str, address: &str, path: &str) -> anyhow::Result<String> {
+pub(crate) fn ask_from(testbed: &Testbed, container: &str, address: &str, path: &str) -> anyhow::Result<String> {
     let host = format!("unix://{}", testbed.docker_socket().display());
     let line = format!("printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80");
     let answer = windlass_tests::try_run("docker", &["-H", &host, "exec", container, "sh", "-c", &line])?;

@@ -196,9 +196,8 @@ fn check(store: &Store, at: &ServicePort) -> Option<Finding> {
 /// # Errors
 /// When none can be sent, whatever the server does.
 async fn probe(aggregator: &Aggregator, registration: &Registration) -> Result<Result<(), String>, String> {
-    registration.config.as_ref().map_err(Clone::clone)?;
-    let config = registration.config.clone()?;
-    aggregator.clients.pool(&config).map_err(|error| error.to_string())?;
+    let config = registration.config.as_ref().map_err(Clone::clone)?;
+    aggregator.clients.pool(config).map_err(|error| error.to_string())?;
     let server = RemoteServer::new(&aggregator.clients, registration);
     let path = registration.path();
     let mut attempts: FuturesUnordered<_> = (0..ATTEMPTS).map(|_| attempt(&server, &path)).collect();

@@ -47,6 +47,7 @@ pub(super) struct Fetched {
 }
 
 /// The server of a group version.
+#[derive(Clone)]
 pub(super) struct RemoteServer {
     clients: Arc<ExtensionClients>,
     at: ServicePort,
@@ -136,12 +137,6 @@ impl ExtensionServer for RemoteServer {
     }
 
     async fn openapi_v2(&self) -> Option<Arc<OpenApiV2>> {
-        let fetching = Self {
-            clients: Arc::clone(&self.clients),
-            at: self.at.clone(),
-            config: self.config.clone(),
-            openapi: Arc::clone(&self.openapi),
-        };
-        self.openapi.document(fetching).await
+        self.openapi.document(self.clone()).await
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! What decides has no tasks: `registration` (what an APIService says), `availability` (its condition), `discovery` (what of an
 //! answer is published), `schedule` (when what is done again). Tasks: `registry` keeps what the catalog knows of extensions,
-//! `availability_controller` their conditions, `auto_register` the APIServices of what this server serves itself. `extension_server` is the way to one of them, by `crate::webhook`; requests of clients go it from
+//! `availability_controller` their conditions, `auto_register` the APIServices of what this server serves itself.
+//! `extension_server` is the way to one of them, by `crate::webhook`; requests of clients go it from
 //! `apiserver/handlers/aggregation.rs`.
 
 mod auto_register;
@@ -32,11 +33,12 @@ use crate::{
     store::{ResourceId, Store},
     webhook::ExtensionClients,
 };
+pub(crate) use registration::AVAILABLE;
 use registry::Registry;
 
 /// As upstream's server calls itself.
 const FIELD_MANAGER: &str = "kube-apiserver";
-const GROUP_RESOURCE: &str = "apiservices.apiregistration.k8s.io";
+pub(crate) const GROUP_RESOURCE: &str = "apiservices.apiregistration.k8s.io";
 
 /// The parts that tasks share.
 #[derive(Debug, Clone)]

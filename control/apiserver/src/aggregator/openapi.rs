@@ -7,14 +7,16 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
-use ring::digest::{SHA512, digest};
 use serde::Deserialize;
 use tokio::{sync::watch, time::Instant};
 use windlass_apimachinery::openapi::v2_merge;
 use windlass_kit::blocking::COMPUTE;
 
 use super::extension_server::{Ask, Fetched, RemoteServer};
-use crate::apiserver::{User, types::OpenApiV2};
+use crate::{
+    apiserver::{User, types::OpenApiV2},
+    schema::openapi_hash_of,
+};
 
 /// As whom documents are read.
 const USER: &str = "system:aggregator";
@@ -176,8 +178,7 @@ async fn fetch_document(
 const LOCAL_TAG: &str = "\"6E8F849B434D4B98A569B9D7718876E9-";
 
 fn tag_of(body: &[u8]) -> String {
-    let hash: String = digest(&SHA512, body).as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
-    format!("{LOCAL_TAG}{hash}\"")
+    format!("{LOCAL_TAG}{}\"", openapi_hash_of(body))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The condition that says whether requests are passed on.
-pub(super) const AVAILABLE: &str = "Available";
+pub(crate) const AVAILABLE: &str = "Available";
 /// The group of APIServices, which this server itself serves in any case.
 const OWN_GROUP: &str = "apiregistration.k8s.io";
 const HTTPS_PORT: u16 = 443;

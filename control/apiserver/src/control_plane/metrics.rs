@@ -11,15 +11,14 @@ use windlass_kit::{
 };
 
 use crate::{
+    aggregator::{AVAILABLE, GROUP_RESOURCE},
     apiserver::Api,
     kinds::shared::conditions,
     store::{Error, ResourceId, Store},
 };
 
-const AVAILABLE: &str = "Available";
-
 fn services(store: &Store) -> ResourceId {
-    store.resource("apiservices.apiregistration.k8s.io")
+    store.resource(GROUP_RESOURCE)
 }
 
 /// How often APIServices became unavailable.

@@ -15,6 +15,7 @@ use windlass_apimachinery::{
     schema::Schema,
 };
 
+pub(crate) use openapi::hash_of as openapi_hash_of;
 pub use openapi::{
     definitions as openapi_definitions, document as openapi_document, document_v2 as openapi_document_v2,
     document_v2_protobuf as openapi_document_v2_protobuf, hash as openapi_hash, hash_v2 as openapi_hash_v2,

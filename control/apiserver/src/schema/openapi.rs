@@ -209,7 +209,7 @@ fn hashes(catalog: &Catalog) -> BTreeMap<String, String> {
 }
 
 /// As upstream's: SHA-512 in capital hexadecimal digits.
-fn hash_of(bytes: &[u8]) -> String {
+pub(crate) fn hash_of(bytes: &[u8]) -> String {
     digest(&SHA512, bytes).as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
 }
 

@@ -35,8 +35,6 @@ use crate::apiserver::{
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit of the list of a group version's resources (`aggregatedDiscoveryTimeout`).
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Subresources that connect to something, and so last (`BuildHandlerChain`'s `longRunningFunc`).
-const LASTING: [&str; 5] = ["attach", "exec", "proxy", "log", "portforward"];
 
 /// A response as Go's `http.Error` writes it.
 fn http_error(code: StatusCode, text: &str) -> Response {
@@ -57,11 +55,6 @@ fn failed(error: &ExtensionError) -> Response {
         ExtensionError::Misconfigured(why) => http_error(StatusCode::INTERNAL_SERVER_ERROR, why),
         ExtensionError::Unreachable(why) => unavailable(&format!("error trying to reach service: {why}")),
     }
-}
-
-/// Whether a request lasts longer than others may.
-fn lasts(info: &RequestInfo) -> bool {
-    matches!(info.verb.as_str(), "watch" | "proxy") || LASTING.contains(&info.subresource.as_str())
 }
 
 /// Whether a request asks for the list of a group version's resources.
@@ -113,7 +106,7 @@ impl ApiRequest {
         if let Err(why) = self.identify(request.headers_mut()) {
             return Ok(failed(&ExtensionError::Unreachable(why)));
         }
-        if lasts(info) {
+        if info.is_long_running() {
             let answer = extension.server.send(request, true).await;
             let mut answer = answer.map_or_else(|error| failed(&error), |answer| passed_on(answer, Body::new));
             answer.extensions_mut().insert(LongRunning);
@@ -258,7 +251,7 @@ mod tests {
             ("/openapi/v3/apis/g/v", Method::GET, false, false),
         ] {
             let (info, ..) = read(path, &method);
-            assert_eq!((lasts(&info), is_discovery(&info)), (long, discovery), "{path}");
+            assert_eq!((info.is_long_running(), is_discovery(&info)), (long, discovery), "{path}");
         }
     }
 }

@@ -125,8 +125,8 @@ impl RequestInfo {
         }
     }
 
-    /// Whether the request may take as long as it likes, as upstream decides it.
-    fn is_long_running(&self) -> bool {
+    /// Whether the request may take as long as it likes, as upstream decides it (`BuildHandlerChain`'s `longRunningFunc`).
+    pub(in crate::apiserver) fn is_long_running(&self) -> bool {
         let subresource = self.subresource.as_str();
         matches!(self.verb.as_str(), "watch" | "proxy")
             || (self.is_resource && matches!(subresource, "attach" | "exec" | "proxy" | "log" | "portforward"))
