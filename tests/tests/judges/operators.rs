@@ -10,10 +10,11 @@ use crate::judge::{Node, part, text};
 type Test = (&'static str, fn(&Node));
 
 /// In an order in which each finds those that it needs; each also starts them where it runs alone.
-pub(crate) const TESTS: [Test; 3] = [
+pub(crate) const TESTS: [Test; 4] = [
     ("cert_manager", cert_manager),
     ("prometheus_operator", prometheus_operator),
     ("kube_state_metrics", kube_state_metrics),
+    ("metrics_server", metrics_server),
 ];
 
 /// Operators come up, elect leaders, make certificates, and restart until each finds the other.
@@ -166,4 +167,33 @@ fn kube_state_metrics(node: &Node) {
         telemetry.lines().filter(requests).partition(|line| line.contains("result=\"error\""));
     let failed: Vec<&str> = failed.into_iter().filter(|line| !line.ends_with(" 0")).collect();
     assert!(failed.is_empty() && done.len() > 20, "{telemetry}");
+}
+
+/// It takes `metrics.k8s.io` over from the node's own metrics, scrapes the node's agent, and the group is back when it goes.
+fn metrics_server(node: &Node) {
+    const SERVICE: &str = "apiservice/v1beta1.metrics.k8s.io";
+    let kubectl = node.kubectl();
+    let of_the_node = || kubectl.try_run(&["top", "nodes", "--no-headers"]);
+    eventually(PATIENCE, "the node's own metrics are served", of_the_node);
+    deploy(&kubectl, "metrics-server");
+    eventually(PATIENCE, "its APIService is available", || {
+        kubectl.try_run(&["wait", "--for=condition=Available", "--timeout=5s", SERVICE])
+    });
+    // Rates need two scrapes of the agent.
+    eventually(PATIENCE, "there is usage of the node and of its pods", || {
+        let nodes = of_the_node()?;
+        anyhow::ensure!(nodes.lines().count() == 1 && !nodes.contains("<unknown>"), "{nodes}");
+        let pods = kubectl.try_run(&["top", "pods", "--namespace=kube-system", "--no-headers"])?;
+        anyhow::ensure!(pods.contains("metrics-server"), "{pods}");
+        Ok(())
+    });
+    // The requests were passed on: without an endpoint the group cannot be answered.
+    let _ = kubectl.run(&["--namespace=kube-system", "scale", "deployment/metrics-server", "--replicas=0"]);
+    eventually(PATIENCE, "nobody answers for the group", || {
+        let answered = of_the_node();
+        anyhow::ensure!(answered.is_err(), "{answered:?}");
+        Ok(())
+    });
+    let _ = kubectl.run(&["delete", "-f", text(&part("operators").join("metrics-server"))]);
+    eventually(PATIENCE, "the node's own metrics are served again", of_the_node);
 }

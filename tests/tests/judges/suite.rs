@@ -3,7 +3,7 @@
 use crate::judge::{Node, part, text};
 
 /// Groups of the suite, with a regular expression for the names of their tests.
-pub(crate) const GROUPS: [(&str, &str); 7] = [
+pub(crate) const GROUPS: [(&str, &str); 9] = [
     ("webhooks", r"\[sig-api-machinery\] (AdmissionWebhook|CustomResourceConversionWebhook)"),
     ("policies", r"\[sig-api-machinery\] (Validating|Mutating)AdmissionPolicy"),
     (
@@ -11,15 +11,18 @@ pub(crate) const GROUPS: [(&str, &str); 7] = [
         r"\[sig-api-machinery\] (CRDValidation|CustomResource(Definition|FieldSelectors|PublishOpenAPI|Validation))",
     ),
     ("field_validation", r"\[sig-api-machinery\] FieldValidation"),
-    ("discovery", r"\[sig-api-machinery\] (Discovery|AggregatedDiscovery|OpenAPIV3|server version)"),
+    ("discovery", r"\[sig-api-machinery\] (Discovery|AggregatedDiscovery|server version)"),
     ("apply", r"\[sig-api-machinery\] ServerSideApply"),
     ("watches", r"\[sig-api-machinery\] Watchers"),
+    ("aggregation", r"\[sig-api-machinery\] (Aggregator|OpenAPIV3)"),
+    ("network_policies", r"\[sig-network\] Netpol( API)? "),
 ];
 /// What the suite's typed clients send and take.
 pub(crate) const CONTENT_TYPES: [(&str, &str); 2] =
     [("protobuf", "application/vnd.kubernetes.protobuf"), ("json", "application/json")];
 /// What upstream itself does not ask of every cluster: tests that it calls unreliable, or of what is off by default.
-const SKIPPED: &str = r"\[Flaky\]|\[Feature:|\[Alpha\]";
+/// NetworkPolicies are such a feature, and this node has it.
+const SKIPPED: &str = r"\[Flaky\]|\[Feature:([^N]|N[^e]|Ne[^t])|\[Alpha\]";
 
 /// All tests of the group pass, and there are some.
 pub(crate) fn passes(node: &Node, focus: &str, content_type: &str) {
