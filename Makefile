@@ -84,9 +84,12 @@ lint: ## formatting and lints, warnings denied, in the build of the tests; licen
 	$(MAKE) --no-print-directory lint-dependencies
 	scripts/build-with-lints.sh
 
-# The lock file of the fuzzers' crate is another one; a stale one is refused.
+# Crates outside of the workspace have lock files of their own; a stale one is refused.
 .PHONY: lint-dependencies
 lint-dependencies:
+	git ls-files '*Cargo.lock' | while read -r lock; do \
+	    cargo update --workspace --locked --quiet --manifest-path "$${lock%.lock}.toml"; \
+	done
 	cargo fetch --locked --quiet
 	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
 	"$$(scripts/cargo-tool.sh cargo-deny)" --offline --locked check bans licenses sources

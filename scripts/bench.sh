@@ -19,13 +19,13 @@ bench-instructions)
         cargo install gungraun-runner --version "$version" --locked --root "$tools"
     fi
     export GUNGRAUN_RUNNER=$tools/bin/gungraun-runner
-    exec cargo bench --manifest-path proxy/benches/instructions/Cargo.toml --target-dir target/instructions --bench rules
+    exec cargo bench --locked --manifest-path proxy/benches/instructions/Cargo.toml --target-dir target/instructions --bench rules
     ;;
 bench-policies)
     exec cargo bench --locked -q -p windlass-proxy --profile client --bench network_policies
     ;;
 bench-store)
-    cargo build --release --manifest-path control/store/benches/engines/Cargo.toml --target-dir target/bench-store
+    cargo build --locked --release --manifest-path control/store/benches/engines/Cargo.toml --target-dir target/bench-store
     exec target/bench-store/release/bench-store "${1:-target/bench-store/data}"
     ;;
 esac
