@@ -85,7 +85,11 @@ impl Storm {
         }
         let calm = Instant::now();
         runtime.block_on(wind.calm(self.deployments))?;
-        let pods = runtime.block_on(converged(&client, self.deployments))?;
+        let pods = runtime.block_on(converged(&client, self.deployments)).with_context(|| {
+            let log = server.log();
+            let complaints: Vec<&str> = log.lines().filter(|l| l.contains(" WARN ") || l.contains("ERROR ")).collect();
+            format!("the control plane says: {}", complaints.join("\n"))
+        })?;
         let converged = calm.elapsed();
         runtime.block_on(removed(&client))?;
         let after = open_files(server.pid())?;
@@ -228,7 +232,11 @@ async fn converged(client: &Client, count: usize) -> anyhow::Result<usize> {
     loop {
         match look(client, count).await {
             Ok(pods) => return Ok(pods),
-            Err(error) => anyhow::ensure!(Instant::now() < deadline, "not converged after {CONVERGENCE:?}: {error:#}"),
+            Err(error) => anyhow::ensure!(
+                Instant::now() < deadline,
+                "not converged after {CONVERGENCE:?}: {error:#}; {}",
+                what_is_there(client).await?
+            ),
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -278,6 +286,29 @@ async fn look(client: &Client, count: usize) -> anyhow::Result<usize> {
     anyhow::ensure!(by_set.keys().all(|uid| owners.contains(uid)), "a pod is left of a deleted ReplicaSet");
     anyhow::ensure!(pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_none()), "a pod is being deleted");
     Ok(pods.len())
+}
+
+/// The ReplicaSets that want something and the pods that are not Ready, to see who has stopped.
+async fn what_is_there(client: &Client) -> anyhow::Result<Value> {
+    let all = ListParams::default();
+    let sets = Api::<ReplicaSet>::default_namespaced(client.clone()).list(&all).await?.items;
+    let pods = Api::<Pod>::default_namespaced(client.clone()).list(&all).await?.items;
+    let wants = |set: &&ReplicaSet| set.spec.as_ref().and_then(|spec| spec.replicas) != Some(0);
+    let runs = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    let sets: Vec<Value> = sets
+        .iter()
+        .filter(wants)
+        .map(|set| json!([set.name_any(), set.spec.as_ref().and_then(|spec| spec.replicas), set.status]))
+        .collect();
+    let pods: Vec<Value> = pods
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_some() || !runs(pod))
+        .map(|pod| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+            json!([pod.name_any(), node, pod.metadata.deletion_timestamp, pod.metadata.finalizers, pod.status])
+        })
+        .collect();
+    Ok(json!({"sets": sets, "pods": pods}))
 }
 
 /// Objects by the UID of their controller.
