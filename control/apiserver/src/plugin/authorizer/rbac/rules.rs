@@ -50,12 +50,16 @@ fn allows_resource(rule: &ResourceRule, what: &Attributes<'_>) -> bool {
         && (rule.names.is_empty() || rule.names.iter().any(|name| name == what.name))
 }
 
-/// Whether a rule's resource is this one: `*`, `RESOURCE`, `RESOURCE/SUBRESOURCE` or `*/SUBRESOURCE`.
+/// Whether a rule's resource is this one: `*`, `RESOURCE`, `RESOURCE/SUBRESOURCE` or `*/SUBRESOURCE` (upstream:
+/// `ResourceMatches`). Access reviews may name both in `resource`; operators do.
 fn is_resource(rule: &str, resource: &str, subresource: &str) -> bool {
-    match rule.split_once('/') {
-        None => rule == ALL || (rule == resource && subresource.is_empty()),
-        Some((of, sub)) => sub == subresource && !sub.is_empty() && (of == ALL || of == resource),
-    }
+    let after = |of: &str| rule.strip_prefix(of).and_then(|rest| rest.strip_prefix('/'));
+    rule == ALL
+        || if subresource.is_empty() {
+            rule == resource
+        } else {
+            after(resource) == Some(subresource) || after(ALL) == Some(subresource)
+        }
 }
 
 fn allows_path(paths: &[String], path: &str) -> bool {

@@ -26,6 +26,11 @@ fn what_rules_allow() {
         (resource(&["get"], &[""], &["pods/log"], &[]), "get", "", "pods", "", "a", false),
         (resource(&["get"], &[""], &["*/scale"], &[]), "get", "", "pods", "scale", "a", true),
         (resource(&["get"], &[""], &["*/scale"], &[]), "get", "", "pods", "", "a", false),
+        // As the prometheus-operator asks what it may do; nothing is taken apart.
+        (resource(&["get"], &[""], &["pods/log"], &[]), "get", "", "pods/log", "", "", true),
+        (resource(&["get"], &[""], &["*/log"], &[]), "get", "", "pods/log", "", "", false),
+        (resource(&["get"], &[""], &["pods"], &[]), "get", "", "pods/log", "", "", false),
+        (resource(&["get"], &[""], &["podsets"], &[]), "get", "", "pods", "ets", "", false),
         (resource(&["*"], &["*"], &["*"], &[]), "patch", "apps", "deployments", "status", "a", true),
         (resource(&["get"], &[""], &["pods"], &["a"]), "get", "", "pods", "", "a", true),
         (resource(&["get"], &[""], &["pods"], &["a"]), "get", "", "pods", "", "b", false),
