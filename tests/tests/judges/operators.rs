@@ -55,11 +55,12 @@ fn admitted(kubectl: &Kubectl<'_>, manifest: &str) {
     });
 }
 
-/// A webhook refuses the object, and the error has this text of the webhook's.
+/// A webhook refuses the object, and the error has this text of the webhook's. kubectl leaves out who has refused where
+/// there are causes.
 #[track_caller]
 fn denied(kubectl: &Kubectl<'_>, manifest: &str, text: &str) {
     let output = kubectl.output(&["apply", "-f", "-"], manifest);
-    assert!(!output.ok && output.err.contains("admission webhook") && output.err.contains(text), "{output:?}");
+    assert!(!output.ok && output.err.contains(text), "{output:?}");
 }
 
 fn certificates(kubectl: &Kubectl<'_>) {
@@ -104,7 +105,7 @@ fn prometheus_operator(node: &Node) {
     admitted(&kubectl, include_str!("../../judges/monitoring.yaml"));
     deploy(&kubectl, "prometheus-operator");
     admitted(&kubectl, &rule("good", "vector(1)"));
-    denied(&kubectl, &rule("bad", "vector(1"), "Rules are not valid");
+    denied(&kubectl, &rule("bad", "vector(1"), "could not parse expression");
 
     let definition = "crd/alertmanagerconfigs.monitoring.coreos.com";
     let service = json!({"name": "prometheus-operator-admission-webhook", "namespace": "default", "path": "/convert"});
