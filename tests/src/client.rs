@@ -12,7 +12,21 @@ use kube::{
 /// # Errors
 /// When the file cannot be used.
 pub async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
-    let config =
-        kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config(kubeconfig).await?)?)
+}
+
+/// The same, which sends each request once: otherwise kube repeats those that are answered with 429, 503 or 504, for minutes, and
+/// nobody sees these answers.
+///
+/// # Errors
+/// When the file cannot be used.
+pub async fn client_without_retries(kubeconfig: &Path) -> anyhow::Result<Client> {
+    let mut config = config(kubeconfig).await?;
+    config.default_retry = false;
     Ok(Client::try_from(config)?)
+}
+
+async fn config(kubeconfig: &Path) -> anyhow::Result<kube::Config> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
+    Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
 }

@@ -32,7 +32,7 @@ mod testbed;
 mod windlass;
 
 pub use browser::Browser;
-pub use client::client;
+pub use client::{client, client_without_retries};
 pub use dice::{Dice, seed};
 pub use docker::RawDocker;
 pub use docker_proxy::{DockerProxy, Fault, StreamFault};

@@ -18,6 +18,7 @@ mod parameters;
 mod paths;
 mod resource;
 mod v2;
+pub mod v2_conversion;
 pub mod v2_merge;
 pub mod v2_protobuf;
 

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::registration::ServicePort;
+use super::api_service::ServicePort;
 use crate::webhook::resolver;
 
 /// A condition without its time.

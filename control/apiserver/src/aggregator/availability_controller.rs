@@ -17,13 +17,14 @@ use windlass_identity::pki::MASTERS_GROUP;
 use windlass_kit::backoff::Backoff;
 
 use super::{
-    Aggregator, FIELD_MANAGER, api_services,
+    AVAILABILITY_HOOKS, Aggregator, FIELD_MANAGER,
+    api_service::{AVAILABLE, ApiService, ServicePort},
+    api_services,
     availability::{self, Finding},
     extension_server::{Ask, RemoteServer, get},
-    registration::{AVAILABLE, Registration, ServicePort},
     registry::USER,
-    schedule::Schedule,
     wait_until,
+    workqueue::WorkQueue,
 };
 use crate::{
     apiserver::{User, generate::now},
@@ -96,16 +97,17 @@ enum Changes {
 
 /// Keeps the conditions until `shutdown`. `client` has all rights.
 pub(super) async fn run(aggregator: &Aggregator, client: &Client, shutdown: &CancellationToken) {
-    let mut schedule = Schedule::new(RESYNC_INTERVAL, Backoff::new(RETRY_INTERVAL, MAX_RETRY_INTERVAL));
+    let mut queue = WorkQueue::new(RESYNC_INTERVAL, Backoff::new(RETRY_INTERVAL, MAX_RETRY_INTERVAL));
     let mut syncs: JoinSet<(String, bool)> = JoinSet::new();
     // From a full list at first, and after a watch that was too slow.
     while let Ok(mut watches) = Watches::begin(aggregator) {
         let mut services = list(aggregator);
         let now = Instant::now();
-        schedule.keep(services.keys().cloned(), now);
-        schedule.touch_all(now);
+        queue.keep(services.keys().cloned(), now);
+        queue.add_all(now);
+        AVAILABILITY_HOOKS.iter().for_each(|hook| aggregator.api.post_start_hooks().finish(hook));
         loop {
-            for name in schedule.begin(Instant::now(), WORKERS) {
+            for name in queue.get(Instant::now(), WORKERS) {
                 let (aggregator, client) = (aggregator.clone(), client.clone());
                 syncs.spawn(async move {
                     let synced = sync(&aggregator, &client, &name).await;
@@ -115,7 +117,7 @@ pub(super) async fn run(aggregator: &Aggregator, client: &Client, shutdown: &Can
                     (name, synced.is_ok())
                 });
             }
-            let due = schedule.next();
+            let due = queue.next_due();
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 changes = watches.next(services.values().any(Option::is_some)) => {
@@ -123,14 +125,14 @@ pub(super) async fn run(aggregator: &Aggregator, client: &Client, shutdown: &Can
                     match changes {
                         Ok(Changes::ApiServices(names)) => {
                             services = list(aggregator);
-                            schedule.keep(services.keys().cloned(), now);
-                            names.iter().for_each(|name| schedule.touch(name, now));
+                            queue.keep(services.keys().cloned(), now);
+                            names.iter().for_each(|name| queue.add(name, now));
                         }
                         Ok(Changes::Services(changed)) => {
                             let of = services.iter().filter(|(_, at)| {
                                 at.as_ref().is_some_and(|at| changed.contains(&at.service))
                             });
-                            of.for_each(|(name, _)| schedule.touch(name, now));
+                            of.for_each(|(name, _)| queue.add(name, now));
                         }
                         Err(Error::Closed) => return,
                         Err(error) => {
@@ -140,11 +142,11 @@ pub(super) async fn run(aggregator: &Aggregator, client: &Client, shutdown: &Can
                     }
                 },
                 Some(synced) = syncs.join_next() => match synced {
-                    Ok((name, has_succeeded)) => schedule.end(&name, has_succeeded, Instant::now()),
+                    Ok((name, has_succeeded)) => queue.done(&name, has_succeeded, Instant::now()),
                     Err(error) => {
                         tracing::warn!(%error, "task that checks an APIService failed; beginning again");
                         syncs = JoinSet::new();
-                        schedule.keep([], Instant::now());
+                        queue.keep([], Instant::now());
                         break;
                     }
                 },
@@ -172,8 +174,8 @@ async fn sync(aggregator: &Aggregator, client: &Client, name: &str) -> Result<()
         None => Finding::local(),
         Some(at) => match check(aggregator.store(), &at) {
             Some(finding) => finding,
-            None => match Registration::read(&object) {
-                Some(registration) => Finding::probed(probe(aggregator, &registration).await?),
+            None => match ApiService::read(&object) {
+                Some(api_service) => Finding::probed(probe(aggregator, &api_service).await?),
                 // A group that nobody else may serve.
                 None => Finding::local(),
             },
@@ -195,11 +197,11 @@ fn check(store: &Store, at: &ServicePort) -> Option<Finding> {
 ///
 /// # Errors
 /// When none can be sent, whatever the server does.
-async fn probe(aggregator: &Aggregator, registration: &Registration) -> Result<Result<(), String>, String> {
-    let config = registration.config.as_ref().map_err(Clone::clone)?;
+async fn probe(aggregator: &Aggregator, api_service: &ApiService) -> Result<Result<(), String>, String> {
+    let config = api_service.config.as_ref().map_err(Clone::clone)?;
     aggregator.clients.pool(config).map_err(|error| error.to_string())?;
-    let server = RemoteServer::new(&aggregator.clients, registration);
-    let path = registration.path();
+    let server = RemoteServer::new(&aggregator.clients, api_service);
+    let path = api_service.path();
     let mut attempts: FuturesUnordered<_> = (0..ATTEMPTS).map(|_| attempt(&server, &path)).collect();
     let mut results = Vec::new();
     while let Some(result) = attempts.next().await {

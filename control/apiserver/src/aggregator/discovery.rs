@@ -9,9 +9,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-/// What an extension API server is asked for.
-pub(super) const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
-
 /// Group versions by group and version.
 pub(super) type Versions = BTreeMap<(String, String), VersionDiscovery>;
 
@@ -113,19 +110,6 @@ struct ResourceList {
     resources: Vec<ApiResource>,
 }
 
-/// Whether a media type is that of a document with all groups.
-pub(super) fn is_aggregated(content_type: &str) -> bool {
-    let mut parts = content_type.split(';').map(str::trim);
-    let parameters: Vec<(&str, &str)> = {
-        let is_json = parts.next() == Some("application/json");
-        if is_json { parts.filter_map(|part| part.split_once('=')).collect() } else { Vec::new() }
-    };
-    let has = |name: &str, values: &[&str]| {
-        parameters.iter().any(|(known, value)| *known == name && values.contains(&value.trim_matches('"')))
-    };
-    has("g", &["apidiscovery.k8s.io"]) && has("v", &["v2", "v2beta1"]) && has("as", &["APIGroupDiscoveryList"])
-}
-
 /// The group versions of a document with all groups.
 ///
 /// # Errors
@@ -201,21 +185,6 @@ pub(super) fn published(version: &str, known: Option<&VersionDiscovery>, is_curr
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn documents_with_all_groups_are_known_by_their_type() {
-        for (kind, is) in [
-            ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", true),
-            ("application/json; g=apidiscovery.k8s.io; v=v2beta1; as=APIGroupDiscoveryList", true),
-            ("application/json;g=apidiscovery.k8s.io;v=v1;as=APIGroupDiscoveryList", false),
-            ("application/json;g=apidiscovery.k8s.io;v=v2;as=Table", false),
-            ("application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", false),
-            ("application/json", false),
-            ("", false),
-        ] {
-            assert_eq!(is_aggregated(kind), is, "{kind}");
-        }
-    }
 
     #[test]
     fn only_what_is_known_is_taken_of_a_document() {

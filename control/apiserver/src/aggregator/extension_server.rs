@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use windlass_kit::serve::headers;
 
 use super::{
+    api_service::{ApiService, ServicePort},
     openapi::OpenApiCache,
-    registration::{Registration, ServicePort},
 };
 use crate::{
     apiserver::{
@@ -62,18 +62,18 @@ impl fmt::Debug for RemoteServer {
 }
 
 impl RemoteServer {
-    pub(super) fn new(clients: &Arc<ExtensionClients>, registration: &Registration) -> Self {
+    pub(super) fn new(clients: &Arc<ExtensionClients>, api_service: &ApiService) -> Self {
         Self {
             clients: Arc::clone(clients),
-            at: registration.at.clone(),
-            config: registration.config.clone(),
-            openapi: Arc::new(OpenApiCache::new(&registration.path())),
+            at: api_service.at.clone(),
+            config: api_service.config.clone(),
+            openapi: Arc::new(OpenApiCache::new(&api_service.path())),
         }
     }
 
-    /// Whether it is the server of a registration.
-    pub(super) fn is_of(&self, registration: &Registration) -> bool {
-        (&self.at, &self.config) == (&registration.at, &registration.config)
+    /// Whether it is the server of an APIService.
+    pub(super) fn is_of(&self, api_service: &ApiService) -> bool {
+        (&self.at, &self.config) == (&api_service.at, &api_service.config)
     }
 
     /// An endpoint that a request may be sent to.

@@ -1,20 +1,20 @@
 //! What extension API servers serve, as APIServices register it: upstream's `kube-aggregator` as a part of this API server.
 //!
-//! What decides has no tasks: `registration` (what an APIService says), `availability` (its condition), `discovery` (what of an
-//! answer is published), `schedule` (when what is done again). Tasks: `registry` keeps what the catalog knows of extensions,
+//! What decides has no tasks: `api_service` (what an APIService says), `availability` (its condition), `discovery` (what of an
+//! answer is published), `workqueue` (when what is done again). Tasks: `registry` keeps what the catalog knows of extensions,
 //! `availability_controller` their conditions, `auto_register` the APIServices of what this server serves itself.
 //! `extension_server` is the way to one of them, by `crate::webhook`; requests of clients go it from
 //! `apiserver/handlers/aggregation.rs`.
 
+mod api_service;
 mod auto_register;
 mod availability;
 mod availability_controller;
 mod discovery;
 mod extension_server;
 mod openapi;
-mod registration;
 mod registry;
-mod schedule;
+mod workqueue;
 
 #[cfg(test)]
 mod tests;
@@ -33,9 +33,14 @@ use crate::{
     store::{ResourceId, Store},
     webhook::ExtensionClients,
 };
-pub(crate) use registration::AVAILABLE;
+pub(crate) use api_service::AVAILABLE;
 use registry::Registry;
 
+/// Upstream's names of the first looks of the controllers of APIServices.
+const REGISTRATION_HOOK: &str = "apiservice-registration-controller";
+const AVAILABILITY_HOOKS: [&str; 2] =
+    ["apiservice-status-local-available-controller", "apiservice-status-remote-available-controller"];
+const AUTO_REGISTRATION_HOOK: &str = "kube-apiserver-autoregistration";
 /// As upstream's server calls itself.
 const FIELD_MANAGER: &str = "kube-apiserver";
 pub(crate) const GROUP_RESOURCE: &str = "apiservices.apiregistration.k8s.io";
@@ -64,12 +69,16 @@ impl Aggregator {
         );
     }
 
-    /// Makes the APIServices of what this server serves itself as they must be at a start.
+    /// Makes the APIServices of what this server serves itself as they must be at a start. From then on the server waits for the
+    /// first look at all of them, which [`run`](Self::run) begins with.
     ///
     /// # Errors
     /// The first that is no conflict.
     pub(crate) async fn register_own(&self, client: &Client) -> Result<(), kube::Error> {
-        auto_register::sync(self, client, auto_register::When::Start).await
+        let hooks = self.api.post_start_hooks();
+        hooks.add(REGISTRATION_HOOK);
+        AVAILABILITY_HOOKS.into_iter().for_each(|hook| hooks.add(hook));
+        hooks.run(AUTO_REGISTRATION_HOOK, auto_register::sync(self, client, auto_register::When::Start)).await
     }
 
     fn store(&self) -> &Store {

@@ -10,18 +10,19 @@ use windlass_identity::pki::MASTERS_GROUP;
 use windlass_kit::backoff::Backoff;
 
 use super::{
-    Aggregator,
+    Aggregator, REGISTRATION_HOOK,
+    api_service::{ApiService, ServicePort},
     discovery::{self, VersionDiscovery, Versions},
     extension_server::{Ask, Fetched, RemoteServer},
-    openapi,
-    registration::{Registration, ServicePort},
-    schedule::Schedule,
+    openapi::{self, Documents, LegacyDocument},
     wait_until,
+    workqueue::WorkQueue,
 };
 use crate::{
     apiserver::{
         User,
-        types::{Extension, ExtensionServer},
+        request::media_type::{self, MediaType},
+        types::{Extension, ExtensionServer, OpenApiV3},
     },
     store::Error,
 };
@@ -43,16 +44,17 @@ pub(super) const USER: &str = "system:kube-aggregator";
 /// A group version, and what is known of it.
 #[derive(Debug)]
 struct Known {
-    registration: Registration,
+    api_service: ApiService,
     server: Arc<RemoteServer>,
     discovery: Option<VersionDiscovery>,
     is_current: bool,
     openapi_v3: Arc<BTreeMap<String, String>>,
+    converted: Option<Arc<OpenApiV3>>,
 }
 
 impl Known {
     fn published(&self) -> Extension {
-        let Registration { group, version, priority, is_available, .. } = &self.registration;
+        let ApiService { group, version, priority, is_available, .. } = &self.api_service;
         Extension {
             group: group.clone(),
             version: version.clone(),
@@ -60,6 +62,7 @@ impl Known {
             is_available: *is_available,
             discovery: Arc::new(discovery::published(version, self.discovery.as_ref(), self.is_current)),
             openapi_v3: Arc::clone(&self.openapi_v3),
+            converted: self.converted.clone(),
             server: Arc::clone(&self.server) as Arc<dyn ExtensionServer>,
         }
     }
@@ -68,7 +71,7 @@ impl Known {
 /// What was read of a server.
 enum Read {
     Discovery(Result<Discovered, String>),
-    OpenApi(Result<BTreeMap<String, String>, String>),
+    OpenApi(Result<Documents, String>),
 }
 
 /// What a server serves.
@@ -87,12 +90,19 @@ pub(super) struct Registry {
     known: BTreeMap<String, Known>,
     /// Tags of the documents of servers.
     etags: BTreeMap<ServicePort, String>,
+    /// What was last read of servers that have OpenAPI of version 2 alone.
+    legacy: BTreeMap<ServicePort, LegacyDocument>,
 }
 
 impl Registry {
     /// What is registered now.
     pub(super) fn new(aggregator: &Aggregator) -> Self {
-        let mut registry = Self { aggregator: aggregator.clone(), known: BTreeMap::new(), etags: BTreeMap::new() };
+        let mut registry = Self {
+            aggregator: aggregator.clone(),
+            known: BTreeMap::new(),
+            etags: BTreeMap::new(),
+            legacy: BTreeMap::new(),
+        };
         registry.register();
         registry
     }
@@ -103,21 +113,22 @@ impl Registry {
         let mut old = std::mem::take(&mut self.known);
         let mut changed = Vec::new();
         for object in all {
-            let Some(registration) = Registration::read(&object.value()) else { continue };
+            let Some(api_service) = ApiService::read(&object.value()) else { continue };
             let known = match old.remove(&object.key.name) {
-                Some(known) if known.registration == registration => known,
-                Some(known) if known.server.is_of(&registration) => {
-                    changed.push(registration.at.clone());
-                    Known { registration, ..known }
+                Some(known) if known.api_service == api_service => known,
+                Some(known) if known.server.is_of(&api_service) => {
+                    changed.push(api_service.at.clone());
+                    Known { api_service, ..known }
                 }
                 _ => {
-                    changed.push(registration.at.clone());
+                    changed.push(api_service.at.clone());
                     Known {
-                        server: Arc::new(RemoteServer::new(&self.aggregator.clients, &registration)),
-                        registration,
+                        server: Arc::new(RemoteServer::new(&self.aggregator.clients, &api_service)),
+                        api_service,
                         discovery: None,
                         is_current: false,
                         openapi_v3: Arc::default(),
+                        converted: None,
                     }
                 }
             };
@@ -125,6 +136,7 @@ impl Registry {
         }
         let used: Vec<ServicePort> = self.servers().collect();
         self.etags.retain(|at, _| used.contains(at));
+        self.legacy.retain(|at, _| used.contains(at));
         // What a new group version of it is has to be read.
         changed.iter().for_each(|at| drop(self.etags.remove(at)));
         changed
@@ -137,20 +149,25 @@ impl Registry {
     }
 
     fn servers(&self) -> impl Iterator<Item = ServicePort> {
-        self.known.values().map(|known| known.registration.at.clone())
+        self.known.values().map(|known| known.api_service.at.clone())
     }
 
     fn of_server(&mut self, at: &ServicePort) -> impl Iterator<Item = &mut Known> {
-        self.known.values_mut().filter(move |known| known.registration.at == *at)
+        self.known.values_mut().filter(move |known| known.api_service.at == *at)
     }
 
     /// Takes in what was read of a server. Whether it could be read.
     fn take(&mut self, at: &ServicePort, read: Read) -> bool {
         match read {
-            Read::OpenApi(Ok(index)) => {
+            Read::OpenApi(Ok(documents)) => {
                 for known in self.of_server(at) {
-                    let Registration { group, version, .. } = &known.registration;
-                    known.openapi_v3 = Arc::new(openapi::index_of(&index, group, version));
+                    let ApiService { group, version, .. } = &known.api_service;
+                    known.openapi_v3 = Arc::new(documents.index_of(group, version));
+                    known.converted = documents.converted();
+                }
+                match documents.legacy() {
+                    Some(document) => drop(self.legacy.insert(at.clone(), document)),
+                    None => drop(self.legacy.remove(at)),
                 }
                 true
             }
@@ -165,7 +182,7 @@ impl Registry {
             Read::Discovery(Ok(Discovered::All(mut all, etag))) => {
                 self.etags.insert(at.clone(), etag);
                 for known in self.of_server(at) {
-                    let of = &known.registration;
+                    let of = &known.api_service;
                     known.discovery = all.remove(&(of.group.clone(), of.version.clone()));
                     known.is_current = true;
                 }
@@ -174,7 +191,7 @@ impl Registry {
             Read::Discovery(Ok(Discovered::Single(mut all))) => {
                 let mut is_whole = true;
                 for known in self.of_server(at) {
-                    let of = &known.registration;
+                    let of = &known.api_service;
                     match all.remove(&(of.group.clone(), of.version.clone())) {
                         Some(Ok(found)) => (known.discovery, known.is_current) = (Some(found), true),
                         Some(Err(why)) => {
@@ -199,8 +216,8 @@ impl Registry {
 pub(super) async fn run(aggregator: &Aggregator, shutdown: &CancellationToken) {
     let mut registry = Registry::new(aggregator);
     registry.publish();
-    let mut discoveries = Schedule::new(REFRESH_INTERVAL, Backoff::new(RETRY_INTERVAL, REFRESH_INTERVAL));
-    let mut documents = Schedule::new(REFRESH_INTERVAL, Backoff::new(RETRY_INTERVAL, REFRESH_INTERVAL));
+    let mut discoveries = WorkQueue::new(REFRESH_INTERVAL, Backoff::new(RETRY_INTERVAL, REFRESH_INTERVAL));
+    let mut documents = WorkQueue::new(REFRESH_INTERVAL, Backoff::new(RETRY_INTERVAL, REFRESH_INTERVAL));
     let mut reads: JoinSet<(ServicePort, Read)> = JoinSet::new();
     let (store, resource) = (aggregator.store(), aggregator.resource());
     'listing: while let Ok(mut watch) = store.watch(resource, store.revision()) {
@@ -209,26 +226,28 @@ pub(super) async fn run(aggregator: &Aggregator, shutdown: &CancellationToken) {
             let now = Instant::now();
             if std::mem::take(&mut is_new) {
                 let changed = registry.register();
-                for schedule in [&mut discoveries, &mut documents] {
-                    schedule.keep(registry.servers(), now);
-                    changed.iter().for_each(|at| schedule.touch(at, now));
+                for queue in [&mut discoveries, &mut documents] {
+                    queue.keep(registry.servers(), now);
+                    changed.iter().for_each(|at| queue.add(at, now));
                 }
                 registry.publish();
+                aggregator.api.post_start_hooks().finish(REGISTRATION_HOOK);
             }
-            for at in discoveries.begin(now, WORKERS) {
+            for at in discoveries.get(now, WORKERS) {
                 reads.spawn(discover(&mut registry, at));
             }
-            for at in documents.begin(now, WORKERS) {
+            for at in documents.get(now, WORKERS) {
+                let known = registry.legacy.get(&at).cloned();
                 let server = registry.of_server(&at).next().map(|known| Arc::clone(&known.server));
                 reads.spawn(async move {
                     let read = match server {
-                        Some(server) => openapi::fetch_index(&server).await,
+                        Some(server) => openapi::fetch_v3(&server, known).await,
                         None => Err("it is not registered".to_owned()),
                     };
                     (at, Read::OpenApi(read))
                 });
             }
-            let due = discoveries.next().into_iter().chain(documents.next()).min();
+            let due = discoveries.next_due().into_iter().chain(documents.next_due()).min();
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 events = watch.next() => match events {
@@ -243,15 +262,15 @@ pub(super) async fn run(aggregator: &Aggregator, shutdown: &CancellationToken) {
                     Ok((at, read)) => {
                         let is_discovery = matches!(read, Read::Discovery(_));
                         let has_succeeded = registry.take(&at, read);
-                        let schedule = if is_discovery { &mut discoveries } else { &mut documents };
-                        schedule.end(&at, has_succeeded, Instant::now());
+                        let queue = if is_discovery { &mut discoveries } else { &mut documents };
+                        queue.done(&at, has_succeeded, Instant::now());
                         registry.publish();
                     }
                     Err(error) => {
                         tracing::warn!(%error, "task that reads discovery of an extension API server failed; beginning again");
                         reads = JoinSet::new();
-                        for schedule in [&mut discoveries, &mut documents] {
-                            schedule.keep([], Instant::now());
+                        for queue in [&mut discoveries, &mut documents] {
+                            queue.keep([], Instant::now());
                         }
                         continue 'listing;
                     }
@@ -266,7 +285,7 @@ pub(super) async fn run(aggregator: &Aggregator, shutdown: &CancellationToken) {
 fn discover(registry: &mut Registry, at: ServicePort) -> impl Future<Output = (ServicePort, Read)> + Send + use<> {
     let etag = registry.etags.get(&at).cloned().unwrap_or_default();
     let of_server = registry.of_server(&at).map(|known| {
-        let Registration { group, version, .. } = &known.registration;
+        let ApiService { group, version, .. } = &known.api_service;
         (Arc::clone(&known.server), (group.clone(), version.clone()))
     });
     let (servers, versions): (Vec<Arc<RemoteServer>>, Vec<(String, String)>) = of_server.unzip();
@@ -284,7 +303,7 @@ async fn discover_all(server: &RemoteServer, etag: &str, versions: &[(String, St
     let ask = Ask {
         path: "/apis",
         user: &user,
-        accept: discovery::ACCEPT,
+        accept: media_type::ACCEPT_AGGREGATED_DISCOVERY,
         etag,
         max_bytes: MAX_DISCOVERY_BYTES,
         timeout: DISCOVERY_TIMEOUT,
@@ -293,7 +312,7 @@ async fn discover_all(server: &RemoteServer, etag: &str, versions: &[(String, St
     match status {
         StatusCode::NOT_MODIFIED if !etag.is_empty() => return Ok(Discovered::Unchanged),
         StatusCode::SERVICE_UNAVAILABLE => return Err("non-success response code: 503".to_owned()),
-        StatusCode::OK if discovery::is_aggregated(&content_type) => {
+        StatusCode::OK if MediaType::parse(&content_type).is_aggregated_discovery() => {
             return Ok(Discovered::All(discovery::read_aggregated(&body)?, tag));
         }
         _ => {}

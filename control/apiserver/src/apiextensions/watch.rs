@@ -21,6 +21,10 @@ use crate::{
 /// The pause before a failed write is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Upstream's names of its controllers' start, and of their first look at all definitions.
+const CONTROLLERS_HOOK: &str = "start-apiextensions-controllers";
+const SYNCED_HOOK: &str = "crd-informer-synced";
+
 const GROUP_RESOURCE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
 /// The definitions, as objects of the API.
@@ -116,6 +120,7 @@ impl CustomResources {
         for object in all.store.list(resource, None).0 {
             all.serve(&object.value());
         }
+        [CONTROLLERS_HOOK, SYNCED_HOOK].into_iter().for_each(|hook| api.post_start_hooks().add(hook));
         all
     }
 
@@ -156,7 +161,9 @@ impl CustomResources {
                     }
                 }
             };
+            self.api.post_start_hooks().finish(CONTROLLERS_HOOK);
             let settled = self.settle(&client, &mut known, (&mut cleanups, &mut ending), &shutdown).await;
+            self.api.post_start_hooks().finish(SYNCED_HOOK);
             let pause = if settled { Duration::MAX } else { RETRY_INTERVAL };
             tokio::select! {
                 () = shutdown.cancelled() => break,

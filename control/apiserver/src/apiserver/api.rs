@@ -14,6 +14,7 @@ use super::{
         token_authenticator::TokenAuthenticator,
     },
     pipeline::admission::{self, AdmissionPlugin},
+    post_start_hooks::PostStartHooks,
     request::audit::AuditSink,
     types::{Catalogs, Definition, Priority, TypeSchema},
 };
@@ -79,6 +80,7 @@ pub(super) struct Inner {
     pub(super) metrics: Registry,
     pub(super) requests: Arc<RequestMetrics>,
     pub(super) health_checks: HealthChecks,
+    pub(super) post_start_hooks: PostStartHooks,
     /// Closes upgraded connections.
     pub(super) closing: CancellationToken,
 }
@@ -107,6 +109,7 @@ impl Api {
             metrics,
             requests,
             health_checks: HealthChecks::default(),
+            post_start_hooks: PostStartHooks::default(),
             closing: CancellationToken::new(),
         };
         Self { inner: Arc::new(inner) }
@@ -127,6 +130,11 @@ impl Api {
     #[must_use]
     pub fn catalogs(&self) -> &Catalogs {
         &self.inner.catalogs
+    }
+
+    /// What the server waits for after a start before it is ready.
+    pub(crate) fn post_start_hooks(&self) -> &PostStartHooks {
+        &self.inner.post_start_hooks
     }
 
     pub(crate) fn store(&self) -> &Store {

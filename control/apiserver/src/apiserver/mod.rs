@@ -11,6 +11,7 @@ pub(crate) mod filters;
 pub(crate) mod generate;
 pub(crate) mod handlers;
 pub(crate) mod pipeline;
+mod post_start_hooks;
 pub(crate) mod request;
 pub mod types;
 
@@ -57,7 +58,6 @@ pub use request::{
 };
 pub(crate) use request::{
     error::{ApiResult, aggregate},
-    negotiation::{Representation, metadata_of, table},
     user::CREDENTIAL_ID,
 };
 pub use types::{FirstDeletion, Strategy, Tolerance};

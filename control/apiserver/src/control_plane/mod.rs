@@ -248,7 +248,7 @@ impl ControlPlane {
             );
         }
         plane.bootstrap().await?;
-        plane.bootstrap_rbac().await?;
+        plane.api.post_start_hooks().run("rbac/bootstrap-roles", plane.bootstrap_rbac()).await?;
         let registered = plane.aggregator.register_own(&plane.client(User::api_server())).await;
         registered
             .map_err(|source| Error::Bootstrap { what: "the API services".to_owned(), source: Box::new(source) })?;

@@ -32,9 +32,10 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// An answer without where the extension of the side is, and what only that knows.
+    /// An answer without where the extension of the side is, and what only that has.
     fn placeless(&self, answer: &Value) -> anyhow::Result<Value> {
         let text = answer.to_string().replace(&self.extension.address.to_string(), "EXTENSION");
+        let text = text.replace(&self.extension.ca_bundle(), "CA");
         let mut answer: Value = serde_json::from_str(&text)?;
         if let Some(headers) = answer.pointer_mut("/body/headers").and_then(Value::as_object_mut) {
             // The administrators of the two have other credentials.

@@ -125,8 +125,6 @@ const fn to_fix(step: &'static str, at: &'static str, why: &'static str) -> Know
 /// All known differences; the first match counts. A row without a match is an error: in the test of random sequences if
 /// its step is [`is_random`], in that of the kinds if it is [`is_of_kinds`], else in the one of the fixed scenario.
 pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
-    intended("*", "/body/items/*/apiVersion", "items of a list are served as they are stored; clients read the same"),
-    intended("*", "/body/items/*/kind", "the same"),
     intended("pods as a table", "/body/columnDefinitions/*/description", "descriptions of columns are our own words"),
     intended("*", "/body/details/causes/1", "upstream tells some causes twice"),
     intended("webhook: ignored: broken", "/body/*message", "it names the operation and says why it does not fit"),
@@ -167,6 +165,8 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     ),
     intended("definition: no such version", "/body", "a Status in place of a page without one"),
     intended("definition: in the version that is gone", "/body", "the same"),
+    intended("extension: no *", "/body", "the same"),
+    intended("extension: as a table", "/body/columnDefinitions/*/description", "descriptions are our own words"),
     intended("managed: *", "/body/details/causes/*", "upstream tells some causes twice"),
     recorded("mirror pod of an administrator*", "*", "only nodes make mirror pods"),
     intended(
@@ -232,7 +232,7 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
 
 /// Whether a row is for the fixed scenario.
 pub(crate) fn is_of_scenario(row: &KnownDifference) -> bool {
-    !["random: ", "kind: ", "definition: ", "managed: ", "webhook: ", "conversion: ", "policy: "]
+    !["random: ", "kind: ", "definition: ", "managed: ", "webhook: ", "conversion: ", "policy: ", "extension: "]
         .iter()
         .any(|start| row.step.starts_with(start))
 }

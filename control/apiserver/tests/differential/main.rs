@@ -41,7 +41,7 @@ use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use windlass_control::{ControlPlane, apiserver::User};
-use windlass_tests::{Testbed, client, cluster::assets, skip};
+use windlass_tests::{Testbed, client_without_retries, cluster::assets, skip};
 
 use api_server::{ApiServer, JSON, Step};
 use definitions::Settles;
@@ -107,8 +107,10 @@ fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Re
     testbed.enter().expect("root may enter a namespace");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let done = runtime.block_on(async {
-        let clients =
-            BTreeMap::from([("admin", client(&plane.admin()).await?), (NODE, client(&files.kubeconfig).await?)]);
+        let clients = BTreeMap::from([
+            ("admin", client_without_retries(&plane.admin()).await?),
+            (NODE, client_without_retries(&files.kubeconfig).await?),
+        ]);
         let real = ApiServer { name: "kube-apiserver", clients };
         let embedded = ControlPlane::open(config::config(testbed.dir())).await?;
         let clients = BTreeMap::from([

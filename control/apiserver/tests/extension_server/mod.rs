@@ -41,7 +41,7 @@ pub(crate) const SERVICE: &str = "api";
 pub(crate) enum Act {
     /// It has documents of all groups.
     Whole,
-    /// It has the lists of single group versions alone.
+    /// It has the lists of single group versions alone, and OpenAPI of version 2.
     Legacy,
     /// It refuses documents of all groups and OpenAPI.
     Forbid,
@@ -176,6 +176,7 @@ impl ExtensionServer {
             Act::Hang => return std::future::pending().await,
             Act::ForbidAll => return StatusCode::FORBIDDEN.into_response(),
             Act::Forbid if is_document => return StatusCode::FORBIDDEN.into_response(),
+            Act::Legacy if path.starts_with("/openapi/v3") => return StatusCode::NOT_FOUND.into_response(),
             Act::Legacy if path == "/apis" => return json(json!({"kind": "APIGroupList", "groups": []})),
             Act::Flood if is_document => return flood(),
             _ => {}
@@ -262,12 +263,17 @@ impl ExtensionServer {
         })
     }
 
+    /// The certificate as APIServices have it.
+    pub(crate) fn ca_bundle(&self) -> String {
+        STANDARD.encode(&self.ca)
+    }
+
     pub(crate) fn api_service(&self, group: &str, version: &str, priorities: (i64, i64)) -> Value {
         json!({
             "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
             "metadata": {"name": format!("{version}.{group}")},
             "spec": {"group": group, "version": version, "groupPriorityMinimum": priorities.0,
-                "versionPriority": priorities.1, "caBundle": STANDARD.encode(&self.ca),
+                "versionPriority": priorities.1, "caBundle": self.ca_bundle(),
                 "service": {"namespace": NAMESPACE, "name": SERVICE, "port": 443}},
         })
     }

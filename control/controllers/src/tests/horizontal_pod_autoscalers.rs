@@ -163,6 +163,42 @@ async fn a_load_comes_and_goes() {
     bed.end().await;
 }
 
+/// What is unknown is neither nothing nor much: the size stays as it is.
+#[tokio::test(start_paused = true)]
+async fn a_metrics_api_that_has_died_scales_nothing() {
+    let bed = bed_of(Config::default()).await;
+    deployment(&bed, "web", "nginx", json!({"requests": {"cpu": "50m"}})).await;
+    bed.server.until("pods", "a pod", |pods| pods.len() == 1).await;
+    run_pods(&bed, "155m").await;
+    autoscaler(&bed, "web", of_deployment("web"), cpu(10)).await;
+    bed.server.until("deployments", "four", |all| all[0]["spec"]["replicas"] == 4).await;
+    let why = "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server is currently unable to handle the request (get pods.metrics.k8s.io)";
+    let failed = |all: &[Value]| reasons(&all[0]).get(1).is_some_and(|reason| reason == "FailedGetResourceMetric");
+    // As the aggregator answers when an extension API server is not available, and when it cannot be reached.
+    for text in ["service unavailable\n", "error trying to reach service: dial tcp 10.0.0.1:443: connection refused\n"]
+    {
+        bed.server.faults.answer(METRICS, Some((503, "text/plain; charset=utf-8", text)));
+        // Longer than a scaling down waits.
+        for _ in 0..400 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(bed.server.all("deployments")[0]["spec"]["replicas"], 4, "{text}");
+        }
+        let all = bed.server.until("horizontalpodautoscalers", "the condition", failed).await;
+        assert_eq!(reasons(&all[0])[0], "SucceededGetScale");
+        let active = &all[0]["status"]["conditions"][1];
+        assert_eq!((&active["type"], &active["status"]), (&json!("ScalingActive"), &json!("False")));
+        assert_eq!(active["message"], format!("the HPA was unable to compute the replica count: {why}"));
+        assert_eq!(all[0]["status"]["desiredReplicas"], 4);
+        assert_eq!(messages(&bed, "FailedGetResourceMetric").last().map(String::as_str), Some(why));
+        // It comes back.
+        run_pods(&bed, "5m").await;
+        let valid = |all: &[Value]| reasons(&all[0]).get(1).is_some_and(|reason| reason == "ValidMetricFound");
+        tokio::time::sleep(Duration::from_secs(16)).await;
+        bed.server.until("horizontalpodautoscalers", "metrics again", valid).await;
+    }
+    bed.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_missing_is_told() {
     let bed = bed_of(Config::default()).await;

@@ -104,3 +104,25 @@ async fn openapi_documents_are_merged() {
     let (code, _, body) = bed.raw(&User::internal("test"), request).await;
     assert!(code == 200 && body.contains("/apis/ext.example/v1/things"));
 }
+
+#[tokio::test]
+async fn a_server_of_version_2_alone_gets_a_document_of_version_3() {
+    let bed = Bed::empty().await;
+    bed.server.act(Act::Legacy);
+    bed.serve().await;
+    bed.register(GROUP, "v1", (2000, 15)).await;
+    bed.until_available("v1.ext.example").await;
+    let index = bed.until("/openapi/v3", |reply| !reply.body["paths"]["apis/ext.example/v1"].is_null()).await.body;
+    let url = index["paths"]["apis/ext.example/v1"]["serverRelativeURL"].as_str().unwrap();
+    let (place, hash) = url.split_once("?hash=").unwrap();
+    assert_eq!((place, hash.len()), ("/openapi/v3/apis/ext.example/v1", 128));
+    let (code, text) = bed.get(url).await;
+    let document: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &document["openapi"]), (200, &json!("3.0.0")));
+    let thing = &document["components"]["schemas"]["example.ext.v1.Thing"];
+    assert_eq!(thing["x-kubernetes-group-version-kind"][0]["group"], GROUP);
+    let metadata = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    assert_eq!(thing["properties"]["metadata"], json!({"$ref": metadata}));
+    assert_eq!(bed.get(&format!("{place}?hash=0")).await.0, 301, "an outdated one is not kept");
+    assert_eq!(bed.get(&format!("{place}alpha1")).await.0, 404);
+}

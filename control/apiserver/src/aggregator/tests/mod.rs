@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
-use super::registration::Registration;
+use super::api_service::ApiService;
 use crate::{
     apiserver::{
         User,
@@ -97,7 +97,7 @@ impl Bed {
             let stored = store.list(resource, None).0;
             let registered: BTreeSet<_> = stored
                 .iter()
-                .filter_map(|object| Registration::read(&object.value()))
+                .filter_map(|object| ApiService::read(&object.value()))
                 .map(|of| (of.group, of.version, of.is_available))
                 .collect();
             let catalog = self.api.api.catalogs().current();

@@ -40,7 +40,7 @@ async fn requests_are_passed_on_with_who_they_are_from() {
     }
     assert_eq!(headers["audit-id"], "7");
     let call = bed.server.calls().remove(0);
-    assert_eq!(call.uri, format!("{THINGS}?a=1%202&b=2"));
+    assert_eq!(call.uri, format!("{THINGS}?a=1+2&b=2"));
     for (name, wanted) in [
         ("x-remote-user", vec!["jane"]),
         ("x-remote-uid", vec!["42"]),

@@ -135,6 +135,8 @@ async fn a_definition_is_established_and_served() {
     assert_eq!((&other["apiVersion"], &other["spec"]), (&json!("test.example/v1beta1"), &made.body["spec"]));
     let list = call(&api, "GET", &format!("{WIDGETS}?fieldSelector=spec.colour%3Dred"), Value::Null).await.body;
     assert_eq!((&list["kind"], list["items"].as_array().unwrap().len()), (&json!("WidgetList"), 1));
+    // Lists of custom resources are not typed.
+    assert_eq!(list["items"][0]["kind"], "Widget");
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
     let table = send(&api, &User::internal("t"), "GET", WIDGETS, "", table, "").await.body;
     assert_eq!(table["rows"][0]["cells"], json!(["a", 2]), "{table}");

@@ -2,7 +2,7 @@
 //! limits, authorization. What the request leads to is looked up before them, once: they and the handler know the same
 //! [`Route`].
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::{
     body::Body,
@@ -33,8 +33,8 @@ use crate::apiserver::{
 pub(in crate::apiserver) async fn handle(api: Api, request: Request) -> Response {
     let started = Instant::now();
     let (mut parts, body) = request.into_parts();
-    let route = match read(&api, &parts.uri, &parts.method) {
-        Ok(route) => route,
+    let (route, timeout) = match read(&api, &parts.uri, &parts.method) {
+        Ok(read) => read,
         Err(error) => return error.into_response(),
     };
     let id = audit::id_of(&parts.headers);
@@ -89,6 +89,7 @@ pub(in crate::apiserver) async fn handle(api: Api, request: Request) -> Response
                 headers: parts.headers,
                 upgrade,
                 received: started,
+                timeout,
                 api,
             };
             let response = request.respond(&route, body).await;
@@ -114,17 +115,17 @@ pub(in crate::apiserver) async fn handle(api: Api, request: Request) -> Response
     response
 }
 
-/// What a request is about, and where it leads.
-fn read(api: &Api, uri: &Uri, method: &Method) -> Result<Route, ApiError> {
+/// What a request is about, where it leads, and the time that its client gives it.
+fn read(api: &Api, uri: &Uri, method: &Method) -> Result<(Route, Option<Duration>), ApiError> {
     let segments = request_info::segments(uri.path())
         .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let none = Uri::default();
     let mut options = RequestOptions::parse(if request_info::is_proxied(&segments) { &none } else { uri })?;
     let info = RequestInfo::parse(&segments, method, &options);
-    info.check_timeout(&options)?;
+    let timeout = info.timeout(&options)?;
     options.watch |= info.verb == "watch";
-    Ok(Route::new(&api.catalogs().current(), info, options))
+    Ok((Route::new(&api.catalogs().current(), info, options), timeout))
 }
 
 impl ApiRequest {

@@ -12,13 +12,15 @@ use axum::{
 };
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Incoming;
-use serde_json::json;
 use tokio::time::Instant;
 use windlass_kit::{percent, serve::LongRunning};
 
-use super::proxy::{
-    backend,
-    head::{self, auth_proxy_headers, request_headers, upgrade_headers},
+use super::{
+    discovery::hashed,
+    proxy::{
+        backend,
+        head::{self, auth_proxy_headers, request_headers, upgrade_headers},
+    },
 };
 use crate::apiserver::{
     request::{
@@ -31,8 +33,6 @@ use crate::apiserver::{
     types::{Catalog, Extension, ExtensionError, OpenApiV2},
 };
 
-/// Time limit of a request that does not last, as upstream's (`--request-timeout`).
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit of the list of a group version's resources (`aggregatedDiscoveryTimeout`).
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -73,8 +73,9 @@ fn uri(info: &RequestInfo, options: &RequestOptions, asked: &Uri) -> Result<Uri,
 fn encoded(options: &RequestOptions) -> String {
     let mut all: Vec<&(String, String)> = options.all.iter().collect();
     all.sort_by(|one, other| one.0.cmp(&other.0));
-    let pair =
-        |(key, value): &&(String, String)| format!("{}={}", percent::encoded(key, ""), percent::encoded(value, ""));
+    // As Go writes a query.
+    let escaped = |text: &str| percent::encoded(text, " ").replace(' ', "+");
+    let pair = |(key, value): &&(String, String)| format!("{}={}", escaped(key), escaped(value));
     all.iter().map(pair).collect::<Vec<_>>().join("&")
 }
 
@@ -83,10 +84,14 @@ impl ApiRequest {
     pub(in crate::apiserver) async fn aggregate(&self, extension: &Extension, route: &Route, body: Body) -> ApiResult {
         let info = &route.info;
         // Documents that its list of documents does not have are not asked for.
-        if let Some(document) = info.path.strip_prefix("/openapi/v3/")
-            && !extension.openapi_v3.contains_key(document)
-        {
-            return Ok(StatusCode::NOT_FOUND.into_response());
+        if let Some(path) = info.path.strip_prefix("/openapi/v3/") {
+            if !extension.openapi_v3.contains_key(path) {
+                return Ok(StatusCode::NOT_FOUND.into_response());
+            }
+            if let Some(converted) = &extension.converted {
+                let place = (path, converted.hash.as_str());
+                return hashed(place, &self.headers, self.accept, &route.options, || converted.text.clone());
+            }
         }
         if !extension.is_available {
             return Ok(unavailable("service unavailable"));
@@ -113,7 +118,7 @@ impl ApiRequest {
             return Ok(answer);
         }
         let _permit = self.api.inner.limits.acquire_extension()?;
-        let deadline = self.deadline(REQUEST_TIMEOUT);
+        let deadline = self.deadline();
         let until = if is_discovery(info) { deadline.min(Instant::now() + DISCOVERY_TIMEOUT) } else { deadline };
         let sent = tokio::time::timeout_at(until, extension.server.send(request, false)).await;
         match sent {
@@ -122,10 +127,7 @@ impl ApiRequest {
             Err(_) if until < deadline => {
                 Ok(failed(&ExtensionError::Unreachable("context deadline exceeded".to_owned())))
             }
-            Err(_) => {
-                let why = "Timeout: request did not complete within the allotted timeout";
-                Err(ApiError::new(504, "Timeout", why).with_details(json!({})))
-            }
+            Err(_) => Err(ApiError::timed_out()),
         }
     }
 
@@ -228,7 +230,7 @@ mod tests {
         for (asked, wanted) in [
             ("/apis/g/v", "/apis/g/v"),
             ("/apis/g/v/", "/apis/g/v/"),
-            ("/apis/g/v/namespaces/n/x?limit=5&a=b%20c", "/apis/g/v/namespaces/n/x?a=b%20c&limit=5"),
+            ("/apis/g/v/namespaces/n/x?limit=5&a=b%20c", "/apis/g/v/namespaces/n/x?a=b+c&limit=5"),
             // Go decodes it for both.
             ("/apis/g/v/x/a%2Fb", "/apis/g/v/x/a/b"),
             ("/apis/g/v/x/a%20b?watch=%zz&watch=1", "/apis/g/v/x/a%20b?watch=%25zz&watch=1"),

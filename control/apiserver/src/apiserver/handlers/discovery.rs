@@ -6,7 +6,7 @@ use std::{
 };
 
 use axum::{
-    body::Body,
+    body::{Body, Bytes},
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
@@ -16,14 +16,13 @@ use windlass_kit::{build_info::field, group_version::GroupVersion, objects::stor
 use crate::apiserver::{
     request::{
         error::{ApiError, ApiResult},
+        media_type::AGGREGATED_DISCOVERY,
         negotiation::{Accept, wants_aggregated_discovery},
         request_info::{RequestInfo, RequestOptions},
     },
     types::{Catalog, OpenApiV2, Published, PublishedGroup, ServedVersion, Storage, Subresource, Version},
 };
 use crate::schema;
-
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Whether the answer of a path takes long to make: documents of all types.
 pub(in crate::apiserver) fn is_heavy(path: &str) -> bool {
@@ -163,7 +162,7 @@ fn aggregated(catalog: &Catalog, headers: &HeaderMap, core: bool) -> ApiResult {
         return Ok(tagged(StatusCode::NOT_MODIFIED.into_response(), &tag));
     }
     let mut response = (StatusCode::OK, Body::from(text)).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(AGGREGATED_DISCOVERY));
     Ok(tagged(response, &tag))
 }
 
@@ -177,7 +176,7 @@ fn aggregated_group(group: &PublishedGroup<'_>) -> Value {
         Published::Extension(extension) => (*extension.discovery).clone(),
     };
     let versions: Vec<Value> = group.versions.iter().map(version).collect();
-    json!({"metadata": {"name": group.name, "creationTimestamp": null}, "versions": versions})
+    json!({"metadata": {"name": group.name}, "versions": versions})
 }
 
 fn aggregated_resource(t: &Version) -> Value {
@@ -241,6 +240,17 @@ fn document(
         return Err(ApiError::unknown_path());
     }
     let (path, hash) = schema::openapi_hash(catalog, group, version);
+    hashed((&path, &hash), headers, accept, options, || schema::openapi_document(catalog, group, version))
+}
+
+/// A document of version 3 at a path, which clients keep by its hash.
+pub(super) fn hashed(
+    (path, hash): (&str, &str),
+    headers: &HeaderMap,
+    accept: Accept,
+    options: &RequestOptions,
+    text: impl FnOnce() -> Bytes,
+) -> ApiResult {
     let tag = format!("\"{hash}\"");
     if options.get("hash").is_some_and(|requested| !requested.is_empty() && requested != hash) {
         // The document of that hash is outdated; the current one must not be cached under it.
@@ -250,7 +260,7 @@ fn document(
     let mut response = if headers::shown(headers, header::IF_NONE_MATCH.as_str()) == tag {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        accept.bytes(StatusCode::OK, schema::openapi_document(catalog, group, version))
+        accept.bytes(StatusCode::OK, text())
     };
     if options.get("hash").is_some() {
         let forever = HeaderValue::from_static("public, immutable, max-age=31536000");

@@ -14,7 +14,6 @@ use crate::apiserver::{
     request::{
         api_request::ApiRequest,
         error::{ApiError, ApiResult},
-        negotiation::Representation,
         request_info::{RequestInfo, RequestOptions},
         target::{Route, Target},
     },
@@ -41,7 +40,7 @@ impl ApiRequest {
             }
             let catalog = self.api.catalogs().current();
             if discovery::is_heavy(&info.path) {
-                return self.heavy_discovery(catalog, info.clone(), options.clone()).await;
+                return self.in_time(self.heavy_discovery(catalog, info.clone(), options.clone())).await;
             }
             let answer = discovery::answer((&catalog, &[]), info, &self.method, &self.headers, options);
             return answer.unwrap_or_else(|| Err(ApiError::unknown_path()));
@@ -49,7 +48,7 @@ impl ApiRequest {
         let target = target.as_ref().ok_or_else(ApiError::unknown_path)?;
         let measured = self.measured(info, options);
         self.warnings.extend(target.version.spec.deprecation_warning.clone());
-        let served = panics::caught(self.serve(target, info, options, body)).await;
+        let served = panics::caught(self.in_time(self.serve(target, info, options, body))).await;
         let answer = served.unwrap_or_else(|why| {
             let error = panics::answer(&self.method, &info.path, &why);
             self.audit.panicked(&error, &why);
@@ -130,7 +129,7 @@ impl ApiRequest {
     }
 
     async fn route(&self, target: &Target, verb: &str, options: &RequestOptions, body: &Bytes) -> ApiResult {
-        if self.accept.representation == Representation::Table {
+        if self.accept.representation.is_table() {
             options.check_table()?;
         }
         if let Some(handler) = target.version.as_virtual()? {

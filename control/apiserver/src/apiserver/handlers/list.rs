@@ -20,7 +20,7 @@ use crate::apiserver::{
     request::{
         api_request::ApiRequest,
         error::{ApiError, ApiResult},
-        negotiation::{Accept, GZIP_THRESHOLD_BYTES, Representation, metadata_of, row, table},
+        negotiation::{Accept, GZIP_THRESHOLD_BYTES, Representation, metadata_list, metadata_of, row, table},
         request_info::RequestOptions,
         target::Target,
     },
@@ -165,12 +165,12 @@ impl ApiRequest {
     ) -> ApiResult {
         let Page { objects, conversions, values, metadata } = page;
         Ok(match self.accept.representation {
-            Representation::Table => {
-                self.accept.write(StatusCode::OK, &table(version, &values, &options.include_object, metadata, true))
+            Representation::Table(meta) => {
+                let table = table(version, meta, &values, &options.include_object, metadata, true);
+                self.accept.write(StatusCode::OK, &table)
             }
-            Representation::Metadata => {
-                let items: Vec<Value> = values.iter().map(metadata_of).collect();
-                self.accept.write(StatusCode::OK, &metadata_list(metadata, items))
+            Representation::Metadata(meta) => {
+                self.accept.write(StatusCode::OK, &metadata_list(meta, metadata, &values))
             }
             Representation::Object => {
                 let mut out = head_of_objects(version, &metadata);
@@ -178,7 +178,7 @@ impl ApiRequest {
                     if at > 0 {
                         out.push(b',');
                     }
-                    out.extend_from_slice(&version.encode(object, &conversions)?);
+                    version.push_item(&mut out, object, &conversions)?;
                 }
                 out.extend_from_slice(b"]}");
                 self.accept.bytes(StatusCode::OK, out.into())
@@ -223,17 +223,13 @@ fn head_of_objects(version: &Version, metadata: &Value) -> Vec<u8> {
     format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#).into_bytes()
 }
 
-fn metadata_list(metadata: Value, items: Vec<Value>) -> Value {
-    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
-}
-
 /// What stands before and behind the items of a list.
 fn frame_of(version: &Version, representation: Representation, snapshot: &Snapshot) -> (Vec<u8>, Vec<u8>) {
     let metadata = json!({"resourceVersion": snapshot.revision().to_string()});
     let (list, items) = match representation {
         Representation::Object => return (head_of_objects(version, &metadata), b"]}".to_vec()),
-        Representation::Table => (table(version, &[], "None", metadata, true), r#""rows":["#),
-        Representation::Metadata => (metadata_list(metadata, Vec::new()), r#""items":["#),
+        Representation::Table(meta) => (table(version, meta, &[], "None", metadata, true), r#""rows":["#),
+        Representation::Metadata(meta) => (metadata_list(meta, metadata, &[]), r#""items":["#),
     };
     let mut head = list.to_string();
     // Descriptions of columns come before the rows.
@@ -269,13 +265,15 @@ impl Iterator for Chunks {
         chunk.reserve(self.chunk_bytes);
         let (now, mut is_empty, mut bytes, mut last) = (Timestamp::now(), self.is_empty, 0, None);
         for object in self.snapshot.objects(self.namespace.as_deref(), self.after.as_ref()) {
+            let end = chunk.len();
+            if !is_empty {
+                chunk.push(b',');
+            }
             // Whether all can be converted was asked before.
-            if let Ok(Some(item)) = self.item(object, now) {
-                if !is_empty {
-                    chunk.push(b',');
-                }
+            if matches!(self.push_item(&mut chunk, object, now), Ok(true)) {
                 is_empty = false;
-                chunk.extend_from_slice(&item);
+            } else {
+                chunk.truncate(end);
             }
             bytes += object.bytes.len();
             if bytes >= self.chunk_bytes {
@@ -295,21 +293,27 @@ impl Iterator for Chunks {
 }
 
 impl Chunks {
-    /// An object as this list shows it, if it is selected.
-    fn item(&self, object: &Object, now: Timestamp) -> Result<Option<Bytes>, ConversionError> {
+    /// Appends an object as this list shows it, if it is selected.
+    fn push_item(&self, chunk: &mut Vec<u8>, object: &Object, now: Timestamp) -> Result<bool, ConversionError> {
         if self.selectors.is_empty() && self.representation == Representation::Object {
-            return self.version.encode(object, &self.conversions).map(Some);
+            self.version.push_item(chunk, object, &self.conversions)?;
+            return Ok(true);
         }
         let value = self.version.decode(object, &self.conversions)?;
         if !self.selectors.matches(&value) {
-            return Ok(None);
+            return Ok(false);
         }
         let item = match self.representation {
-            Representation::Object => return self.version.encode(object, &self.conversions).map(Some),
-            Representation::Metadata => metadata_of(&value),
-            Representation::Table => row(&self.version, &value, &self.include, now),
+            Representation::Object => {
+                self.version.push_item(chunk, object, &self.conversions)?;
+                return Ok(true);
+            }
+            Representation::Metadata(meta) => metadata_of(meta, &value),
+            Representation::Table(meta) => row(&self.version, meta, &value, &self.include, now),
         };
-        Ok(Some(item.to_string().into()))
+        // A vector takes whatever is written.
+        let _ = serde_json::to_writer(chunk, &item);
+        Ok(true)
     }
 }
 

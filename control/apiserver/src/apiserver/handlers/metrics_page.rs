@@ -9,7 +9,6 @@ use windlass_kit::{
     serve::headers,
 };
 
-use super::health;
 use crate::apiserver::request::{
     api_request::ApiRequest,
     error::{ApiError, ApiResult},
@@ -28,7 +27,7 @@ impl ApiRequest {
     /// Every check is run for each request, so that the page shows the current state, whoever else polls health.
     pub(in crate::apiserver) fn slis_page(&self) -> ApiResult {
         self.text(|format| {
-            health::check_all(&self.store().health(), &self.api.inner.health_checks);
+            self.api.check_all();
             let mut page = Text::of(format);
             self.api.inner.health_checks.write(&mut page);
             page.finish()

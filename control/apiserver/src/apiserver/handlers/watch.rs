@@ -23,7 +23,7 @@ use crate::apiserver::{
     request::{
         api_request::ApiRequest,
         error::{ApiError, ApiResult},
-        negotiation::{Representation, metadata_of, table},
+        negotiation::{Representation, metadata_of, table, table_of},
         request_info::RequestOptions,
         target::Target,
     },
@@ -336,7 +336,7 @@ impl WatchStream {
             })?,
         };
         let Some(change) = Change::of(event, matched, matches) else { return Ok(()) };
-        if self.representation == Representation::Table {
+        if self.representation.is_table() {
             let object = change.object(&self.version, event, conversions)?;
             self.push(change.kind(), object);
         } else {
@@ -359,11 +359,11 @@ impl WatchStream {
     fn push(&mut self, kind: &str, object: Value) {
         let object_shown = match self.representation {
             Representation::Object => object,
-            Representation::Metadata => metadata_of(&object),
-            Representation::Table => {
+            Representation::Metadata(meta) => metadata_of(meta, &object),
+            Representation::Table(meta) => {
                 let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
-                table(&self.version, &[object], &self.include, metadata, columns)
+                table(&self.version, meta, &[object], &self.include, metadata, columns)
             }
         };
         self.send(kind, &object_shown);
@@ -378,11 +378,11 @@ impl WatchStream {
         }
         match self.representation {
             Representation::Object => self.send("BOOKMARK", &object),
-            Representation::Metadata => self.send("BOOKMARK", &metadata_of(&object)),
-            Representation::Table => {
+            Representation::Metadata(meta) => self.send("BOOKMARK", &metadata_of(meta, &object)),
+            Representation::Table(meta) => {
                 let metadata = object["metadata"].clone();
-                let row = json!({"cells": [], "object": metadata_of(&object)});
-                let object_shown = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": null, "rows": [row]});
+                let row = json!({"cells": [], "object": metadata_of(meta, &object)});
+                let object_shown = table_of(meta, metadata, None, vec![row]);
                 self.send("BOOKMARK", &object_shown);
             }
         }

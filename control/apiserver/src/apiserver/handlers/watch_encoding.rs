@@ -11,7 +11,7 @@ use windlass_apimachinery::{protobuf::envelope, selectors::FieldSelector};
 use crate::apiserver::{
     request::{
         error::ApiError,
-        negotiation::{Representation, metadata_of},
+        negotiation::{MetaVersion, Representation, metadata_of},
     },
     types::{ConversionError, Conversions, Version},
 };
@@ -82,8 +82,11 @@ pub(in crate::apiserver) fn frame(
     (event, conversions): (&store::Event, &Conversions),
     change: Change,
 ) -> Result<Bytes, ConversionError> {
-    let whole = representation == Representation::Object;
-    let as_stored = whole && version.is_served_as_stored();
+    let (shape, meta) = match representation {
+        Representation::Metadata(meta) => (Shape::Metadata(meta), Some(meta)),
+        Representation::Object | Representation::Table(_) => (Shape::Object, None),
+    };
+    let as_stored = meta.is_none() && version.is_served_as_stored();
     // What is stored is the same for all versions that show it so.
     let serial = if as_stored { 0 } else { version.serial };
     let shown = || -> Result<Bytes, ConversionError> {
@@ -91,10 +94,13 @@ pub(in crate::apiserver) fn frame(
             return Ok(encode(encoding, change.kind(), &event.object.bytes));
         }
         let object = change.object(version, event, conversions)?;
-        let object = if whole { object } else { metadata_of(&object) };
+        let object = match meta {
+            Some(meta) => metadata_of(meta, &object),
+            None => object,
+        };
         Ok(encode(encoding, change.kind(), &serde_json::to_vec(&object).unwrap_or_default()))
     };
-    let form = number(serial, if whole { Shape::Object } else { Shape::Metadata }, encoding as u64, change as u64);
+    let form = number(serial, shape, encoding as u64, change as u64);
     shared(event, form, shown)
 }
 
@@ -121,13 +127,24 @@ pub(in crate::apiserver) fn matches(
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     Object,
-    Metadata,
+    Metadata(MetaVersion),
     Selectable,
+}
+
+impl Shape {
+    const fn number(self) -> u64 {
+        match self {
+            Self::Object => 0,
+            Self::Metadata(MetaVersion::V1) => 1,
+            Self::Metadata(MetaVersion::V1Beta1) => 2,
+            Self::Selectable => 3,
+        }
+    }
 }
 
 /// The number of a form: all that changes its bytes.
 fn number(serial: u64, shape: Shape, encoding: u64, change: u64) -> u64 {
-    serial << 6 | (shape as u64) << 4 | encoding << 2 | change
+    serial << 6 | shape.number() << 4 | encoding << 2 | change
 }
 
 /// The bytes of a form; an object that cannot be converted has none to share.

@@ -17,7 +17,7 @@ use windlass_kit::serve::{self, BodyError, BodyStreaming, headers};
 
 use super::{
     audit::Audit,
-    error::ApiError,
+    error::{ApiError, ApiResult},
     negotiation::Accept,
     request_info::{RequestInfo, RequestOptions},
     user::{Credentials, User},
@@ -33,6 +33,9 @@ use crate::{
 
 /// The longest time that a write may take, as upstream's (`requestTimeoutUpperBound`).
 const MAX_WRITE_TIME: Duration = Duration::from_secs(34);
+
+/// The longest time that a request may take which does not last, as upstream's (`--request-timeout`).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One request.
 #[derive(Debug)]
@@ -59,6 +62,8 @@ pub struct ApiRequest {
     pub(in crate::apiserver) upgrade: Mutex<Option<OnUpgrade>>,
     pub(in crate::apiserver) body_streaming: BodyStreaming,
     pub(in crate::apiserver) received: Instant,
+    /// The time that the client gives the request, if it does not last.
+    pub(in crate::apiserver) timeout: Option<Duration>,
 }
 
 impl ApiRequest {
@@ -125,15 +130,28 @@ impl ApiRequest {
 
     /// When a write is answered at the latest: webhooks are called no longer than that.
     pub(in crate::apiserver) fn write_deadline(&self) -> tokio::time::Instant {
-        self.deadline(MAX_WRITE_TIME)
+        self.within(MAX_WRITE_TIME)
     }
 
-    /// When the request is answered at the latest: after the time that its client gives it, if that is less.
-    pub(in crate::apiserver) fn deadline(&self, most: Duration) -> tokio::time::Instant {
-        let query = self.uri.query().unwrap_or("").split('&');
-        let asked = query.filter_map(|pair| pair.strip_prefix("timeout=")).find_map(windlass_kit::duration::parse);
-        let limit = asked.filter(|time| !time.is_zero()).unwrap_or(most).min(most);
+    /// When a request that does not last is answered at the latest.
+    pub(in crate::apiserver) fn deadline(&self) -> tokio::time::Instant {
+        self.within(REQUEST_TIMEOUT)
+    }
+
+    /// After this time, or the time that the client gives the request, if that is less.
+    fn within(&self, most: Duration) -> tokio::time::Instant {
+        let limit = self.timeout.map_or(most, |timeout| timeout.min(most));
         (self.received + limit).into()
+    }
+
+    /// The answer, if it is there in the time that the client gives the request. What has been begun may still be done, as
+    /// upstream.
+    pub(in crate::apiserver) async fn in_time(&self, answer: impl Future<Output = ApiResult>) -> ApiResult {
+        if self.timeout.is_none() {
+            return answer.await;
+        }
+        let answered = tokio::time::timeout_at(self.deadline(), answer).await;
+        answered.unwrap_or_else(|_| Err(ApiError::timed_out()))
     }
 
     /// Whether a part of this process has sent the request, or the agent of a node in it.

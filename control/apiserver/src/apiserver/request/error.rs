@@ -219,6 +219,12 @@ impl ApiError {
         Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", OVERLOAD) }
     }
 
+    /// The time of a request is over before it is answered.
+    pub(crate) fn timed_out() -> Self {
+        let why = "Timeout: request did not complete within the allotted timeout";
+        Self::new(504, "Timeout", why).with_details(json!({}))
+    }
+
     /// Whether it is [`Self::too_many_requests`], and not an answer of that code about an object.
     pub(in crate::apiserver) fn is_overload(&self) -> bool {
         self.message == OVERLOAD

@@ -5,6 +5,7 @@ pub(crate) mod attributes;
 pub(crate) mod audit;
 pub(crate) mod body_guard;
 pub(crate) mod error;
+pub(crate) mod media_type;
 pub(crate) mod negotiation;
 pub(crate) mod request_info;
 pub(crate) mod target;

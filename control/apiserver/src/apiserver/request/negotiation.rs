@@ -16,8 +16,11 @@ use serde_json::{Value, json};
 use windlass_apimachinery::protobuf::envelope;
 use windlass_kit::serve::headers;
 
-use super::error::ApiResult;
-use super::{audit::Answered, error::ApiError};
+use super::{
+    audit::Answered,
+    error::{ApiError, ApiResult},
+    media_type::{AGGREGATED_DISCOVERY, Convert, MediaType},
+};
 use crate::apiserver::types::{Conversions, Version};
 use crate::{
     schema::transcoding::{self, Encoding},
@@ -27,13 +30,47 @@ use crate::{
 /// Responses above this size are compressed if the client accepts gzip; upstream's limit.
 pub(in crate::apiserver) const GZIP_THRESHOLD_BYTES: usize = 128 << 10;
 
+/// A version of `meta.k8s.io`, which differ in nothing but their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetaVersion {
+    V1,
+    V1Beta1,
+}
+
+impl MetaVersion {
+    /// The version of a media type's parameters.
+    fn of(group: &str, version: &str) -> Option<Self> {
+        match (group, version) {
+            ("meta.k8s.io", "v1") => Some(Self::V1),
+            ("meta.k8s.io", "v1beta1") => Some(Self::V1Beta1),
+            _ => None,
+        }
+    }
+
+    const fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
 /// The representation of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Representation {
     Object,
-    Table,
-    Metadata,
+    Table(MetaVersion),
+    Metadata(MetaVersion),
 }
+
+impl Representation {
+    pub(crate) const fn is_table(self) -> bool {
+        matches!(self, Self::Table(_))
+    }
+}
+
+/// What an object says of its type, and items of a list of built-in objects do not.
+const TYPE_META: [&str; 2] = ["apiVersion", "kind"];
 
 /// What a client accepts.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +98,7 @@ impl Accept {
             representation,
             encoding,
             is_acceptable: first.is_some(),
-            takes_objects: choices.iter().any(|(representation, _)| *representation != Representation::Table),
+            takes_objects: choices.iter().any(|(representation, _)| !representation.is_table()),
             otherwise: choices.into_iter().find(|(_, encoding)| *encoding != Encoding::Protobuf),
             gzip: headers::shown(headers, header::ACCEPT_ENCODING.as_str()).contains("gzip"),
             is_recorded: false,
@@ -75,7 +112,7 @@ impl Accept {
 
     /// What is left for objects of a type that has no protobuf form, as custom resources have none. Their metadata has.
     pub(crate) fn without_protobuf(self) -> Self {
-        if self.encoding != Encoding::Protobuf || self.representation == Representation::Metadata {
+        if self.encoding != Encoding::Protobuf || matches!(self.representation, Representation::Metadata(_)) {
             return self;
         }
         match self.otherwise {
@@ -88,10 +125,10 @@ impl Accept {
     pub(crate) fn object(self, code: StatusCode, version: &Version, object: Value, include: &str) -> Response {
         let body = match self.representation {
             Representation::Object => object,
-            Representation::Metadata => metadata_of(&object),
-            Representation::Table => {
+            Representation::Metadata(meta) => metadata_of(meta, &object),
+            Representation::Table(meta) => {
                 let revision = object["metadata"]["resourceVersion"].clone();
-                table(version, &[object], include, json!({"resourceVersion": revision}), true)
+                table(version, meta, &[object], include, json!({"resourceVersion": revision}), true)
             }
         };
         self.write(code, &body)
@@ -112,6 +149,21 @@ impl Accept {
             Representation::Object => self.bytes(code, version.encode(object, conversions)?),
             _ => self.object(code, version, version.decode(object, conversions)?, include),
         })
+    }
+
+    /// A list of objects of a built-in kind that are not stored.
+    pub(crate) fn computed_list(self, version: &Version, mut items: Vec<Value>, include: &str) -> Response {
+        let list = match self.representation {
+            Representation::Table(meta) => table(version, meta, &items, include, json!({}), true),
+            Representation::Metadata(meta) => metadata_list(meta, json!({}), &items),
+            Representation::Object => {
+                items.iter_mut().filter_map(Value::as_object_mut).for_each(|item| {
+                    item.retain(|field, _| !TYPE_META.contains(&field.as_str()));
+                });
+                json!({"kind": version.list_kind, "apiVersion": version.gvk.api_version(), "metadata": {}, "items": items})
+            }
+        };
+        self.write(StatusCode::OK, &list)
     }
 
     /// A JSON value as it is.
@@ -194,62 +246,62 @@ fn choices(accept: &str) -> Vec<(Representation, Encoding)> {
 /// Whether discovery is asked for as one document, by the first clause of what is served. That document has one version: who
 /// knows an earlier one alone (`v2beta1`, of client-go before 0.30) gets the separate lists, which it accepts too.
 pub(in crate::apiserver) fn wants_aggregated_discovery(accept: &str) -> bool {
+    let own = MediaType::parse(AGGREGATED_DISCOVERY).discovery_version();
     let wants = |clause| {
-        let (encoding, parameters) = parsed(clause)?;
-        let value = |name: &str| parameter(&parameters, name);
-        let kind = (value("g"), value("v"), value("as"));
-        match kind {
-            (.., None) => Some(false),
-            (Some("apidiscovery.k8s.io"), Some("v2"), Some("APIGroupDiscoveryList")) if encoding == Encoding::Json => {
-                Some(true)
-            }
-            _ => None,
+        let media_type = MediaType::parse(clause);
+        encoding(&media_type)?;
+        if media_type.convert().is_none() {
+            return Some(false);
         }
+        media_type.discovery_version().filter(|version| Some(*version) == own).map(|_| true)
     };
     clauses(accept).find_map(wants).unwrap_or(false)
 }
 
-/// The encoding that a clause asks for, and its parameters.
-fn parsed(clause: &str) -> Option<(Encoding, Vec<(&str, &str)>)> {
-    let mut parts = clause.split(';').map(str::trim);
-    let encoding = match parts.next()? {
-        "application/json" | "*/*" | "application/*" => Encoding::Json,
-        "application/yaml" => Encoding::Yaml,
-        envelope::MEDIA_TYPE => Encoding::Protobuf,
-        _ => return None,
-    };
-    Some((encoding, parts.filter_map(|part| part.split_once('=')).collect()))
-}
-
-fn parameter<'a>(parameters: &[(&'a str, &'a str)], name: &str) -> Option<&'a str> {
-    parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+/// The encoding that a clause asks for.
+fn encoding(media_type: &MediaType<'_>) -> Option<Encoding> {
+    match media_type.name {
+        "application/json" | "*/*" | "application/*" => Some(Encoding::Json),
+        "application/yaml" => Some(Encoding::Yaml),
+        envelope::MEDIA_TYPE => Some(Encoding::Protobuf),
+        _ => None,
+    }
 }
 
 fn choice(clause: &str) -> Option<(Representation, Encoding)> {
-    let (encoding, parameters) = parsed(clause)?;
-    let value = |name: &str| parameter(&parameters, name);
-    let is_v1 = value("v").is_none_or(|version| version == "v1");
-    let representation = match value("as") {
-        None => Representation::Object,
-        // A table has no protobuf form.
-        Some("Table") if is_v1 && value("v").is_some() && encoding != Encoding::Protobuf => Representation::Table,
-        Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_v1 => Representation::Metadata,
-        Some(_) => return None,
+    let media_type = MediaType::parse(clause);
+    let encoding = encoding(&media_type)?;
+    let Some(Convert { group, version, kind }) = media_type.convert() else {
+        return Some((Representation::Object, encoding));
     };
-    Some((representation, encoding))
+    let meta = MetaVersion::of(group, version)?;
+    let has_protobuf = match kind {
+        "Table" => false,
+        // The earlier version has another form there, which no client of today asks for.
+        "PartialObjectMetadata" | "PartialObjectMetadataList" => meta == MetaVersion::V1,
+        _ => return None,
+    };
+    let representation = if kind == "Table" { Representation::Table(meta) } else { Representation::Metadata(meta) };
+    (has_protobuf || encoding != Encoding::Protobuf).then_some((representation, encoding))
 }
 
 /// A PartialObjectMetadata of an object.
-pub(crate) fn metadata_of(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+pub(crate) fn metadata_of(meta: MetaVersion, object: &Value) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": meta.api_version(), "metadata": object["metadata"]})
+}
+
+/// A list of them.
+pub(crate) fn metadata_list(meta: MetaVersion, metadata: Value, items: &[Value]) -> Value {
+    let items: Vec<Value> = items.iter().map(|object| metadata_of(meta, object)).collect();
+    json!({"kind": "PartialObjectMetadataList", "apiVersion": meta.api_version(), "metadata": metadata, "items": items})
 }
 
 /// The row of an object in a Table, with as much of the object as `includeObject` says.
-pub(crate) fn row(version: &Version, object: &Value, include: &str, now: Timestamp) -> Value {
+pub(crate) fn row(version: &Version, meta: MetaVersion, object: &Value, include: &str, now: Timestamp) -> Value {
     let row_object = match include {
         "Object" => object.clone(),
         "None" => Value::Null,
-        _ => metadata_of(object),
+        _ => metadata_of(meta, object),
     };
     let mut row = json!({"cells": (version.spec.table.row)(object, now)});
     if !row_object.is_null() {
@@ -259,11 +311,58 @@ pub(crate) fn row(version: &Version, object: &Value, include: &str, now: Timesta
 }
 
 /// A Table of objects; watches send the column definitions only once, and null after that, as upstream.
-pub(crate) fn table(version: &Version, objects: &[Value], include: &str, metadata: Value, columns: bool) -> Value {
+pub(crate) fn table(
+    version: &Version,
+    meta: MetaVersion,
+    objects: &[Value],
+    include: &str,
+    metadata: Value,
+    columns: bool,
+) -> Value {
     let now = Timestamp::now();
-    let rows: Vec<Value> = objects.iter().map(|object| row(version, object, include, now)).collect();
+    let rows: Vec<Value> = objects.iter().map(|object| row(version, meta, object, include, now)).collect();
     let definitions: Option<Vec<Value>> = columns.then(|| {
         version.spec.table.columns.iter().map(|c| json!({"name": c.name, "type": c.type_, "format": c.format, "description": c.description, "priority": c.priority})).collect()
     });
-    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
+    table_of(meta, metadata, definitions, rows)
+}
+
+/// A Table of these rows.
+pub(crate) fn table_of(meta: MetaVersion, metadata: Value, columns: Option<Vec<Value>>, rows: Vec<Value>) -> Value {
+    json!({"kind": "Table", "apiVersion": meta.api_version(), "metadata": metadata, "columnDefinitions": columns, "rows": rows})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_and_metadata_have_two_versions() {
+        use MetaVersion::{V1, V1Beta1};
+        let json = Encoding::Json;
+        for (clause, wanted) in [
+            ("application/json", Some((Representation::Object, json))),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io", Some((Representation::Table(V1), json))),
+            ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", Some((Representation::Table(V1Beta1), json))),
+            ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Some((Representation::Table(V1), Encoding::Yaml))),
+            ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", None),
+            (
+                "application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io",
+                Some((Representation::Metadata(V1Beta1), json)),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+                Some((Representation::Metadata(V1), Encoding::Protobuf)),
+            ),
+            // As upstream, all three parameters say what is asked for.
+            ("application/json;as=Table;v=v1", None),
+            ("application/json;as=Table;g=meta.k8s.io", None),
+            ("application/json;as=Table;v=v2;g=meta.k8s.io", None),
+            ("application/json;as=PartialObjectMetadata", None),
+            ("application/json;v=v1;g=meta.k8s.io", None),
+            ("text/plain", None),
+        ] {
+            assert_eq!(choice(clause), wanted, "{clause}");
+        }
+    }
 }

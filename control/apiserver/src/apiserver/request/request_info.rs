@@ -1,6 +1,6 @@
 //! Request info: what a request is about, and the options of its query. Pure.
 
-use std::num::IntErrorKind;
+use std::{num::IntErrorKind, time::Duration};
 
 use axum::{
     extract::Query,
@@ -132,19 +132,20 @@ impl RequestInfo {
             || (self.is_resource && matches!(subresource, "attach" | "exec" | "proxy" | "log" | "portforward"))
     }
 
-    /// Refuses a `timeout` of the query that is no duration.
+    /// The time that the `timeout` of the query gives the request; none for one that may take as long as it likes. Upstream's
+    /// `WithRequestDeadline`.
     ///
     /// # Errors
-    /// Upstream's, of its filter of deadlines.
-    pub(in crate::apiserver) fn check_timeout(&self, options: &RequestOptions) -> Result<(), ApiError> {
+    /// When it is no duration.
+    pub(in crate::apiserver) fn timeout(&self, options: &RequestOptions) -> Result<Option<Duration>, ApiError> {
         let given = options.all.iter().find(|(key, _)| key == "timeout").map(|(_, text)| text.as_str());
-        match given.filter(|text| !text.is_empty() && duration::parse(text).is_none() && !self.is_long_running()) {
-            Some(text) => {
-                let why = duration::why_invalid(text);
-                Err(ApiError::bad_request(format!("invalid timeout specified in the request URL - {why}")))
-            }
-            None => Ok(()),
-        }
+        let Some(text) = given.filter(|text| !text.is_empty() && !self.is_long_running()) else { return Ok(None) };
+        let nanoseconds = duration::parse(text).ok_or_else(|| {
+            let why = duration::why_invalid(text);
+            ApiError::bad_request(format!("invalid timeout specified in the request URL - {why}"))
+        })?;
+        // As upstream, none and less than none are no limit.
+        Ok(u64::try_from(nanoseconds).ok().filter(|given| *given > 0).map(Duration::from_nanos))
     }
 
     /// The field selector that counts for rights: paths that begin with a verb do not all keep to it, as upstream.

@@ -99,6 +99,67 @@ async fn a_timeout_that_is_no_duration_is_refused() {
     assert_eq!(api.router().oneshot(request).await.unwrap().status().as_u16(), 200);
 }
 
+/// As upstream's typed lists; an object itself, and a watch, say it.
+#[tokio::test]
+async fn items_of_lists_do_not_say_what_they_are() {
+    let api = with_namespace().await;
+    call(&api, "POST", MAPS, map("a")).await;
+    call(&api, "POST", MAPS, map("b")).await;
+    let one = call(&api, "GET", &format!("{MAPS}/a"), Value::Null).await.body;
+    assert_eq!((&one["kind"], &one["apiVersion"]), (&json!("ConfigMap"), &json!("v1")));
+    let mut bare = one.clone();
+    bare.as_object_mut().unwrap().retain(|field, _| !matches!(field.as_str(), "kind" | "apiVersion"));
+    for query in ["", "?limit=1", "?labelSelector=none!%3Dx", "?limit=1&fieldSelector=metadata.name%3Da"] {
+        let list = call(&api, "GET", &format!("{MAPS}{query}"), Value::Null).await.body;
+        assert_eq!((&list["kind"], &list["items"][0]), (&json!("ConfigMapList"), &bare), "{query}");
+    }
+    // What is computed, and what is stored in another version.
+    for path in ["/api/v1/componentstatuses", "/apis/autoscaling/v1/horizontalpodautoscalers"] {
+        let list = call(&api, "GET", path, Value::Null).await.body;
+        let all = list["items"].as_array().unwrap();
+        assert!(all.iter().all(|item| item.get("kind").is_none() && item["metadata"].is_object()), "{list}");
+    }
+}
+
+#[tokio::test]
+async fn tables_have_the_version_that_is_asked_for() {
+    let api = with_namespace().await;
+    call(&api, "POST", MAPS, map("a")).await;
+    for version in ["v1", "v1beta1"] {
+        let wanted = json!(format!("meta.k8s.io/{version}"));
+        for path in [MAPS.to_owned(), format!("{MAPS}/a"), format!("{MAPS}?limit=1")] {
+            let accept = format!("application/json;as=Table;v={version};g=meta.k8s.io");
+            let table = send(&api, &User::internal("t"), "GET", &path, "", &accept, "").await.body;
+            assert_eq!((&table["kind"], &table["apiVersion"]), (&json!("Table"), &wanted), "{path}");
+            assert_eq!(table["rows"][0]["object"]["apiVersion"], wanted, "{path}");
+        }
+        let accept = format!("application/json;as=PartialObjectMetadataList;v={version};g=meta.k8s.io");
+        let list = send(&api, &User::internal("t"), "GET", MAPS, "", &accept, "").await.body;
+        assert_eq!((&list["apiVersion"], &list["items"][0]["apiVersion"]), (&wanted, &wanted));
+    }
+}
+
+/// What does not come in the time that the client gives it is not waited for; what lasts has no such time.
+#[tokio::test]
+async fn a_request_ends_with_its_timeout() {
+    let api = with_namespace().await;
+    let send = async |method: &str, uri: &str, body: Body| {
+        let request = Request::builder().method(method).uri(uri).extension(User::internal("t")).body(body).unwrap();
+        api.router().oneshot(request).await.unwrap()
+    };
+    let endless = || Body::from_stream(futures::stream::pending::<Result<axum::body::Bytes, std::io::Error>>());
+    for timeout in ["20ms", "0.02s"] {
+        let answer = send("POST", &format!("{MAPS}?timeout={timeout}"), endless()).await;
+        assert_eq!(answer.status().as_u16(), 504);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let status: Value = serde_json::from_slice(&body).unwrap();
+        let why = "Timeout: request did not complete within the allotted timeout";
+        assert_eq!((&status["reason"], &status["message"]), (&json!("Timeout"), &json!(why)), "{status}");
+    }
+    let watch = send("GET", &format!("{MAPS}?watch=1&timeoutSeconds=1&timeout=1ns"), Body::empty()).await;
+    assert_eq!(watch.status().as_u16(), 200);
+}
+
 #[tokio::test]
 async fn paths_are_read_as_upstream_does() {
     let api = with_namespace().await;

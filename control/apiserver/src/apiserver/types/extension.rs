@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
-use axum::{body::Body, http::Request, response::Response};
+use axum::{
+    body::{Body, Bytes},
+    http::Request,
+    response::Response,
+};
 use hyper::body::Incoming;
 use serde_json::Value;
 
@@ -32,6 +36,15 @@ pub struct OpenApiV2 {
     pub document: Value,
 }
 
+/// An OpenAPI document of version 3 that this server has for an extension API server.
+#[derive(Debug)]
+pub struct OpenApiV3 {
+    /// The hash of what it says, by which clients keep it.
+    pub hash: String,
+    /// Its text.
+    pub text: Bytes,
+}
+
 /// The way to an extension API server.
 #[async_trait]
 pub trait ExtensionServer: Send + Sync + fmt::Debug {
@@ -58,6 +71,8 @@ pub struct Extension {
     pub discovery: Arc<Value>,
     /// The OpenAPI documents of version 3 that it has for the group, by their paths: where each is.
     pub openapi_v3: Arc<BTreeMap<String, String>>,
+    /// The document of the group version, where the server itself has none of version 3.
+    pub converted: Option<Arc<OpenApiV3>>,
     /// The way to the server.
     pub server: Arc<dyn ExtensionServer>,
 }
@@ -69,6 +84,7 @@ impl PartialEq for Extension {
             && self.is_available == other.is_available
             && self.discovery == other.discovery
             && self.openapi_v3 == other.openapi_v3
+            && self.converted.as_ref().map(Arc::as_ptr) == other.converted.as_ref().map(Arc::as_ptr)
             && Arc::ptr_eq(&self.server, &other.server)
     }
 }

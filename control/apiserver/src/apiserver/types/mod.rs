@@ -11,6 +11,7 @@ mod definition;
 mod extension;
 mod gvk;
 mod handler;
+mod list_item;
 mod priority;
 mod resource;
 mod schema;
@@ -23,7 +24,7 @@ pub use catalog::{Catalog, Catalogs, Group, Published, PublishedGroup, ServedVer
 pub use conversion::{Conversion, ConversionError, Converter};
 pub use conversion_cache::Conversions;
 pub use definition::Definition;
-pub use extension::{Extension, ExtensionError, ExtensionServer, OpenApiV2};
+pub use extension::{Extension, ExtensionError, ExtensionServer, OpenApiV2, OpenApiV3};
 pub use gvk::{Gvk, Name};
 pub use handler::Handler;
 pub use priority::Priority;

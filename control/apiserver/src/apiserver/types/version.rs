@@ -8,6 +8,7 @@ use serde_json::Value;
 use windlass_apimachinery::selectors::SelectableField;
 
 use super::conversion_cache::{ConversionCache, Stages};
+use super::list_item;
 use super::{
     Conversion, ConversionError, Conversions, Gvk, Name, Resource, Serves, Storage, Subresource, Table, TypeSchema,
 };
@@ -181,6 +182,25 @@ impl Version {
             return Ok(object.bytes.clone());
         }
         Ok(serde_json::to_vec(&self.decode(object, conversions)?).unwrap_or_default().into())
+    }
+
+    /// Appends a stored object as an item of a list in this version.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(crate) fn push_item(
+        &self,
+        out: &mut Vec<u8>,
+        object: &Object,
+        conversions: &Conversions,
+    ) -> Result<(), ConversionError> {
+        let bytes = self.encode(object, conversions)?;
+        if self.spec.schema.is_built_in() {
+            list_item::push_without_type_meta(out, &bytes);
+        } else {
+            out.extend_from_slice(&bytes);
+        }
+        Ok(())
     }
 
     /// Whether a stored object would be written again as it is: it may be in a version that was stored before.

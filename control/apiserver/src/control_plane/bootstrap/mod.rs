@@ -60,17 +60,26 @@ impl ControlPlane {
     /// Makes what is missing, and changes what is not as it must be.
     async fn ensure_objects(&self) -> Result<(), Error> {
         let client = self.client(User::api_server());
-        let service_cidr = self.service_cidr();
-        let wanted = objects::namespaces().chain([objects::service_cidr(&service_cidr)]);
-        ensure_all(&client, wanted).await?;
+        let (hooks, service_cidr) = (self.api.post_start_hooks(), objects::service_cidr(&self.service_cidr()));
+        hooks.run("start-system-namespaces-controller", ensure_all(&client, objects::namespaces())).await?;
+        hooks.run("start-kubernetes-service-cidr-controller", ensure(&client, &service_cidr)).await?;
         let identity = self.identity();
-        let wanted = objects::cluster(&identity).chain(objects::defaults()).chain(flow_control::objects());
-        ensure_all(&client, wanted).await?;
-        if is_proxyable(identity.address) {
-            ensure(&client, &objects::endpoints(&identity)).await?;
-        }
-        self.ensure_cluster_dns(&client).await?;
-        self.set_flow_schema_status(&client).await
+        let own = async {
+            ensure_all(&client, objects::cluster(&identity)).await?;
+            if is_proxyable(identity.address) {
+                ensure(&client, &objects::endpoints(&identity)).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        hooks.run("bootstrap-controller", own).await?;
+        let classes = ensure_all(&client, objects::priority_classes());
+        hooks.run("scheduling/bootstrap-system-priority-classes", classes).await?;
+        let flow_control = async {
+            ensure_all(&client, flow_control::objects()).await?;
+            self.set_flow_schema_status(&client).await
+        };
+        hooks.run("priority-and-fairness-config-producer", flow_control).await?;
+        self.ensure_cluster_dns(&client).await
     }
 
     /// Puts back what every cluster has, until `shutdown`.

@@ -254,7 +254,7 @@ pub(super) fn table() -> impl Iterator<Item = (&'static str, &'static str, Strin
 }
 
 /// The priority classes of the system. Validation prevents changes to them.
-pub(super) fn defaults() -> impl Iterator<Item = Wanted> {
+pub(super) fn priority_classes() -> impl Iterator<Item = Wanted> {
     let classes = table().filter(|(_, kind, ..)| *kind == "PriorityClass");
     classes.map(|(api_version, kind, name, object)| made(api_version, kind, "", &name, object))
 }

@@ -98,7 +98,7 @@ fn all_wanted() -> Vec<Wanted> {
         front_proxy_ca: "front-proxy".to_owned(),
     };
     let all = [objects::service_cidr("10.96.0.0/24"), objects::endpoints(&identity)].into_iter();
-    all.chain(objects::cluster(&identity)).chain(objects::defaults()).chain(flow_control::objects()).collect()
+    all.chain(objects::cluster(&identity)).chain(objects::priority_classes()).chain(flow_control::objects()).collect()
 }
 
 /// An object without what differs from one making to another.

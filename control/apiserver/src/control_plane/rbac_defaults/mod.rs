@@ -85,7 +85,12 @@ impl ControlPlane {
                     && wanted["metadata"]["name"].as_str() == name
                     && wanted["metadata"]["namespace"].as_str() == namespace
             };
-            stored.iter().find(is).and_then(|(_, object)| serde_json::to_value(object).ok())
+            let mut found = serde_json::to_value(&stored.iter().find(is)?.1).ok()?;
+            // Items of a list do not say what they are.
+            for field in ["apiVersion", "kind"] {
+                found[field] = wanted[field].clone();
+            }
+            Some(found)
         };
         let writes = objects().filter_map(|wanted| match find(&wanted) {
             None => Some((wanted, true)),

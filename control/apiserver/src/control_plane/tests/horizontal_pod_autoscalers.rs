@@ -148,6 +148,48 @@ async fn an_autoscaler_of_the_first_version_by_our_own_usage() {
     cluster.end().await;
 }
 
+/// Who registers an extension API server for the metrics has no others: while it is dead nothing is scaled, also where usage is
+/// known here.
+#[tokio::test]
+async fn a_metrics_api_that_is_registered_and_dead_scales_nothing() {
+    let cluster = Cluster::new().await;
+    let stop = CancellationToken::new();
+    tokio::spawn(cluster.plane.clone().aggregate(stop.clone()));
+    let requests = json!({"requests": {"cpu": "50m"}});
+    cluster
+        .create::<Deployment>(
+            json!({"metadata": {"name": "hpa-demo"}, "spec": {"selector": {"matchLabels": {"app": "nginx"}},
+            "template": {"metadata": {"labels": {"app": "nginx"}},
+                "spec": {"containers": [{"name": "nginx", "image": "nginx", "resources": requests}]}}}}),
+        )
+        .await;
+    let registered = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": "v1beta1.metrics.k8s.io"},
+        "spec": {"group": "metrics.k8s.io", "version": "v1beta1", "insecureSkipTLSVerify": true,
+            "groupPriorityMinimum": 100, "versionPriority": 100,
+            "service": {"namespace": "kube-system", "name": "metrics-server"}}});
+    request(&cluster, "POST", "/apis/apiregistration.k8s.io/v1/apiservices", "application/json", &registered).await;
+    let catalogs = cluster.plane.api.catalogs();
+    let mut served = catalogs.subscribe();
+    while catalogs.current().extensions.is_empty() {
+        served.changed().await.unwrap();
+    }
+    run(&cluster, 310).await;
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "hpa-demo"});
+    let spec =
+        json!({"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9, "targetCPUUtilizationPercentage": 10});
+    let object = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "hpa-demo"}, "spec": spec});
+    request(&cluster, "POST", PATH, "application/json", &object).await;
+    let failed = |all: &[Value]| all[0]["status"]["conditions"][1]["reason"] == "FailedGetResourceMetric";
+    let all = cluster.until::<HorizontalPodAutoscaler>("the condition", failed).await;
+    let why = "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server is currently unable to handle the request (get pods.metrics.k8s.io)";
+    assert_eq!(all[0]["status"]["conditions"][1]["message"], why);
+    let deployments = cluster.until::<Deployment>("the deployment", |_| true).await;
+    assert_eq!(deployments[0]["spec"]["replicas"], 1);
+    stop.cancel();
+    cluster.end().await;
+}
+
 /// The version of the tutorials, which is gone from Kubernetes.
 #[tokio::test]
 async fn an_autoscaler_of_the_beta_version() {

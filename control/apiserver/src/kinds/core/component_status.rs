@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, Representation, Selectors, Strategy, Target, VirtualResource, metadata_of,
+        ApiError, ApiRequest, ApiResult, Selectors, Strategy, Target, VirtualResource,
         request::request_info::RequestOptions,
-        table,
         types::{Definition, Resource, Storage, VersionSpec},
     },
     kinds::{
@@ -77,16 +76,6 @@ impl VirtualResource for Components {
         let selectors = Selectors::read(target, options)?;
         let all = COMPONENTS.iter().map(|name| component(name));
         let items: Vec<Value> = all.filter(|object| selectors.matches(object)).collect();
-        let list = match accept.representation {
-            Representation::Table => table(version, &items, &options.include_object, json!({}), true),
-            Representation::Metadata => {
-                let items: Vec<Value> = items.iter().map(metadata_of).collect();
-                json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items})
-            }
-            Representation::Object => {
-                json!({"kind": version.list_kind, "apiVersion": version.gvk.api_version(), "metadata": {}, "items": items})
-            }
-        };
-        Ok(accept.write(StatusCode::OK, &list))
+        Ok(accept.computed_list(version, items, &options.include_object))
     }
 }

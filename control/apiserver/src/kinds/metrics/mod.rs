@@ -11,9 +11,8 @@ use windlass_kit::quantity::Quantity;
 use super::shared::tables::{column, named};
 use crate::{
     apiserver::{
-        ApiError, ApiRequest, ApiResult, Representation, Selectors, Strategy, Target, VirtualResource, metadata_of,
+        ApiError, ApiRequest, ApiResult, Selectors, Strategy, Target, VirtualResource,
         request::request_info::RequestOptions,
-        table,
         types::{Definition, Resource, Storage, VersionSpec},
     },
     kinds::types,
@@ -94,17 +93,7 @@ impl VirtualResource for MetricsHandler {
         };
         let stored = self.store.list(id, target.namespace.as_deref()).0;
         let items: Vec<Value> = stored.iter().filter_map(selected).collect();
-        let list = match accept.representation {
-            Representation::Table => table(version, &items, &options.include_object, json!({}), true),
-            Representation::Metadata => {
-                let items: Vec<Value> = items.iter().map(metadata_of).collect();
-                json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items})
-            }
-            Representation::Object => {
-                json!({"kind": version.list_kind, "apiVersion": version.gvk.api_version(), "metadata": {}, "items": items})
-            }
-        };
-        Ok(accept.write(StatusCode::OK, &list))
+        Ok(accept.computed_list(version, items, &options.include_object))
     }
 }
 

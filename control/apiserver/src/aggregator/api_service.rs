@@ -35,7 +35,7 @@ impl ServicePort {
 
 /// A group version that a Service serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Registration {
+pub(super) struct ApiService {
     pub(super) group: String,
     pub(super) version: String,
     pub(super) priority: Priority,
@@ -45,7 +45,7 @@ pub(super) struct Registration {
     pub(super) config: Result<ClientConfig, String>,
 }
 
-impl Registration {
+impl ApiService {
     /// What an APIService registers with a service; `None` for one without, and for the core group and that of APIServices,
     /// which nobody else may serve.
     pub(super) fn read(api_service: &Value) -> Option<Self> {
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn services_are_registered() {
         let of = |group: &str, service: Value| {
-            Registration::read(&json!({"spec": {"group": group, "version": "v1", "service": service,
+            ApiService::read(&json!({"spec": {"group": group, "version": "v1", "service": service,
                 "groupPriorityMinimum": 2000, "versionPriority": 15},
                 "status": {"conditions": [{"type": "Available", "status": "True"}]}}))
         };
