@@ -17,13 +17,21 @@ pub(super) const fn has_room(queue: usize, of_owner: usize) -> bool {
 
 /// The owners of what a lane does, and of what waits for it.
 #[derive(Debug)]
-pub(super) struct Owners(Mutex<BTreeMap<String, Arc<Semaphore>>>);
+pub(super) struct Owners(Mutex<BTreeMap<String, Owner>>);
+
+/// One of them.
+#[derive(Debug)]
+struct Owner {
+    threads: Arc<Semaphore>,
+    /// How much of its work is done or waits.
+    work: usize,
+}
 
 /// A piece of work of an owner, until this is dropped.
 pub(super) struct Turn {
     owners: &'static Owners,
     owner: String,
-    threads: Option<Arc<Semaphore>>,
+    threads: Arc<Semaphore>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -38,19 +46,14 @@ impl Owners {
     /// How much of its work there is already, if that is too much.
     pub(super) fn join(&'static self, owner: &str, threads: usize, queue: usize) -> Result<Turn, usize> {
         let mut known = self.0.lock();
-        let threads = match known.get(owner) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let made = Arc::new(Semaphore::new(threads_of_one(threads)));
-                known.insert(owner.to_owned(), Arc::clone(&made));
-                made
-            }
-        };
-        // Those of its work, without this one and the map's.
-        let count = Arc::strong_count(&threads).saturating_sub(2);
-        drop(known);
-        let turn = Turn { owners: self, owner: owner.to_owned(), threads: Some(threads), permit: None };
-        if has_room(queue, count) { Ok(turn) } else { Err(count) }
+        let of = known
+            .entry(owner.to_owned())
+            .or_insert_with(|| Owner { threads: Arc::new(Semaphore::new(threads_of_one(threads))), work: 0 });
+        if !has_room(queue, of.work) {
+            return Err(of.work);
+        }
+        of.work += 1;
+        Ok(Turn { owners: self, owner: owner.to_owned(), threads: Arc::clone(&of.threads), permit: None })
     }
 
     #[cfg(test)]
@@ -62,10 +65,8 @@ impl Owners {
 impl Turn {
     /// Waits until the owner may have another thread.
     pub(super) async fn begin(&mut self) {
-        if let Some(threads) = &self.threads {
-            // The semaphore is never closed.
-            self.permit = Arc::clone(threads).acquire_owned().await.ok();
-        }
+        // The semaphore is never closed.
+        self.permit = Arc::clone(&self.threads).acquire_owned().await.ok();
     }
 }
 
@@ -73,10 +74,11 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.permit = None;
         let mut known = self.owners.0.lock();
-        self.threads = None;
-        // The last one: only the map has it, and none is added meanwhile.
-        if known.get(&self.owner).is_some_and(|threads| Arc::strong_count(threads) == 1) {
-            known.remove(&self.owner);
+        if let Some(of) = known.get_mut(&self.owner) {
+            of.work -= 1;
+            if of.work == 0 {
+                known.remove(&self.owner);
+            }
         }
     }
 }
