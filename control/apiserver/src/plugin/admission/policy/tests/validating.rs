@@ -314,7 +314,7 @@ async fn an_action_that_nobody_knows_denies() {
         .await;
         assert!(refused.code >= 400, "{actions}: {}", refused.body);
         let stored = api.store().get(bindings, &key).unwrap();
-        let mut binding = stored.value().clone();
+        let mut binding = stored.value();
         binding["spec"]["validationActions"] = actions.clone();
         let (expected, value) = (Expected::Revision(stored.revision), Some(binding));
         let (guards, companions) = (Vec::new(), Vec::new());
