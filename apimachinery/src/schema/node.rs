@@ -280,6 +280,8 @@ pub struct Junctors {
     pub all_of: Vec<Validations>,
     /// At least one must hold.
     pub any_of: Vec<Validations>,
+    /// Whether `anyOf` says in its two literal forms that the value is an integer or a text.
+    pub integer_or_text: bool,
     /// Exactly one must hold.
     pub one_of: Vec<Validations>,
     /// Must not hold.

@@ -1,11 +1,15 @@
 //! How long rules of the kind that Gateway API has take: `cargo bench -p windlass-cel`.
 #![allow(clippy::print_stdout, clippy::cast_precision_loss, reason = "The measurements are what it is for")]
 
-use std::{hint::black_box, sync::Arc};
+mod clock;
+
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use windlass_apimachinery::schema::pattern::{self, Parsed};
 use windlass_cel::{Activation, Budget, DeclType, DeclTypes, Environment, EvalError, Program, Type, Value};
+
+use self::clock::measure;
 
 /// Rules on lists of rules, backends and filters of a route, as long as such are.
 const RULES: [&str; 8] = [
@@ -50,30 +54,6 @@ impl Activation for Route<'_> {
     fn variable(&self, name: &str) -> Option<Result<Value<'_>, EvalError>> {
         (name == "self").then(|| Value::of_type(self.0, self.1))
     }
-}
-
-/// The processor time that this thread has taken, in nanoseconds: what else runs on the machine hardly changes it.
-fn processor_time() -> u64 {
-    let times = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel's times");
-    times.split(' ').next().and_then(|time| time.parse().ok()).expect("a number")
-}
-
-/// Prints how much processor time one of these takes; `times` of them at a time, for at least a fifth of a second.
-fn measure<T>(name: &str, times: u32, mut step: impl FnMut() -> T) -> f64 {
-    let (start, mut done) = (processor_time(), 0);
-    let taken = loop {
-        for _ in 0..times {
-            black_box(step());
-        }
-        done += times;
-        let taken = processor_time() - start;
-        if taken > 200_000_000 {
-            break taken;
-        }
-    };
-    let each = taken as f64 / f64::from(done) / 1e3;
-    println!("{name:<40} {each:>9.2} µs");
-    each
 }
 
 /// The memory that this process occupies, in bytes.

@@ -7,7 +7,7 @@ use crate::{
     cost::{self, CostEstimate},
     error::CompileError,
     library::{self, Function},
-    parser,
+    parser::{self, Macros},
     plan::Program,
     provider::{SizeEstimator, TypeProvider},
     source::Source,
@@ -20,6 +20,7 @@ pub struct Environment {
     variables: Arc<HashMap<Box<str>, Type>>,
     providers: Vec<Arc<dyn TypeProvider>>,
     has_json_patch: bool,
+    macros: Macros,
 }
 
 impl Environment {
@@ -49,6 +50,12 @@ impl Environment {
         Self { has_json_patch: true, ..self }
     }
 
+    /// With the macro `cel.bind`, which names a value within an expression.
+    #[must_use]
+    pub fn with_bindings(self) -> Self {
+        Self { macros: Macros { bind: true }, ..self }
+    }
+
     /// Parses, checks and plans an expression that must have one of the wanted types; of none, any type will do.
     ///
     /// # Errors
@@ -56,7 +63,7 @@ impl Environment {
     pub fn compile(&self, expression: &str, wanted: &[Type]) -> Result<Compiled, CompileError> {
         let source = Source::new(expression);
         let invalid = |errors: crate::source::Errors| CompileError::Invalid(errors.display(&source));
-        let (root, positions) = parser::parse(&source).map_err(invalid)?.into_parts();
+        let (root, positions) = parser::parse(&source, self.macros).map_err(invalid)?.into_parts();
         let checked = checker::check(self, &source, root, &positions).map_err(invalid)?;
         let found = checked.type_of(checked.root.id);
         if let Some(first) = wanted.first().filter(|_| !wanted.contains(found)) {

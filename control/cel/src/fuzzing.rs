@@ -32,7 +32,9 @@ static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
         .with_types(Arc::new(DeclTypes::new([Arc::clone(&SELF)])))
         .with_variable("self", SELF.cel_type().clone())
         .with_variable("any", Type::Dyn)
+        .with_variable("boxed", Type::map(Type::String, Type::Any))
         .with_json_patch()
+        .with_bindings()
 });
 
 struct Variables<'a>(&'a Json);
@@ -41,7 +43,7 @@ impl Activation for Variables<'_> {
     fn variable(&self, name: &str) -> Option<Result<Value<'_>, EvalError>> {
         match name {
             "self" => Some(Value::of_type(self.0, &SELF)),
-            "any" => Some(Ok(Value::from_json(self.0))),
+            "any" | "boxed" => Some(Ok(Value::from_json(self.0))),
             _ => None,
         }
     }

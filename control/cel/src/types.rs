@@ -7,6 +7,8 @@ use std::{fmt, sync::Arc};
 pub enum Type {
     /// Known only when a value is there.
     Dyn,
+    /// A value in an envelope, `google.protobuf.Any`: like `Dyn`, but nothing goes over its elements.
+    Any,
     /// Nothing but null.
     Null,
     /// True or false.
@@ -91,14 +93,20 @@ impl Type {
         }
     }
 
+    /// Whether it says nothing of its values; cel-go's `isDyn` of the checker.
+    pub(crate) const fn is_dyn(&self) -> bool {
+        matches!(self, Self::Dyn | Self::Any)
+    }
+
     pub(crate) const fn is_dyn_or_error(&self) -> bool {
-        matches!(self, Self::Dyn | Self::Error)
+        self.is_dyn() || matches!(self, Self::Error)
     }
 
     /// The name of the type as a value: cel-go's `TypeName`.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Dyn => "dyn",
+            Self::Any => "google.protobuf.Any",
             Self::Null => "null_type",
             Self::Bool => "bool",
             Self::Int => "int",
@@ -155,7 +163,7 @@ impl Type {
     /// Whether a value of type `from` is one of this type; cel-go's `IsAssignableType`.
     pub(crate) fn takes(&self, from: &Self) -> bool {
         match (self, from) {
-            (Self::Dyn | Self::Param(_), _) => true,
+            (Self::Dyn | Self::Any | Self::Param(_), _) => true,
             (Self::List(to), Self::List(from)) | (Self::Type(to), Self::Type(from)) => to.takes(from),
             (Self::Map(to), Self::Map(from)) => to.0.takes(&from.0) && to.1.takes(&from.1),
             (Self::Opaque(name, to), Self::Opaque(other, from)) => {
@@ -170,6 +178,7 @@ impl fmt::Display for Type {
     /// cel-go's `FormatCELType`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Any => f.write_str("any"),
             Self::Null => f.write_str("null"),
             Self::Duration => f.write_str("duration"),
             Self::Timestamp => f.write_str("timestamp"),

@@ -89,7 +89,7 @@ fn only_writers_prove_that_something_is_applied() {
 /// have threads for as long as the process lives.
 #[test]
 fn blocking_work_has_a_lane() {
-    only_in(&["kit/src/blocking.rs", "cadvisor/src/usage.rs"], &["spawn_blocking("]);
+    only_in(&["kit/src/blocking/mod.rs", "cadvisor/src/usage.rs"], &["spawn_blocking("]);
     only_in(&["kit/src/client/resolver.rs", "agent/src/pods/steps/prober/"], &[".to_socket_addrs("]);
     for (path, code) in shipped() {
         for word in ["tokio::net::lookup_host", "block_in_place(", "HttpConnector::new()"] {

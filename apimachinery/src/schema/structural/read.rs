@@ -169,7 +169,8 @@ fn validations(json: &Value, depth: usize) -> Validations {
         members.map(|member| nested(member, depth + 1)).collect::<Vec<_>>()
     };
     let not = json.get("not").filter(|not| not.is_object()).map(|not| nested(not, depth + 1));
-    let junctors = Junctors { all_of: list("allOf"), any_of: list("anyOf"), one_of: list("oneOf"), not };
+    let [all_of, any_of, one_of] = ["allOf", "anyOf", "oneOf"].map(list);
+    let junctors = Junctors { all_of, any_of, one_of, not, integer_or_text: false };
     let joined = !junctors.all_of.is_empty() || !junctors.any_of.is_empty() || !junctors.one_of.is_empty();
     let joined = joined || junctors.not.is_some();
     Validations {
@@ -224,19 +225,20 @@ impl ValidationRule {
     }
 }
 
-/// The literal forms of int-or-string say what the kind says already.
+/// The literal forms of int-or-string, of which a note is enough.
 fn drop_int_or_string_forms(validations: &mut Validations) {
     let Some(junctors) = &mut validations.junctors else { return };
     // Of a form nothing is left without its type: any value has it.
-    let drop_forms = |forms: &mut Vec<Validations>| {
-        if forms.iter().all(|form| *form == Validations::default()) {
-            forms.clear();
+    let drop_forms = |junctors: &mut Junctors| {
+        if junctors.any_of.iter().all(|form| *form == Validations::default()) {
+            junctors.integer_or_text = !junctors.any_of.is_empty();
+            junctors.any_of.clear();
         }
     };
-    drop_forms(&mut junctors.any_of);
+    drop_forms(junctors);
     if let Some(first) = junctors.all_of.first_mut()
         && let Some(inner) = &mut first.junctors
     {
-        drop_forms(&mut inner.any_of);
+        drop_forms(inner);
     }
 }

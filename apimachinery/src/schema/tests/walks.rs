@@ -112,6 +112,53 @@ fn fields_that_cannot_be_decoded_are_dropped() {
     assert_eq!(object, json!({"metadata": {"uid": "u"}, "spec": 7, "e": {"a": 1}}));
 }
 
+/// What kube-openapi's validator says.
+#[test]
+fn what_is_neither_integer_nor_text_is_refused_by_each_schema_that_wants_one() {
+    let forms = json!([{"type": "integer"}, {"type": "string"}]);
+    let of = structural::read(
+        &json!({"type": "object", "properties": {
+            "a": {"x-kubernetes-int-or-string": true, "anyOf": forms},
+            "b": {"x-kubernetes-int-or-string": true, "allOf": [{"anyOf": forms}, {"pattern": "^x"}]},
+            "c": {"x-kubernetes-int-or-string": true},
+            "d": {"x-kubernetes-int-or-string": true, "nullable": true, "anyOf": forms, "pattern": "^x", "maximum": 5},
+        }}),
+        &schema("meta/v1.ObjectMeta"),
+    );
+    let found = |value: Value| -> Vec<String> {
+        let errors = validate(&of, &value, None, &mut Effort::unlimited()).into_iter();
+        errors.map(|error| format!("{}: {}", error.field, error.detail)).collect()
+    };
+    let wrong = |field: &str, wanted: &str, found: &str| {
+        format!("{field}: Invalid value: {found:?}: {field} in body must be of type {wanted}: {found:?}")
+    };
+    let whole = |why: &str| format!("<nil>: Invalid value: \"\": {why}");
+    let any_of = |field: &str| whole(&format!("{field:?} must validate at least one schema (anyOf)"));
+    let all_of = whole("\"b\" must validate all the schemas (allOf)");
+    let checked = |field: &str| whole(&format!("Checked value must be of type integer (default format) in {field}"));
+    let both = "integer,string";
+    for (value, kind) in [(json!(true), "boolean"), (json!([1]), "array"), (json!({}), "object")] {
+        let all = [wrong("a", both, kind), any_of("a"), wrong("a", "integer", kind)];
+        assert_eq!(found(json!({"a": value})), all);
+    }
+    let number = |field: &str| {
+        [wrong(field, both, "number"), any_of(field), wrong(field, "integer", "number"), checked(field)].to_vec()
+    };
+    assert_eq!(found(json!({"a": 1.5})), number("a"));
+    assert_eq!(found(json!({"a": null})), [wrong("a", both, "null")]);
+    let boolean = [wrong("b", both, "boolean"), any_of("b"), wrong("b", "integer", "boolean"), all_of.clone()];
+    assert_eq!(found(json!({"b": true})), boolean);
+    assert_eq!(found(json!({"b": 1.5})), [number("b"), vec![all_of.clone()]].concat());
+    let pattern = "b: Invalid value: \"y\": b in body should match '^x'".to_owned();
+    assert_eq!(found(json!({"b": "y"})), [pattern, all_of]);
+    assert_eq!(found(json!({"c": true})), [wrong("c", both, "boolean")]);
+    let maximum = "d: Invalid value: 7.5: d in body should be less than or equal to 5".to_owned();
+    assert_eq!(found(json!({"d": 7.5})), [number("d"), vec![maximum]].concat());
+    for fine in [json!({"a": 1}), json!({"a": 2.0}), json!({"a": "x"}), json!({"b": "x"}), json!({"d": null})] {
+        assert_eq!(found(fine), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn an_update_is_not_blamed_for_what_was_there_before() {
     let of = structural::read(
@@ -145,6 +192,11 @@ fn an_update_is_not_blamed_for_what_was_there_before() {
     assert_eq!(fields(json!({"n": [a, b]}), json!({"n": [b, item("a", "y")]})), ["spec.n"]);
     let unknown = |order: [&Value; 2]| json!({"u": {"n": order, "x": {"y": 1}}});
     assert_eq!(fields(unknown([&a, &b]), unknown([&b, &a])), ["spec.u"]);
+    // What the schema does not describe has always changed, and with it what it is in; nothing else of that is blamed again.
+    assert_eq!(fields(unknown([&a, &b]), unknown([&a, &b])), ["spec.u"]);
+    let within = json!({"u": {"n": 1}, "e": "bad", "l": ["long"]});
+    assert_eq!(fields(within.clone(), within), ["spec.u"]);
+    assert_eq!(fields(json!({"u": {}}), json!({"u": {}})), Vec::<String>::new());
     assert_eq!(fields(json!({"s": ["a", "a"]}), json!({"s": ["a", "a", "b", "b"]})), Vec::<String>::new());
     assert_eq!(fields(json!({"s": ["a"]}), json!({"s": ["a", "a"]})), ["spec.s[1]"]);
     assert_eq!(fields(json!({"j": {"a": "2"}}), json!({"j": {"a": "2"}, "e": "x"})), Vec::<String>::new());

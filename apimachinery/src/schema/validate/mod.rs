@@ -106,7 +106,7 @@ impl Walk {
     fn node(&mut self, schema: &Schema, value: &Value, old: Option<&Value>) {
         // `metadata` is one of Go's types; only what the schema says of its fields is validated here.
         let typed = matches!(schema.kind, Kind::Named(_));
-        if old == Some(value) {
+        if old.is_some_and(|old| old == value && (typed || is_unchanged(schema, value, old))) {
             return;
         }
         let known = self.found.errors.len();
@@ -165,11 +165,9 @@ impl Walk {
             (Some(format), Value::Number(_)) => (format, "float64"),
             (Some(format), _) => (format, ""),
         };
-        let detail = format!("Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}");
-        self.found.push(path, Cause::TypeInvalid, detail);
-        if type_name(value) == "number" && matches!(schema.kind, Kind::Integer(_)) {
-            let of = format.map_or("(default format)".to_owned(), |format| format!("with format {format}"));
-            self.found.push_whole(&format!("Checked value must be of type integer {of} in {path}"));
+        self.found.wrong_type(path, wanted, found);
+        if matches!(schema.kind, Kind::Integer(_)) {
+            self.found.no_integer(path, value, format);
         }
     }
 
@@ -203,7 +201,7 @@ impl Walk {
 }
 
 /// Whether a value is as it was, but for the order of items of lists of type map; upstream's `CachedDeepEqual`, to which what
-/// the schema does not describe has always changed.
+/// the schema does not describe has always changed, as the metadata of an object has.
 fn is_unchanged(schema: &Schema, new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Array(new), Value::Array(old)) if matches!(schema.list_type, Some(ListType::Map(_))) => {
@@ -217,9 +215,8 @@ fn is_unchanged(schema: &Schema, new: &Value, old: &Value) -> bool {
         }
         (Value::Object(new), Value::Object(old)) => {
             let is_as_before = |(name, value): (&String, &Value)| match (old.get(name), schema.field(name)) {
-                (Some(old), Some(field)) => is_unchanged(field, value, old),
-                (Some(old), None) => value == old,
-                (None, _) => false,
+                (Some(old), Some(field)) => !matches!(field.kind, Kind::Named(_)) && is_unchanged(field, value, old),
+                _ => false,
             };
             new.len() == old.len() && new.iter().all(is_as_before)
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{formats, number};
+use super::{formats, number, type_name};
 use crate::{
     MAX_DEPTH,
     effort::Effort,
@@ -39,6 +39,20 @@ impl Found {
             value => quoted(value),
         };
         self.push(field, Cause::Invalid, format!("Invalid value: {value}: {field} in body {why}"));
+    }
+
+    /// The value at `field` is of another type.
+    pub(super) fn wrong_type(&mut self, field: &str, wanted: &str, found: &str) {
+        let detail = format!("Invalid value: {found:?}: {field} in body must be of type {wanted}: {found:?}");
+        self.push(field, Cause::TypeInvalid, detail);
+    }
+
+    /// What upstream says besides of a number that is no integer where one is wanted, perhaps of a format.
+    pub(super) fn no_integer(&mut self, field: &str, value: &Value, format: Option<&str>) {
+        if type_name(value) == "number" {
+            let of = format.map_or("(default format)".to_owned(), |format| format!("with format {format}"));
+            self.push_whole(&format!("Checked value must be of type integer {of} in {field}"));
+        }
     }
 
     /// An error that upstream reports without a path.
@@ -201,8 +215,15 @@ fn check_junctors(junctors: &Junctors, value: &Value, path: &mut Path, found: &m
     let all_of = all(&junctors.all_of, found, &mut alone);
     let not = junctors.not.as_ref().map(|not| alone(not, found));
     let field = Value::from(path.as_str()).to_string();
+    let none = format!("{field} must validate at least one schema (anyOf)");
+    if junctors.integer_or_text && !matches!(type_name(value), "integer" | "string") {
+        found.push_whole(&none);
+        // Of the two forms, which fail alike, the first one is reported.
+        found.wrong_type(path.as_str(), "integer", type_name(value));
+        found.no_integer(path.as_str(), value, None);
+    }
     if !any_of.is_empty() && any_of.iter().all(|member| !member.errors.is_empty()) {
-        found.push_whole(&format!("{field} must validate at least one schema (anyOf)"));
+        found.push_whole(&none);
         found.errors.extend(best_failure(any_of));
     }
     let valid = one_of.iter().filter(|member| member.errors.is_empty()).count();

@@ -13,11 +13,12 @@ use crate::apiserver::{
     pipeline::long_work::{SERVING_EFFORT, apart},
 };
 
-/// Evaluates what `work` does with expressions, once more on a thread for long work if it takes long.
+/// Evaluates what `work` does with expressions of an owner, once more on a thread for long work if it takes long.
 ///
 /// # Errors
 /// When there is too much long work.
 pub(crate) async fn evaluate<T: Send + 'static>(
+    owner: &str,
     inputs: &Inputs<'_>,
     work: impl Fn(&Inputs<'_>) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -27,7 +28,7 @@ pub(crate) async fn evaluate<T: Send + 'static>(
         return Ok(found);
     }
     let owned = Owned::of(inputs);
-    apart(move || owned.lend(work)).await
+    apart(owner, move || owned.lend(work)).await
 }
 
 /// What expressions are about, as another thread has it.

@@ -185,8 +185,8 @@ pub(super) fn most_general<'t>(one: &'t Type, other: &'t Type) -> &'t Type {
 
 fn is_equal_or_less_specific(one: &Type, other: &Type) -> bool {
     match (one, other) {
-        (Type::Dyn | Type::Param(_), _) => true,
-        (_, Type::Dyn | Type::Param(_)) => false,
+        (Type::Dyn | Type::Any | Type::Param(_), _) => true,
+        (_, Type::Dyn | Type::Any | Type::Param(_)) => false,
         (Type::Type(_), Type::Type(_)) => true,
         (Type::List(one), Type::List(other)) => is_equal_or_less_specific(one, other),
         (Type::Map(one), Type::Map(other)) => {

@@ -108,7 +108,7 @@ impl Checker<'_> {
             found.push(index);
             let of = self.assignments.substituted(of);
             result = Some(match result {
-                Some(before) if before != Type::Dyn && before != of => Type::Dyn,
+                Some(before) if !before.is_dyn() && before != of => Type::Dyn,
                 Some(before) => before,
                 None => of,
             });

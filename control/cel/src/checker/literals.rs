@@ -44,7 +44,7 @@ impl Checker<'_> {
         match of.unwrapped() {
             Some(inner) => inner.clone(),
             None => {
-                if of != Type::Dyn {
+                if !of.is_dyn() {
                     self.mismatch(id, &Type::optional(of.clone()), &of);
                 }
                 of

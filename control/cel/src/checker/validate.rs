@@ -144,7 +144,7 @@ fn misfit(checked: &Checked, arg: &Expr, clause: Clause) -> Option<Id> {
     let of = checked.type_of(arg.id);
     let fits = match clause {
         _ if *of == Type::Dyn => true,
-        Clause::Text => !matches!(of, Type::Opaque(..) | Type::Object(_) | Type::Param(_) | Type::Error),
+        Clause::Text => !matches!(of, Type::Opaque(..) | Type::Object(_) | Type::Param(_) | Type::Error | Type::Any),
         Clause::Decimal | Clause::Octal => matches!(of, Type::Int | Type::Uint),
         Clause::Fixed(_) | Clause::Scientific(_) => matches!(of, Type::Double | Type::String),
         Clause::Binary => matches!(of, Type::Int | Type::Uint | Type::Bool),

@@ -1,7 +1,7 @@
 //! Tokens to nodes, rule by rule of cel-go's grammar.
 
 use super::{
-    MAX_DEPTH, MAX_NODES, MAX_TREE, Positions, RESERVED,
+    MAX_DEPTH, MAX_NODES, MAX_TREE, Macros, Positions, RESERVED,
     lexer::{Lexeme, Token},
     syntax_error,
 };
@@ -48,6 +48,7 @@ pub(super) struct Grammar<'a> {
     pub(super) tokens: Vec<Lexeme<'a>>,
     pub(super) at: usize,
     pub(super) errors: Errors,
+    pub(super) macros: Macros,
     positions: Positions,
     /// How deep each rule is entered.
     depths: [u32; 4],
@@ -56,8 +57,9 @@ pub(super) struct Grammar<'a> {
 }
 
 impl<'a> Grammar<'a> {
-    pub(super) fn new(source: &'a Source<'a>, tokens: Vec<Lexeme<'a>>, errors: Errors) -> Self {
-        Self { source, tokens, at: 0, errors, positions: Positions::default(), depths: [0; 4], open: Vec::new() }
+    pub(super) fn new(source: &'a Source<'a>, tokens: Vec<Lexeme<'a>>, macros: Macros, errors: Errors) -> Self {
+        let (positions, open) = (Positions::default(), Vec::new());
+        Self { source, tokens, at: 0, errors, macros, positions, depths: [0; 4], open }
     }
 
     pub(super) fn finish(self) -> (Errors, Positions) {

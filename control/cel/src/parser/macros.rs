@@ -1,5 +1,5 @@
 //! The macros that Kubernetes has: those of the standard (`parser/macro.go`), of two variables (`ext/comprehensions.go`),
-//! of optionals (`cel/library.go`) and `sortBy` (`ext/lists.go`).
+//! of optionals (`cel/library.go`) and `sortBy` (`ext/lists.go`); and `cel.bind` (`ext/bindings.go`), which few environments have.
 
 use super::grammar::Grammar;
 use crate::{
@@ -49,6 +49,7 @@ impl Grammar<'_> {
             "exists_one" | "existsOne" => Some(Quantifier::ExistsOne),
             _ => None,
         };
+        let binds = self.macros.bind && matches!(&target.kind, Kind::Ident(name) if name == "cel");
         let mut make = Maker { grammar: self, id };
         let made = match (function, quantifier, args.len()) {
             // Of this name there is only the one with two variables.
@@ -60,6 +61,7 @@ impl Grammar<'_> {
             }
             ("optMap" | "optFlatMap", _, 2) => make.opt_map(function, *target, args),
             ("sortBy", _, 2) => make.sort_by(*target, args),
+            ("bind", _, 3) if binds => make.cel_bind(args),
             _ => return Err((Some(target), args)),
         };
         Ok(made)
@@ -254,6 +256,14 @@ impl Maker<'_, '_> {
         let accu_init = value;
         let fold = Comprehension { range, iter_var, iter_var2: None, accu_var, accu_init, condition, step, result };
         Kind::Comprehension(Box::new(fold))
+    }
+
+    fn cel_bind(&mut self, args: Vec<Expr>) -> Result<Kind, Misuse> {
+        match <[Expr; 3]>::try_from(args) {
+            Ok([Expr { kind: Kind::Ident(name), .. }, value, result]) => Ok(self.bind(&name, value, result)),
+            Ok([other, ..]) => Err((other.id, "cel.bind() variable names must be simple identifiers".to_owned())),
+            Err(_) => Err((self.id, String::new())),
+        }
     }
 
     fn opt_map(&mut self, function: &str, target: Expr, mut args: Vec<Expr>) -> Result<Kind, Misuse> {

@@ -51,6 +51,13 @@ pub(crate) const RESERVED: [&str; 21] = [
     "while",
 ];
 
+/// Which macros there are besides those that all environments have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Macros {
+    /// `cel.bind`.
+    pub(crate) bind: bool,
+}
+
 /// A tree, and where each of its nodes stands.
 #[derive(Debug)]
 pub(crate) struct Parsed {
@@ -94,7 +101,7 @@ impl Positions {
 ///
 /// # Errors
 /// What cel-go says of it.
-pub(crate) fn parse(source: &Source<'_>) -> Result<Parsed, Errors> {
+pub(crate) fn parse(source: &Source<'_>, macros: Macros) -> Result<Parsed, Errors> {
     let mut errors = Errors::default();
     let characters = source.text().chars().count();
     if characters > MAX_CHARACTERS {
@@ -106,7 +113,7 @@ pub(crate) fn parse(source: &Source<'_>) -> Result<Parsed, Errors> {
         let message = format!("Syntax error: token recognition error at: '{}'", syntax_error::escaped(text));
         errors.report(|| source.location(at), message);
     });
-    let mut grammar = grammar::Grammar::new(source, tokens, errors);
+    let mut grammar = grammar::Grammar::new(source, tokens, macros, errors);
     let root = grammar.start().unwrap_or(Expr { id: 0, kind: Kind::Unspecified });
     let (errors, positions) = grammar.finish();
     if errors.is_empty() { Ok(Parsed { root, positions }) } else { Err(errors) }

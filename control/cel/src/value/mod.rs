@@ -238,7 +238,7 @@ impl<'a> Value<'a> {
     /// `IsAssignableRuntimeType`.
     pub(crate) fn is_of(&self, wanted: &Type) -> bool {
         match (wanted, self) {
-            (Type::Dyn | Type::Param(_), _) => true,
+            (Type::Dyn | Type::Any | Type::Param(_), _) => true,
             (Type::List(element), Self::List(list)) => {
                 list.first().is_none_or(|first| first.is_ok_and(|first| first.is_of(element)))
             }

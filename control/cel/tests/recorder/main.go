@@ -22,6 +22,7 @@ import (
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
+	"github.com/google/cel-go/ext"
 	"k8s.io/apimachinery/pkg/api/resource"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -41,6 +42,7 @@ type line struct {
 	OldSelf     json.RawMessage     `json:"oldSelf,omitempty"`
 	Optional    bool                `json:"optionalOldSelf,omitempty"`
 	Variables   map[string]variable `json:"variables,omitempty"`
+	Bindings    bool                `json:"bindings,omitempty"`
 	Limit       uint64              `json:"limit,omitempty"`
 	In          string              `json:"in,omitempty"`
 	Expr        string              `json:"expr,omitempty"`
@@ -138,7 +140,7 @@ func typeOf(text string) *cel.Type {
 	}
 	known := map[string]*cel.Type{
 		"bool": cel.BoolType, "int": cel.IntType, "uint": cel.UintType, "double": cel.DoubleType, "string": cel.StringType,
-		"bytes": cel.BytesType, "timestamp": cel.TimestampType, "duration": cel.DurationType, "authorizer": library.AuthorizerType,
+		"bytes": cel.BytesType, "timestamp": cel.TimestampType, "duration": cel.DurationType, "any": cel.AnyType, "authorizer": library.AuthorizerType,
 	}
 	if found, ok := known[text]; ok {
 		return found
@@ -187,6 +189,9 @@ func prepare(l line) *setting {
 		} else if v.Value != nil {
 			out.variables[name] = decode(v.Value)
 		}
+	}
+	if l.Bindings {
+		options.EnvOptions = append(options.EnvOptions, ext.Bindings(ext.BindingsVersion(0)))
 	}
 	set := must(environment.MustBaseEnvSet(version.MajorMinor(1, 36)).Extend(options))
 	out.env = must(set.Env(environment.NewExpressions))

@@ -79,6 +79,7 @@ fn type_of(text: &str) -> Type {
         "bytes" => Type::Bytes,
         "timestamp" => Type::Timestamp,
         "duration" => Type::Duration,
+        "any" => Type::Any,
         "authorizer" => Type::object("kubernetes.authorization.Authorizer"),
         _ => Type::Dyn,
     }
@@ -89,6 +90,9 @@ impl Setting {
         let mut environment = Environment::base();
         let mut variables = BTreeMap::new();
         let flag = |name: &str| line.get(name).and_then(Json::as_bool).unwrap_or(false);
+        if flag("bindings") {
+            environment = environment.with_bindings();
+        }
         let optional_old_self = flag("optionalOldSelf");
         let mut declared = None;
         if let Some(schema) = line.get("schema") {

@@ -11,7 +11,7 @@ use windlass_apimachinery::effort::Effort;
 use windlass_cel::{Findings, RuleBudget};
 use windlass_kit::blocking::{EXPRESSIONS, LaneError};
 
-use super::validation::{FieldError, Validation, all_fields, fields};
+use super::validation::{FieldError, Reach, Validation, all_fields, fields};
 use crate::apiserver::{
     request::error::ApiError,
     types::{TypeSchema, Version},
@@ -20,12 +20,15 @@ use crate::apiserver::{
 /// What may be taken on a thread that answers requests.
 pub(crate) const SERVING_EFFORT: u64 = 20_000;
 
-/// Does work on a thread for long work.
+/// Does work on a thread for long work. `owner` is whose expressions or schemas make it long: the others have a thread, too.
 ///
 /// # Errors
 /// Too much of it waits already, or it panicked.
-pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    EXPRESSIONS.call(work).await.map_err(|error| match error {
+pub(crate) async fn apart<T: Send + 'static>(
+    owner: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    EXPRESSIONS.call_for(owner, work).await.map_err(|error| match error {
         LaneError::Busy { .. } => {
             let why = format!("the expressions and schemas that this request is about take long: {error}");
             ApiError::new(429, "TooManyRequests", why).with_retry_after(1)
@@ -40,9 +43,10 @@ impl Validation<'_> {
     /// # Errors
     /// When there is too much long work. Errors of the object are findings.
     pub(crate) async fn complete(&self, version: &Arc<Version>) -> Result<Findings, ApiError> {
-        if version.strategy.validation_takes_long() && self.part.is_none() {
+        let is_whole = self.reach == Reach::Whole && self.part.is_none();
+        if is_whole && version.strategy.validation_takes_long(self.old) {
             let (version, new, old, reach) = (Arc::clone(version), self.new.clone(), self.old.cloned(), self.reach);
-            return apart(move || {
+            return apart(&self.owner(), move || {
                 Validation { version: &version, new: &new, old: old.as_ref(), reach, part: None }.run()
             })
             .await;
@@ -53,7 +57,7 @@ impl Validation<'_> {
         }
         if !schema.is_compiled() {
             let schema = schema.clone();
-            apart(move || schema.has_rules()).await?;
+            apart(&self.owner(), move || schema.has_rules()).await?;
         }
         let checked = self.check(self.fields(schema).await?);
         if !checked.are_rules_due {
@@ -63,6 +67,11 @@ impl Validation<'_> {
         Ok(checked.found(of_rules))
     }
 
+    /// The resource of the object: of a custom resource, the name of its definition.
+    fn owner(&self) -> String {
+        format!("{}.{}", self.version.plural, self.version.group)
+    }
+
     async fn fields(&self, schema: &TypeSchema) -> Result<Vec<FieldError>, ApiError> {
         let mut effort = Effort::new(SERVING_EFFORT);
         let errors = fields(schema, self.reach, self.new, self.old, &mut effort);
@@ -70,7 +79,7 @@ impl Validation<'_> {
             return Ok(errors);
         }
         let (schema, new, old, reach) = (schema.clone(), self.new.clone(), self.old.cloned(), self.reach);
-        apart(move || all_fields(&schema, reach, &new, old.as_ref())).await
+        apart(&self.owner(), move || all_fields(&schema, reach, &new, old.as_ref())).await
     }
 
     async fn rules(&self, schema: &TypeSchema) -> Result<Findings, ApiError> {
@@ -80,6 +89,6 @@ impl Validation<'_> {
             return Ok(found);
         }
         let (schema, new, old): (_, _, Option<Value>) = (schema.clone(), self.new.clone(), self.old.cloned());
-        apart(move || schema.validate_rules(&new, old.as_ref(), &mut RuleBudget::default())).await
+        apart(&self.owner(), move || schema.validate_rules(&new, old.as_ref(), &mut RuleBudget::default())).await
     }
 }

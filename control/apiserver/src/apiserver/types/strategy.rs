@@ -84,8 +84,9 @@ pub trait Strategy: Send + Sync + fmt::Debug {
         self.validate_name(prefix)
     }
 
-    /// Whether validating an object may take as long as what is written in it wants: schemas and expressions are compiled.
-    fn validation_takes_long(&self) -> bool {
+    /// Whether validating an object, or its change, may take as long as what is written in it wants: schemas and expressions are
+    /// compiled.
+    fn validation_takes_long(&self, _old: Option<&Value>) -> bool {
         false
     }
 

@@ -71,7 +71,7 @@ struct Policy {
 }
 
 impl Strategy for Policy {
-    fn validation_takes_long(&self) -> bool {
+    fn validation_takes_long(&self, _: Option<&Value>) -> bool {
         true
     }
 

@@ -55,7 +55,7 @@ struct WebhookConfiguration {
 }
 
 impl Strategy for WebhookConfiguration {
-    fn validation_takes_long(&self) -> bool {
+    fn validation_takes_long(&self, _: Option<&Value>) -> bool {
         true
     }
 

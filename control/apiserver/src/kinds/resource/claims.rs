@@ -63,6 +63,11 @@ fn state(object: &Value) -> String {
 struct Claim;
 
 impl Strategy for Claim {
+    /// The spec of one that is there does not change.
+    fn validation_takes_long(&self, old: Option<&Value>) -> bool {
+        old.is_none()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         devices::default_claim(child(object, "spec"));
     }
@@ -97,11 +102,16 @@ impl Strategy for Claim {
 struct ClaimTemplate;
 
 impl Strategy for ClaimTemplate {
+    /// The spec of one that is there does not change.
+    fn validation_takes_long(&self, old: Option<&Value>) -> bool {
+        old.is_none()
+    }
+
     fn default(&self, object: &mut Map<String, Value>) {
         devices::default_claim(child(child(object, "spec"), "spec"));
     }
 
-    fn validate(&self, object: &Value, errors: &mut Errors) {
+    fn validate_create(&self, object: &Value, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         template_metadata::validate(&spec.at("metadata"), errors);
         devices::validate_claim(&spec.at("spec"), errors);

@@ -34,6 +34,10 @@ pub(crate) fn definition() -> Definition {
 struct DeviceClass;
 
 impl Strategy for DeviceClass {
+    fn validation_takes_long(&self, _: Option<&Value>) -> bool {
+        true
+    }
+
     /// As upstream, whose generated validation looks at the name alone: it only must fit into a path.
     fn validate_prefix(&self, prefix: &str) -> Option<String> {
         names::path_segment(prefix)

@@ -14,6 +14,7 @@ use crate::{
         errors::{Cause, Errors},
         names,
     },
+    cel::{SelectorError, check_selector},
     kinds::shared::field::Field,
 };
 
@@ -164,7 +165,7 @@ fn validate_toleration(toleration: &Field<'_>, errors: &mut Errors) {
     toleration.at("effect").optional_one_of(&["NoExecute", "NoSchedule", "None"], errors);
 }
 
-/// Validates selectors of devices. Expressions are checked for being there.
+/// Validates selectors of devices. What is too long is not compiled.
 pub(super) fn validate_selectors(selectors: &Field<'_>, errors: &mut Errors) {
     lists::slice(selectors, MAX_SELECTORS, errors, |selector, errors| {
         let cel = selector.at("cel");
@@ -172,10 +173,16 @@ pub(super) fn validate_selectors(selectors: &Field<'_>, errors: &mut Errors) {
             return cel.required("", errors);
         }
         let expression = cel.at("expression");
-        if expression.text().is_empty() {
-            expression.required("", errors);
+        if expression.len() > MAX_EXPRESSION_BYTES {
+            return expression.max_bytes(MAX_EXPRESSION_BYTES, errors);
         }
-        expression.max_bytes(MAX_EXPRESSION_BYTES, errors);
+        let text = expression.text();
+        match check_selector(text) {
+            Ok(()) => {}
+            Err(SelectorError::Invalid(why)) => errors.invalid_text(&expression.path, text, &why),
+            Err(SelectorError::TooComplex) => expression.forbidden("too complex, exceeds cost limit", errors),
+            Err(SelectorError::Internal(why)) => errors.internal(&expression.path, &why),
+        }
     });
 }
 

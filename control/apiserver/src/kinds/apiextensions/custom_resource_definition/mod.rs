@@ -69,7 +69,7 @@ fn unknown_formats(definition: &Value) -> BTreeSet<String> {
 struct CustomResourceDefinition;
 
 impl Strategy for CustomResourceDefinition {
-    fn validation_takes_long(&self) -> bool {
+    fn validation_takes_long(&self, _: Option<&Value>) -> bool {
         true
     }
 

@@ -12,6 +12,7 @@ use windlass_apimachinery::selectors::LabelSelector;
 
 use crate::{
     apiserver::{AdmissionAttributes, ApiError},
+    cel::Deferred,
     plugin::{
         admission::predicates::{self, Criteria, rules::read_rules},
         store_view::{Apply, StoreView, View},
@@ -68,7 +69,8 @@ pub(super) struct Policy<E> {
     /// What it is for, or why nobody knows.
     pub(super) criteria: Result<Criteria, String>,
     pub(super) param_kind: Option<ParamKind>,
-    pub(super) evaluator: E,
+    /// Compiled when the first request needs it.
+    pub(super) evaluator: Deferred<E>,
 }
 
 /// Which parameters a binding names.
@@ -143,8 +145,20 @@ impl<E: Evaluator> Policy<E> {
             },
             param_kind: (!kind.is_null())
                 .then(|| ParamKind { api_version: text(kind, "apiVersion"), kind: text(kind, "kind") }),
-            evaluator: E::compile(spec),
+            evaluator: Deferred::new(format!("{}/{name}", E::POLICIES), {
+                let spec = spec.clone();
+                move || E::compile(&spec)
+            }),
         }
+    }
+}
+
+/// The actions of a binding. What is no text stands here as it is written: an action that nobody knows denies.
+fn actions(actions: &Value) -> Vec<String> {
+    let text = |action: &Value| action.as_str().map_or_else(|| action.to_string(), str::to_owned);
+    match actions {
+        Value::Array(actions) if !actions.is_empty() => actions.iter().map(text).collect(),
+        none => vec![text(none)],
     }
 }
 
@@ -152,7 +166,6 @@ impl Binding {
     fn read(name: &str, binding: &Value) -> Self {
         let spec = &binding["spec"];
         let (resources, reference) = (&spec["matchResources"], &spec["paramRef"]);
-        let actions = spec["validationActions"].as_array().into_iter().flatten();
         Self {
             name: name.to_owned(),
             policy: text(spec, "policyName"),
@@ -166,7 +179,7 @@ impl Binding {
                 },
                 denies_without: reference["parameterNotFoundAction"] != "Allow",
             }),
-            actions: actions.filter_map(Value::as_str).map(str::to_owned).collect(),
+            actions: actions(&spec["validationActions"]),
         }
     }
 }

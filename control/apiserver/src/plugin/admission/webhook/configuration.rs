@@ -9,7 +9,7 @@ use windlass_apimachinery::selectors::LabelSelector;
 
 use crate::{
     apiserver::{AdmissionAttributes, ApiError},
-    cel::Conditions,
+    cel::{Conditions, Deferred},
     plugin::{
         admission::predicates::{Criteria, is_exempt, rules::read_rules},
         store_view::{Apply, StoreView, View},
@@ -43,8 +43,8 @@ pub(super) struct Webhook {
     pub(super) review_version: Option<ReviewVersion>,
     /// Called once more if something has changed after its call.
     pub(super) is_reinvoked: bool,
-    /// When it is called at all.
-    pub(super) conditions: Conditions,
+    /// When it is called at all, if that is limited; compiled when the first request needs it.
+    pub(super) conditions: Option<Deferred<Conditions>>,
 }
 
 /// A webhook of a configuration, as it is stored.
@@ -93,7 +93,10 @@ impl Stored {
             timeout: self.timeout_seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
             review_version: ReviewVersion::first_known(self.admission_review_versions.iter().map(String::as_str)),
             is_reinvoked: self.reinvocation_policy.as_deref() == Some("IfNeeded"),
-            conditions: Conditions::read(&self.match_conditions),
+            conditions: (!self.match_conditions.is_empty()).then(|| {
+                let conditions = self.match_conditions;
+                Deferred::new(format!("webhooks/{configuration}"), move || Conditions::read(&conditions))
+            }),
             configuration: configuration.to_owned(),
             name: self.name,
             id,

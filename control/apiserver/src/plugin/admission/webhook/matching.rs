@@ -13,7 +13,7 @@ use crate::{
         AdmissionAttributes, ApiError, Authorizers, Target,
         types::{Gvk, Version},
     },
-    cel::{Inputs, Matches, UserAuthorizer, evaluate},
+    cel::{Conditions, Deferred, Inputs, Matches, UserAuthorizer, evaluate},
     plugin::admission::predicates::{Request, old_of},
 };
 
@@ -81,12 +81,20 @@ impl<'a> Matched<'a> {
         let Some(version) = self.0.version_for(&caller.store, &webhook.criteria)? else { return Ok(None) };
         let shown = self.shown(&version).await?;
         let invocation = Invocation { webhook: Arc::clone(webhook), version, shown };
-        let matches = webhook.conditions.is_empty() || self.meets_conditions(&caller.authorizers, &invocation).await?;
+        let matches = match &webhook.conditions {
+            Some(conditions) => self.meets(conditions, &caller.authorizers, &invocation).await?,
+            None => true,
+        };
         Ok(matches.then_some(invocation))
     }
 
     /// Whether the conditions of a webhook hold, which see the object as the webhook would.
-    async fn meets_conditions(&self, authorizers: &Authorizers, invocation: &Invocation) -> Result<bool, ApiError> {
+    async fn meets(
+        &self,
+        conditions: &Deferred<Conditions>,
+        authorizers: &Authorizers,
+        invocation: &Invocation,
+    ) -> Result<bool, ApiError> {
         let (attributes, shown) = (self.0.attributes, &invocation.shown);
         let target = attributes.target;
         let inputs = Inputs {
@@ -99,8 +107,8 @@ impl<'a> Matched<'a> {
             resource: shown.resource(target),
             effort: None,
         };
-        let webhook = Arc::clone(&invocation.webhook);
-        match evaluate(&inputs, move |inputs| webhook.conditions.matches(inputs, None)).await? {
+        let compiled = conditions.get().await?;
+        match evaluate(conditions.owner(), &inputs, move |inputs| compiled.matches(inputs, None)).await? {
             Matches::Yes => Ok(true),
             Matches::No => Ok(false),
             Matches::Unknown(_) if invocation.webhook.ignores_failures => Ok(false),

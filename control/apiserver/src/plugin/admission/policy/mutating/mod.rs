@@ -73,7 +73,7 @@ impl AdmissionPlugin for MutatingAdmissionPolicy {
             return Ok(());
         }
         let mut failures = Vec::new();
-        let invocations = self.invocations(attributes, object, &hooks, &mut failures).await;
+        let invocations = self.invocations(attributes, object, &hooks, &mut failures).await?;
         if !invocations.is_empty() {
             let before = object.clone();
             attributes.reinvocation.begin(NAME, object);
@@ -89,6 +89,7 @@ impl AdmissionPlugin for MutatingAdmissionPolicy {
 /// A policy with a binding and a parameter, for a request.
 struct Invocation {
     policy: Arc<Policy<Mutator>>,
+    mutator: Arc<Mutator>,
     binding: Arc<Binding>,
     version: Arc<Version>,
     params: Value,
@@ -145,7 +146,7 @@ impl MutatingAdmissionPolicy {
         object: &Value,
         hooks: &Hooks<Mutator>,
         failures: &mut Vec<PolicyFailure>,
-    ) -> Vec<Invocation> {
+    ) -> Result<Vec<Invocation>, ApiError> {
         let (store, matched) = (&self.context.store, Matched::new(attributes, object));
         let mut invocations = Vec::new();
         for hook in hooks.iter() {
@@ -160,17 +161,22 @@ impl MutatingAdmissionPolicy {
             };
             for binding in &hook.bindings {
                 match params_for(store, matched.request(), policy, binding).await {
-                    Ok(params) => invocations.extend(params.into_iter().map(|params| Invocation {
-                        policy: Arc::clone(policy),
-                        binding: Arc::clone(binding),
-                        version: Arc::clone(&version),
-                        params,
-                    })),
+                    Ok(params) if params.is_empty() => {}
+                    Ok(params) => {
+                        let mutator = policy.evaluator.get().await?;
+                        invocations.extend(params.into_iter().map(|params| Invocation {
+                            policy: Arc::clone(policy),
+                            mutator: Arc::clone(&mutator),
+                            binding: Arc::clone(binding),
+                            version: Arc::clone(&version),
+                            params,
+                        }));
+                    }
                     Err(why) => failures.push(PolicyFailure::misconfigured(policy, Some(binding), &why)),
                 }
             }
         }
-        invocations
+        Ok(invocations)
     }
 
     /// Changes the object as the policies say.
@@ -194,10 +200,10 @@ impl MutatingAdmissionPolicy {
                 continue;
             }
             let before = object.clone();
-            for at in 0..invocation.policy.evaluator.mutations.len() {
+            for at in 0..invocation.mutator.mutations.len() {
                 is_patched |= !object.is_null() && call.mutate(object, at, failures).await?;
             }
-            let is_reinvoked = invocation.policy.evaluator.is_reinvoked;
+            let is_reinvoked = invocation.mutator.is_reinvoked;
             attributes.reinvocation.called(NAME, &key, is_reinvoked, before != *object);
         }
         if is_patched {
@@ -240,18 +246,17 @@ impl Call<'_> {
             resource: shown.resource(attributes.target),
             effort: None,
         };
-        evaluate(&inputs, with).await
+        evaluate(invocation.policy.evaluator.owner(), &inputs, with).await
     }
 
     /// Whether the policy's conditions hold.
     async fn meets_conditions(&self, object: &Value, failures: &mut Vec<PolicyFailure>) -> Result<bool, ApiError> {
-        let Invocation { policy, binding, .. } = self.invocation;
-        if policy.evaluator.conditions.is_empty() {
+        let Invocation { policy, mutator, binding, .. } = self.invocation;
+        if mutator.conditions.is_empty() {
             return Ok(true);
         }
-        let of = Arc::clone(policy);
-        let matches =
-            move |inputs: &Inputs<'_>| of.evaluator.conditions.matches(inputs, Some(of.evaluator.composition()));
+        let of = Arc::clone(mutator);
+        let matches = move |inputs: &Inputs<'_>| of.conditions.matches(inputs, Some(of.composition()));
         let shown = self.shown(object).await?;
         Ok(match self.with_inputs(&shown, matches).await? {
             Matches::Yes => true,
@@ -295,16 +300,15 @@ impl Call<'_> {
     /// What a mutation makes of the object: an error is what its failure policy is about.
     async fn make(&self, object: &Value, at: usize) -> Result<Result<Value, String>, ApiError> {
         let Self { attributes, invocation, .. } = self;
-        let Some(mutation) = invocation.policy.evaluator.mutations.get(at) else { return Ok(Ok(object.clone())) };
+        let Some(mutation) = invocation.mutator.mutations.get(at) else { return Ok(Ok(object.clone())) };
         let (target, version) = (attributes.target, &invocation.version);
         let shown = self.shown(object).await?;
         let schema = self.schema()?;
         let object_meta = types::schema("meta/v1.ObjectMeta");
-        let (policy, of_type) = (Arc::clone(&invocation.policy), Arc::clone(&schema));
+        let (mutator, of_type) = (Arc::clone(&invocation.mutator), Arc::clone(&schema));
         let made = self.with_inputs(&shown, move |inputs| {
-            let Mutator { mutations, .. } = &policy.evaluator;
             let ty = Type::new(&of_type, &object_meta);
-            let made = mutations.get(at).map(|mutation| policy.evaluator.apply(mutation, inputs, ty)).transpose()?;
+            let made = mutator.mutations.get(at).map(|mutation| mutator.apply(mutation, inputs, ty)).transpose()?;
             let made = made.filter(|made| made != inputs.object);
             Ok(made.map(|made| (other_kind(inputs.object, &made), made)))
         });

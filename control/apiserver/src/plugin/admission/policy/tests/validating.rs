@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::{Expected, Key, Write};
 
 fn validation(expression: &str) -> Value {
     json!({"validations": [{"expression": expression}]})
@@ -286,6 +287,44 @@ async fn deletions_and_connections_are_validated_as_well() {
     for (name, code) in [("kept", 422), ("gone", 200)] {
         made(&api, MAPS, map(name)).await;
         assert_eq!(call(&api, "DELETE", &format!("{MAPS}/{name}"), Value::Null).await.code, code, "{name}");
+    }
+}
+
+/// None can be written; what is stored in another way may be anything.
+#[tokio::test]
+async fn an_action_that_nobody_knows_denies() {
+    let api = with_namespace().await;
+    validates(&api, "p", &validation("!('bad' in object.data)"), &json!({})).await;
+    let bindings = api.store().resource("validatingadmissionpolicybindings.admissionregistration.k8s.io");
+    let key = Key { namespace: String::new(), name: "p-b".to_owned() };
+    for (at, actions, why) in [
+        (0, json!(["Refuse"]), "unrecognized evaluation decision \"Refuse\""),
+        (1, json!(["Warn", "deny"]), "unrecognized evaluation decision \"deny\""),
+        (2, json!(["Audit", 7]), "unrecognized evaluation decision \"7\""),
+        (3, json!([]), "unrecognized evaluation decision \"[]\""),
+        (4, json!("Deny"), "failed expression: !('bad' in object.data)"),
+        (5, Value::Null, "unrecognized evaluation decision \"null\""),
+    ] {
+        let refused = call(
+            &api,
+            "PATCH",
+            &format!("{POLICIES}/validatingadmissionpolicybindings/p-b"),
+            json!({"spec": {"validationActions": actions}}),
+        )
+        .await;
+        assert!(refused.code >= 400, "{actions}: {}", refused.body);
+        let stored = api.store().get(bindings, &key).unwrap();
+        let mut binding = stored.value();
+        binding["spec"]["validationActions"] = actions.clone();
+        let (expected, value) = (Expected::Revision(stored.revision), Some(binding));
+        let (guards, companions) = (Vec::new(), Vec::new());
+        let write = Write { resource: bindings, key: key.clone(), expected, value, guards, companions };
+        api.store().write(write).await.unwrap();
+        made(&api, MAPS, map(&format!("good-{at}"))).await;
+        let bad = json!({"metadata": {"name": format!("bad-{at}")}, "data": {"bad": "v"}});
+        let denied = call(&api, "POST", MAPS, bad).await;
+        assert_eq!(denied.code, 422, "{actions}: {}", denied.body);
+        assert!(message(&denied).ends_with(why), "{actions}: {}", denied.body);
     }
 }
 

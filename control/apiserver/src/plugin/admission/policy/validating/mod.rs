@@ -189,6 +189,7 @@ impl Pass<'_> {
         let request = request_of(attributes, version, shown);
         let authorizer = UserAuthorizer { authorizers: &self.context.authorizers, user: attributes.user };
         let namespace = self.namespace.clone().unwrap_or_default();
+        let validator = policy.evaluator.get().await?;
         for params in params {
             let inputs = Inputs {
                 object: &shown.object,
@@ -200,8 +201,8 @@ impl Pass<'_> {
                 resource: shown.resource(attributes.target),
                 effort: None,
             };
-            let of = Arc::clone(policy);
-            let verdict = evaluate(&inputs, move |inputs| of.evaluator.validate(inputs)).await?;
+            let validator = Arc::clone(&validator);
+            let verdict = evaluate(policy.evaluator.owner(), &inputs, move |inputs| validator.validate(inputs)).await?;
             for (at, decision) in verdict.decisions.iter().enumerate() {
                 self.settle(policy, binding, (at, decision));
             }

@@ -1,6 +1,8 @@
 //! Blocking work, which must not run on the runtime's worker threads. Each kind has a lane: a fixed number of threads
 //! and a bounded queue. What hangs in one lane, a name server that is away or a disk, holds up nothing in another.
 
+mod owners;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -13,6 +15,7 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
+use self::owners::Owners;
 use crate::prometheus::{Kind, Text};
 
 /// Names of API servers.
@@ -52,6 +55,7 @@ pub struct Lane {
     queue: usize,
     slots: Semaphore,
     waiting: Mutex<Waiting>,
+    owners: Owners,
 }
 
 /// What waits for a thread, oldest first, with the time since when.
@@ -118,7 +122,7 @@ impl Lane {
     /// A lane with this number of threads and this queue length.
     const fn new(name: &'static str, threads: usize, queue: usize) -> Self {
         let waiting = Mutex::new(Waiting { next: 0, since: BTreeMap::new() });
-        Self { name, threads, queue, slots: Semaphore::const_new(threads), waiting }
+        Self { name, threads, queue, slots: Semaphore::const_new(threads), waiting, owners: Owners::new() }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -150,16 +154,34 @@ impl Lane {
         T: Send + 'static,
         E: Send + 'static,
     {
-        let place = match self.queued() {
-            Ok(place) => place,
+        self.run_for(None, work, lost).await
+    }
+
+    async fn run_for<T, E>(
+        &'static self,
+        owner: Option<&str>,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+        lost: impl FnOnce(LaneError) -> E,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let busy = |waiting| LaneError::Busy { lane: self.name, waiting, threads: self.threads };
+        let turn = owner.map(|owner| self.owners.join(owner, self.threads, self.queue).map_err(busy)).transpose();
+        let (mut turn, place) = match turn.and_then(|turn| Ok((turn, self.queued()?))) {
+            Ok(admitted) => admitted,
             Err(busy) => return Err(lost(busy)),
         };
+        if let Some(turn) = &mut turn {
+            turn.begin().await;
+        }
         // The semaphore is never closed.
         let slot = self.slots.acquire().await.ok();
         drop(place);
         let work = move || {
             // Held until the work has ended, whether or not somebody waits for it.
-            let _slot = slot;
+            let _held = (turn, slot);
             work()
         };
         tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(lost(error.into())))
@@ -174,6 +196,18 @@ impl Lane {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, LaneError> {
         self.run(move || Ok(work()), |error| error).await
+    }
+
+    /// [`Self::call`] for an owner, who has all threads but one at most, and half of the queue.
+    ///
+    /// # Errors
+    /// When it did not end.
+    pub async fn call_for<T: Send + 'static>(
+        &'static self,
+        owner: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, LaneError> {
+        self.run_for(Some(owner), move || Ok(work()), |error| error).await
     }
 
     /// [`Self::call`], but detached: the work continues even if its result is not awaited.
@@ -258,6 +292,40 @@ mod tests {
         let page = page.finish();
         assert!(page.contains("windlass_blocking_oldest_waiting_seconds{lane=\"resolve\"} 0"), "{page}");
         assert!(threads() > LANES.len());
+    }
+
+    #[tokio::test]
+    async fn one_owner_does_not_take_all_threads() {
+        static SHARED: Lane = Lane::new("shared", 2, 4);
+        let (release, held) = mpsc::channel::<()>();
+        let (began, begun) = tokio::sync::oneshot::channel();
+        let first = tokio::spawn(SHARED.call_for("one", move || {
+            let _ = began.send(());
+            let _ = held.recv();
+        }));
+        begun.await.unwrap();
+        let mut second = tokio::spawn(SHARED.call_for("one", || 2));
+        while SHARED.usage().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(SHARED.call_for("other", || 3).await.unwrap(), 3);
+        assert!(!second.is_finished(), "it waits for the owner's first, though a thread is free");
+        let third = tokio::spawn(SHARED.call_for("one", || 3));
+        while SHARED.usage().waiting < 2 {
+            tokio::task::yield_now().await;
+        }
+        let refused = SHARED.call_for("one", || 4).await.unwrap_err();
+        assert!(refused.to_string().starts_with("3 others wait"), "{refused}");
+        assert_eq!(SHARED.call(|| 5).await.unwrap(), 5);
+        third.abort();
+        release.send(()).unwrap();
+        assert_eq!((&mut second).await.unwrap().unwrap(), 2);
+        first.await.unwrap().unwrap();
+        assert!(third.await.is_err_and(|error| error.is_cancelled()));
+        while SHARED.usage().busy > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(SHARED.owners.len(), 0, "owners without work are forgotten");
     }
 
     #[tokio::test]
