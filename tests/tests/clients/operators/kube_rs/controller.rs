@@ -91,7 +91,8 @@ async fn apply(cache: &Cache, context: &Context) -> Result<(), kube::Error> {
         context.recorder.publish(&event, &cache.object_ref(&())).await?;
     }
     let caches: Api<Cache> = Api::namespaced(context.client.clone(), &namespace);
-    let change = json!({"apiVersion": cache.api_version, "kind": cache.kind, "status": status});
+    let change =
+        json!({"apiVersion": cache.api_version, "kind": cache.kind, "metadata": {"name": name}, "status": status});
     caches.patch_status(&name, &params, &Patch::Apply(change)).await?;
     Ok(())
 }

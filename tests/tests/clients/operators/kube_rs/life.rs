@@ -252,8 +252,8 @@ fn migrated(kubectl: &Kubectl<'_>, operator: &Operator) {
     let applied = apply(&final_definition());
     assert!(applied.ok, "{applied:?}");
     eventually(DEFAULT_TIMEOUT, "the old version is served no longer", || {
-        let output = kubectl.output(&["get", OLD], "");
-        anyhow::ensure!(output.err.contains("the server doesn't have a resource type"), "{output:?}");
+        let output = kubectl.output(&["get", "--raw", "/apis/operators.example.com/v1alpha1/caches"], "");
+        anyhow::ensure!(output.err.contains("NotFound"), "{output:?}");
         Ok(())
     });
     let _ = operator.webhooks.calls();

@@ -15,14 +15,15 @@ fn asking_for_injection(name: &str) -> Value {
 
 /// What both versions have in common; the older one has no rule.
 fn version(name: &str, is_stored: bool, spec: &Value) -> Value {
-    let replicas = if name == "v1" { ".spec.replicas" } else { ".spec.size" };
+    let (replicas, memory) =
+        if name == "v1" { (".spec.replicas", ".spec.memory.limit") } else { (".spec.size", ".spec.memory") };
     let status = json!({"type": "object", "properties": {"replicas": {"type": "integer"}, "selector": {"type": "string"},
         "observedGeneration": {"type": "integer", "format": "int64"}}});
     let column = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
     json!({"name": name, "served": true, "storage": is_stored,
         "subresources": {"status": {}, "scale": {"specReplicasPath": replicas,
             "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}},
-        "selectableFields": [{"jsonPath": ".spec.tier"}],
+        "selectableFields": [{"jsonPath": ".spec.tier"}, {"jsonPath": memory}],
         "additionalPrinterColumns": [column("Wanted", "integer", replicas), column("Replicas", "integer", ".status.replicas"),
             column("Tier", "string", ".spec.tier")],
         "schema": {"openAPIV3Schema": {"type": "object", "required": ["spec"],
