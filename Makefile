@@ -53,7 +53,7 @@ test-release: ## before each release: every night's, packages and their life, co
 	$(MAKE) --no-print-directory reproducible
 
 .PHONY: test-clients
-test-clients: ## kubectl, Python and Rust clients on every type of the API, in one running server
+test-clients: ## kubectl, Python and Rust clients on every type of the API, in one running server; operators of theirs
 	scripts/install.sh test
 	scripts/test.sh clients
 

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::client;
+use crate::client_without_retries;
 
 /// The period of heartbeats; a kubelet's.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -69,7 +69,8 @@ impl HollowNodes {
     /// # Errors
     /// When they cannot be created.
     pub async fn start(kubeconfig: &Path, count: usize) -> anyhow::Result<Self> {
-        let client = client(kubeconfig).await?;
+        // They try again by themselves, and without pauses that grow.
+        let client = client_without_retries(kubeconfig).await?;
         let nodes: Api<Node> = Api::all(client.clone());
         for number in 0..count {
             let name = name(number);

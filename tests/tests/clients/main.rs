@@ -1,15 +1,19 @@
 //! Real clients of the API: kubectl (the oldest and the newest of the package index), the Python clients `kubernetes`,
 //! `kr8s` and `lightkube`, kube-rs, and client-go if a program of it is given. Each creates, watches, patches, runs
 //! into conflicts and deletes on every type in discovery, with the same objects (`tests/clients/objects.yaml`). All
-//! share one running server without a node.
+//! share one running server without a node. Operators on kube-rs and kopf have one each, since it is killed.
 //!
 //! Run like any other test: `cargo test --workspace --test clients -- FILTER`.
 
 mod go;
 mod kube_rs;
 mod kubectl;
+mod operators;
 mod python;
 mod server;
+#[allow(dead_code, reason = "each test program needs some of it")]
+#[path = "../../../control/apiserver/tests/webhook_server/mod.rs"]
+mod webhook_server;
 
 use std::{
     process::ExitCode,
@@ -50,6 +54,12 @@ fn main() -> ExitCode {
     for (name, content_type) in go::CONTENT_TYPES {
         let test = of(format!("go::{name}"), Box::new(move |server| go::every_type(server, name, content_type)));
         trials.push(test.with_ignored_flag(go::program().is_none()));
+    }
+    for (name, test) in operators::TESTS {
+        trials.push(Trial::test(format!("operators::{name}"), move || {
+            test();
+            Ok(())
+        }));
     }
     if go::is_recording() {
         trials.push(Trial::test("go::record", || {

@@ -153,7 +153,8 @@ fn answered(review: &Value, mut response: Value) -> String {
     json!({"kind": review["kind"], "apiVersion": review["apiVersion"], "response": response}).to_string()
 }
 
-fn certificates(names: &[&str]) -> (rcgen::Certificate, rcgen::Certificate, rcgen::KeyPair) {
+/// An authority, and a certificate and key for these names.
+pub(crate) fn certificates(names: &[&str]) -> (rcgen::Certificate, rcgen::Certificate, rcgen::KeyPair) {
     let authority_key = rcgen::KeyPair::generate().expect("a key");
     let mut authority = rcgen::CertificateParams::new(Vec::new()).expect("no names");
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

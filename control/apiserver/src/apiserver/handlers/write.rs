@@ -182,6 +182,7 @@ impl ApiRequest {
             if creates && self.find(target)?.is_none() {
                 let value = patch.apply(&version.spec.schema, &manager, options, &Value::Null)?;
                 let value = patch.check(of_type, options, value, &self.warnings)?;
+                metadata::check_name(target, &value)?;
                 match self.create_named(target, options, value, None).await {
                     Err(error) if error.is_already_exists() => continue,
                     created => return self.written(StatusCode::CREATED, target, options, created?).await,
@@ -222,7 +223,7 @@ impl ApiRequest {
     }
 }
 
-/// An applied configuration names its type and its object.
+/// An applied configuration names its type. Its object is that of the path; it names another one as any changed object may not.
 fn check_applied(target: &Target, patch: &PatchBody) -> Result<(), ApiError> {
     let gvk = &target.version.gvk;
     let text = |field: &str| patch.patch[field].as_str().unwrap_or("").to_owned();
@@ -231,5 +232,5 @@ fn check_applied(target: &Target, patch: &PatchBody) -> Result<(), ApiError> {
         let given = GroupVersion::parse(&version).with_kind(&kind);
         return Err(ApiError::bad_request(format!("invalid object type: {given}")));
     }
-    metadata::check_name(target, &patch.patch)
+    Ok(())
 }

@@ -159,3 +159,26 @@ async fn what_cannot_be_applied_is_refused() {
         "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch"
     );
 }
+
+/// Controllers apply a status without a name, as kube-rs's examples do: the path has it. What is created needs one.
+#[tokio::test]
+async fn what_is_there_is_applied_without_a_name() {
+    let api = with_namespace().await;
+    let path = format!("{MAPS}/m");
+    let nameless =
+        |metadata: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": "1"}});
+    let undeterminable = "the name of the object (m based on URL) was undeterminable: name must be provided";
+    let refused = apply(&api, &path, "a", nameless(json!({}))).await;
+    assert_eq!((refused.code, refused.body["message"].as_str()), (400, Some(undeterminable)));
+    call(&api, "POST", MAPS, json!({"metadata": {"name": "m"}})).await;
+    for metadata in [json!({}), json!({"labels": {"l": "1"}})] {
+        let applied = apply(&api, &path, "a", nameless(metadata.clone())).await;
+        assert_eq!(
+            (applied.code, &applied.body["data"], &applied.body["metadata"]["labels"]),
+            (200, &json!({"k": "1"}), &metadata["labels"])
+        );
+    }
+    let other = apply(&api, &path, "a", nameless(json!({"name": "other"}))).await;
+    let words = "the name of the object (other) does not match the name on the URL (m)";
+    assert_eq!((other.code, other.body["message"].as_str()), (400, Some(words)));
+}
