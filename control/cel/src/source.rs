@@ -34,6 +34,10 @@ impl<'a> Source<'a> {
 
     /// The position of the character at a byte offset.
     pub(crate) fn location(&self, offset: usize) -> Location {
+        if self.text.is_empty() {
+            // To ANTLR the end of an empty text is left of it.
+            return Location { line: 1, column: -1 };
+        }
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line = before.matches('\n').count();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count();

@@ -35,8 +35,16 @@ impl ApiServer {
     /// Sends a request; returns status code and body.
     pub(crate) async fn ask(&self, step: &Step) -> anyhow::Result<Value> {
         let body = if step.body.is_null() { String::new() } else { self.filled(&step.body).await?.to_string() };
-        let (code, body) = self.send(step.who, step.method, &step.path, step.kind, step.accept, body).await?;
-        Ok(json!({"code": code, "body": body}))
+        let end = tokio::time::Instant::now() + SETTLE_TIMEOUT;
+        loop {
+            let (code, body) =
+                self.send(step.who, step.method, &step.path, step.kind, step.accept, body.clone()).await?;
+            // After each change of a definition the real one opens the storage of its objects once more.
+            if body["message"] != "storage is (re)initializing" || tokio::time::Instant::now() >= end {
+                return Ok(json!({"code": code, "body": body}));
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
     }
 
     /// Sends a request until its answer has a value at a pointer; returns the last answer.
