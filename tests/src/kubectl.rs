@@ -16,6 +16,9 @@ use serde_json::{Deserializer, Value};
 
 use crate::{DEFAULT_TIMEOUT, Testbed, eventually, shared_dir::is_ready};
 
+/// How long kubectl may take. What waits for ever says nothing of what it waits for.
+const LIMIT: Duration = Duration::from_secs(480);
+
 /// kubectl with one kubeconfig, in one testbed.
 #[derive(Debug, Clone)]
 pub struct Kubectl<'w> {
@@ -82,12 +85,20 @@ impl<'w> Kubectl<'w> {
             .spawn()
             .expect("kubectl starts");
         let _ = child.stdin.take().expect("piped above").write_all(stdin.as_bytes());
+        let (ended, wait) = channel::<()>();
+        let pid = Pid::from_raw(child.id().try_into().expect("a process id"));
+        let guard = std::thread::spawn(move || {
+            let is_late = wait.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
+            // It is not reaped yet.
+            is_late && kill(pid, Signal::SIGKILL).is_ok()
+        });
         let output = child.wait_with_output().expect("kubectl ends");
-        Output {
-            ok: output.status.success(),
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        drop(ended);
+        let mut err = String::from_utf8_lossy(&output.stderr).into_owned();
+        if guard.join().expect("the guard does not panic") {
+            err.push_str(&format!("kubectl did not end within {LIMIT:?} and was killed"));
         }
+        Output { ok: output.status.success(), out: String::from_utf8_lossy(&output.stdout).into_owned(), err }
     }
 
     /// Runs kubectl and returns its standard output.
