@@ -40,6 +40,21 @@ pub struct Output {
     pub err: String,
 }
 
+/// Follows a process; it is killed when `follow` has not come to its end in time. Returns whether that was so, too.
+fn killed_after<T>(limit: Duration, pid: u32, follow: impl FnOnce() -> T) -> (T, bool) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process id"));
+    let (ended, wait) = channel::<()>();
+    std::thread::scope(|scope| {
+        let guard = scope.spawn(move || {
+            let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            is_late && kill(pid, Signal::SIGKILL).is_ok()
+        });
+        let result = follow();
+        drop(ended);
+        (result, guard.join().expect("the guard does not panic"))
+    })
+}
+
 impl<'w> Kubectl<'w> {
     pub(crate) fn new(testbed: &'w Testbed, kubeconfig: PathBuf) -> Self {
         Self { testbed, kubeconfig, namespace: None, program: "kubectl".to_owned() }
@@ -85,17 +100,10 @@ impl<'w> Kubectl<'w> {
             .spawn()
             .expect("kubectl starts");
         let _ = child.stdin.take().expect("piped above").write_all(stdin.as_bytes());
-        let (ended, wait) = channel::<()>();
-        let pid = Pid::from_raw(child.id().try_into().expect("a process id"));
-        let guard = std::thread::spawn(move || {
-            let is_late = wait.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
-            // It is not reaped yet.
-            is_late && kill(pid, Signal::SIGKILL).is_ok()
-        });
-        let output = child.wait_with_output().expect("kubectl ends");
-        drop(ended);
+        let pid = child.id();
+        let (output, is_late) = killed_after(LIMIT, pid, || child.wait_with_output().expect("kubectl ends"));
         let mut err = String::from_utf8_lossy(&output.stderr).into_owned();
-        if guard.join().expect("the guard does not panic") {
+        if is_late {
             err.push_str(&format!("kubectl did not end within {LIMIT:?} and was killed"));
         }
         Output { ok: output.status.success(), out: String::from_utf8_lossy(&output.stdout).into_owned(), err }
@@ -178,15 +186,8 @@ impl<'w> Kubectl<'w> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped above"));
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-        let (seen, over) = channel::<()>();
         let (mut found, mut shown) = (None, None);
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                if over.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
-                    let _ = kill(pid, Signal::SIGKILL);
-                }
-            });
+        killed_after(left, child.id(), || {
             for object in Deserializer::from_reader(stdout).into_iter::<Value>().map_while(Result::ok) {
                 found = check(&object);
                 shown = Some(format!("{} {} {}", object["status"], object["reason"], object["message"]));
@@ -194,7 +195,6 @@ impl<'w> Kubectl<'w> {
                     break;
                 }
             }
-            drop(seen);
         });
         let _ = child.kill();
         let mut complaint = String::new();

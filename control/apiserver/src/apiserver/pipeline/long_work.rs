@@ -46,7 +46,7 @@ impl Validation<'_> {
         let is_whole = self.reach == Reach::Whole && self.part.is_none();
         if is_whole && version.strategy.validation_takes_long(self.old) {
             let (version, new, old, reach) = (Arc::clone(version), self.new.clone(), self.old.cloned(), self.reach);
-            return apart(&self.owner(), move || {
+            return apart(&self.version.group_resource(), move || {
                 Validation { version: &version, new: &new, old: old.as_ref(), reach, part: None }.run()
             })
             .await;
@@ -57,7 +57,7 @@ impl Validation<'_> {
         }
         if !schema.is_compiled() {
             let schema = schema.clone();
-            apart(&self.owner(), move || schema.has_rules()).await?;
+            apart(&self.version.group_resource(), move || schema.has_rules()).await?;
         }
         let checked = self.check(self.fields(schema).await?);
         if !checked.are_rules_due {
@@ -67,11 +67,6 @@ impl Validation<'_> {
         Ok(checked.found(of_rules))
     }
 
-    /// The resource of the object: of a custom resource, the name of its definition.
-    fn owner(&self) -> String {
-        format!("{}.{}", self.version.plural, self.version.group)
-    }
-
     async fn fields(&self, schema: &TypeSchema) -> Result<Vec<FieldError>, ApiError> {
         let mut effort = Effort::new(SERVING_EFFORT);
         let errors = fields(schema, self.reach, self.new, self.old, &mut effort);
@@ -79,7 +74,7 @@ impl Validation<'_> {
             return Ok(errors);
         }
         let (schema, new, old, reach) = (schema.clone(), self.new.clone(), self.old.cloned(), self.reach);
-        apart(&self.owner(), move || all_fields(&schema, reach, &new, old.as_ref())).await
+        apart(&self.version.group_resource(), move || all_fields(&schema, reach, &new, old.as_ref())).await
     }
 
     async fn rules(&self, schema: &TypeSchema) -> Result<Findings, ApiError> {
@@ -89,6 +84,9 @@ impl Validation<'_> {
             return Ok(found);
         }
         let (schema, new, old): (_, _, Option<Value>) = (schema.clone(), self.new.clone(), self.old.cloned());
-        apart(&self.owner(), move || schema.validate_rules(&new, old.as_ref(), &mut RuleBudget::default())).await
+        apart(&self.version.group_resource(), move || {
+            schema.validate_rules(&new, old.as_ref(), &mut RuleBudget::default())
+        })
+        .await
     }
 }
