@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{DEFINITIONS, establish, serve};
 use crate::{
-    apiserver::tests::{Reply, call, send, text, with_namespace},
+    apiserver::tests::{Reply, call, send, text, watched, with_namespace},
     control_plane::instance::Instance,
     plugin::admission::webhook::tests::{Act, WebhookServer},
 };
@@ -112,7 +112,7 @@ async fn objects_are_had_in_every_version() {
         assert_eq!(lengths, wanted, "{query}: {}", list.body);
     }
     assert_eq!(asked(&server), [(2, v2.clone())]);
-    let initial = text(&api, &format!("{SECOND}?watch=true&timeoutSeconds=1")).await;
+    let initial = watched(&api, &format!("{SECOND}?watch=true"), 4).await;
     assert_eq!(initial.lines().count(), 4, "{initial}");
     assert!(initial.contains(r#""length":"6""#) && !initial.contains(r#""size":"#), "{initial}");
 
@@ -131,14 +131,15 @@ async fn an_event_is_converted_once_for_all_who_watch() {
     let (api, server, _stop) = api_and_bolts().await;
     let revision = call(&api, "GET", FIRST, Value::Null).await.body["metadata"]["resourceVersion"].clone();
     let revision = revision.as_str().unwrap();
-    let path = format!("{SECOND}?watch=true&timeoutSeconds=2&resourceVersion={revision}");
+    let path = format!("{SECOND}?watch=true&resourceVersion={revision}");
     let selects = format!("{path}&fieldSelector=spec.length%3D1");
     let writer = async {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         call(&api, "POST", FIRST, bolt("v1", "a", json!({"size": 1}))).await;
         call(&api, "PATCH", &format!("{FIRST}/a"), json!({"spec": {"size": 2}})).await
     };
-    let (_, one, two, three) = tokio::join!(writer, text(&api, &path), text(&api, &path), text(&api, &selects));
+    let watch = |path| watched(&api, path, 2);
+    let (_, one, two, three) = tokio::join!(writer, watch(&path), watch(&path), watch(&selects));
     for (seen, kinds) in [(&one, ["ADDED", "MODIFIED"]), (&two, ["ADDED", "MODIFIED"]), (&three, ["ADDED", "DELETED"])]
     {
         let events: Vec<Value> = seen.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

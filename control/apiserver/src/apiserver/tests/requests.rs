@@ -61,6 +61,19 @@ pub(crate) async fn text(api: &Api, path: &str) -> String {
     String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
+/// As many events of a watch, a line each; it is ended then.
+pub(crate) async fn watched(api: &Api, path: &str, events: usize) -> String {
+    let request = Request::get(path).extension(User::internal("test")).body(Body::empty()).unwrap();
+    let mut body = api.router().oneshot(request).await.unwrap().into_body();
+    let mut text = Vec::new();
+    while text.iter().filter(|byte| **byte == b'\n').count() < events {
+        let frame =
+            body.frame().await.unwrap_or_else(|| panic!("{path} ended after {}", String::from_utf8_lossy(&text)));
+        text.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
+    }
+    String::from_utf8(text).unwrap()
+}
+
 pub(crate) async fn call(api: &Api, method: &str, path: &str, body: Value) -> Reply {
     call_as(api, &User::internal("test"), method, path, body).await
 }
