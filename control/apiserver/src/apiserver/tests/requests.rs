@@ -1,5 +1,7 @@
 //! Requests to the router and their answers.
 
+use std::time::Duration;
+
 use axum::{
     body::Body,
     http::{Request, header},
@@ -61,17 +63,20 @@ pub(crate) async fn text(api: &Api, path: &str) -> String {
     String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
-/// As many events of a watch, a line each; it is ended then.
-pub(crate) async fn watched(api: &Api, path: &str, events: usize) -> String {
+/// The events of a watch, a line each: those that are awaited, and what comes right after them, which only one too many does.
+pub(crate) async fn watched(api: &Api, path: &str, awaited: usize) -> String {
     let request = Request::get(path).extension(User::internal("test")).body(Body::empty()).unwrap();
     let mut body = api.router().oneshot(request).await.unwrap().into_body();
-    let mut text = Vec::new();
-    while text.iter().filter(|byte| **byte == b'\n').count() < events {
-        let frame =
-            body.frame().await.unwrap_or_else(|| panic!("{path} ended after {}", String::from_utf8_lossy(&text)));
-        text.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
+    let mut text = String::new();
+    loop {
+        let has_all = text.lines().count() >= awaited;
+        let patience = if has_all { Duration::from_millis(200) } else { Duration::from_secs(60) };
+        match tokio::time::timeout(patience, body.frame()).await {
+            Ok(Some(frame)) => text.push_str(std::str::from_utf8(&frame.unwrap().into_data().unwrap()).unwrap()),
+            Err(_) if has_all => return text,
+            Ok(None) | Err(_) => panic!("{path} has ended or stands still after {text}"),
+        }
     }
-    String::from_utf8(text).unwrap()
 }
 
 pub(crate) async fn call(api: &Api, method: &str, path: &str, body: Value) -> Reply {
