@@ -105,7 +105,7 @@ impl InMemory {
 
     /// Changes whenever other types are served.
     pub fn served_types(&self) -> watch::Receiver<u64> {
-        self.instance.api.catalogs().subscribe()
+        self.instance.api.catalogs().served_types()
     }
 
     /// The version of a type in which it is stored.

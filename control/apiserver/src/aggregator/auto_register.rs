@@ -138,7 +138,7 @@ fn ignoring(codes: &[u16], done: Result<(), kube::Error>) -> Result<(), kube::Er
 
 /// Keeps the APIServices until `shutdown`. `client` has all rights.
 pub(super) async fn run(aggregator: &Aggregator, client: &Client, shutdown: &CancellationToken) {
-    let (store, mut served) = (aggregator.store(), aggregator.api.catalogs().subscribe());
+    let (store, mut served) = (aggregator.store(), aggregator.api.catalogs().served_types());
     'listing: while let Ok(mut watch) = store.watch(aggregator.resource(), store.revision()) {
         loop {
             served.mark_unchanged();

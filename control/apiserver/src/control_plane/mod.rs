@@ -287,7 +287,7 @@ impl ControlPlane {
     /// Changes whenever the API serves other types.
     #[must_use]
     pub fn served_types(&self) -> watch::Receiver<u64> {
-        self.api.catalogs().subscribe()
+        self.api.catalogs().served_types()
     }
 
     /// What `/metrics` of the API shows.

@@ -157,3 +157,21 @@ async fn a_certificate_that_cannot_be_read_delays_a_definition() {
         "caBundle: Invalid value: \"bm9wZQ==\": unable to load root certificates: unable to parse bytes as PEM block";
     assert!(refused.body["message"].as_str().unwrap_or("").contains(why), "{}", refused.body);
 }
+
+#[tokio::test]
+async fn who_follows_all_types_is_not_woken_by_a_category() {
+    let api = with_namespace().await;
+    let _stop = serve(&api).drop_guard();
+    let mut types = api.catalogs().served_types();
+    establish(&api, gears()).await;
+    assert!(types.has_changed().unwrap());
+    types.mark_unchanged();
+    let path = format!("{DEFINITIONS}/{DEFINITION}");
+    let changed = call(&api, "PATCH", &path, json!({"spec": {"names": {"categories": ["machinery"]}}})).await;
+    assert_eq!(changed.code, 200, "{}", changed.body);
+    super::until(&api, "/apis/test.example/v1", |reply| reply.body.to_string().contains("machinery")).await;
+    assert!(!types.has_changed().unwrap(), "for a category");
+    assert_eq!(call(&api, "DELETE", &path, Value::Null).await.code, 200);
+    super::until(&api, "/apis/test.example/v1", |reply| reply.code == 404).await;
+    assert!(types.has_changed().unwrap(), "for the end of a type");
+}

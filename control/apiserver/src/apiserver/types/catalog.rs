@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{Definition, Name, Version, extension::Extension, priority::Priority};
+use super::{Definition, Name, Storage, Version, extension::Extension, priority::Priority};
 use crate::store::Store;
 
 /// The versions of resources in one group and version, in the order of discovery.
@@ -230,6 +230,36 @@ pub struct Catalogs {
     current: ArcSwap<Catalog>,
     parts: Mutex<Parts>,
     generation_tx: watch::Sender<u64>,
+    /// The last generation that [`Change::Types`] made.
+    types_tx: watch::Sender<u64>,
+}
+
+/// What a new catalog has that the last one had not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// Other types, or some with other verbs: who follows all of them, as the garbage collector does, asks again.
+    Types,
+    /// Schemas, columns, categories or short names of the same types.
+    Details,
+}
+
+/// Whether a client that follows all types finds the same in both (upstream's `RESTMapping` and verbs).
+fn are_same_types(one: &[Arc<Version>], other: &[Arc<Version>]) -> bool {
+    fn stored(version: &Version) -> Option<&str> {
+        match &version.storage {
+            Storage::Store { api_version, .. } => Some(api_version),
+            Storage::Virtual(_) => None,
+        }
+    }
+    let is_same = |(a, b): (&Arc<Version>, &Arc<Version>)| {
+        let subresources = |version: &Version| -> Vec<_> {
+            version.spec.subresources.iter().map(|one| (one.name.to_string(), one.verbs.to_vec())).collect()
+        };
+        (&a.gvk, &a.plural, a.namespaced, stored(a)) == (&b.gvk, &b.plural, b.namespaced, stored(b))
+            && a.discovered_verbs() == b.discovered_verbs()
+            && subresources(a) == subresources(b)
+    };
+    one.len() == other.len() && one.iter().zip(other).all(is_same)
 }
 
 impl Catalogs {
@@ -246,6 +276,7 @@ impl Catalogs {
             current: ArcSwap::from_pointee(catalog),
             parts: Mutex::new(parts),
             generation_tx: watch::Sender::new(1),
+            types_tx: watch::Sender::new(1),
         }
     }
 
@@ -261,11 +292,20 @@ impl Catalogs {
         self.generation_tx.subscribe()
     }
 
+    /// Changes when other types are served, or some with other verbs: for those who follow all types and ask for each
+    /// of them then, which a new schema is no reason for.
+    #[must_use]
+    pub fn served_types(&self) -> watch::Receiver<u64> {
+        self.types_tx.subscribe()
+    }
+
     /// Serves the resource of a definition, in place of what was served for it before.
     pub fn put(&self, name: &str, definition: Definition) {
         let versions = definition.install(&self.store);
         self.change(|parts| {
+            let is_same = parts.custom.get(name).is_some_and(|before| are_same_types(before, &versions));
             parts.custom.insert(name.to_owned(), versions);
+            if is_same { Change::Details } else { Change::Types }
         });
     }
 
@@ -273,19 +313,23 @@ impl Catalogs {
     pub fn remove(&self, name: &str) {
         self.change(|parts| {
             parts.custom.remove(name);
+            Change::Types
         });
     }
 
     /// What extension API servers serve from now on.
     pub fn set_extensions(&self, extensions: Vec<Arc<Extension>>) {
         if self.parts.lock().extensions != extensions {
-            self.change(|parts| parts.extensions = extensions);
+            self.change(|parts| {
+                parts.extensions = extensions;
+                Change::Types
+            });
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Parts)) {
+    fn change(&self, change: impl FnOnce(&mut Parts) -> Change) {
         let mut parts = self.parts.lock();
-        change(&mut parts);
+        let change = change(&mut parts);
         parts.generation += 1;
         let mut custom: Vec<&Arc<Version>> = parts.custom.values().flatten().collect();
         custom.sort_by(|a, b| (&a.gvk.group, &a.plural).cmp(&(&b.gvk.group, &b.plural)));
@@ -298,6 +342,9 @@ impl Catalogs {
         self.current.store(Arc::new(catalog));
         let generation = parts.generation;
         drop(parts);
+        if change == Change::Types {
+            self.types_tx.send_replace(generation);
+        }
         self.generation_tx.send_replace(generation);
     }
 }
