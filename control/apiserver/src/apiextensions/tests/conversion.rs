@@ -1,10 +1,11 @@
 //! Conversion webhooks, with a server of their own.
 
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 use super::{DEFINITIONS, establish, serve};
 use crate::{
-    apiserver::tests::{Reply, call, send, text, watched, with_namespace},
+    apiserver::tests::{Reply, Watching, call, send, text, with_namespace},
     control_plane::instance::Instance,
     plugin::admission::webhook::tests::{Act, WebhookServer},
 };
@@ -112,9 +113,10 @@ async fn objects_are_had_in_every_version() {
         assert_eq!(lengths, wanted, "{query}: {}", list.body);
     }
     assert_eq!(asked(&server), [(2, v2.clone())]);
-    let initial = watched(&api, &format!("{SECOND}?watch=true"), 4).await;
-    assert_eq!(initial.lines().count(), 4, "{initial}");
-    assert!(initial.contains(r#""length":"6""#) && !initial.contains(r#""size":"#), "{initial}");
+    let initial = Watching::open(&api, format!("{SECOND}?watch=true")).await.first(4).await;
+    assert_eq!(initial.len(), 4, "{initial:?}");
+    let text = json!(initial).to_string();
+    assert!(text.contains(r#""length":"6""#) && !text.contains(r#""size":"#), "{text}");
 
     let changed = call(&api, "PATCH", &format!("{SECOND}/b"), json!({"spec": {"length": "7"}})).await;
     assert_eq!((changed.code, &changed.body["spec"]["length"]), (200, &json!("7")), "{}", changed.body);
@@ -138,13 +140,12 @@ async fn an_event_is_converted_once_for_all_who_watch() {
         call(&api, "POST", FIRST, bolt("v1", "a", json!({"size": 1}))).await;
         call(&api, "PATCH", &format!("{FIRST}/a"), json!({"spec": {"size": 2}})).await
     };
-    let watch = |path| watched(&api, path, 2);
+    let watch = |path: &str| Watching::open(&api, path.to_owned()).then(|watch| watch.first(2));
     let (_, one, two, three) = tokio::join!(writer, watch(&path), watch(&path), watch(&selects));
-    for (seen, kinds) in [(&one, ["ADDED", "MODIFIED"]), (&two, ["ADDED", "MODIFIED"]), (&three, ["ADDED", "DELETED"])]
-    {
-        let events: Vec<Value> = seen.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let events: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
-        assert!(events == kinds && seen.contains(r#""f:size""#) && !seen.contains(r#"{"head":"v1","size""#), "{seen}");
+    for (seen, kinds) in [(one, ["ADDED", "MODIFIED"]), (two, ["ADDED", "MODIFIED"]), (three, ["ADDED", "DELETED"])] {
+        let events: Vec<&str> = seen.iter().map(|event| event["type"].as_str().unwrap()).collect();
+        let text = json!(seen).to_string();
+        assert!(events == kinds && text.contains(r#""f:size""#) && !text.contains(r#"{"head":"v1","size""#), "{text}");
     }
     let calls = asked(&server);
     assert_eq!(calls.iter().map(|(objects, _)| objects).sum::<usize>(), 2, "{calls:?}");

@@ -1,14 +1,15 @@
 //! Definitions and objects that take long, that end while they are used, and whose end others want to prevent.
 
-use axum::body::Body;
-use futures::StreamExt as _;
-use tower::ServiceExt as _;
+use std::collections::BTreeSet;
 
 use super::*;
 use crate::{
     apiextensions::definition::resource_of,
     apiserver::{
-        tests::long_work::{hold, until_waiting},
+        tests::{
+            Watching,
+            long_work::{hold, until_waiting},
+        },
         types::Version,
     },
     store::{Expected, Key, Write},
@@ -113,24 +114,6 @@ async fn a_definition_of_over_a_megabyte_is_published_and_compiled_when_it_is_us
     }
 }
 
-/// The types and names of all events until a watch ends.
-async fn events_of(api: &Instance, path: &str) -> tokio::task::JoinHandle<Vec<(String, String)>> {
-    let request = axum::http::Request::get(path).extension(User::internal("test")).body(Body::empty()).unwrap();
-    let mut stream = api.router().oneshot(request).await.unwrap().into_body().into_data_stream();
-    tokio::spawn(async move {
-        let mut text = Vec::new();
-        while let Some(piece) = stream.next().await {
-            text.extend_from_slice(&piece.unwrap());
-        }
-        let event = |line: &[u8]| {
-            let event: Value = serde_json::from_slice(line).unwrap();
-            let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-            (text(&event["type"]), text(&event["object"]["metadata"]["name"]))
-        };
-        text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(event).collect()
-    })
-}
-
 const MANY: usize = 10_000;
 
 /// While clients watch: they see each deletion, and their watches end with the definition.
@@ -150,10 +133,11 @@ async fn a_definition_ends_with_ten_thousand_objects() {
         api.store().write(write).await.unwrap();
     }
     let from = api.store().revision();
-    let watches = [
-        events_of(&api, &format!("{WIDGETS}?watch=1&resourceVersion={from}")).await,
-        events_of(&api, &format!("/apis/test.example/v1beta1/widgets?watch=1&resourceVersion={from}")).await,
-    ];
+    let mut watches = Vec::new();
+    for version in ["v1", "v1beta1"] {
+        let path = format!("/apis/test.example/{version}/widgets?watch=1&resourceVersion={from}");
+        watches.push(tokio::spawn(Watching::open(&api, path).await.to_end()));
+    }
     let path = format!("{DEFINITIONS}/widgets.test.example");
     assert_eq!(call(&api, "DELETE", &path, Value::Null).await.code, 200);
     // As long as it takes.
@@ -161,15 +145,11 @@ async fn a_definition_ends_with_ten_thousand_objects() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for watch in watches {
-        let mut seen = watch.await.unwrap();
-        assert!(
-            seen.iter().all(|(kind, _)| kind == "DELETED"),
-            "{:?}",
-            seen.iter().find(|(kind, _)| kind != "DELETED")
-        );
-        seen.sort();
-        seen.dedup();
-        assert_eq!(seen.len(), MANY);
+        let seen = watch.await.unwrap();
+        let other = seen.iter().find(|event| event["type"] != "DELETED");
+        assert!(other.is_none(), "{other:?}");
+        let names: BTreeSet<_> = seen.iter().map(|event| event["object"]["metadata"]["name"].as_str()).collect();
+        assert_eq!(names.len(), MANY);
     }
     assert_eq!(api.store().list(resource, None).0.len(), 0);
     // Another one of the name begins with nothing.
@@ -185,7 +165,7 @@ async fn a_watch_ends_with_its_definition_also_if_another_one_has_the_name() {
     let api = with_namespace().await;
     let stop = serve(&api).drop_guard();
     establish(&api, definition("widgets", "Widget")).await;
-    let watch = events_of(&api, &format!("{WIDGETS}?watch=1")).await;
+    let watch = tokio::spawn(Watching::open(&api, format!("{WIDGETS}?watch=1")).await.to_end());
     let path = format!("{DEFINITIONS}/widgets.test.example");
     let mut other = call(&api, "GET", &path, Value::Null).await.body;
     drop(stop);

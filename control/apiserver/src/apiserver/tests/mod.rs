@@ -63,7 +63,7 @@ use crate::{
     store::Memory,
 };
 
-pub(crate) use requests::{Reply, call, send, send_with, text, watched};
+pub(crate) use requests::{Reply, Watching, call, send, send_with, text};
 
 pub(crate) fn api() -> Api {
     api_with(None, None)

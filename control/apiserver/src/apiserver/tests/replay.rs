@@ -24,19 +24,10 @@ async fn listed(api: &Api, query: &str) -> (u64, Listed) {
 
 /// All events of a watch up to the object that was created last for it.
 async fn watch_until(api: &Api, query: &str, last: &str) -> Vec<Value> {
-    let request = Request::builder()
-        .uri(format!("{MAPS}?watch=1&{query}"))
-        .extension(User::internal("test"))
-        .body(Body::empty())
-        .unwrap();
-    let mut stream = api.router().oneshot(request).await.unwrap().into_body().into_data_stream();
+    let mut watch = Watching::open(api, format!("{MAPS}?watch=1&{query}")).await;
     let mut events: Vec<Value> = Vec::new();
     while events.last().is_none_or(|e| e["object"]["metadata"]["labels"]["end"] != last || e["type"] != "ADDED") {
-        let piece = tokio::time::timeout(Duration::from_secs(10), stream.next()).await;
-        let piece = piece.expect("an event").expect("no end").unwrap();
-        events.extend(
-            piece.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice::<Value>(l).unwrap()),
-        );
+        events.push(watch.next().await.expect("no end"));
     }
     events
 }

@@ -63,19 +63,71 @@ pub(crate) async fn text(api: &Api, path: &str) -> String {
     String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
-/// The events of a watch, a line each: those that are awaited, and what comes right after them, which only one too many does.
-pub(crate) async fn watched(api: &Api, path: &str, awaited: usize) -> String {
-    let request = Request::get(path).extension(User::internal("test")).body(Body::empty()).unwrap();
-    let mut body = api.router().oneshot(request).await.unwrap().into_body();
-    let mut text = String::new();
-    loop {
-        let has_all = text.lines().count() >= awaited;
-        let patience = if has_all { Duration::from_millis(200) } else { Duration::from_secs(60) };
-        match tokio::time::timeout(patience, body.frame()).await {
-            Ok(Some(frame)) => text.push_str(std::str::from_utf8(&frame.unwrap().into_data().unwrap()).unwrap()),
-            Err(_) if has_all => return text,
-            Ok(None) | Err(_) => panic!("{path} has ended or stands still after {text}"),
+/// A watch as its client reads it.
+pub(crate) struct Watching {
+    path: String,
+    body: Body,
+    /// What has been read and is no event that was returned.
+    read: Vec<u8>,
+}
+
+impl Watching {
+    /// How long an awaited event may take, on the busiest machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// How long one that nobody awaits may take.
+    const SILENCE: Duration = Duration::from_millis(200);
+
+    pub(crate) async fn open(api: &Api, path: impl Into<String>) -> Self {
+        Self::open_as(api, path, "application/json").await
+    }
+
+    /// The same for a client that accepts another form of the objects.
+    pub(crate) async fn open_as(api: &Api, path: impl Into<String>, accept: &str) -> Self {
+        let path = path.into();
+        let request =
+            Request::get(&path).header(header::ACCEPT, accept).extension(User::internal("test")).body(Body::empty());
+        let body = api.router().oneshot(request.unwrap()).await.unwrap().into_body();
+        Self { path, body, read: Vec::new() }
+    }
+
+    /// The next event, and `None` at the end of the watch; an error if it takes longer.
+    async fn within(&mut self, patience: Duration) -> Result<Option<Value>, tokio::time::error::Elapsed> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line).unwrap()));
+            }
+            match tokio::time::timeout(patience, self.body.frame()).await? {
+                Some(frame) => self.read.extend_from_slice(&frame.unwrap().into_data().unwrap()),
+                None => return Ok(None),
+            }
         }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        self.within(Self::PATIENCE).await.unwrap_or_else(|_| panic!("{} stands still", self.path))
+    }
+
+    /// So many events, and what comes right after them, which only one too many does.
+    pub(crate) async fn first(mut self, awaited: usize) -> Vec<Value> {
+        let mut events = Vec::new();
+        while events.len() < awaited {
+            let event = self.next().await;
+            events.push(event.unwrap_or_else(|| panic!("{} has ended after {events:?}", self.path)));
+        }
+        while let Ok(Some(event)) = self.within(Self::SILENCE).await {
+            events.push(event);
+        }
+        events
+    }
+
+    /// All events until the server ends the watch.
+    pub(crate) async fn to_end(mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
     }
 }
 

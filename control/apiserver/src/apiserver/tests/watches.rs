@@ -14,30 +14,13 @@ struct Things;
 
 impl Strategy for Things {}
 
-/// The types and resource versions of the events that a watch of pods gets at once.
-async fn events(api: &Api, query: &str) -> Vec<(String, String)> {
-    events_as(api, query, "application/json").await
+/// The first events of a watch of pods.
+async fn events(api: &Api, query: &str, awaited: usize) -> Vec<Value> {
+    Watching::open(api, format!("{PODS}?watch=1&{query}")).await.first(awaited).await
 }
 
-/// The same for a client that accepts another form of them.
-async fn events_as(api: &Api, query: &str, accept: &str) -> Vec<(String, String)> {
-    let request = Request::builder()
-        .uri(format!("{PODS}?watch=1&{query}"))
-        .header(header::ACCEPT, accept)
-        .extension(User::internal("test"))
-        .body(Body::empty())
-        .unwrap();
-    let mut stream = api.router().oneshot(request).await.unwrap().into_body().into_data_stream();
-    let mut text = Vec::new();
-    while let Ok(Some(piece)) = tokio::time::timeout(Duration::from_millis(200), stream.next()).await {
-        text.extend_from_slice(&piece.unwrap());
-    }
-    let event = |line: &[u8]| {
-        let event: Value = serde_json::from_slice(line).unwrap();
-        let object = event["object"].to_string();
-        (event["type"].as_str().unwrap().to_owned(), object)
-    };
-    text.split(|b| *b == b'\n').filter(|line| !line.is_empty()).map(event).collect()
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["type"].as_str().unwrap()).collect()
 }
 
 #[tokio::test]
@@ -64,18 +47,18 @@ async fn a_selector_of_a_node_is_decided_by_the_index_as_by_the_objects() {
         ("three", vec![]),
     ] {
         let query = format!("resourceVersion={from}&fieldSelector=spec.nodeName%3D{node}");
-        let by_index = events(&api, &query).await;
+        let by_index = events(&api, &query, expected.len()).await;
         // A second requirement is decided by each object.
-        let by_object = events(&api, &format!("{query},metadata.namespace%3Dn")).await;
+        let by_object = events(&api, &format!("{query},metadata.namespace%3Dn"), expected.len()).await;
         assert_eq!(by_index, by_object, "{node}");
-        assert_eq!(by_index.iter().map(|(kind, _)| kind.as_str()).collect::<Vec<_>>(), expected, "{node}");
+        assert_eq!(kinds(&by_index), expected, "{node}");
     }
     // Existing objects are selected in the same way.
     let mut pod = pod("d");
     pod["spec"]["nodeName"] = json!("one");
     call(&api, "POST", PODS, pod).await;
-    let initial = events(&api, "fieldSelector=spec.nodeName%3Done").await;
-    assert_eq!(initial, events(&api, "fieldSelector=spec.nodeName%3Done,metadata.namespace%3Dn").await);
+    let initial = events(&api, "fieldSelector=spec.nodeName%3Done", 1).await;
+    assert_eq!(initial, events(&api, "fieldSelector=spec.nodeName%3Done,metadata.namespace%3Dn", 1).await);
     assert_eq!(initial.len(), 1);
 }
 
@@ -122,8 +105,8 @@ async fn what_a_watch_begins_with_is_what_it_asks_for() {
         ),
         ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", vec![]),
     ] {
-        let events = events(&api, query).await;
-        assert_eq!(events.iter().map(|(kind, _)| kind.as_str()).collect::<Vec<_>>(), expected, "{query}");
+        let events = events(&api, query, expected.len()).await;
+        assert_eq!(kinds(&events), expected, "{query}");
     }
 }
 
@@ -134,8 +117,9 @@ async fn only_the_first_table_of_a_watch_defines_its_columns() {
         call(&api, "POST", PODS, pod(name)).await;
     }
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
-    let events = events_as(&api, "allowWatchBookmarks=true", table).await;
-    let tables: Vec<Value> = events.iter().map(|(_, table)| serde_json::from_str(table).unwrap()).collect();
+    let watch = Watching::open_as(&api, format!("{PODS}?watch=1&allowWatchBookmarks=true"), table).await;
+    let events = watch.first(3).await;
+    let tables: Vec<&Value> = events.iter().map(|event| &event["object"]).collect();
     let columns: Vec<Value> = tables
         .iter()
         .map(|table| {
@@ -189,22 +173,11 @@ async fn all_forms_of_an_event_are_what_their_watchers_ask_for() {
         assert_eq!(call(&api, "PATCH", &format!("{THINGS}/a"), patch).await.code, 200);
     }
     call(&api, "DELETE", &format!("{THINGS}/a"), Value::Null).await;
-    let events = |query: String, accept: &'static str| {
-        let (api, from) = (&api, &from);
-        async move {
-            let uri = format!("{THINGS}?watch=1&resourceVersion={from}&{query}");
-            let request = Request::builder().uri(uri).header(header::ACCEPT, accept).extension(User::internal("test"));
-            let response = api.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
-            let mut stream = response.into_body().into_data_stream();
-            let mut text = Vec::new();
-            while let Ok(Some(piece)) = tokio::time::timeout(Duration::from_millis(200), stream.next()).await {
-                text.extend_from_slice(&piece.unwrap());
-            }
-            let lines = text.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-            lines.map(|line| serde_json::from_slice(line).unwrap()).collect::<Vec<Value>>()
-        }
+    let events = async |query: &str, accept: &str, awaited: usize| {
+        let path = format!("{THINGS}?watch=1&resourceVersion={from}&{query}");
+        Watching::open_as(&api, path, accept).await.first(awaited).await
     };
-    let told = |events: &[Value]| -> Vec<String> {
+    let summary = |events: &[Value]| -> Vec<String> {
         let one = |event: &Value| {
             let object = &event["object"];
             let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
@@ -247,9 +220,9 @@ async fn all_forms_of_an_event_are_what_their_watchers_ask_for() {
     ] {
         // The second of each finds the forms that the first has made.
         for _ in 0..2 {
-            let found = events(query.to_owned(), JSON).await;
-            assert_eq!(told(&found), expected, "{query}");
-            let metadata = events(query.to_owned(), METADATA).await;
+            let found = events(query, JSON, expected.len()).await;
+            assert_eq!(summary(&found), expected, "{query}");
+            let metadata = events(query, METADATA, expected.len()).await;
             let revisions = |events: &[Value]| -> Vec<Value> {
                 events.iter().map(|event| event["object"]["metadata"]["resourceVersion"].clone()).collect()
             };
