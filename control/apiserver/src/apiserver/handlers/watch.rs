@@ -7,7 +7,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
-use futures::{FutureExt as _, stream};
+use futures::{FutureExt as _, Stream, stream};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 use windlass_apimachinery::protobuf::envelope;
@@ -109,7 +109,13 @@ impl ApiRequest {
             (None, None) => indexed().unwrap_or(Scope::All),
         };
         let scope_selects = matches!(scope, Scope::Index(..)) && selectors.is_one_field();
-        let watch = self.store().watch_scope(resource, scope, after).map_err(|e| ApiError::store(&e))?;
+        let watch = match self.store().watch_scope(resource, scope, after) {
+            Ok(watch) => watch,
+            // As upstream: clients list again after an event of this code. An answer of it makes kube-rs repeat the same
+            // request for ever.
+            Err(error @ store::Error::TooOld { .. }) => return Ok(refusal(accept.encoding, &ApiError::store(&error))),
+            Err(error) => return Err(ApiError::store(&error)),
+        };
         let now = Instant::now();
         let stream = WatchStream {
             generation: self.api.catalogs().subscribe(),
@@ -147,15 +153,30 @@ fn watch_timeout(requested: Option<u64>, random: u32) -> Duration {
 }
 
 fn response(stream: WatchStream) -> Response {
-    let media_type = match stream.encoding {
-        Encoding::Protobuf => envelope::WATCH_MEDIA_TYPE,
-        Encoding::Json | Encoding::Yaml => Encoding::Json.media_type(),
-    };
-    let stream = stream::unfold(stream, |mut stream| async move {
+    let encoding = stream.encoding;
+    let frames = stream::unfold(stream, |mut stream| async move {
         let bytes = stream.next().await?;
         Some((bytes, stream))
     });
-    (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], panics::body(stream)).into_response()
+    response_of(encoding, frames)
+}
+
+/// A watch that ends with its first event.
+fn refusal(encoding: Encoding, error: &ApiError) -> Response {
+    let frame = encoded(encoding, "ERROR", &error.status());
+    response_of(encoding, stream::once(async { frame }))
+}
+
+fn response_of(encoding: Encoding, frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let media_type = match encoding {
+        Encoding::Protobuf => envelope::WATCH_MEDIA_TYPE,
+        Encoding::Json | Encoding::Yaml => Encoding::Json.media_type(),
+    };
+    (StatusCode::OK, [(header::CONTENT_TYPE, media_type)], panics::body(frames)).into_response()
+}
+
+fn encoded(encoding: Encoding, kind: &str, object: &Value) -> Bytes {
+    watch_encoding::encode(encoding, kind, &serde_json::to_vec(object).unwrap_or_default())
 }
 
 /// The first of some objects, of which one chunk is made.
@@ -389,8 +410,7 @@ impl WatchStream {
     }
 
     fn send(&mut self, kind: &str, object: &Value) {
-        let bytes = serde_json::to_vec(object).unwrap_or_default();
-        self.ready.push_back(watch_encoding::encode(self.encoding, kind, &bytes));
+        self.ready.push_back(encoded(self.encoding, kind, object));
     }
 }
 

@@ -62,6 +62,34 @@ async fn a_selector_of_a_node_is_decided_by_the_index_as_by_the_objects() {
     assert_eq!(initial.len(), 1);
 }
 
+/// Writes so much that the history begins later; returns the object that was written.
+async fn compacted_by_writes(api: &Api) -> Value {
+    let mut loud = map("loud");
+    call(api, "POST", MAPS, loud.clone()).await;
+    for i in 0..40 {
+        loud["data"] = json!({"text": i.to_string().repeat(400_000)});
+        assert_eq!(call(api, "PUT", &format!("{MAPS}/loud"), loud.clone()).await.code, 200);
+    }
+    call(api, "GET", &format!("{MAPS}/loud"), Value::Null).await.body
+}
+
+/// Upstream: `Cacher.Watch`. kube-rs lists again after such an event, and not after an answer with that code.
+#[tokio::test]
+async fn a_watch_from_before_the_history_ends_with_an_event() {
+    let api = with_namespace().await;
+    let made = call(&api, "POST", MAPS, map("early")).await.body;
+    let from = made["metadata"]["resourceVersion"].as_str().unwrap();
+    compacted_by_writes(&api).await;
+    let request = Request::builder().uri(format!("{MAPS}?watch=true&resourceVersion={from}"));
+    let request = request.extension(User::internal("t")).body(Body::empty()).unwrap();
+    let answer = api.router().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let all = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    let event: Value = serde_json::from_slice(&all).unwrap();
+    let status = &event["object"];
+    assert_eq!((&event["type"], &status["code"], &status["reason"]), (&json!("ERROR"), &json!(410), &json!("Expired")));
+}
+
 /// After a restart a watcher reconnects with its last revision, which must still be in the history.
 #[tokio::test]
 async fn a_silent_watcher_gets_an_early_bookmark() {
@@ -72,13 +100,7 @@ async fn a_silent_watcher_gets_an_early_bookmark() {
         api.router().oneshot(request.body(Body::empty()).unwrap())
     };
     let mut stream = watch(query).await.unwrap().into_body().into_data_stream();
-    let mut loud = map("loud");
-    call(&api, "POST", MAPS, loud.clone()).await;
-    for i in 0..40 {
-        loud["data"] = json!({"text": i.to_string().repeat(400_000)});
-        assert_eq!(call(&api, "PUT", &format!("{MAPS}/loud"), loud.clone()).await.code, 200);
-    }
-    let last = call(&api, "GET", &format!("{MAPS}/loud"), Value::Null).await.body;
+    let last = compacted_by_writes(&api).await;
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
     let bookmark: Value = serde_json::from_slice(&stream.next().await.unwrap().unwrap()).unwrap();
