@@ -136,7 +136,7 @@ async fn a_definition_ends_with_ten_thousand_objects() {
     let mut watches = Vec::new();
     for version in ["v1", "v1beta1"] {
         let path = format!("/apis/test.example/{version}/widgets?watch=1&resourceVersion={from}");
-        watches.push(tokio::spawn(Watching::open(&api, path).await.to_end()));
+        watches.push(tokio::spawn(Watching::open(&api, path).await.until_end()));
     }
     let path = format!("{DEFINITIONS}/widgets.test.example");
     assert_eq!(call(&api, "DELETE", &path, Value::Null).await.code, 200);
@@ -165,7 +165,7 @@ async fn a_watch_ends_with_its_definition_also_if_another_one_has_the_name() {
     let api = with_namespace().await;
     let stop = serve(&api).drop_guard();
     establish(&api, definition("widgets", "Widget")).await;
-    let watch = tokio::spawn(Watching::open(&api, format!("{WIDGETS}?watch=1")).await.to_end());
+    let watch = tokio::spawn(Watching::open(&api, format!("{WIDGETS}?watch=1")).await.until_end());
     let path = format!("{DEFINITIONS}/widgets.test.example");
     let mut other = call(&api, "GET", &path, Value::Null).await.body;
     drop(stop);

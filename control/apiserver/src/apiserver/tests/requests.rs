@@ -122,7 +122,7 @@ impl Watching {
     }
 
     /// All events until the server ends the watch.
-    pub(crate) async fn to_end(mut self) -> Vec<Value> {
+    pub(crate) async fn until_end(mut self) -> Vec<Value> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
             events.push(event);
