@@ -1,20 +1,22 @@
 //! Operators that users run, as pods with their projects' own manifests, and what these promise.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use serde_json::json;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
 use windlass_tests::{Kubectl, eventually};
 
 use crate::judge::{Node, part, text};
 
 type Test = (&'static str, fn(&Node));
 
-/// In an order in which each finds those that it needs; each also starts them where it runs alone.
-pub(crate) const TESTS: [Test; 4] = [
-    ("cert_manager", cert_manager),
-    ("prometheus_operator", prometheus_operator),
-    ("kube_state_metrics", kube_state_metrics),
-    ("metrics_server", metrics_server),
+/// By the names of their folders.
+pub(crate) const TESTS: [Test; 5] = [
+    ("tekton", tekton),
+    ("cert-manager", cert_manager),
+    ("prometheus-operator", prometheus_operator),
+    ("kube-state-metrics", kube_state_metrics),
+    ("metrics-server", metrics_server),
 ];
 
 /// Operators come up, elect leaders, make certificates, and restart until each finds the other.
@@ -37,7 +39,7 @@ fn deploy(kubectl: &Kubectl<'_>, operator: &str) {
     });
     let all = ["get", "-f", text(&folder), "-o", "json"];
     eventually(PATIENCE, "its Deployments are available", || {
-        let applied: serde_json::Value = serde_json::from_str(&kubectl.try_run(&all)?)?;
+        let applied: Value = serde_json::from_str(&kubectl.try_run(&all)?)?;
         for object in applied["items"].as_array().into_iter().flatten() {
             let available = object["status"]["availableReplicas"].as_u64();
             anyhow::ensure!(object["kind"] != "Deployment" || available >= Some(1), "{object}");
@@ -63,11 +65,6 @@ fn denied(kubectl: &Kubectl<'_>, manifest: &str, text: &str) {
     assert!(!output.ok && output.err.contains(text), "{output:?}");
 }
 
-fn certificates(kubectl: &Kubectl<'_>) {
-    deploy(kubectl, "cert-manager");
-    admitted(kubectl, include_str!("../../judges/certificates.yaml"));
-}
-
 fn ready(kubectl: &Kubectl<'_>, certificate: &str) {
     eventually(PATIENCE, "the certificate is issued", || {
         kubectl.try_run(&["wait", "--for=condition=Ready", "--timeout=5s", "certificate", certificate])
@@ -77,7 +74,8 @@ fn ready(kubectl: &Kubectl<'_>, certificate: &str) {
 /// Its controller issues certificates, its injector fills the CA bundle of its own webhooks, which deny what is invalid.
 fn cert_manager(node: &Node) {
     let kubectl = node.kubectl();
-    certificates(&kubectl);
+    deploy(&kubectl, "cert-manager");
+    admitted(&kubectl, include_str!("../../judges/certificates.yaml"));
     ready(&kubectl, "leaf");
     let secret = kubectl.json(&["secret", "leaf-tls"]).expect("the secret of the certificate");
     for key in ["tls.crt", "tls.key", "ca.crt"] {
@@ -98,21 +96,25 @@ fn cert_manager(node: &Node) {
     });
 }
 
-/// It makes StatefulSets; its webhooks, with a certificate by cert-manager, deny rules and convert configurations.
+/// It makes StatefulSets; its webhooks deny rules and convert configurations.
 fn prometheus_operator(node: &Node) {
+    const SERVICE: &str = "prometheus-operator-admission-webhook";
     let kubectl = node.kubectl();
-    certificates(&kubectl);
-    admitted(&kubectl, include_str!("../../judges/monitoring.yaml"));
+    let made = rcgen::generate_simple_self_signed([format!("{SERVICE}.default.svc")]).expect("a certificate");
+    let (pem, ca_bundle) = (made.cert.pem(), BASE64_STANDARD.encode(made.cert.pem()));
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "admission-webhook-certs"},
+        "type": "kubernetes.io/tls", "stringData": {"tls.crt": pem, "tls.key": made.signing_key.serialize_pem()}});
+    kubectl.apply(&secret.to_string());
     deploy(&kubectl, "prometheus-operator");
+    kubectl.apply(&include_str!("../../judges/monitoring.yaml").replace("CA_BUNDLE", &ca_bundle));
     admitted(&kubectl, &rule("good", "vector(1)"));
     denied(&kubectl, &rule("bad", "vector(1"), "could not parse expression");
 
     let definition = "crd/alertmanagerconfigs.monitoring.coreos.com";
-    let service = json!({"name": "prometheus-operator-admission-webhook", "namespace": "default", "path": "/convert"});
-    let webhook = json!({"conversionReviewVersions": ["v1beta1", "v1alpha1"], "clientConfig": {"service": service}});
-    let patch = json!({
-        "metadata": {"annotations": {"cert-manager.io/inject-ca-from": "default/prometheus-operator-admission-webhook"}},
-        "spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
+    let service = json!({"name": SERVICE, "namespace": "default", "path": "/convert"});
+    let webhook = json!({"conversionReviewVersions": ["v1beta1", "v1alpha1"],
+        "clientConfig": {"service": service, "caBundle": ca_bundle}});
+    let patch = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
     let _ = kubectl.run(&["patch", definition, "--type=merge", "-p", &patch.to_string()]);
     let weekend = json!({"name": "weekend", "timeIntervals": [{"weekdays": ["saturday"]}]});
     let spec =
@@ -140,6 +142,54 @@ fn prometheus_operator(node: &Node) {
         kubectl.try_run(&["wait", "--for=jsonpath={.spec.replicas}=0", "--timeout=5s", "statefulset/prometheus-main"])
     });
     let _ = kubectl.run(&["delete", "prometheus", "main"]);
+}
+
+/// The reason of the condition `Succeeded` of each run, by name.
+fn ends_of_runs(kubectl: &Kubectl<'_>) -> anyhow::Result<BTreeMap<String, String>> {
+    let runs = kubectl.json(&["taskruns"])?;
+    let end = |run: &Value| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        (text(&run["metadata"]["name"]), text(&run["status"]["conditions"][0]["reason"]))
+    };
+    Ok(runs["items"].as_array().into_iter().flatten().map(end).collect())
+}
+
+/// Its webhooks write defaults, convert and deny in its words, and its own examples run to their ends: pods whose steps wait
+/// for each other by files, with sidecars, volumes and results in the termination message.
+fn tekton(node: &Node) {
+    let kubectl = node.kubectl();
+    deploy(&kubectl, "tekton");
+    let run = |name: &str, kind: &str, spec: Value| json!({"apiVersion": format!("tekton.dev/{kind}"), "kind": "TaskRun", "metadata": {"name": name}, "spec": spec});
+    let step = json!({"name": "one", "image": "judge.test/ubuntu:1", "script": "echo done"});
+    admitted(&kubectl, &run("older", "v1beta1", json!({"taskSpec": {"steps": [step]}})).to_string());
+    let older = kubectl.json(&["taskruns.v1.tekton.dev", "older"]).expect("the run in the stored version");
+    assert_eq!(
+        (&older["spec"]["serviceAccountName"], &older["spec"]["timeout"]),
+        (&json!("default"), &json!("1h0m0s"))
+    );
+    denied(
+        &kubectl,
+        &run("empty", "v1", json!({"taskSpec": {"steps": []}})).to_string(),
+        "missing field(s): spec.steps",
+    );
+    let folder = part("examples").join("tekton");
+    let _ = kubectl.run(&["create", "-f", text(&folder)]);
+    let mut ends = BTreeMap::new();
+    eventually(2 * PATIENCE, "its examples have ended", || {
+        ends = ends_of_runs(&kubectl)?;
+        anyhow::ensure!(
+            ends.values().all(|end| !matches!(end.as_str(), "" | "Pending" | "Running" | "Started")),
+            "{ends:?}"
+        );
+        Ok(())
+    });
+    assert!(ends.len() > 10 && ends.values().all(|end| end == "Succeeded"), "{ends:?}");
+    let _ = kubectl.run(&["delete", "taskruns", "--all"]);
+    eventually(PATIENCE, "the pods of the runs are gone", || {
+        let pods = kubectl.try_run(&["get", "pods", "-l", "tekton.dev/taskRun", "-o", "name"])?;
+        anyhow::ensure!(pods.is_empty(), "{pods}");
+        Ok(())
+    });
 }
 
 /// It lists and watches every type that it knows without an error, and has metrics of them.

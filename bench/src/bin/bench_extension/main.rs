@@ -77,6 +77,8 @@ fn main() -> anyhow::Result<()> {
                 let mut theirs = Target::new(&Server::of(&plane.admin())?, pid).await?;
                 let of_theirs = rules(&mut theirs).await?;
                 row("— in kube-apiserver", &micro(own), &micro(of_theirs), &format!("{:.2}", own / of_theirs), "≤ 2");
+                // The server has closed what was idle meanwhile.
+                ours.connection = server.connect(0).await?;
             }
         }
         if wanted("webhooks") {
