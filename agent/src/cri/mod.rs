@@ -16,6 +16,8 @@
 //! Docker is asked only for what nobody here has. Imports `pods` only for how a Pod is read, never `server`.
 
 mod filter;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod grpc;
 mod images;
 mod messages;

@@ -162,7 +162,7 @@ async fn images(cri: &Cri, method: &str, message: &[u8]) -> Result<Vec<u8>, Stat
 
 fn unserved(method: &str) -> Status {
     let why = format!(
-        "{method} is not served: this node's pods, containers and images are managed through the Kubernetes API"
+        "{method} is not served on this socket: it shows what runs, and pods, containers and images are managed through the Kubernetes API"
     );
     Status::new(Code::Unimplemented, why)
 }
