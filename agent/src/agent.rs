@@ -20,6 +20,8 @@ use windlass_kit::{
     supervise::Supervisor,
 };
 
+#[cfg(feature = "cri")]
+use crate::cri;
 use crate::{
     Config, Pressure,
     cadvisor_inputs::{self, Inputs},
@@ -37,6 +39,7 @@ use crate::{
         shutdown::{self, GracePeriod, ShutdownInputs},
     },
     node_watch,
+    pod_containers::PodContainers,
     pods::{NodeHandles, PodFeeds, Pods},
     probe_metrics::ProbeMetrics,
     server::{self, Listeners, NodeInfo, ServerConfig, ServerState, Streaming, SystemLogs},
@@ -60,6 +63,8 @@ pub struct AgentConfig {
     pub fail_swap_on: bool,
     /// Docker's socket.
     pub docker_socket: PathBuf,
+    /// The socket of the façade of CRI, if any; a build without the feature `cri` refuses it.
+    pub cri_socket: Option<PathBuf>,
     /// `evictionPressureTransitionPeriod`.
     pub eviction_transition_period: Duration,
     /// `evictionMaxPodGracePeriod`, in seconds.
@@ -116,6 +121,14 @@ pub enum BuildError {
     /// The machine has swap, which the configuration does not allow. Upstream's words, with our setting's name.
     #[error("running with swap on is not supported, please disable swap or set failSwapOn to false")]
     SwapOn,
+    /// The socket of the façade of CRI cannot be made.
+    #[cfg(feature = "cri")]
+    #[error(transparent)]
+    Cri(#[from] cri::SocketError),
+    /// The façade of CRI is not in this build.
+    #[cfg(not(feature = "cri"))]
+    #[error("criSocket is set, and this program was built without the feature cri")]
+    NoCri,
     /// It cannot be read whether the machine has swap.
     #[error("cannot read whether swap is on, which failSwapOn: true asks for, from /proc/swaps: {0}")]
     Swaps(std::io::Error),
@@ -150,11 +163,15 @@ struct Parts {
     pressure: watch::Receiver<Pressure>,
     shutting_down: watch::Receiver<bool>,
     cgroups: Arc<Cgroups>,
+    #[cfg(feature = "cri")]
+    containers: PodContainers,
 }
 
 /// What single tasks own: the sending ends of channels, and the tasks' own parts.
 struct Owned {
     listeners: Listeners,
+    #[cfg(feature = "cri")]
+    cri: Option<cri::SocketListener>,
     image_manager: ImageManager,
     pods: Pods,
     engine_dirs: watch::Sender<EngineDirs>,
@@ -194,6 +211,14 @@ impl Agent {
         if let Some(in_process) = inputs.in_process.take() {
             listeners = listeners.with_inside(in_process);
         }
+        #[cfg(not(feature = "cri"))]
+        let containers =
+            if config.cri_socket.is_some() { return Err(BuildError::NoCri) } else { PodContainers::default() };
+        #[cfg(feature = "cri")]
+        let (cri, containers) = match &config.cri_socket {
+            Some(path) => (Some(cri::SocketListener::bind(path).await?), PodContainers::kept()),
+            None => (None, PodContainers::default()),
+        };
         let metrics = Arc::clone(&inputs.metrics);
         let engine = Engine::new(&config.docker_socket.to_string_lossy(), Arc::clone(&metrics))?;
         let network = match &config.network {
@@ -223,6 +248,7 @@ impl Agent {
             probe_metrics: probe_metrics.clone(),
             volumes: volumes.clone(),
             cgroups: Arc::clone(&cgroups),
+            containers: containers.clone(),
         });
         let (dirs_tx, engine_dirs) = watch::channel(EngineDirs::default());
         let usage = cadvisor_inputs::start_usage(
@@ -259,9 +285,13 @@ impl Agent {
                 pressure,
                 shutting_down,
                 cgroups,
+                #[cfg(feature = "cri")]
+                containers,
             },
             owned: Owned {
                 listeners,
+                #[cfg(feature = "cri")]
+                cri,
                 image_manager,
                 pods,
                 engine_dirs: dirs_tx,
@@ -281,6 +311,8 @@ impl Agent {
         let token = tasks.token();
         let state = self.server_state(token.clone());
         let node_inputs = self.node_inputs();
+        #[cfg(feature = "cri")]
+        let cri = self.cri();
         let Self { usage, pods, node, config, inputs, parts, owned, engine_health, .. } = self;
         let AgentInputs { client, heartbeat, heartbeats, metrics, .. } = inputs;
         let name = config.node.name.clone();
@@ -293,6 +325,10 @@ impl Agent {
         tasks.forever("Docker's directories", following);
         let watching = unmanaged::watch_all(parts.engine, owned.unmanaged, token.clone());
         tasks.forever("containers outside pods", watching);
+        #[cfg(feature = "cri")]
+        if let Some(listener) = owned.cri {
+            tasks.forever("CRI socket", cri::run(cri, listener, token.clone()));
+        }
         tasks.spawn("node API", server::run(config.server, owned.listeners, state, token.clone()));
         let object = windlass_kit::object_ref::node(&name);
         let managing =
@@ -362,6 +398,20 @@ impl Agent {
                 settings: config.configz.clone(),
                 flags: config.flagz.clone(),
             }),
+        }
+    }
+
+    #[cfg(feature = "cri")]
+    fn cri(&self) -> cri::Cri {
+        let parts = &self.parts;
+        cri::Cri {
+            engine: parts.engine.clone(),
+            images: parts.images.clone(),
+            containers: parts.containers.clone(),
+            pods: self.pods.clone(),
+            docker: self.engine_health.clone(),
+            network: parts.network.readiness(),
+            usage: self.usage.clone(),
         }
     }
 

@@ -9,6 +9,8 @@ mod async_fd;
 mod cadvisor_inputs;
 pub mod certificates;
 mod cgroup;
+#[cfg(feature = "cri")]
+pub mod cri;
 pub mod dashboard;
 mod downward_api;
 pub mod engine;
@@ -22,6 +24,7 @@ pub mod network;
 pub mod node;
 mod node_authorizer;
 mod node_watch;
+mod pod_containers;
 pub mod pods;
 pub mod probe_metrics;
 pub mod server;

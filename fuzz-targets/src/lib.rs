@@ -16,14 +16,14 @@ mod volume_tree;
 
 use std::path::Path;
 
-use windlass_agent::{images, network, server};
+use windlass_agent::{cri, images, network, server};
 use windlass_control::fuzzing as control;
 
 /// A target's name, and what takes its input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets by name. What it is that they read says the module or function that each calls.
-pub const TARGETS: [Target; 27] = [
+pub const TARGETS: [Target; 28] = [
     ("applies", control::applies),
     ("audit_policy", control::audit_policy),
     ("bodies", control::body),
@@ -32,6 +32,7 @@ pub const TARGETS: [Target; 27] = [
     ("cni_answer", network::cni_fuzzing::answer),
     ("cni_configuration", |bytes| text(bytes, network::cni_fuzzing::configuration)),
     ("credential_provider", images::fuzzing::provider),
+    ("cri_request", cri::fuzzing::request),
     ("der", der::run),
     ("dns_packets", windlass_dns::fuzzing::packet),
     ("kernel_state", |bytes| text(bytes, kernel_state::run)),

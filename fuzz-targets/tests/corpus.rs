@@ -88,6 +88,7 @@ targets!(
     cni_answer,
     cni_configuration,
     credential_provider,
+    cri_request,
     der,
     dns_packets,
     kernel_state,

@@ -1,6 +1,6 @@
 //! What several crates of Windlass need and none of them owns.
 //!
-//! Imports `apimachinery` only, for quantities and quoted text, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
+//! Imports `apimachinery` only, for quantities, quoted text and protobuf's wire format, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
 //! `objects`, the semantics of API objects that the API server and the node must agree on. What proxy and pod network both say to
 //! the kernel is in `netlink`, `nf_tables`, `conntrack`, `local_addresses` and `iptables_save`. What only one crate needs
 //! belongs in that crate.
@@ -74,4 +74,4 @@ pub mod supervise;
 #[cfg(feature = "serve")]
 pub mod unverified_tls;
 
-pub use windlass_apimachinery::{go_quoted, group_version, quantity};
+pub use windlass_apimachinery::{go_quoted, group_version, protobuf, quantity};

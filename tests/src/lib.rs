@@ -9,6 +9,7 @@ pub mod api_faults;
 mod browser;
 mod client;
 pub mod cluster;
+pub mod cri;
 mod dice;
 mod docker;
 mod docker_proxy;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bollard::{
     Docker,
+    container::LogOutput,
     exec::{StartExecOptions, StartExecResults},
     models::ExecConfig,
 };
@@ -24,6 +25,15 @@ pub(crate) struct ExecResult {
     pub(crate) output: String,
 }
 
+/// The same with both streams apart, which are cut to `max_bytes` together.
+#[cfg(feature = "cri")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ExecStreams {
+    pub(crate) code: i64,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
 /// How often Docker is asked for the process id of a command that is to be killed, and the first delay between
 /// attempts, which doubles: Docker may only just be starting it.
 const KILL_ATTEMPTS: u32 = 7;
@@ -33,6 +43,36 @@ impl Engine {
     /// Runs a command to its end and keeps the first `max_bytes` of its output. When the future is dropped the
     /// command's processes are killed.
     pub(crate) async fn exec(&self, id: &str, command: &[String], max_bytes: usize) -> Result<ExecResult, EngineError> {
+        let mut bytes = Vec::new();
+        let code = self.exec_with(id, command, |chunk| append(&mut bytes, chunk.as_ref(), max_bytes)).await?;
+        Ok(ExecResult { code, output: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+
+    /// The same, with its streams apart.
+    #[cfg(feature = "cri")]
+    pub(crate) async fn exec_apart(
+        &self,
+        id: &str,
+        command: &[String],
+        max_bytes: usize,
+    ) -> Result<ExecStreams, EngineError> {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let keep = |chunk: LogOutput| {
+            let left = max_bytes - stdout.len() - stderr.len();
+            let of = if matches!(chunk, LogOutput::StdErr { .. }) { &mut stderr } else { &mut stdout };
+            append(of, chunk.as_ref(), of.len() + left);
+        };
+        let code = self.exec_with(id, command, keep).await?;
+        Ok(ExecStreams { code, stdout, stderr })
+    }
+
+    /// Runs a command to its end, hands its output on, and gives its exit code.
+    async fn exec_with(
+        &self,
+        id: &str,
+        command: &[String],
+        mut keep: impl FnMut(LogOutput) + Send,
+    ) -> Result<i64, EngineError> {
         let config = ExecConfig {
             cmd: Some(command.to_vec()),
             attach_stdout: Some(true),
@@ -54,18 +94,15 @@ impl Engine {
                 return Err(error);
             }
         };
-        let mut bytes = Vec::new();
         if let StartExecResults::Attached { mut output, .. } = started {
             while let Some(chunk) = output.next().await {
-                let chunk = chunk.map_err(|e| failed(&e))?.into_bytes();
-                let room = max_bytes.saturating_sub(bytes.len()).min(chunk.len());
-                bytes.extend_from_slice(&chunk[..room]);
+                keep(chunk.map_err(|e| failed(&e))?);
             }
         }
         // Where Docker could not start the command, the output says why.
         let code = self.exit_code(&exec).await?;
         guard.disarm();
-        Ok(ExecResult { code, output: String::from_utf8_lossy(&bytes).into_owned() })
+        Ok(code)
     }
 
     /// Kills a command with all its descendants. Docker's API has no call for it.
@@ -91,6 +128,12 @@ impl Engine {
             wait *= 2;
         }
     }
+}
+
+/// Appends what there is room for.
+fn append(kept: &mut Vec<u8>, chunk: &[u8], max_bytes: usize) {
+    let room = max_bytes.saturating_sub(kept.len()).min(chunk.len());
+    kept.extend_from_slice(&chunk[..room]);
 }
 
 /// Kills a command when dropped, unless disarmed.

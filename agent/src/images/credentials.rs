@@ -30,6 +30,7 @@ pub(crate) struct Credentials {
     pub(crate) username: String,
     pub(crate) password: String,
     pub(crate) identity_token: Option<String>,
+    pub(crate) registry_token: Option<String>,
     pub(crate) source: Source,
 }
 
@@ -41,13 +42,18 @@ impl Credentials {
             password: Some(self.password.clone()),
             serveraddress: Some(self.server.clone()),
             identitytoken: self.identity_token.clone(),
+            registrytoken: self.registry_token.clone(),
             ..DockerCredentials::default()
         }
     }
 
     /// A digest that distinguishes credentials without revealing them.
     pub(crate) fn hash(&self) -> String {
-        let all = serde_json::json!([self.server, self.username, self.password, self.identity_token]);
+        let mut all =
+            vec![Some(&self.server), Some(&self.username), Some(&self.password), self.identity_token.as_ref()];
+        // Records of earlier versions were made without it.
+        all.extend(self.registry_token.as_ref().map(Some));
+        let all = serde_json::json!(all);
         super::records::sha256_hex(all.to_string().as_bytes())
     }
 
@@ -108,7 +114,8 @@ fn read(server: &str, entry: &Value, source: &Source) -> Option<Credentials> {
     let (username, password) = both.or_else(|| Some((text("username")?, text("password")?))).unwrap_or_default();
     let identity_token = text("identitytoken");
     let some = !username.is_empty() || identity_token.is_some();
-    some.then(|| Credentials { server: server.to_owned(), username, password, identity_token, source: source.clone() })
+    let (server, source) = (server.to_owned(), source.clone());
+    some.then_some(Credentials { server, username, password, identity_token, registry_token: None, source })
 }
 
 /// Whether a pattern such as `*.example.com/team` matches an image.

@@ -54,7 +54,7 @@ pub(crate) struct Pulled {
 }
 
 /// The key by which pulls are shared: the image and the credentials. Never printed.
-type Key = (String, Vec<[Option<String>; 4]>);
+type Key = (String, Vec<[Option<String>; 5]>);
 
 /// Clones share the same pulls.
 #[derive(Clone)]
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Pulls {
 
 fn key(name: &str, credentials: &[DockerCredentials]) -> Key {
     let one = |c: &DockerCredentials| {
-        [c.username.clone(), c.password.clone(), c.serveraddress.clone(), c.identitytoken.clone()]
+        [&c.username, &c.password, &c.serveraddress, &c.identitytoken, &c.registrytoken].map(Clone::clone)
     };
     (name.to_owned(), credentials.iter().map(one).collect())
 }

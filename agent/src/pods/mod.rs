@@ -25,5 +25,10 @@ pub use dispatcher::{PodFeeds, Pods};
 pub use lifecycle::kill::KillReason;
 pub use lifecycle::spec::is_mirror_pod;
 pub(crate) use lifecycle::spec::{SYSTEM_CRITICAL_PRIORITY, is_critical, is_terminal, runtime_uid};
+#[cfg(feature = "cri")]
+pub(crate) use lifecycle::{
+    spec::{container as spec_container, image_of, pre_stop},
+    status::exit_reason,
+};
 pub use steps::{context::NodeHandles, teardown::teardown};
 pub use worker::pod_killer::{KillResult, PodKiller};

@@ -13,7 +13,7 @@ pub mod envelope;
 mod error;
 mod field_set;
 mod scalars;
-pub(crate) mod wire;
+pub mod wire;
 
 pub use decode::{decode, decode_compact};
 pub use encode::{encode, encode_into, is_on_wire};

@@ -4,24 +4,34 @@ use super::Problem;
 
 /// How a field's payload is laid out: the three low bits of its tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WireType {
+pub enum WireType {
+    /// Numbers, booleans and enumerations.
     Varint = 0,
+    /// Eight bytes.
     Fixed64 = 1,
+    /// Text, bytes and messages.
     Bytes = 2,
+    /// Four bytes.
     Fixed32 = 5,
 }
 
 /// A field's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Payload<'a> {
+pub enum Payload<'a> {
+    /// See [`WireType::Varint`].
     Varint(u64),
+    /// See [`WireType::Fixed64`].
     Fixed64(u64),
+    /// See [`WireType::Fixed32`].
     Fixed32(u32),
+    /// See [`WireType::Bytes`].
     Bytes(&'a [u8]),
 }
 
 impl Payload<'_> {
-    pub(super) const fn wire_type(self) -> WireType {
+    /// How it is laid out.
+    #[must_use]
+    pub const fn wire_type(self) -> WireType {
         match self {
             Self::Varint(_) => WireType::Varint,
             Self::Fixed64(_) => WireType::Fixed64,
@@ -33,12 +43,14 @@ impl Payload<'_> {
 
 /// Reads the fields of one message.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reader<'a> {
+pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(message: &'a [u8]) -> Self {
+    /// Reads `message` from its beginning.
+    #[must_use]
+    pub const fn new(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
@@ -47,7 +59,11 @@ impl<'a> Reader<'a> {
     }
 
     /// The next field's number and payload, or nothing at the end of the message.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Payload<'a>)>, Problem> {
+    ///
+    /// # Errors
+    /// When the rest is no field.
+    #[allow(clippy::should_implement_trait, reason = "an iterator would go on after an error")]
+    pub fn next(&mut self) -> Result<Option<(u32, Payload<'a>)>, Problem> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -113,17 +129,20 @@ pub(super) fn write_tag(out: &mut Vec<u8>, number: u32, wire_type: WireType) {
     write_varint(out, u64::from(number) << 3 | wire_type as u64);
 }
 
-pub(crate) fn write_varint_field(out: &mut Vec<u8>, number: u32, value: u64) {
+/// Appends a number.
+pub fn write_varint_field(out: &mut Vec<u8>, number: u32, value: u64) {
     write_tag(out, number, WireType::Varint);
     write_varint(out, value);
 }
 
-pub(crate) fn write_fixed64_field(out: &mut Vec<u8>, number: u32, value: u64) {
+/// Appends eight bytes.
+pub fn write_fixed64_field(out: &mut Vec<u8>, number: u32, value: u64) {
     write_tag(out, number, WireType::Fixed64);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-pub(crate) fn write_bytes_field(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+/// Appends text, bytes, or a message that is encoded already.
+pub fn write_bytes_field(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     write_tag(out, number, WireType::Bytes);
     write_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
@@ -131,7 +150,10 @@ pub(crate) fn write_bytes_field(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
 
 /// Writes a length-delimited field whose content `write` appends. The length is known only afterwards: one byte is left for
 /// it, and the content moves on if it needs more.
-pub(crate) fn write_nested<E>(
+///
+/// # Errors
+/// Those of `write`.
+pub fn write_nested<E>(
     out: &mut Vec<u8>,
     number: u32,
     write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,

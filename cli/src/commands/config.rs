@@ -196,6 +196,7 @@ effect. A change counts after a restart, which takes seconds and touches no pod;
         assert_eq!(Settings::check(&text).unwrap(), vec![]);
         // Without what has no default.
         let unset = [
+            "criSocket",
             "staticPodPath",
             "tokenAuthFile",
             "admissionControlConfigFile",

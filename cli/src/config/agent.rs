@@ -44,6 +44,7 @@ pub(crate) fn agent_config(settings: &Settings, client_ca: Option<&Path>) -> any
         },
         fail_swap_on: settings.kubelet.fail_swap_on,
         docker_socket: settings.docker_socket.clone(),
+        cri_socket: settings.cri_socket.clone(),
         eviction_transition_period: duration(&settings.kubelet.eviction_pressure_transition_period),
         eviction_max_pod_grace_period: settings.kubelet.eviction_max_pod_grace_period,
         shutdown_grace_periods: settings.kubelet.shutdown_grace_periods(),

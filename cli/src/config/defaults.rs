@@ -28,6 +28,7 @@ impl Settings {
             container_logs_dir: "/var/log/containers".into(),
             log_limits: windlass_agent::LogLimits::default(),
             docker_socket: "/var/run/docker.sock".into(),
+            cri_socket: None,
             api_bind: None,
             max_token_expiration: "0s".to_owned(),
             token_auth_file: None,

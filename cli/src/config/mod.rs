@@ -68,6 +68,8 @@ pub(crate) struct Settings {
     pub(crate) container_logs_dir: PathBuf,
     pub(crate) log_limits: windlass_agent::LogLimits,
     pub(crate) docker_socket: PathBuf,
+    /// The socket of the façade of CRI.
+    pub(crate) cri_socket: Option<PathBuf>,
     /// If configured; else see [`Self::api_bind_addresses`].
     pub(crate) api_bind: Option<Addresses>,
     /// The maximum lifetime of service account tokens; zero for no limit.

@@ -89,6 +89,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "Number of log files of a container, rotated ones included [default: 5]"),
     setting!("dockerSocket", "--docker-socket SOCKET", docker_socket: PathBuf,
         "Docker's socket [default: /var/run/docker.sock]"),
+    setting!("criSocket", "--cri-socket SOCKET", cri_socket: PathBuf,
+        "Socket on which root can ask for containers and images by CRI, for OpenKruise's kruise-daemon and crictl [default: none]"),
     setting!("apiBindAddress", "--api-bind-address ADDR,…", api_bind: Addresses,
         "Listen addresses of the Kubernetes API; pods reach it at the node's address [default: port 6443 of 127.0.0.1 and of the node's address]",
         |s| json!(s.api_bind_addresses().to_string())),

@@ -24,6 +24,7 @@ impl Settings {
             ("dockerSocket", &self.docker_socket),
         ]
         .into_iter()
+        .chain(self.cri_socket.as_ref().map(|socket| ("criSocket", socket)))
         .chain(self.static_pods_dir.as_ref().map(|dir| ("staticPodPath", dir)))
         .chain(self.local_path_dir.as_ref().map(|dir| ("localPathDir", dir)))
         .chain(self.token_auth_file.as_ref().map(|file| ("tokenAuthFile", file)))

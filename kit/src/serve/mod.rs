@@ -14,6 +14,7 @@ pub mod headers;
 mod in_process;
 mod limits;
 mod listener;
+mod local;
 mod port_owner;
 mod stall;
 mod tls;
@@ -51,6 +52,7 @@ use limits::{
     STREAM_WINDOW, SWEEP_INTERVAL,
 };
 pub use listener::{ListenAddress, Listener};
+pub use local::{LocalListener, serve_local};
 use stall::{Socket, Streams};
 pub use tls::{Pems, Tls, certificates, ends_at, identity};
 

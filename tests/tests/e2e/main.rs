@@ -6,6 +6,7 @@ mod bundle;
 mod check;
 mod churn;
 mod crash;
+mod cri;
 mod custom_resources;
 mod dashboard;
 mod dns;

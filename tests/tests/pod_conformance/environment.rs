@@ -1,7 +1,7 @@
 //! Environment variables of containers, and their expansion in commands and arguments.
 
 use serde_json::{Value, json};
-use windlass_tests::shared_dir::is_ready;
+use windlass_tests::shared_dir::{is_ready, shell};
 
 use crate::case::{Case, SLEEP_FOREVER, text};
 
@@ -34,6 +34,7 @@ crate::cases![
     config_map_key_ref,
     config_map_key_ref_missing,
     config_map_key_ref_missing_key,
+    config_map_keys_order_containers,
     secret_key_ref,
     secret_key_ref_missing,
     key_ref_optional,
@@ -253,6 +254,36 @@ fn config_map_key_ref_missing_key(case: &Case<'_>) {
     let env = json!({"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "x"}}}]});
     let message = format!("couldn't find key x in ConfigMap {}/late", case.namespace);
     waits_for(case, env, &message, map(json!({"x": "y"})));
+}
+
+/// OpenKruise's launch priority: each container waits for a key of its own, and holds up no other one. Statuses are in the order
+/// of names.
+fn config_map_keys_order_containers(case: &Case<'_>) {
+    let map = |keys: &[&str]| {
+        let data: Value = keys.iter().map(|key| ((*key).to_owned(), json!("open"))).collect();
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "p-barrier"}, "data": data})
+    };
+    let container = |name: &str, key: &str| {
+        let key = json!({"configMapKeyRef": {"name": "p-barrier", "key": key}});
+        json!({"name": name, "command": shell(SLEEP_FOREVER), "env": [{"name": "BARRIER", "valueFrom": key}]})
+    };
+    case.apply(&[map(&["p_2"])]);
+    case.pod("p", json!({"containers": [container("a", "p_0"), container("b", "p_1"), container("c", "p_2")]}));
+    for (keys, ready) in [(&["p_2"][..], [false, false, true]), (&["p_1", "p_2"], [false, true, true])] {
+        case.apply(&[map(keys)]);
+        case.wait("p", "has its containers in order", |pod| {
+            let all = pod["status"]["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let is = |status: &Value, ready| match ready {
+                true => status["ready"] == true,
+                false => status["state"]["waiting"]["reason"] == "CreateContainerConfigError",
+            };
+            all.len() == 3 && all.iter().zip(ready).all(|(status, ready)| is(status, ready))
+        });
+    }
+    case.apply(&[map(&["p_0", "p_1", "p_2"])]);
+    let pod = case.wait_ready("p");
+    let restarts = pod["status"]["containerStatuses"].as_array().into_iter().flatten().map(|c| &c["restartCount"]);
+    assert!(restarts.into_iter().all(|count| count == 0), "{pod}");
 }
 
 fn secret_key_ref(case: &Case<'_>) {

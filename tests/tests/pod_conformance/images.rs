@@ -32,6 +32,7 @@ crate::cases![
     image_id_is_the_repo_digest,
     image_by_digest,
     image_by_tag_and_digest,
+    image_update_in_the_same_sandbox,
 ];
 
 /// An image of this case only in the public registry.
@@ -309,4 +310,37 @@ fn image_by_tag_and_digest(case: &Case<'_>) {
     let by = format!("{}:none@{}", image.trim_end_matches(":1"), digest(case, &image));
     case.shell("p", SLEEP_FOREVER, json!({"image": by}), json!({}));
     case.wait_ready("p");
+}
+
+/// What OpenKruise's update in place waits for: the name or the id of the new image, and not before its container runs.
+fn image_update_in_the_same_sandbox(case: &Case<'_>) {
+    let newer = "windlass/updated:2";
+    case.image(newer, "LABEL row=2");
+    let wait_a_moment = json!({"preStop": {"sleep": {"seconds": 1}}});
+    let containers = json!([
+        {"name": "main", "image": "windlass/busybox:1", "command": shell(SLEEP_FOREVER), "lifecycle": wait_a_moment},
+        {"name": "side", "image": "windlass/busybox:1", "command": shell(SLEEP_FOREVER)},
+    ]);
+    case.pod("p", json!({"containers": containers, "terminationGracePeriodSeconds": 3}));
+    let before = case.wait_ready("p");
+    let sandbox = case.running_ids("p", "POD");
+    let patch = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": newer}]).to_string();
+    let _ = case.kubectl(&["patch", "pod", "p", "--type=json", "-p", &patch]);
+    let old = container_status(&before).clone();
+    let after = case.wait("p", "runs the new image", |pod| {
+        let now = container_status(pod);
+        let is_old = now["image"] == old["image"] && now["imageID"] == old["imageID"];
+        let is_new = now["image"] == newer && now["imageID"] != old["imageID"] && !text(&now["imageID"]).is_empty();
+        assert!(is_old || is_new, "neither the old image nor the new one: {now}");
+        assert!(is_old || now["restartCount"] == 1, "{now}");
+        assert!(is_old || now["state"]["running"].is_object(), "{now}");
+        is_new && now["ready"] == true
+    });
+    assert_eq!(sandbox, case.running_ids("p", "POD"), "the sandbox stays");
+    for field in ["uid", "podIP"] {
+        assert_eq!(before["metadata"][field], after["metadata"][field]);
+        assert_eq!(before["status"][field], after["status"][field]);
+    }
+    let side = |pod: &Value| pod["status"]["containerStatuses"][1].clone();
+    assert_eq!(side(&before)["containerID"], side(&after)["containerID"], "the other container stays");
 }

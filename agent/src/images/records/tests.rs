@@ -10,7 +10,7 @@ fn image(name: &str) -> Reference {
 
 fn shown(password: &str, source: Source) -> Credentials {
     let (server, username) = ("r.example".to_owned(), "u".to_owned());
-    Credentials { server, username, password: password.to_owned(), identity_token: None, source }
+    Credentials { server, username, password: password.to_owned(), identity_token: None, registry_token: None, source }
 }
 
 /// What a pod of this namespace shows.

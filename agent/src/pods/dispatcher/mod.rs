@@ -317,6 +317,10 @@ impl Dispatcher {
             for instance in details {
                 unadopted.entry(instance.identity.uid.clone()).or_default().push(instance);
             }
+            // A pod's worker starts only when the API has it, or is known not to.
+            let containers = &self.context.node.containers;
+            unadopted.iter().for_each(|(uid, instances)| containers.set(uid, instances));
+            containers.set_listed();
             self.unadopted = Some(unadopted);
             self.dispatch_all();
             return;

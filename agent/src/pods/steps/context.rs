@@ -25,6 +25,7 @@ use crate::{
     images::Images,
     metrics::Metrics,
     network::Network,
+    pod_containers::PodContainers,
     pods::{
         admission::{
             Admission, preempt,
@@ -73,6 +74,8 @@ pub struct NodeHandles {
     pub volumes: VolumeRegistry,
     /// The cgroups of pods.
     pub(crate) cgroups: Arc<Cgroups>,
+    /// Their containers, for who asks the agent for them.
+    pub(crate) containers: PodContainers,
 }
 
 impl fmt::Debug for NodeHandles {

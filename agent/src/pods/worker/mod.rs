@@ -227,6 +227,7 @@ impl Worker {
             if self.is_finished() {
                 self.context.set_reservation(&self.uid, None);
                 let _ = self.context.running.send((self.uid.clone(), Vec::new())).await;
+                self.context.node.containers.remove(&self.uid);
                 heart.end();
                 return WorkerExit::Finished;
             }

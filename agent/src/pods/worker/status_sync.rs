@@ -129,8 +129,9 @@ impl Worker {
         self.context.set_reservation(&self.uid, None);
     }
 
-    /// Publishes the running containers where they have changed.
+    /// Publishes the containers, and the running ones, where they have changed.
     pub(super) async fn publish_running(&mut self) {
+        self.context.node.containers.set(&self.uid, &self.observed.instances);
         let mut running: Vec<Target> = self.observed.instances.iter().filter_map(running).collect();
         let pod_started_at = running.iter().find(|target| target.is_sandbox()).map(|sandbox| sandbox.started_at);
         for target in &mut running {

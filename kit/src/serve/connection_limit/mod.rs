@@ -107,6 +107,11 @@ impl ConnectionLimit {
         }
     }
 
+    /// Whether nobody is connected.
+    pub(super) fn is_empty(&self) -> bool {
+        self.table().is_empty()
+    }
+
     /// Closes idle and stalled connections.
     pub(super) fn sweep(&self, server: &'static str) {
         let closed = self.table().sweep(Instant::now());

@@ -25,7 +25,10 @@ use super::{
     },
     ended::unknown_state,
 };
-use crate::engine::inspect::{Exit, Instance, State, User};
+use crate::engine::{
+    inspect::{Exit, Instance, State, User},
+    names::container_hash,
+};
 
 /// The state of a container, and its last one.
 type States = (ContainerState, Option<ContainerState>);
@@ -60,14 +63,12 @@ impl PodView<'_> {
         // The user that was reported first stays: a process may change its own.
         let reported_user = earlier.filter(|e| e.container_id == container_id).and_then(|e| e.user.clone());
         let user = reported_user.or_else(|| newest.and_then(|i| i.user.as_ref()).map(user_status));
+        let (image, image_id) = self.images(container, earlier);
         let done_init = role == Role::Init && state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
         ContainerStatus {
             name: container.name.clone(),
-            image: spec::image_of(container).to_owned(),
-            image_id: newest
-                .map(|i| i.image_id.clone())
-                .or_else(|| earlier.map(|e| e.image_id.clone()))
-                .unwrap_or_default(),
+            image,
+            image_id,
             container_id,
             user,
             ready: (ready || done_init) && role != Role::Ephemeral,
@@ -93,6 +94,22 @@ impl PodView<'_> {
                 .or_else(|| earlier?.resources.clone()),
             ..ContainerStatus::default()
         }
+    }
+
+    /// The image of a container and its id: of the attempt that runs, or was the last to run. A spec with another image, and an
+    /// attempt that was created from it, are not shown before that attempt runs: who updates a pod in place takes the new name
+    /// or the new id for the end of it.
+    fn images(&self, container: &Container, earlier: Option<&ContainerStatus>) -> (String, String) {
+        let written = spec::image_of(container);
+        let before = earlier.filter(|e| !e.image.is_empty() && !e.image_id.is_empty());
+        let Some(shown) = self.observed.attempts(&container.name).rev().find(|i| i.has_run()) else {
+            let created = || self.observed.newest(&container.name).map(|i| i.image_id.clone()).unwrap_or_default();
+            return before.map_or_else(|| (written.to_owned(), created()), |e| (e.image.clone(), e.image_id.clone()));
+        };
+        // Of another agent's container without a hash nothing else is known.
+        let is_written = shown.hash.is_empty() || shown.hash == container_hash(&container.name, written);
+        let name = before.filter(|_| !is_written).map_or(written, |e| &e.image);
+        (name.to_owned(), shown.image_id.clone())
     }
 
     /// The states of a container that the engine has.

@@ -72,3 +72,37 @@ fn readiness_gates_are_told_all_with_what_they_have() {
                   corresponding condition of pod readiness gate \"a.example/no\" does not exist.";
     assert_eq!(ready.message.as_deref(), Some(wanted));
 }
+
+/// An update of a pod in place is over when the status has the new image: not while the old one runs, ends, or the new one is
+/// only created.
+#[test]
+fn the_image_is_that_of_the_attempt_that_ran_last() {
+    let mut pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    let images = |pod: &mut Pod, observed: &Observed| {
+        pod.status = Some(shown(pod, observed, 100));
+        let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
+        (status.image, status.image_id)
+    };
+    let is = |image: &str, id: &str| (image.to_owned(), id.to_owned());
+    assert_eq!(images(&mut pod, &observed), is("i:1", ""));
+    observed.upsert(instance("c0", 0, State::Created));
+    assert_eq!(images(&mut pod, &observed), is("i:1", "sha256:i"));
+    observed.upsert(instance("c0", 0, running(10)));
+    assert_eq!(images(&mut pod, &observed), is("i:1", "sha256:i"));
+    pod.spec.as_mut().unwrap().containers[0].image = Some("r.example/i:2".into());
+    assert_eq!(images(&mut pod, &observed), is("i:1", "sha256:i"), "the old one runs");
+    observed.upsert(instance("c0", 0, exited(143, 10, 90)));
+    assert_eq!(images(&mut pod, &observed), is("i:1", "sha256:i"));
+    let hash = container_hash("c0", "r.example/i:2");
+    let newer = |state| Instance { hash: hash.clone(), image_id: "sha256:j".into(), ..instance("c0", 1, state) };
+    observed.upsert(newer(State::Created));
+    assert_eq!(images(&mut pod, &observed), is("i:1", "sha256:i"), "the new one does not run yet");
+    observed.upsert(newer(running(95)));
+    assert_eq!(images(&mut pod, &observed), is("r.example/i:2", "sha256:j"));
+    // The same, if the engine has lost the old one meanwhile.
+    observed.remove("c0-0");
+    pod.spec.as_mut().unwrap().containers[0].image = Some("i:3".into());
+    observed.remove("c0-1");
+    assert_eq!(images(&mut pod, &observed), is("r.example/i:2", "sha256:j"));
+}

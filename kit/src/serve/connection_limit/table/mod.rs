@@ -103,6 +103,10 @@ pub(super) struct Table {
 }
 
 impl Table {
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
     pub(super) fn get(&self, id: u64) -> Option<&Connection> {
         self.connections.get(&id)
     }
