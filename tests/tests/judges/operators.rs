@@ -170,7 +170,7 @@ fn tekton(node: &Node) {
     denied(
         &kubectl,
         &run("empty", "v1", json!({"taskSpec": {"steps": []}})).to_string(),
-        "missing field(s): spec.steps",
+        "missing field(s): spec.taskSpec.steps",
     );
     let folder = part("examples").join("tekton");
     let _ = kubectl.run(&["create", "-f", text(&folder)]);
