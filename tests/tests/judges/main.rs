@@ -7,6 +7,7 @@
 //! - `images/*.tar`, each of `docker save`, with the images that the suite and the manifests name;
 //! - `operators/NAME/*.yaml`, manifests as the project of this name publishes them, applied in the order of their names.
 
+mod conformance;
 mod judge;
 mod operators;
 mod suite;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
     for (name, test) in operators::TESTS {
         trials.push(of(format!("operators::{name}"), Box::new(test)));
     }
+    // By itself: it takes as long as all others.
+    let is_asked = std::env::var_os(conformance::REPORT).is_some();
+    trials.push(of("conformance".to_owned(), Box::new(conformance::passes)).with_ignored_flag(skipped || !is_asked));
     let conclusion = libtest_mimic::run(&arguments, trials);
     // The last reference ends the node, also after failures.
     drop(node);
