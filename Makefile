@@ -68,6 +68,12 @@ test-judges: ## upstream's end-to-end suite and operators that users run, which 
 	scripts/install.sh test
 	JUDGES=$$(realpath "$$JUDGES") scripts/test.sh judges
 
+.PHONY: conformance
+conformance: ## upstream's conformance tests, all of them, which lie in CONFORMANCE=DIRECTORY; the report is in target/conformance
+	@: "$${CONFORMANCE:?names the directory with the suite and its images}"
+	scripts/install.sh test
+	JUDGES=$$(realpath "$$CONFORMANCE") scripts/conformance.sh
+
 .PHONY: test-upstream
 test-upstream: ## upstream's own files of types and configurations, in its sources (KUBERNETES=DIRECTORY)
 	@: "$${KUBERNETES:?names the directory of the sources of Kubernetes}"

@@ -9,6 +9,7 @@ use clap::Parser as _;
 mod assemble;
 mod commands;
 mod config;
+mod envtest;
 mod exit;
 mod instance;
 mod join;
@@ -23,6 +24,9 @@ mod systemd;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    if let Some(code) = envtest::run_server(std::env::args_os()) {
+        return code;
+    }
     let cli = match commands::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

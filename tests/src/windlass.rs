@@ -21,7 +21,7 @@ pub struct Windlass<'w> {
 }
 
 /// The binary that `scripts/test.sh` built.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let named = std::env::var_os("WINDLASS_BIN").map(PathBuf::from);
     let path = named.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/debug/windlass")));
     assert!(

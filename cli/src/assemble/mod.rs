@@ -3,6 +3,7 @@
 
 mod api_servers;
 mod credentials;
+mod envtest;
 mod kubeconfig_watch;
 mod member;
 mod readiness;
@@ -28,6 +29,7 @@ use windlass_kit::{
 };
 use windlass_proxy as proxy;
 
+pub(crate) use envtest::api_server;
 pub(crate) use member::member;
 pub(crate) use readiness::{NodeReadiness, Started, Waiter, WatchedNode};
 pub(crate) use standalone::standalone;

@@ -6,6 +6,7 @@ mod bundle;
 mod check;
 mod config;
 mod down;
+mod envtest;
 mod generate;
 mod join;
 mod leave;
@@ -74,6 +75,8 @@ enum Command {
     Completions(generate::Completions),
     /// Write the manual pages to a directory
     Manual(generate::Manual),
+    /// Install the API server for tests with controller-runtime's envtest
+    Envtest(envtest::Args),
     /// Print the RBAC manifest that nodes need in an existing cluster, for kubectl
     Rbac,
     /// Show the service rules in the kernel, or those for manifests
@@ -88,6 +91,7 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Completions(args) => return generate::completions(args, &mut Cli::command()),
         Command::Manual(args) => return generate::manual(args, Cli::command()),
         Command::Rbac => return Ok(rbac::run()),
+        Command::Envtest(args) => return envtest::run(args),
         _ => {}
     }
     match &cli.command {
@@ -138,7 +142,9 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),
         // Handled above.
-        Command::Config(_) | Command::Completions(_) | Command::Manual(_) | Command::Rbac => Ok(ExitCode::SUCCESS),
+        Command::Config(_) | Command::Completions(_) | Command::Manual(_) | Command::Rbac | Command::Envtest(_) => {
+            Ok(ExitCode::SUCCESS)
+        }
     };
     logging::finish();
     ended
@@ -169,7 +175,7 @@ fn raise_open_files() {
 
 /// The runtime of every command: few threads, since each costs memory and the work is I/O. What a command opens begins
 /// with it, so that the limit of open files is raised here, as kubelet does itself (`maxOpenFiles`).
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     raise_open_files();
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));
     tokio::runtime::Builder::new_multi_thread()
@@ -185,7 +191,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Waits for SIGTERM or SIGINT.
-async fn termination_signal() -> std::io::Result<&'static str> {
+pub(crate) async fn termination_signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(tokio::select! {

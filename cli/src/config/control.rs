@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::Context as _;
 use tokio::sync::watch;
-use windlass_control::Config;
+use windlass_control::{Config, ServerOptions};
 use windlass_identity::pki::Lifetimes;
 use windlass_kit::cluster_dns;
 
@@ -33,6 +33,7 @@ pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
         audit: settings.audit.config(),
         admission_control_config_file: settings.admission_control_config_file.clone(),
         network_policies: false,
+        options: ServerOptions::default(),
     })
 }
 

@@ -84,7 +84,7 @@ fn host_name() -> anyhow::Result<String> {
 }
 
 /// The source address of the default route; connecting a UDP socket sends no packet.
-fn detect_node_ip() -> IpAddr {
+pub(crate) fn detect_node_ip() -> IpAddr {
     let probe = || -> std::io::Result<IpAddr> {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         // An address of a documentation range (TEST-NET-2).

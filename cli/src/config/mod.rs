@@ -38,6 +38,7 @@ use anyhow::Context as _;
 pub(crate) use addresses::Addresses;
 use audit::AuditSettings;
 pub(crate) use cluster_access::ClusterAccess;
+pub(crate) use defaults::detect_node_ip;
 use detect_local::DetectLocalSettings;
 pub(crate) use flags::{ClusterAccessFlags, Flags, IdentityFlags};
 pub(crate) use kubelet::KubeletSettings;

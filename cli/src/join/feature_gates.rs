@@ -32,6 +32,11 @@ pub(super) fn gates() -> impl Iterator<Item = Gate> {
     })
 }
 
+/// The default of a gate in Kubernetes 1.36; `None` if there is none of this name.
+pub(crate) fn default_of(name: &str) -> Option<bool> {
+    gates().find(|gate| gate.name == name).map(|gate| gate.default)
+}
+
 /// The gates of a configuration that are not accepted, each with the reason.
 pub(super) fn not_taken(given: &Map<String, Value>) -> Vec<(String, String)> {
     let word = |on: bool| if on { "on" } else { "off" };

@@ -9,7 +9,7 @@ pub(crate) mod certificate;
 pub(crate) mod cluster;
 mod cluster_info;
 pub(crate) mod discovery;
-mod feature_gates;
+pub(crate) mod feature_gates;
 pub(crate) mod join_dir;
 pub(crate) mod kubelet_config;
 

@@ -31,8 +31,8 @@ mod webhook;
 pub use windlass_store as store;
 
 pub use control_plane::{
-    Component, Config, ControlPlane, Error, RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir,
-    remove_unmarked_store, restore_store,
+    AuthorizationMode, ClientAuthority, Component, Config, ControlPlane, Durability, Error, RESTORE_DIR, ServerOptions,
+    ServiceAccountIssuer, copy_store, finish_restore, has_store, is_data_dir, remove_unmarked_store, restore_store,
 };
 pub use loopback_probe::LoopbackProbe;
 pub use plugin::audit::AuditConfig;

@@ -10,10 +10,11 @@ use ring::{
 };
 use serde_json::{Value, json};
 use windlass_kit::private_key::PrivateKey;
+use x509_parser::pem::Pem;
 
 const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// The issuer, and the default audience.
+/// The issuer, and the default audience, of a cluster of `windlass up`.
 pub const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// The issuer of tokens without an end, which are good while the secret with them exists.
@@ -110,6 +111,25 @@ pub struct TokenIssuer {
     random: SystemRandom,
     /// The key id in each token's header.
     id: String,
+    names: IssuerNames,
+}
+
+/// What tokens say of their issuer, and where others find its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuerNames {
+    /// Whose tokens are accepted; new ones are of the first.
+    pub issuers: Vec<String>,
+    /// The audiences that the server is, which tokens have by default.
+    pub audiences: Vec<String>,
+    /// The address of the key set.
+    pub key_set_uri: String,
+}
+
+impl Default for IssuerNames {
+    fn default() -> Self {
+        let own = || vec![ISSUER.to_owned()];
+        Self { issuers: own(), audiences: own(), key_set_uri: format!("{ISSUER}{KEY_SET_PATH}") }
+    }
 }
 
 impl std::fmt::Debug for TokenIssuer {
@@ -131,7 +151,35 @@ impl TokenIssuer {
         })?;
         // Upstream's (`keyIDFromPublicKey`), so that a key that moves here keeps its name.
         let id = BASE64.encode(ring::digest::digest(&ring::digest::SHA256, read.public_key()));
-        Ok(Self { key, random: SystemRandom::new(), id })
+        Ok(Self { key, random: SystemRandom::new(), id, names: IssuerNames::default() })
+    }
+
+    /// The same key under other names.
+    #[must_use]
+    pub fn with_names(self, names: IssuerNames) -> Self {
+        Self { names, ..self }
+    }
+
+    /// The issuer of new tokens.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        self.names.issuers.first().map_or(ISSUER, String::as_str)
+    }
+
+    /// The audiences that the server is.
+    #[must_use]
+    pub fn audiences(&self) -> &[String] {
+        &self.names.audiences
+    }
+
+    /// Whether all keys of a file are the one that signs: public or private keys, or certificates, in PEM (upstream:
+    /// `keyutil.PublicKeysFromFile`).
+    ///
+    /// # Errors
+    /// When there is none, or what is there cannot be read.
+    pub fn has_only_key(&self, pem: &str) -> Result<bool, Error> {
+        let keys = public_keys(pem)?;
+        Ok(keys.iter().all(|key| self.id == BASE64.encode(ring::digest::digest(&ring::digest::SHA256, key))))
     }
 
     /// Signs a token with these claims.
@@ -150,8 +198,8 @@ impl TokenIssuer {
     #[must_use]
     pub fn openid_configuration(&self) -> Value {
         json!({
-            "issuer": ISSUER,
-            "jwks_uri": format!("{ISSUER}{KEY_SET_PATH}"),
+            "issuer": self.issuer(),
+            "jwks_uri": self.names.key_set_uri,
             "response_types_supported": ["id_token"],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [self.key.algorithm()],
@@ -172,7 +220,7 @@ impl TokenIssuer {
     #[must_use]
     pub fn verify(&self, token: &str, now: i64) -> Option<Value> {
         let claims = self.signed(token)?;
-        let good = claims["iss"] == ISSUER
+        let good = self.names.issuers.iter().any(|issuer| claims["iss"] == issuer.as_str())
             && claims["exp"].as_i64().is_some_and(|end| now < end)
             && claims["nbf"].as_i64().is_none_or(|begin| begin <= now);
         good.then_some(claims)
@@ -197,6 +245,27 @@ impl TokenIssuer {
         }
         read(claims)
     }
+}
+
+/// The public keys (`SubjectPublicKeyInfo`, DER) of a text in PEM.
+fn public_keys(text: &str) -> Result<Vec<Vec<u8>>, Error> {
+    let mut keys = Vec::new();
+    for block in Pem::iter_from_buffer(text.as_bytes()) {
+        let block = block.map_err(|e| Error(e.to_string()))?;
+        match block.label.as_str() {
+            "CERTIFICATE" => {
+                let read = block.parse_x509().map_err(|e| Error(e.to_string()))?;
+                keys.push(read.public_key().raw.to_vec());
+            }
+            "PUBLIC KEY" => keys.push(block.contents),
+            // A private key, whose parameters may stand before it.
+            _ => {}
+        }
+    }
+    if keys.is_empty() {
+        keys.push(PrivateKey::from_pem(text).map_err(|e| Error(e.to_string()))?.public_key().to_vec());
+    }
+    Ok(keys)
 }
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ use tokio::sync::{oneshot, watch as tokio_watch};
 pub use companion::{Change, Companion, Decide};
 pub use dispatch::Scope;
 pub use engine::{
-    Counters, Directory, Engine, Fault, Log, LogFile, Memory, RealDirectory, Record, copy_log, import_redb,
+    Counters, Directory, Engine, Fault, Log, LogFile, Memory, RealDirectory, Record, UnsyncedDirectory, copy_log,
+    import_redb,
 };
 pub use guard::{Condition, Guard};
 pub use index::Index;

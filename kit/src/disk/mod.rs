@@ -1,6 +1,6 @@
 //! The one way to the disk of everything that must last: address files, attachments, allocated resources, pull records, the
 //! audit log, keys and certificates, credentials, marks, backups. A call goes to the file system that is mounted at its path,
-//! which in the program is always the machine's; tests mount a model of a disk there, which fails, fills up, and loses what
+//! which in the program is always the machine's, synced or not; tests mount a model of a disk there, which fails, fills up, and loses what
 //! was not synced.
 //!
 //! Whole files are written by [`crate::atomic_file`], on top of this. Transient files (caches, results, `/proc`, `/sys`
@@ -8,6 +8,7 @@
 //! lists them all.
 
 mod real;
+mod unsynced;
 
 use std::{
     ffi::OsString,
@@ -22,6 +23,7 @@ use std::{
 use parking_lot::RwLock;
 
 pub use real::Real;
+pub use unsynced::Unsynced;
 
 /// What a name refers to; a link is not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +219,8 @@ impl io::Read for Sequential {
 static MOUNTED: RwLock<Vec<(PathBuf, Arc<dyn FileSystem>)>> = RwLock::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Has all calls below a path go to another file system, also in place of one that was mounted there. For tests.
+/// Has all calls below a path go to another file system, also in place of one that was mounted there. For tests, and for
+/// [`Unsynced`] data.
 pub fn mount(at: &Path, file_system: Arc<dyn FileSystem>) {
     let mut mounted = MOUNTED.write();
     mounted.retain(|(path, _)| path != at);

@@ -7,7 +7,7 @@
 mod access;
 mod bootstrap;
 mod control_plane;
-mod pki;
+pub(crate) mod pki;
 
 pub use control_plane::{ADDRESS, ControlPlane, PORT, Part};
 

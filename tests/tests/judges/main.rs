@@ -9,6 +9,7 @@
 //!   has no folder is left out;
 //! - `examples/tekton/*.yaml`, of Tekton's own examples those that need no network, with images that are there.
 
+mod conformance;
 mod judge;
 mod operators;
 mod suite;
@@ -55,6 +56,9 @@ fn main() -> ExitCode {
         }
         trials.push(of(format!("operators::{name}"), skipped || is_missing, Box::new(test)));
     }
+    // By itself: it takes as long as all others.
+    let is_asked = std::env::var_os(conformance::REPORT).is_some();
+    trials.push(of("conformance".to_owned(), skipped || !is_asked, Box::new(conformance::passes)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     // The last reference ends the node, also after failures.
     drop(node);

@@ -19,7 +19,7 @@ use windlass_kit::{
     serve::{self, Pems, ServeError},
 };
 
-use super::{Config, ControlPlane, Error};
+use super::{ClientAuthority, Config, ControlPlane, Error};
 
 /// Interval of checks; certificates are renewed long before they expire.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
@@ -55,7 +55,7 @@ impl ControlPlane {
             }
             return Ok(false);
         }
-        self.server_tls.replace(pems(&now.server, &now))?;
+        self.server_tls.replace(serving_pems(&self.config, &now))?;
         self.node_tls.replace(pems(&now.kubelet, &now))?;
         self.kubelet.replace(client_tls(&now)?);
         self.extension_clients.set_front_proxy(front_proxy(&now)?);
@@ -99,13 +99,22 @@ impl ControlPlane {
     /// # Errors
     /// When the key cannot be used.
     pub fn token_issuer(&self) -> Result<TokenIssuer, Error> {
-        Ok(TokenIssuer::from_pem(&self.pki().service_accounts.0)?)
+        token_issuer(&self.config, &self.pki())
     }
 
     /// The CA certificate, with earlier ones that are still valid.
     #[must_use]
     pub fn ca_pem(&self) -> String {
         self.pki().ca_pem.clone()
+    }
+
+    /// The authorities of client certificates, as extension API servers verify them; `None` where there are none.
+    pub(super) fn client_ca_pem(&self) -> Option<String> {
+        match &self.config.options.client_ca {
+            ClientAuthority::Cluster => Some(self.ca_pem()),
+            ClientAuthority::Given(pem) => Some(pem.clone()),
+            ClientAuthority::None => None,
+        }
     }
 
     /// The certificates by which extension API servers verify this one.
@@ -133,6 +142,24 @@ pub(super) fn pki_dir(config: &Config) -> PathBuf {
 
 pub(super) fn pems(pair: &Pair, pki: &Pki) -> Pems {
     Pems { cert: pair.cert_pem.clone(), key: pair.key_pem.clone(), client_ca: Some(pki.ca_pem.clone()) }
+}
+
+/// The certificate of the API itself, and whose clients it knows.
+pub(super) fn serving_pems(config: &Config, pki: &Pki) -> Pems {
+    let own = pems(config.options.serving.as_ref().unwrap_or(&pki.server), pki);
+    match &config.options.client_ca {
+        ClientAuthority::Cluster => own,
+        ClientAuthority::Given(pem) => Pems { client_ca: Some(pem.clone()), ..own },
+        ClientAuthority::None => Pems { client_ca: None, ..own },
+    }
+}
+
+/// The issuer of service accounts' tokens.
+pub(super) fn token_issuer(config: &Config, pki: &Pki) -> Result<TokenIssuer, Error> {
+    Ok(match &config.options.service_accounts {
+        Some(given) => TokenIssuer::from_pem(&given.key_pem)?.with_names(given.names.clone()),
+        None => TokenIssuer::from_pem(&pki.service_accounts.0)?,
+    })
 }
 
 /// The certificate that extension API servers are shown.

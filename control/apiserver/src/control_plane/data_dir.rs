@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use windlass_identity::pki;
 use windlass_kit::{atomic_file, disk};
 
-use super::Error;
-use crate::store::{self, Counters, Log, copy_log, import_redb};
+use super::{Durability, Error};
+use crate::store::{self, Counters, Engine, Log, RealDirectory, UnsyncedDirectory, copy_log, import_redb};
 
 /// Marker of a data directory; its content is the layout version.
 const MARKER_FILE: &str = "windlass-data";
@@ -70,7 +70,7 @@ fn classify(marked: bool, names: &[String]) -> Result<DataDirState, String> {
 }
 
 /// Opens the store of an empty or marked directory. Any other directory is left untouched.
-pub(super) fn adopt_data_dir(dir: &Path) -> Result<Log, Error> {
+pub(super) fn adopt_data_dir(dir: &Path, durability: Durability) -> Result<Box<dyn Engine>, Error> {
     let refuse = |reason: String| Error::DataDir { path: dir.to_owned(), reason };
     let failed = |error: std::io::Error| refuse(error.to_string());
     let (mark, store) = (dir.join(MARKER_FILE), dir.join(STORE_DIR));
@@ -97,8 +97,10 @@ pub(super) fn adopt_data_dir(dir: &Path) -> Result<Log, Error> {
     }
     let was_restored = names.iter().any(|name| name == RESTORE_DIR);
     let log = match classify(marked, &names).map_err(refuse)? {
-        DataDirState::Empty => create_store(&store, &[], &Counters { revision: 1, ceiling: 1, ..Counters::default() })?,
-        DataDirState::Interrupted | DataDirState::Initialized => open_store(dir)?,
+        DataDirState::Empty => {
+            create_store(&store, &[], &Counters { revision: 1, ceiling: 1, ..Counters::default() }, durability)?
+        }
+        DataDirState::Interrupted | DataDirState::Initialized => open_store(dir, durability)?,
     };
     if !marked {
         // Written last, so that a marked directory always has its store.
@@ -120,23 +122,36 @@ pub fn finish_restore(dir: &Path) -> Result<(), Error> {
     disk::remove_tree(&dir.join(RESTORE_DIR)).map_err(failed)
 }
 
-fn create_store(store: &Path, records: &[store::Record], counters: &Counters) -> Result<Log, Error> {
+fn create_store(
+    store: &Path,
+    records: &[store::Record],
+    counters: &Counters,
+    durability: Durability,
+) -> Result<Box<dyn Engine>, Error> {
     let failed = |error: std::io::Error| Error::DataDir { path: store.to_owned(), reason: error.to_string() };
     // Its name is on disk before the mark is, or the file of an earlier version has another name.
     disk::make_dir(store, 0o700).map_err(failed)?;
-    Ok(Log::create(store, records, counters)?)
+    let real = RealDirectory(store.to_owned());
+    Ok(match durability {
+        Durability::Synced => Box::new(Log::create_locked(real, records, counters)?),
+        Durability::Unsynced => Box::new(Log::create_locked(UnsyncedDirectory(real), records, counters)?),
+    })
 }
 
 /// Opens the store, which is that of an earlier version at the first time: its objects are taken over, and its file is
 /// kept aside.
-fn open_store(dir: &Path) -> Result<Log, Error> {
+fn open_store(dir: &Path, durability: Durability) -> Result<Box<dyn Engine>, Error> {
     let (store, earlier) = (dir.join(STORE_DIR), dir.join(EARLIER_STORE_FILE));
-    let log = if Log::exists(&store) {
-        Log::open(&store)?
+    let log: Box<dyn Engine> = if Log::exists(&store) {
+        let real = RealDirectory(store.clone());
+        match durability {
+            Durability::Synced => Box::new(Log::open_locked(real)?),
+            Durability::Unsynced => Box::new(Log::open_locked(UnsyncedDirectory(real))?),
+        }
     } else {
         let (records, counters) = import_redb(&earlier)?;
         tracing::info!(objects = records.len(), file = %earlier.display(), "taking over the store of an earlier version");
-        create_store(&store, &records, &counters)?
+        create_store(&store, &records, &counters, durability)?
     };
     // Also after a start that was interrupted just here: the log has all of the file.
     if earlier.exists() {
@@ -215,10 +230,10 @@ mod tests {
     fn refuses_newer_layout() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("data");
-        drop(adopt_data_dir(&folder).unwrap());
-        drop(adopt_data_dir(&folder).unwrap());
+        drop(adopt_data_dir(&folder, Durability::Synced).unwrap());
+        drop(adopt_data_dir(&folder, Durability::Synced).unwrap());
         fs::write(folder.join(MARKER_FILE), "2\n").unwrap();
-        let message = adopt_data_dir(&folder).unwrap_err().to_string();
+        let message = adopt_data_dir(&folder, Durability::Synced).unwrap_err().to_string();
         assert!(message.contains("layout is \"2\"") && message.contains("a newer one"), "{message}");
         assert_eq!(fs::read_to_string(folder.join(MARKER_FILE)).unwrap(), "2\n");
     }
@@ -227,11 +242,11 @@ mod tests {
     fn accepts_empty_mount_point_and_refuses_foreign_directory() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("lost+found")).unwrap();
-        drop(adopt_data_dir(dir.path()).unwrap());
+        drop(adopt_data_dir(dir.path(), Durability::Synced).unwrap());
         let foreign = dir.path().join("foreign");
         fs::create_dir(&foreign).unwrap();
         fs::write(foreign.join("letter"), "").unwrap();
-        let message = adopt_data_dir(&foreign).unwrap_err().to_string();
+        let message = adopt_data_dir(&foreign, Durability::Synced).unwrap_err().to_string();
         assert!(message.contains("letter") && message.contains("nothing was touched"), "{message}");
         assert!(!foreign.join(MARKER_FILE).exists());
     }
@@ -255,22 +270,22 @@ mod tests {
 
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("data");
-        drop(adopt_data_dir(&folder).unwrap());
+        drop(adopt_data_dir(&folder, Durability::Synced).unwrap());
         fs::create_dir(folder.join("pki")).unwrap();
         fs::rename(folder.join(STORE_DIR), folder.join("kept")).unwrap();
-        let message = adopt_data_dir(&folder).unwrap_err().to_string();
+        let message = adopt_data_dir(&folder, Durability::Synced).unwrap_err().to_string();
         assert!(message.contains("store is missing") && !folder.join(STORE_DIR).exists(), "{message}");
         fs::rename(folder.join("kept"), folder.join(STORE_DIR)).unwrap();
-        drop(adopt_data_dir(&folder).unwrap());
+        drop(adopt_data_dir(&folder, Durability::Synced).unwrap());
         // As after an end between the store and the mark, and before the store was whole.
         fs::remove_dir(folder.join("pki")).unwrap();
         fs::remove_file(folder.join(MARKER_FILE)).unwrap();
-        drop(adopt_data_dir(&folder).unwrap());
+        drop(adopt_data_dir(&folder, Durability::Synced).unwrap());
         assert!(is_data_dir(&folder));
         let interrupted = dir.path().join("interrupted");
         fs::create_dir(&interrupted).unwrap();
         fs::write(interrupted.join("store.new"), "half").unwrap();
-        drop(adopt_data_dir(&interrupted).unwrap());
+        drop(adopt_data_dir(&interrupted, Durability::Synced).unwrap());
         assert!(is_data_dir(&interrupted));
     }
 
@@ -278,15 +293,15 @@ mod tests {
     fn what_a_restore_has_left_goes_with_the_next_start() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
-        drop(adopt_data_dir(&data).unwrap());
+        drop(adopt_data_dir(&data, Durability::Synced).unwrap());
         fs::create_dir(data.join(RESTORE_DIR)).unwrap();
         fs::write(data.join(RESTORE_DIR).join("store.log"), "secrets").unwrap();
-        drop(adopt_data_dir(&data).unwrap());
+        drop(adopt_data_dir(&data, Durability::Synced).unwrap());
         assert!(!data.join(RESTORE_DIR).exists() && is_data_dir(&data));
         // Before the mark, nothing is known to be whole.
         fs::remove_file(data.join(MARKER_FILE)).unwrap();
         fs::create_dir(data.join(RESTORE_DIR)).unwrap();
-        let message = adopt_data_dir(&data).unwrap_err().to_string();
+        let message = adopt_data_dir(&data, Durability::Synced).unwrap_err().to_string();
         assert!(message.contains("run windlass restore again") && data.join(RESTORE_DIR).exists(), "{message}");
     }
 
@@ -295,7 +310,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (folder, copy, other) = (dir.path().join("data"), dir.path().join("copy"), dir.path().join("other"));
         assert!(copy_store(&folder, &copy).is_err());
-        let running = adopt_data_dir(&folder).unwrap();
+        let running = adopt_data_dir(&folder, Durability::Synced).unwrap();
         let revision = copy_store(&folder, &copy).unwrap();
         let message = restore_store(&folder, &copy).unwrap_err().to_string();
         assert!(message.contains("another process has it open"), "{message}");
@@ -305,7 +320,7 @@ mod tests {
         fs::write(dir.path().join("half"), b"windlass store\n\x01").unwrap();
         assert!(restore_store(&other, &dir.path().join("half")).is_err() && !is_data_dir(&other));
         restore_store(&other, &copy).unwrap();
-        let store = store::Store::open(Box::new(adopt_data_dir(&other).unwrap()), &[]).unwrap();
+        let store = store::Store::open(adopt_data_dir(&other, Durability::Synced).unwrap(), &[]).unwrap();
         assert!(store.revision() > revision);
     }
 
@@ -315,7 +330,7 @@ mod tests {
         let started = windlass_model_disk::Case {
             what: "a first start",
             prepare: &|_| (),
-            act: &|dir| adopt_data_dir(&dir.join("data")).map(drop).map_err(|e| e.to_string()),
+            act: &|dir| adopt_data_dir(&dir.join("data"), Durability::Synced).map(drop).map_err(|e| e.to_string()),
             judge: &|dir, done, what| {
                 let data = dir.join("data");
                 assert!(is_data_dir(&data) || !done, "{what}");

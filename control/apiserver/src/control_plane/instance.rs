@@ -4,10 +4,11 @@ use std::{net::Ipv4Addr, ops::RangeInclusive, sync::Arc};
 
 use windlass_identity::{
     pki::MASTERS_GROUP,
-    service_account_tokens::{CONFIGURATION_PATH, KEY_SET_PATH, TokenIssuer},
+    service_account_tokens::{CONFIGURATION_PATH, ISSUER, KEY_SET_PATH, TokenIssuer},
 };
 use windlass_kit::metrics::Metrics as _;
 
+use super::{AuthorizationMode, ServerOptions};
 use crate::{
     aggregator::Aggregator,
     apiextensions::ConversionWebhooks,
@@ -24,7 +25,7 @@ use crate::{
             webhook::{Caller, WebhookMetrics},
         },
         authenticator::{BootstrapTokens, ServiceAccountTokens, TokenUses},
-        authorizer::{NodeAuthorizer, RbacAuthorizer},
+        authorizer::{AlwaysAllow, AlwaysDeny, NodeAuthorizer, RbacAuthorizer},
     },
     store::Store,
     webhook::ExtensionClients,
@@ -47,6 +48,8 @@ pub(crate) struct ApiConfig {
     pub(crate) admission: AdmissionConfiguration,
     /// The node of this process enforces NetworkPolicies.
     pub(crate) network_policies: bool,
+    /// What kube-apiserver has flags for.
+    pub(crate) options: ServerOptions,
 }
 
 impl ApiConfig {
@@ -60,6 +63,7 @@ impl ApiConfig {
             audit: None,
             admission: AdmissionConfiguration::default(),
             network_policies: false,
+            options: ServerOptions::default(),
         }
     }
 }
@@ -103,15 +107,23 @@ impl Instance {
             max_token_seconds: config.max_token_seconds,
             usage: usage.clone(),
             network_policies: config.network_policies,
+            metrics_api: config.options.node_components,
         };
         let rbac = RbacAuthorizer::new(store.clone());
         let policy = rbac.policy();
-        let authorizers: Vec<Arc<dyn Authorizer>> = vec![
-            Arc::new(PrivilegedGroups(vec![MASTERS_GROUP])),
-            Arc::new(NodeAuthorizer::new(store.clone())),
-            Arc::new(rbac),
-        ];
-        let authorizers = Authorizers::new(authorizers);
+        let rbac: Arc<dyn Authorizer> = Arc::new(rbac);
+        let of_mode = |mode: &AuthorizationMode| -> Arc<dyn Authorizer> {
+            match mode {
+                AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
+                AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
+                AuthorizationMode::Node => Arc::new(NodeAuthorizer::new(store.clone())),
+                AuthorizationMode::Rbac => Arc::clone(&rbac),
+            }
+        };
+        let masters: Arc<dyn Authorizer> = Arc::new(PrivilegedGroups(vec![MASTERS_GROUP]));
+        let modes = config.options.authorization.iter().map(of_mode);
+        let authorizers = Authorizers::new(std::iter::once(masters).chain(modes).collect());
+        let audiences = tokens.as_deref().map_or_else(|| vec![ISSUER.to_owned()], |tokens| tokens.audiences().to_vec());
         let documents = tokens.as_deref().map(documents).unwrap_or_default();
         let mut token_authenticators = config.token_authenticators.clone();
         let token_uses: Arc<TokenUses> = Arc::default();
@@ -119,7 +131,9 @@ impl Instance {
             let uses = Arc::clone(&token_uses);
             Arc::new(ServiceAccountTokens { store: store.clone(), tokens, uses }) as Arc<dyn TokenAuthenticator>
         }));
-        token_authenticators.push(Arc::new(BootstrapTokens { store: store.clone() }));
+        if config.options.bootstrap_tokens {
+            token_authenticators.push(Arc::new(BootstrapTokens { store: store.clone(), audiences }));
+        }
         let definitions = kinds::definitions(&environment);
         let metrics: Arc<WebhookMetrics> = Arc::default();
         let clients = Arc::new(ExtensionClients::new(store, kubelet));
@@ -136,19 +150,23 @@ impl Instance {
             authorizers: authorizers.clone(),
             metrics: Arc::clone(&policy_metrics),
         };
+        let admission = admission::plugins(
+            store,
+            &authorizers,
+            &policy,
+            &config.admission,
+            admission::plurals(&definitions),
+            &caller,
+            &policies,
+        );
+        let options = &config.options;
+        let admission =
+            admission::switched(admission, &options.disabled_admission_plugins, options.privileged_containers);
         let components = Components {
             object_meta: types::schema("meta/v1.ObjectMeta"),
             delete_options: types::built_in("meta.k8s.io/v1", "DeleteOptions"),
             scale: types::built_in("autoscaling/v1", "Scale"),
-            admission: admission::plugins(
-                store,
-                &authorizers,
-                &policy,
-                &config.admission,
-                admission::plurals(&definitions),
-                &caller,
-                &policies,
-            ),
+            admission,
             definitions,
             priority_of: priorities::priority_of,
             authorizers,

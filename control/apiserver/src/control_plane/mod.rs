@@ -7,6 +7,7 @@ mod component;
 mod data_dir;
 pub(crate) mod instance;
 mod metrics;
+mod options;
 pub(crate) mod rbac_defaults;
 mod stored_types;
 mod tasks;
@@ -30,7 +31,7 @@ use parking_lot::RwLock;
 use tokio::{net::TcpListener, sync::watch};
 use windlass_identity::{
     pki::{self, Lifetimes, Names, Pki},
-    service_account_tokens::{self, TokenIssuer},
+    service_account_tokens,
 };
 use windlass_kit::{
     rest_client,
@@ -52,13 +53,14 @@ use crate::{
     store::{self, Store},
     webhook::ExtensionClients,
 };
-use certificates::{client_tls, front_proxy, pems, pki_dir};
+use certificates::{client_tls, front_proxy, pems, pki_dir, serving_pems};
 pub use component::Component;
 pub use data_dir::{
     RESTORE_DIR, copy_store, finish_restore, has_store, is_data_dir, remove_unmarked_store, restore_store,
 };
 use data_dir::{adopt_data_dir, store_dir};
 use instance::{ApiConfig, Instance};
+pub use options::{AuthorizationMode, ClientAuthority, Durability, ServerOptions, ServiceAccountIssuer};
 
 /// Configuration of the control plane.
 #[derive(Debug, Clone)]
@@ -95,6 +97,8 @@ pub struct Config {
     pub admission_control_config_file: Option<PathBuf>,
     /// The node of this process enforces NetworkPolicies: who writes one is not warned that it has no effect.
     pub network_policies: bool,
+    /// What kube-apiserver has flags for and `windlass up` decides itself.
+    pub options: ServerOptions,
 }
 
 /// Why the control plane could not start.
@@ -173,7 +177,7 @@ impl ControlPlane {
     /// When the directory is foreign or damaged: it is left unchanged then.
     pub async fn open(config: Config) -> Result<Self, Error> {
         // The store first: a foreign or damaged directory must stay untouched.
-        let store = kinds::open_store(Box::new(adopt_data_dir(&config.data_dir)?))?;
+        let store = kinds::open_store(adopt_data_dir(&config.data_dir, config.options.durability)?)?;
         let mut addresses = vec![
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             "::1".parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -194,8 +198,10 @@ impl ControlPlane {
         if !pki.renews {
             tracing::warn!(dir = %pki_dir(&config).display(), "CA key ca.key not found: certificates are used as they are and cannot be renewed before they expire");
         }
+        let tokens = certificates::token_issuer(&config, &pki)?;
         let audit = config.audit.as_ref().map(AuditLog::open).transpose()?.map(Arc::new);
-        let static_tokens = config.token_auth_file.as_deref().map(StaticTokens::read).transpose()?;
+        let static_tokens =
+            config.token_auth_file.as_deref().map(|file| StaticTokens::read(file, tokens.audiences())).transpose()?;
         let admission =
             config.admission_control_config_file.as_deref().map(AdmissionConfiguration::read).transpose()?;
         let api_config = ApiConfig {
@@ -204,10 +210,10 @@ impl ControlPlane {
             token_authenticators: static_tokens.map(|tokens| Arc::new(tokens) as _).into_iter().collect(),
             audit: audit.clone().map(|audit| audit as _),
             network_policies: config.network_policies,
+            options: config.options.clone(),
             ..ApiConfig::new(config.service_cidr, config.node_ports.clone())
         };
         let kubelet = KubeletClient::new(client_tls(&pki)?);
-        let tokens = TokenIssuer::from_pem(&pki.service_accounts.0)?;
         let instance = Instance::new(&store, &api_config, Some(kubelet.clone()), Some(tokens));
         instance.extension_clients.set_front_proxy(front_proxy(&pki)?);
         let api = instance.api;
@@ -217,7 +223,7 @@ impl ControlPlane {
         metrics::register(&api, &store);
         let custom_resources = CustomResources::load(&api, &instance.conversion_webhooks);
         stored_types::repair(&api, &store_dir(&config.data_dir)).await?;
-        let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
+        let (server_tls, node_tls) = (Tls::new(serving_pems(&config, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let root_ca = watch::Sender::new(pki.ca_pem.clone());
         let pki = Arc::new(RwLock::new(Arc::new(pki)));
         let (names, config) = (Arc::new(names), Arc::new(config));
@@ -288,6 +294,12 @@ impl ControlPlane {
     #[must_use]
     pub fn served_types(&self) -> watch::Receiver<u64> {
         self.api.catalogs().served_types()
+    }
+
+    /// Whether the API serves a group version; the core group has no name.
+    #[must_use]
+    pub fn serves(&self, group: &str, version: &str) -> bool {
+        self.api.catalogs().current().group_version(group, version).is_some()
     }
 
     /// What `/metrics` of the API shows.

@@ -24,7 +24,9 @@ impl ControlPlane {
         tasks.forever("types of admission policies", self.clone().check_policy_types(token.clone()));
         tasks.forever("bootstrap objects", self.clone().keep_bootstrap_objects(token.clone()));
         tasks.forever("uses of tokens", self.clone().note_token_uses(token.clone()));
-        tasks.forever("usage of nodes", self.clone().scrape_nodes(token.clone()));
+        if self.config.options.node_components {
+            tasks.forever("usage of nodes", self.clone().scrape_nodes(token.clone()));
+        }
         tasks.forever("event sweeper", self.clone().expire_events(token));
     }
 

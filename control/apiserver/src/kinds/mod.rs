@@ -62,6 +62,8 @@ pub(crate) struct Environment {
     pub(crate) usage: Usage,
     /// The node of this process enforces NetworkPolicies.
     pub(crate) network_policies: bool,
+    /// Usage is served as `metrics.k8s.io`.
+    pub(crate) metrics_api: bool,
 }
 
 /// Each node watches its own pods, so that a written pod must not be decoded for each node.
@@ -133,7 +135,8 @@ fn of_groups(allocator: &ServiceAllocator) -> Vec<Definition> {
 
 /// The built-in resources, in the order of discovery.
 pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
-    let Environment { store, allocator, kubelet, tokens, max_token_seconds, usage, network_policies } = environment;
+    let Environment { store, allocator, kubelet, tokens, max_token_seconds, usage, network_policies, metrics_api } =
+        environment;
     let mut all = vec![
         core::pod::binding::definition(),
         core::component_status::definition(),
@@ -165,7 +168,9 @@ pub(crate) fn definitions(environment: &Environment) -> Vec<Definition> {
     all.extend(authentication::definitions());
     all.extend(authorization::definitions());
     all.extend(of_groups(allocator));
-    all.extend(metrics::definitions(store, usage));
+    if *metrics_api {
+        all.extend(metrics::definitions(store, usage));
+    }
     effects::declare(&mut all, *network_policies);
     all
 }

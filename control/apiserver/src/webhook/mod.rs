@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use windlass_kit::{client::resolver::Resolver, lru::Lru};
 
 use crate::{
-    apiserver::KubeletClient,
+    apiserver::{KubeletClient, handlers::proxy::head::cleaned},
     store::{Key, Store},
 };
 use connection_pool::Pool;
@@ -89,17 +89,16 @@ impl Location {
             host: authority.host().trim_matches(['[', ']']).to_owned(),
             port: authority.port_u16().unwrap_or(HTTPS_PORT),
             authority: authority.as_str().to_owned(),
-            path: url.path().to_owned(),
+            path: sent_path(url.path()),
         })
     }
 
     fn of_service(service: &Value) -> Self {
         let text = |field: &str| service[field].as_str().unwrap_or("").to_owned();
-        let path = text("path");
         Self::Service {
             service: Key { namespace: text("namespace"), name: text("name") },
             port: service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(HTTPS_PORT),
-            path: if path.starts_with('/') { path } else { format!("/{path}") },
+            path: sent_path(&text("path")),
         }
     }
 
@@ -123,6 +122,16 @@ impl Location {
         match self {
             Self::Url { path, .. } | Self::Service { path, .. } => path,
         }
+    }
+}
+
+/// A path as client-go sends it: without a slash at its end, too (Go's `path.Join`). Servers redirect others, and redirects are not
+/// followed.
+fn sent_path(path: &str) -> String {
+    let cleaned = cleaned(path);
+    match cleaned.strip_suffix('/') {
+        Some(kept) if !kept.is_empty() => kept.to_owned(),
+        _ => cleaned,
     }
 }
 
@@ -275,5 +284,29 @@ pub(crate) async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, Stri
             Err(format!("the answer has more than {max_bytes} bytes"))
         }
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// controller-runtime's envtest writes URLs with two slashes.
+    #[test]
+    fn paths_are_sent_as_client_go_sends_them() {
+        let path = |config: Value| ClientConfig::read(&config).unwrap().location.path().to_owned();
+        for (url, sent) in [
+            ("https://h:1//failing", "/failing"),
+            ("https://h", "/"),
+            ("https://h/", "/"),
+            ("https://h/a/./b//../c/", "/a/c"),
+        ] {
+            assert_eq!(path(json!({"url": url})), sent, "{url}");
+        }
+        for (written, sent) in [("/a//b/", "/a/b"), ("a", "/a"), ("", "/")] {
+            assert_eq!(path(json!({"service": {"namespace": "n", "name": "s", "path": written}})), sent, "{written}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, path::Path};
 
-use windlass_control::Config;
+use windlass_control::{Config, ServerOptions};
 use windlass_identity::pki::Lifetimes;
 
 /// A control plane that listens at a free port of loopback.
@@ -24,5 +24,6 @@ pub(crate) fn config(folder: &Path) -> Config {
         audit: None,
         admission_control_config_file: None,
         network_policies: false,
+        options: ServerOptions::default(),
     }
 }

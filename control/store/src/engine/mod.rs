@@ -7,7 +7,7 @@ mod redb_import;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-pub use log::{Directory, Log, LogFile, RealDirectory, copy_log};
+pub use log::{Directory, Log, LogFile, RealDirectory, UnsyncedDirectory, copy_log};
 pub use memory::{Fault, Memory};
 pub use redb_import::import_redb;
 

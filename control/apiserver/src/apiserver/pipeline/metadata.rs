@@ -38,12 +38,17 @@ pub(in crate::apiserver) fn metadata_of(object: &mut Value) -> Result<&mut Map<S
     metadata.as_object_mut().ok_or_else(|| ApiError::bad_request("metadata must be a JSON object"))
 }
 
-/// Refuses a new object that says to be stored, or to be elsewhere than its path does.
-pub(in crate::apiserver) fn check_for_create(target: &Target, object: &mut Value) -> Result<(), ApiError> {
+/// Refuses a new object that says to be stored, or to be elsewhere than its path does. The former only where it is to be stored: it
+/// is upstream's storage that refuses it, which a dry run does not reach.
+pub(in crate::apiserver) fn check_for_create(
+    target: &Target,
+    object: &mut Value,
+    is_dry_run: bool,
+) -> Result<(), ApiError> {
     let metadata = metadata_of(object)?;
     // What is no number is left out without a word, as upstream does.
     let revision = metadata.get("resourceVersion").and_then(Value::as_str).and_then(|text| text.parse::<u64>().ok());
-    if revision.is_some_and(|revision| revision != 0) {
+    if !is_dry_run && revision.is_some_and(|revision| revision != 0) {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     ensure_namespace(target, metadata)

@@ -166,7 +166,7 @@ impl ApiRequest {
             let generated = name.is_empty();
             let attributes = mutation.attributes(self, None);
             let is_labelled = object["metadata"]["labels"].as_object().is_some_and(|labels| !labels.is_empty());
-            metadata::check_for_create(target, &mut object)?;
+            metadata::check_for_create(target, &mut object, mutation.options.are_of_dry_run())?;
             default(version, &mut object);
             if let Some(manager) = mutation.manager {
                 manager.record(&Value::Null, &mut object).await;

@@ -27,7 +27,7 @@ fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
 
 /// Makes the roles and bindings that every cluster has, and the namespaces that they are in.
 pub(crate) async fn add_default_roles(api: &Api) {
-    for object in rbac_defaults::objects() {
+    for object in rbac_defaults::objects(true) {
         let plural = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
         let mut path = RBAC.to_owned();
         if let Some(namespace) = object["metadata"]["namespace"].as_str() {

@@ -188,6 +188,19 @@ async fn a_pod_has_priority_and_qos_class_from_the_start() {
     }
 }
 
+/// It is the storage that refuses a revision, which a dry run does not reach: clients try a changed copy of what they have read.
+#[tokio::test]
+async fn a_dry_run_creates_a_copy_of_a_stored_object() {
+    let api = with_namespace().await;
+    let pod = json!({
+        "metadata": {"name": "copy", "resourceVersion": "5"}, "spec": {"containers": [{"name": "c", "image": "i:1"}]},
+    });
+    let made = call(&api, "POST", &format!("{PODS}?dryRun=All"), pod.clone()).await;
+    assert_eq!(made.code, 201, "{}", made.body);
+    let refused = call(&api, "POST", PODS, pod).await;
+    assert_eq!(refused.body["message"], "resourceVersion should not be set on objects to be created");
+}
+
 #[tokio::test]
 async fn scale_is_read_as_what_it_is() {
     let api = with_namespace().await;

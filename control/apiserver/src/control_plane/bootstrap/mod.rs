@@ -107,7 +107,7 @@ impl ControlPlane {
             address: self.config.advertise,
             port: self.port(),
             first_cluster_ip: self.first_cluster_ip(),
-            client_ca: self.ca_pem(),
+            client_ca: self.client_ca_pem(),
             front_proxy_ca: self.front_proxy_ca_pem(),
         }
     }

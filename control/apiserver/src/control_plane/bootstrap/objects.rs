@@ -31,8 +31,8 @@ pub(super) struct Identity {
     pub(super) address: IpAddr,
     pub(super) port: u16,
     pub(super) first_cluster_ip: Ipv4Addr,
-    /// The authority of client certificates.
-    pub(super) client_ca: String,
+    /// The authority of client certificates, if there is one.
+    pub(super) client_ca: Option<String>,
     /// The authority of the certificate that this server shows extension API servers.
     pub(super) front_proxy_ca: String,
 }
@@ -198,8 +198,7 @@ pub(super) fn identity_of(host: &str) -> String {
 fn authentication(identity: &Identity) -> Wanted {
     // Lists are texts in JSON.
     let list = |item: &str| json!([item]).to_string();
-    let object = json!({"data": {
-        "client-ca-file": identity.client_ca,
+    let mut object = json!({"data": {
         "requestheader-allowed-names": list(FRONT_PROXY_CLIENT),
         "requestheader-client-ca-file": identity.front_proxy_ca,
         "requestheader-extra-headers-prefix": list("X-Remote-Extra-"),
@@ -207,6 +206,9 @@ fn authentication(identity: &Identity) -> Wanted {
         "requestheader-uid-headers": list("X-Remote-Uid"),
         "requestheader-username-headers": list("X-Remote-User"),
     }});
+    if let Some(client_ca) = &identity.client_ca {
+        object["data"]["client-ca-file"] = client_ca.as_str().into();
+    }
     kept("v1", "ConfigMap", SYSTEM, "extension-apiserver-authentication", object, |stored, wanted| {
         let Some(fields) = stored.as_object_mut() else { return false };
         let data = fields.entry("data").or_insert_with(|| json!({}));

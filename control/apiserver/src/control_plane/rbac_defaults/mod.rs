@@ -24,9 +24,9 @@ const WRITES: usize = 16;
 #[cfg(test)]
 mod tests;
 
-/// The objects, with their kinds.
-pub(crate) fn objects() -> impl Iterator<Item = Value> {
-    OBJECTS.lines().chain(OWN.lines()).map(|line| {
+/// The objects, with their kinds; those of parts of this process only `with_own`.
+pub(crate) fn objects(with_own: bool) -> impl Iterator<Item = Value> {
+    OBJECTS.lines().chain(OWN.lines().filter(move |_| with_own)).map(|line| {
         let mut object: Value = serde_json::from_str(line).unwrap_or_default();
         let mut metadata = json!({"annotations": {AUTOUPDATE: "true"}, "labels": object["labels"].take()});
         metadata["labels"]["kubernetes.io/bootstrapping"] = json!("rbac-defaults");
@@ -92,7 +92,7 @@ impl ControlPlane {
             }
             Some(found)
         };
-        let writes = objects().filter_map(|wanted| match find(&wanted) {
+        let writes = objects(self.config.options.node_components).filter_map(|wanted| match find(&wanted) {
             None => Some((wanted, true)),
             Some(stored) => Some((reconciled(&stored, &wanted)?, false)),
         });

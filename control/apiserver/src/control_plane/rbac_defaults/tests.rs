@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn the_defaults_are_those_of_upstream() {
-    let all: Vec<Value> = objects().collect();
+    let all: Vec<Value> = objects(true).collect();
     let of = |kind: &str| all.iter().filter(|object| object["kind"] == kind).count();
     let counts = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"].map(of);
     assert_eq!(counts.iter().sum::<usize>(), all.len());

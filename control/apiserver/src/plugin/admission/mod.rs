@@ -20,6 +20,7 @@ pub(crate) mod policy;
 mod policy_parameters;
 mod predicates;
 mod priority;
+mod privileged_containers;
 mod rbac_escalation;
 mod resource_quota;
 mod runtime_class;
@@ -82,5 +83,19 @@ pub(crate) fn plugins(
         // The last one: nothing that is counted is refused afterwards.
         Arc::new(resource_quota::ResourceQuota::new(store)),
     ]);
+    plugins
+}
+
+/// Those of the plugins that are not disabled by name, and, where containers may not be privileged, the one that says so.
+pub(crate) fn switched(
+    mut plugins: Vec<Arc<dyn AdmissionPlugin>>,
+    disabled: &[String],
+    privileged_containers: bool,
+) -> Vec<Arc<dyn AdmissionPlugin>> {
+    plugins.retain(|plugin| !disabled.iter().any(|name| name == plugin.name()));
+    if !privileged_containers {
+        // Before all others, like a validation: nothing that is counted is refused afterwards.
+        plugins.insert(0, Arc::new(privileged_containers::NoPrivilegedContainers));
+    }
     plugins
 }

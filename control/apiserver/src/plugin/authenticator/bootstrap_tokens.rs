@@ -3,12 +3,10 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use windlass_identity::{
-    bootstrap_secret::{NAMESPACE, groups_of, name_of},
-    service_account_tokens::ISSUER,
-};
+use windlass_identity::bootstrap_secret::{NAMESPACE, groups_of, name_of};
 use windlass_kit::bootstrap::Token;
 
+use super::of_this_server;
 use crate::{
     apiserver::{Authenticated, Refused, Remarks, TokenAuthenticator, User},
     store::{Key, Store},
@@ -21,14 +19,13 @@ const USER: &str = "system:bootstrap:";
 #[derive(Debug)]
 pub(crate) struct BootstrapTokens {
     pub(crate) store: Store,
+    /// What this server is as an audience.
+    pub(crate) audiences: Vec<String>,
 }
 
 impl TokenAuthenticator for BootstrapTokens {
     fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, Refused> {
-        // The tokens are for this server.
-        if !audiences.is_empty() && !audiences.contains(&ISSUER) {
-            return Err(Refused::default());
-        }
+        let audiences = of_this_server(audiences, &self.audiences)?;
         let token: Token = token.parse().map_err(|_| Refused::default())?;
         let key = Key { namespace: NAMESPACE.to_owned(), name: name_of(token.id()) };
         let found = self.store.get(self.store.resource("secrets"), &key).ok_or_else(Refused::default)?;
@@ -38,6 +35,6 @@ impl TokenAuthenticator for BootstrapTokens {
             Refused::default()
         })?;
         let user = User { name: format!("{USER}{}", token.id()), groups, ..User::default() };
-        Ok(Authenticated { user, audiences: vec![ISSUER.to_owned()], remarks: Remarks::default() })
+        Ok(Authenticated { user, audiences, remarks: Remarks::default() })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use windlass_identity::service_account_tokens::{INVALID_SINCE, ISSUER, TokenIssuer};
+use windlass_identity::service_account_tokens::{INVALID_SINCE, TokenIssuer};
 
 use super::TokenUses;
 use crate::{
@@ -113,10 +113,11 @@ impl ServiceAccountTokens {
         audiences: &[&str],
         now: Timestamp,
     ) -> Result<Authenticated, Refused> {
-        let audiences = if audiences.is_empty() { &[ISSUER][..] } else { audiences };
+        let own: Vec<&str> = self.tokens.audiences().iter().map(String::as_str).collect();
+        let audiences = if audiences.is_empty() { own.as_slice() } else { audiences };
         let nobody = Refused::default;
         if let Some(claims) = self.tokens.verify_legacy(token) {
-            let shared: Vec<String> = audiences.iter().filter(|a| **a == ISSUER).map(|a| (*a).to_owned()).collect();
+            let shared: Vec<String> = audiences.iter().filter(|a| own.contains(a)).map(|a| (*a).to_owned()).collect();
             if shared.is_empty() {
                 return Err(nobody());
             }

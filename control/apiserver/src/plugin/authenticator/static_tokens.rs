@@ -8,10 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ring::digest::{SHA256, digest};
-use windlass_identity::service_account_tokens::ISSUER;
-
+use super::of_this_server;
 use crate::apiserver::{Authenticated, Refused, Remarks, TokenAuthenticator, User};
+use ring::digest::{SHA256, digest};
 
 /// Permissions that would let others use the tokens or make some: of the group all but reading.
 const FORBIDDEN_MODE: u32 = 0o037;
@@ -48,11 +47,15 @@ pub enum TokenFileError {
 }
 
 /// Users by the hashes of their tokens: neither memory nor the time of a look-up reveals a token.
-pub(crate) struct StaticTokens(HashMap<Vec<u8>, User>);
+pub(crate) struct StaticTokens {
+    users: HashMap<Vec<u8>, User>,
+    /// What this server is as an audience.
+    audiences: Vec<String>,
+}
 
 impl std::fmt::Debug for StaticTokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("StaticTokens").field(&self.0.len()).finish()
+        f.debug_tuple("StaticTokens").field(&self.users.len()).finish()
     }
 }
 
@@ -65,18 +68,22 @@ impl StaticTokens {
     ///
     /// # Errors
     /// What is wrong, with the line.
-    pub(crate) fn read(path: &Path) -> Result<Self, TokenFileError> {
+    pub(crate) fn read(path: &Path, audiences: &[String]) -> Result<Self, TokenFileError> {
         let failed = |source| TokenFileError::Read { path: path.to_owned(), source };
         let metadata = fs::metadata(path).map_err(failed)?;
         if let Some(reason) = wrong_permissions(metadata.permissions().mode(), metadata.uid()) {
             return Err(TokenFileError::Permissions { path: path.to_owned(), reason });
         }
         let text = fs::read_to_string(path).map_err(failed)?;
-        Self::parse(&text).map_err(|(line, reason)| TokenFileError::Line { path: path.to_owned(), line, reason })
+        Self::parse(&text, audiences).map_err(|(line, reason)| TokenFileError::Line {
+            path: path.to_owned(),
+            line,
+            reason,
+        })
     }
 
     /// Reads the lines; of an error the number of the line and the reason.
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    fn parse(text: &str, audiences: &[String]) -> Result<Self, (usize, String)> {
         let mut users = HashMap::new();
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let wrong = |reason: String| (at + 1, reason);
@@ -101,18 +108,15 @@ impl StaticTokens {
                 return Err(wrong("its token is that of an earlier line".to_owned()));
             }
         }
-        Ok(Self(users))
+        Ok(Self { users, audiences: audiences.to_vec() })
     }
 }
 
 impl TokenAuthenticator for StaticTokens {
     fn authenticate(&self, token: &str, audiences: &[&str]) -> Result<Authenticated, Refused> {
-        // The tokens are for this server.
-        if !audiences.is_empty() && !audiences.contains(&ISSUER) {
-            return Err(Refused::default());
-        }
-        let user = self.0.get(&hash(token)).cloned().ok_or_else(Refused::default)?;
-        Ok(Authenticated { user, audiences: vec![ISSUER.to_owned()], remarks: Remarks::default() })
+        let audiences = of_this_server(audiences, &self.audiences)?;
+        let user = self.users.get(&hash(token)).cloned().ok_or_else(Refused::default)?;
+        Ok(Authenticated { user, audiences, remarks: Remarks::default() })
     }
 }
 
@@ -169,12 +173,14 @@ fn until_quote(quoted: &str) -> Result<(String, &str), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use windlass_identity::service_account_tokens::ISSUER;
+
     use super::*;
 
     #[test]
     fn a_line_names_a_token_and_its_user() {
         let text = "t1,ann,1\n\nt2,bob,u-2,\"dev, ops\"\nt3,\"b\"\"q\",,g\n";
-        let tokens = StaticTokens::parse(text).unwrap();
+        let tokens = StaticTokens::parse(text, &[ISSUER.to_owned()]).unwrap();
         let known = |token: &str, audiences: &[&str]| {
             tokens.authenticate(token, audiences).map(|known| {
                 let User { name, uid, groups, .. } = known.user;
@@ -201,7 +207,7 @@ mod tests {
             ("secret,a,1,\"x\"y", 1, "goes on after its closing quote"),
             ("secret,a\"b,1", 1, "within a field without quotes"),
         ] {
-            let (at, why) = StaticTokens::parse(text).unwrap_err();
+            let (at, why) = StaticTokens::parse(text, &[]).unwrap_err();
             assert_eq!(at, line, "{text}");
             assert!(why.contains(words) && !why.contains("secret"), "{text}: {why}");
         }

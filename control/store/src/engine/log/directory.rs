@@ -129,6 +129,73 @@ impl Directory for RealDirectory {
     }
 }
 
+/// A directory whose files are never synced: the kernel writes them when it sees fit, and a crash of the machine may leave a log
+/// that is refused. For data that is of no use after one.
+#[derive(Debug, Clone)]
+pub struct UnsyncedDirectory(pub RealDirectory);
+
+/// A file of it.
+#[derive(Debug)]
+pub struct UnsyncedFile(File);
+
+impl Directory for UnsyncedDirectory {
+    type File = UnsyncedFile;
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.0.names()
+    }
+
+    fn open(&self, name: &str) -> io::Result<UnsyncedFile> {
+        self.0.open(name).map(UnsyncedFile)
+    }
+
+    fn create(&self, name: &str) -> io::Result<UnsyncedFile> {
+        self.0.create(name).map(UnsyncedFile)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.0.free_bytes()
+    }
+}
+
+impl LogFile for UnsyncedFile {
+    fn length(&self) -> io::Result<u64> {
+        self.0.length()
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        LogFile::read_at(&self.0, offset, bytes)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        LogFile::write_at(&self.0, offset, bytes)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        LogFile::truncate(&self.0, length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl LogFile for File {
     fn length(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())

@@ -23,7 +23,7 @@ use std::{
 };
 
 pub use backup::copy_log;
-pub use directory::{Directory, LogFile, RealDirectory};
+pub use directory::{Directory, LogFile, RealDirectory, UnsyncedDirectory};
 use extent::Extent;
 use frame::{HEADER, MAGIC, PREFIX};
 use rewrite::Rewrite;
@@ -80,14 +80,14 @@ fn is_ours(name: &str) -> bool {
     number_of(name.strip_suffix(SUFFIX_OF_NEW).unwrap_or(name)).is_some()
 }
 
-impl Log {
+impl<D: Directory> Log<D> {
     /// Opens an existing store. One that is damaged, of a newer program or in use is refused and left untouched.
     ///
     /// # Errors
     /// Says which directory and why.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let lock = lock(path)?;
-        let mut log = Self::open_in(RealDirectory(path.to_owned()))?;
+    pub fn open_locked(directory: D) -> Result<Self, Error> {
+        let lock = lock(directory.path())?;
+        let mut log = Self::open_in(directory)?;
         log._lock = Some(lock);
         Ok(log)
     }
@@ -96,11 +96,29 @@ impl Log {
     ///
     /// # Errors
     /// Says which directory and why.
-    pub fn create(path: &Path, records: &[Record], counters: &Counters) -> Result<Self, Error> {
-        let lock = lock(path)?;
-        let mut log = Self::create_in(RealDirectory(path.to_owned()), records, counters)?;
+    pub fn create_locked(directory: D, records: &[Record], counters: &Counters) -> Result<Self, Error> {
+        let lock = lock(directory.path())?;
+        let mut log = Self::create_in(directory, records, counters)?;
         log._lock = Some(lock);
         Ok(log)
+    }
+}
+
+impl Log {
+    /// [`Log::open_locked`] of a directory of the machine's file system.
+    ///
+    /// # Errors
+    /// Says which directory and why.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_locked(RealDirectory(path.to_owned()))
+    }
+
+    /// [`Log::create_locked`] in a directory of the machine's file system.
+    ///
+    /// # Errors
+    /// Says which directory and why.
+    pub fn create(path: &Path, records: &[Record], counters: &Counters) -> Result<Self, Error> {
+        Self::create_locked(RealDirectory(path.to_owned()), records, counters)
     }
 
     /// Whether a directory has a store.

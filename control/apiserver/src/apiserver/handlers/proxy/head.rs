@@ -47,7 +47,7 @@ pub(super) fn backend_path(rest: &[String], request_path: &str) -> String {
 }
 
 /// An absolute path without empty segments, `.` and `..`; a slash at its end stays.
-pub(super) fn cleaned(path: &str) -> String {
+pub(crate) fn cleaned(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.split('/') {
         match segment {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use axum::{body::Bytes, http::StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use windlass_identity::service_account_tokens::{ISSUER, TokenIssuer};
+use windlass_identity::service_account_tokens::TokenIssuer;
 
 use crate::{
     apiserver::{
@@ -73,7 +73,7 @@ impl SubresourceHandler for TokenRequest {
         }
         let audiences = match wanted["spec"]["audiences"].as_array() {
             Some(all) if !all.is_empty() => json!(all),
-            _ => json!([ISSUER]),
+            _ => json!(tokens.audiences()),
         };
         let issued = Timestamp::now().as_second();
         let mut private =
@@ -82,7 +82,7 @@ impl SubresourceHandler for TokenRequest {
             private[kind] = reference;
         }
         let claims = json!({
-            "iss": ISSUER, "sub": format!("system:serviceaccount:{namespace}:{name}"), "aud": audiences,
+            "iss": tokens.issuer(), "sub": format!("system:serviceaccount:{namespace}:{name}"), "aud": audiences,
             "iat": issued, "nbf": issued, "exp": issued + seconds, "jti": new_uid()?, "kubernetes.io": private,
         });
         let token = if options.dry_run {
