@@ -20,7 +20,10 @@ pub const MAY_LACK: [(&str, &str); 6] = [
     ),
     ("go-client", "a program of client-go (GO_CLIENT): make test-nightly, with recordings of it in make test"),
     ("apparmor", "a kernel with AppArmor: make test-boot; that a profile is refused without it is tested in its place"),
-    ("judges", "upstream's end-to-end suite and operators (JUDGES): make test-judges"),
+    (
+        "judges",
+        "upstream's end-to-end suite and operators (JUDGES, TEKTON): make test-judges, with recorded webhooks of an operator in make test",
+    ),
     ("upstream-tree", "a tree of upstream's sources: make test-nightly, with tables of it in make test"),
 ];
 

@@ -180,14 +180,13 @@ pub fn apply(request: &Request<'_>, live: &Value, applied: &Value, force: bool) 
     let of = || describe(applied);
     request.ty.check(applied, Duplicates::Refused).map_err(|errors| ApplyError::Patch { of: of(), errors })?;
     request.ty.check(live, Duplicates::Allowed).map_err(|errors| ApplyError::Live { of: of(), errors })?;
-    let live = without_managers(live);
     if managers.0.is_empty() && !live["metadata"]["uid"].is_null() {
         let before = Request { manager: BEFORE_FIRST_APPLY, ..*request };
-        record_update(&before, &Value::Object(Map::new()), &live, &mut managers)?;
+        record_update(&before, &Value::Object(Map::new()), live, &mut managers)?;
     }
-    let mut new = match record_apply(request, &live, applied, &mut managers, force) {
+    let mut new = match record_apply(request, live, applied, &mut managers, force) {
         Err(UpdateError::Conflicts(conflicts)) => {
-            last_applied::resolve(request, &live, applied, &mut managers, conflicts)?
+            last_applied::resolve(request, live, applied, &mut managers, conflicts)?
         }
         new => new?,
     };
@@ -277,12 +276,6 @@ fn is_same_without_managers(a: &Value, b: &Value) -> bool {
         _ => a == b,
     };
     a.len() == b.len() && a.iter().zip(b).all(|((name, a), (of_b, b))| name == of_b && same(name, a, b))
-}
-
-fn without_managers(object: &Value) -> Value {
-    let mut out = object.clone();
-    let _ = take_managers(&mut out);
-    out
 }
 
 fn take_managers(object: &mut Value) -> Value {

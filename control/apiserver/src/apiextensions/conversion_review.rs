@@ -51,12 +51,13 @@ impl Fault {
     }
 }
 
-/// The review that asks for `objects` in the version `to`.
+/// The review that asks for `objects` in the version `to`. Upstream's has an empty response, which some webhooks fill in.
 pub(super) fn request(version: ReviewVersion, uid: &str, to: &str, objects: &[Value]) -> Value {
     json!({
         "kind": KIND,
         "apiVersion": version.api_version(GROUP),
         "request": {"uid": uid, "desiredAPIVersion": to, "objects": objects},
+        "response": {"uid": "", "convertedObjects": null, "result": {"metadata": {}}},
     })
 }
 

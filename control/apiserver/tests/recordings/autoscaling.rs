@@ -110,7 +110,7 @@ async fn seen_of(
     let server = MetricsServer::start(cases, &GROUPS).await?;
     define_widgets(asking).await?;
     if has_apis {
-        register(asking, server.port).await?;
+        register(asking, server.port()).await?;
     }
     let asking = &*asking;
     let each = futures::stream::iter(cases);

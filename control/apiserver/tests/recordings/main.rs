@@ -2,15 +2,20 @@
 //! A test compares what it says now with what is recorded, and fails with the rows that differ; with `UPDATE_RECORDED=1` it
 //! writes those rows.
 //!
-//! The real one is that of the directory that `KUBEBUILDER_ASSETS` names; without it the tests are ignored. How a row becomes
-//! requests is in the unit tests' own files, which are included here.
+//! The real one is that of the directory that `KUBEBUILDER_ASSETS` names; without it the tests are ignored, and that of an
+//! operator also without the operator's folder, which `TEKTON` names. How a row becomes requests is in the unit tests' own
+//! files, which are included here.
 
 #![allow(clippy::print_stdout, reason = "a test says what it saw")]
 
 mod autoscaling;
 #[path = "../../../controllers/src/horizontal_pod_autoscaler/tests/cases.rs"]
 mod autoscaling_cases;
+#[path = "../../src/plugin/admission/webhook/tests/exchanges.rs"]
+mod exchanges;
 mod metrics_server;
+mod operator;
+mod operators;
 mod pod_security;
 #[path = "../../src/plugin/admission/pod_security/tests/cases.rs"]
 mod pod_security_cases;
@@ -22,6 +27,7 @@ mod scheduling;
 #[path = "../../../scheduler/src/tests/cases.rs"]
 mod scheduling_cases;
 mod tables;
+mod tls_server;
 
 use std::process::ExitCode;
 
@@ -47,7 +53,13 @@ fn main() -> ExitCode {
         Trial::test("ratcheting_is_that_of_the_real_server", || with_server(ratcheting::record)),
         Trial::test("autoscaling_is_that_of_the_real_controller", || with_server(autoscaling::record)),
     ];
-    let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(skipped)).collect();
+    let mut trials: Vec<Trial> = trials.into_iter().map(|trial| trial.with_ignored_flag(skipped)).collect();
+    let without_operator = skipped || operator::folder().is_none();
+    if without_operator && !skipped && !arguments.list {
+        skip("judges", &format!("{} is not set", operator::FOLDER));
+    }
+    let operators = Trial::test("operators_are_called_as_by_the_real_server", || with_server(operators::record));
+    trials.push(operators.with_ignored_flag(without_operator));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

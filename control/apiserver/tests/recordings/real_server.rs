@@ -36,7 +36,7 @@ pub(crate) struct RealServer {
 }
 
 /// How often something is tried that the server does by itself, or does in between.
-const TRIES: usize = 100;
+const TRIES: usize = 600;
 /// Between two tries.
 const INTERVAL: Duration = Duration::from_millis(100);
 

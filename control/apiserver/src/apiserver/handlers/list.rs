@@ -220,6 +220,11 @@ impl Turns {
 /// A list of objects up to its first item.
 fn head_of_objects(version: &Version, metadata: &Value) -> Vec<u8> {
     let (kind, api_version) = (&version.list_kind, version.gvk.api_version());
+    let mut metadata = metadata.clone();
+    // As upstream, whose lists of custom objects have no type that leaves it out.
+    if !version.spec.schema.is_built_in() && metadata["continue"].is_null() {
+        metadata["continue"] = json!("");
+    }
     format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#).into_bytes()
 }
 

@@ -13,7 +13,7 @@ use crate::apiserver::{
         decode::{PatchBody, PatchType},
         field_manager::{self, FieldManager},
         metadata,
-        preconditions::{check_identity, check_preconditions, check_uid, check_unconditional, check_version},
+        preconditions::{check_identity, check_uid},
         stages::{Draft, Mutated, Mutation, Presented, Scope},
     },
     request::{
@@ -147,8 +147,7 @@ impl ApiRequest {
                     Some(value) => value,
                     None => self.read_object(version, options, body)?,
                 };
-                check_unconditional(target, &value)?;
-                check_preconditions(target, &value, old)?;
+                check_uid(target, &value, old)?;
                 Ok(value)
             };
             match self.modify(target, options, Some(&manager), &make).await {
@@ -191,8 +190,6 @@ impl ApiRequest {
             let make = |old: &Value| {
                 let value = patch.apply(&version.spec.schema, &manager, options, old)?;
                 let value = patch.check(of_type, options, value, &self.warnings)?;
-                check_unconditional(target, &value)?;
-                check_version(target, &value, old)?;
                 check_identity(target, &value, old)?;
                 Ok(value)
             };

@@ -8,6 +8,7 @@
 //! | default | of the type and of the strategy | the same | |
 //! | owners | `managedFields` | the same | |
 //! | mutating admission | the plugins' `admit`, in their order | the same | the same, of no object |
+//! | revision | | that of the object is that of the stored one | |
 //! | prepare | uid, time, name; the strategy resets the status and sets what the server decides | what only the server writes, and what the path does not reach, is that of the stored object; generation | |
 //! | validate | the strategy, by the rules of the type | the same, against the stored object | |
 //! | warn | of the strategy; of what has no effect | the same | |

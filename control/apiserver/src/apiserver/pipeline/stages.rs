@@ -12,6 +12,7 @@ use super::{
     commit::{MAX_WRITE_ATTEMPTS, Relations},
     field_manager::FieldManager,
     metadata,
+    preconditions::{check_unconditional, check_version},
     reinvocation::Reinvocation,
     validation::{self, FieldError, Validation},
 };
@@ -255,6 +256,9 @@ impl ApiRequest {
                     presented.take(&shown, &mut object);
                 }
             }
+            // As upstream, whose mutating webhooks see what is of another revision, too.
+            check_unconditional(target, &object)?;
+            check_version(target, &object, old)?;
             metadata::restore_system_fields(&mut object, old)?;
             object = prepare_for_update(target, mutation.scope, object, old)?;
             default(version, &mut object);

@@ -34,6 +34,21 @@ pub trait Converter: fmt::Debug + Send + Sync {
     async fn convert(&self, objects: Vec<Value>, to: &str) -> Result<Vec<Value>, ConversionError>;
 }
 
+/// Takes the revision out of an object that is converted from or to what is stored: upstream's stored objects have none, and get
+/// it when they have been converted.
+pub(super) fn take_revision(object: &mut Value) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.remove("resourceVersion")
+}
+
+/// Gives a converted object the revision that was taken out.
+pub(super) fn restore_revision(object: &mut Value, revision: Option<Value>) {
+    if let Some(revision) = revision
+        && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
+    {
+        metadata.insert("resourceVersion".to_owned(), revision);
+    }
+}
+
 /// An object that cannot be had in a version, in the words of the answer, which is 500 as upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]

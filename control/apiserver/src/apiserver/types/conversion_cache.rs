@@ -8,7 +8,10 @@ use serde_json::Value;
 use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 use windlass_kit::lru::Lru;
 
-use super::{ConversionError, Converter};
+use super::{
+    ConversionError, Converter,
+    conversion::{restore_revision, take_revision},
+};
 use crate::store::{Key, Object};
 
 /// The bytes of the stored objects whose conversions a version keeps: a change is converted once for all who watch.
@@ -133,8 +136,12 @@ async fn call(
     objects: &[&Arc<Object>],
     to: &str,
 ) -> Result<Vec<Arc<Value>>, ConversionError> {
-    let values: Vec<Value> = objects.iter().map(|object| stages.before(object)).collect::<Result<_, _>>()?;
+    let mut values: Vec<Value> = objects.iter().map(|object| stages.before(object)).collect::<Result<_, _>>()?;
+    let revisions: Vec<Option<Value>> = values.iter_mut().map(take_revision).collect();
     let mut converted = converter.convert(values, to).await?;
-    converted.iter_mut().for_each(|one| stages.after(one));
+    for (one, revision) in converted.iter_mut().zip(revisions) {
+        restore_revision(one, revision);
+        stages.after(one);
+    }
     Ok(converted.into_iter().map(Arc::new).collect())
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use windlass_apimachinery::selectors::SelectableField;
 
+use super::conversion::{restore_revision, take_revision};
 use super::conversion_cache::{ConversionCache, Stages};
 use super::list_item;
 use super::{
@@ -254,7 +255,7 @@ impl Version {
                 if own == *api_version {
                     return Ok(());
                 }
-                *value = self.convert_between(value, &own, api_version).await?;
+                self.convert_stored(value, &own, api_version).await?;
                 if let Some(schema) = self.schema_of(api_version) {
                     schema.prune_alone(value);
                 }
@@ -277,7 +278,7 @@ impl Version {
         self.convert_to_storage(value).await?;
         let own = self.gvk.api_version();
         if matches!(self.spec.conversion, Conversion::Webhook(_)) && own != *api_version {
-            *value = self.convert_between(value, api_version, &own).await?;
+            self.convert_stored(value, api_version, &own).await?;
             self.spec.schema.prune_alone(value);
             return Ok(());
         }
@@ -313,6 +314,14 @@ impl Version {
         let mut converted = value.clone();
         converted["apiVersion"] = to.into();
         Ok(converted)
+    }
+
+    /// The same on the way to storage or from there.
+    async fn convert_stored(&self, value: &mut Value, from: &str, to: &str) -> Result<(), ConversionError> {
+        let revision = take_revision(value);
+        *value = self.convert_between(value, from, to).await?;
+        restore_revision(value, revision);
+        Ok(())
     }
 
     /// Whether the custom resource has both versions.

@@ -3,7 +3,9 @@
 #[path = "../../../../../tests/webhook_server/mod.rs"]
 mod webhook_server;
 
+mod exchanges;
 mod failures;
+mod operators;
 mod requests;
 
 use serde_json::{Value, json};
