@@ -137,9 +137,10 @@ fn prometheus_operator(node: &Node) {
         anyhow::ensure!(set["metadata"]["ownerReferences"][0]["kind"] == "Prometheus", "{set}");
         kubectl.try_run(&["wait", "--for=jsonpath={.status.shards}=1", "--timeout=5s", "prometheus/main"])
     });
-    let _ = kubectl.run(&["scale", "prometheus/main", "--replicas=0"]);
-    eventually(PATIENCE, "the StatefulSet follows the scale", || {
-        kubectl.try_run(&["wait", "--for=jsonpath={.spec.replicas}=0", "--timeout=5s", "statefulset/prometheus-main"])
+    // Its scale is the number of shards, each of which has a StatefulSet.
+    let _ = kubectl.run(&["scale", "prometheus/main", "--replicas=2"]);
+    eventually(PATIENCE, "there is a second shard", || {
+        kubectl.try_run(&["get", "statefulset/prometheus-main-shard-1"])
     });
     let _ = kubectl.run(&["delete", "prometheus", "main"]);
 }

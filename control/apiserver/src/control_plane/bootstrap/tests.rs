@@ -94,7 +94,7 @@ fn all_wanted() -> Vec<Wanted> {
         address: "192.0.2.1".parse().unwrap(),
         port: 6443,
         first_cluster_ip: "10.96.0.1".parse().unwrap(),
-        client_ca: "PEM".to_owned(),
+        client_ca: Some("PEM".to_owned()),
         front_proxy_ca: "front-proxy".to_owned(),
     };
     let all = [objects::service_cidr("10.96.0.0/24"), objects::endpoints(&identity)].into_iter();
