@@ -201,7 +201,6 @@ impl Model {
         match precondition {
             Precondition::None if kind.needs_revision() => return INVALID,
             Precondition::SameUid if kind.needs_revision() => return INVALID,
-            Precondition::OtherUid if kind.needs_revision() => return INVALID,
             Precondition::OtherVersion | Precondition::OtherUid => return CONFLICT,
             _ => {}
         }
