@@ -325,7 +325,9 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        std::io::Read::read_exact(&mut started.stdout.take().unwrap(), &mut [0; 1]).unwrap();
+        // Kept open: the interpreter may write the end of its line later (PYTHONUNBUFFERED), and ends if nobody can read it.
+        let mut says = started.stdout.take().unwrap();
+        std::io::Read::read_exact(&mut says, &mut [0; 1]).unwrap();
         let found = Containerd::of_process(listener(&format!("unix://{}", at("c.sock"))).await.unwrap());
         started.kill().unwrap();
         started.wait().unwrap();
