@@ -56,6 +56,20 @@ impl Message {
     }
 }
 
+/// Takes a number of protobuf's wire format from the beginning.
+pub fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
 /// A message that was read.
 #[derive(Debug, Clone, Default)]
 pub struct Fields(Vec<(u64, Value)>);
@@ -68,25 +82,13 @@ enum Value {
 
 impl Fields {
     fn read(mut rest: &[u8]) -> Option<Self> {
-        fn varint(rest: &mut &[u8]) -> Option<u64> {
-            let mut value = 0;
-            for shift in (0..64).step_by(7) {
-                let (byte, after) = rest.split_first()?;
-                *rest = after;
-                value |= u64::from(byte & 0x7f) << shift;
-                if byte & 0x80 == 0 {
-                    return Some(value);
-                }
-            }
-            None
-        }
         let mut fields = Vec::new();
         while !rest.is_empty() {
-            let tag = varint(&mut rest)?;
+            let tag = read_varint(&mut rest)?;
             let value = match tag & 7 {
-                0 => Value::Number(varint(&mut rest)?),
+                0 => Value::Number(read_varint(&mut rest)?),
                 2 => {
-                    let length = usize::try_from(varint(&mut rest)?).ok()?;
+                    let length = usize::try_from(read_varint(&mut rest)?).ok()?;
                     let (bytes, after) = rest.split_at_checked(length)?;
                     rest = after;
                     Value::Bytes(bytes.to_vec())

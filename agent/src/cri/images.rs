@@ -1,18 +1,19 @@
 //! The calls about images.
 
 use base64::Engine as _;
+use windlass_cadvisor::model::{Size, sum_of_sizes};
 use windlass_kit::objects::image::Reference;
 
 use super::{
-    Cri, filter,
+    Cri, convert, filter,
     grpc::{Code, Status},
     messages::{
         AuthConfig, FilesystemIdentifier, FilesystemUsage, ImageFsInfoRequest, ImageFsInfoResponse, ImageSpec,
         ImageStatusRequest, ImageStatusResponse, ListImagesRequest, ListImagesResponse, PullImageRequest,
-        PullImageResponse, UInt64Value,
+        PullImageResponse,
     },
     runtime::status_of,
-    view,
+    stats::number,
 };
 use crate::{
     engine::{Engine, images::ImageSummary},
@@ -84,6 +85,16 @@ async fn pull(
     Err(error)
 }
 
+/// Bytes and inodes of writable layers: unknown where none could be measured, and nothing without any.
+fn sum_of_layers(layers: impl Iterator<Item = Option<Size>>) -> (Option<u64>, Option<u64>) {
+    let mut layers = layers.peekable();
+    if layers.peek().is_none() {
+        return (Some(0), Some(0));
+    }
+    let sum = sum_of_sizes(layers);
+    (sum.map(|sum| sum.bytes), sum.and_then(|sum| sum.inodes))
+}
+
 impl Cri {
     /// The images of the store as they are now: the image module lists them every half minute, and a client that has just pulled
     /// one looks for it.
@@ -96,7 +107,7 @@ impl Cri {
         let wanted = request.filter.and_then(|filter| filter.image).map(|spec| spec.image).unwrap_or_default();
         let stored = self.stored().await?;
         let matching = stored.iter().filter(|image| wanted.is_empty() || filter::image(&wanted, image));
-        Ok(ListImagesResponse { images: matching.map(|image| view::image(image, None)).collect() })
+        Ok(ListImagesResponse { images: matching.map(|image| convert::image(image, None)).collect() })
     }
 
     pub(super) async fn image_status(&self, request: ImageStatusRequest) -> Result<ImageStatusResponse, Status> {
@@ -109,7 +120,7 @@ impl Cri {
         let unlisted =
             || ImageSummary { id: found.id.clone(), tags: Vec::new(), digests: Vec::new(), size: found.size };
         let summary = stored.into_iter().find(|image| image.id == found.id).unwrap_or_else(unlisted);
-        Ok(ImageStatusResponse { image: Some(view::image(&summary, Some(&found.user))), ..Default::default() })
+        Ok(ImageStatusResponse { image: Some(convert::image(&summary, Some(&found.user))), ..Default::default() })
     }
 
     /// Pulls an image as for a pod, and shares the pull with pods that want the same.
@@ -132,17 +143,19 @@ impl Cri {
         let storage = self.usage.storage();
         let Some(of_images) = &storage.images else { return ImageFsInfoResponse::default() };
         let mountpoint = storage.image_root.as_ref().map(|root| root.display().to_string()).unwrap_or_default();
-        let usage = |bytes: u64, inodes: u64| FilesystemUsage {
-            timestamp: view::nanoseconds(of_images.at),
+        let usage = |bytes: Option<u64>, inodes: Option<u64>| FilesystemUsage {
+            timestamp: convert::nanoseconds(of_images.at),
             fs_id: Some(FilesystemIdentifier { mountpoint: mountpoint.clone() }),
-            used_bytes: Some(UInt64Value { value: bytes }),
-            inodes_used: Some(UInt64Value { value: inodes }),
+            used_bytes: bytes.and_then(number),
+            inodes_used: inodes.and_then(number),
         };
-        let layers = windlass_cadvisor::model::sum_of_sizes(storage.containers.values().map(|size| size.rootfs));
-        let (bytes, inodes) = layers.map_or((0, 0), |sum| (sum.bytes, sum.inodes.unwrap_or(0)));
+        let (bytes, inodes) = sum_of_layers(storage.containers.values().map(|size| size.rootfs));
         let used_inodes = of_images.inodes.saturating_sub(of_images.inodes_free);
         ImageFsInfoResponse {
-            image_filesystems: vec![usage(storage.image_bytes.unwrap_or(of_images.used_bytes), used_inodes)],
+            image_filesystems: vec![usage(
+                Some(storage.image_bytes.unwrap_or(of_images.used_bytes)),
+                Some(used_inodes),
+            )],
             container_filesystems: vec![usage(bytes, inodes)],
         }
     }
@@ -151,6 +164,16 @@ impl Cri {
 #[cfg(test)]
 mod tests {
     use super::{super::messages::Hidden, *};
+
+    #[test]
+    fn layers_that_could_not_be_measured_are_not_empty() {
+        let sum = |layers: &[Option<Size>]| sum_of_layers(layers.iter().copied());
+        let layer = |bytes, inodes| Some(Size { bytes, inodes });
+        assert_eq!(sum(&[]), (Some(0), Some(0)));
+        assert_eq!(sum(&[None, None]), (None, None));
+        assert_eq!(sum(&[layer(1, Some(2)), None, layer(3, Some(4))]), (Some(4), Some(6)));
+        assert_eq!(sum(&[layer(1, Some(2)), layer(3, None)]), (Some(4), None));
+    }
 
     #[test]
     fn credentials_in_each_form() {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `messages` | the messages, with the numbers of their fields; pure |
 //! | `grpc` | frames, codes and time limits of gRPC; pure |
-//! | `filter`, `view` | which containers a request means, and how one is shown; pure |
+//! | `filter`, `convert` | which containers a request means, and how one is shown; pure |
 //! | `socket` | the socket's file: made for root alone, and made again when it is gone |
 //! | `service` | a request, from its path to its answer |
 //! | `runtime`, `images`, `stats` | the calls |
@@ -15,6 +15,7 @@
 //! What it says comes from the table that the pods' workers keep ([`PodContainers`]), from the image module and from usage;
 //! Docker is asked only for what nobody here has. Imports `pods` only for how a Pod is read, never `server`.
 
+mod convert;
 mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -27,7 +28,6 @@ mod socket;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod view;
 
 use std::sync::Arc;
 

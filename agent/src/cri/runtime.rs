@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::{
-    Cri, filter,
+    Cri,
+    convert::{self, PodsByUid},
+    filter,
     grpc::{self, Code, Status},
     messages::{
         Container, ContainerFilter, ContainerStatusRequest, ContainerStatusResponse, ExecSyncRequest, ExecSyncResponse,
@@ -14,7 +16,6 @@ use super::{
         PodSandboxStatusRequest, PodSandboxStatusResponse, RuntimeCondition, RuntimeStatus, StatusRequest,
         StatusResponse, StopContainerRequest, StopContainerResponse, Texts, VersionRequest, VersionResponse,
     },
-    view::{self, PodsByUid},
 };
 use crate::{
     engine::{Cause, EngineError, Health, inspect::Instance},
@@ -62,7 +63,7 @@ impl Seen {
     /// Those that a filter matches, each with how it is shown.
     pub(super) fn matching(&self, wanted: &ContainerFilter) -> Vec<(&Instance, Container)> {
         let pods = self.pods();
-        let shown = self.containers().map(|instance| (instance, view::container(instance, pods.get(instance))));
+        let shown = self.containers().map(|instance| (instance, convert::container(instance, pods.get(instance))));
         shown.filter(|(_, container)| filter::container(wanted, container)).collect()
     }
 }
@@ -142,8 +143,8 @@ impl Cri {
         let seen = self.seen()?;
         let instance = seen.container(&request.container_id)?;
         Ok(ContainerStatusResponse {
-            status: Some(view::container_status(instance, seen.pods().get(instance))),
-            info: if request.verbose { view::container_info(instance) } else { Texts::new() },
+            status: Some(convert::container_status(instance, seen.pods().get(instance))),
+            info: if request.verbose { convert::container_info(instance) } else { Texts::new() },
         })
     }
 
@@ -216,7 +217,7 @@ impl Cri {
     pub(super) fn list_pod_sandbox(&self, request: ListPodSandboxRequest) -> Result<ListPodSandboxResponse, Status> {
         let (seen, wanted): (_, PodSandboxFilter) = (self.seen()?, request.filter.unwrap_or_default());
         let pods = seen.pods();
-        let shown = seen.sandboxes().map(|instance| view::sandbox(instance, pods.get(instance)));
+        let shown = seen.sandboxes().map(|instance| convert::sandbox(instance, pods.get(instance)));
         Ok(ListPodSandboxResponse { items: shown.filter(|sandbox| filter::sandbox(&wanted, sandbox)).collect() })
     }
 
@@ -227,8 +228,8 @@ impl Cri {
         let seen = self.seen()?;
         let instance = filter::by_id("sandbox", &request.pod_sandbox_id, seen.sandboxes(), |instance| &instance.id)?;
         Ok(PodSandboxStatusResponse {
-            status: Some(view::sandbox_status(instance, seen.pods().get(instance))),
-            info: if request.verbose { view::container_info(instance) } else { Texts::new() },
+            status: Some(convert::sandbox_status(instance, seen.pods().get(instance))),
+            info: if request.verbose { convert::container_info(instance) } else { Texts::new() },
         })
     }
 }

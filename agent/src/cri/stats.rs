@@ -3,17 +3,16 @@
 use windlass_cadvisor::model::Row;
 
 use super::{
-    Cri, filter,
+    Cri, convert, filter,
     grpc::{Code, Status},
     messages::{
         ContainerAttributes, ContainerFilter, ContainerStats, ContainerStatsRequest, ContainerStatsResponse, CpuUsage,
         FilesystemIdentifier, FilesystemUsage, ListContainerStatsRequest, ListContainerStatsResponse, MemoryUsage,
         SwapUsage, UInt64Value,
     },
-    view,
 };
 
-fn number(value: u64) -> Option<UInt64Value> {
+pub(super) fn number(value: u64) -> Option<UInt64Value> {
     Some(UInt64Value { value })
 }
 
@@ -64,7 +63,7 @@ impl Cri {
         let layer = size.rootfs?;
         let mountpoint = storage.image_root.as_ref().map(|root| root.display().to_string());
         Some(FilesystemUsage {
-            timestamp: view::nanoseconds(size.at),
+            timestamp: convert::nanoseconds(size.at),
             fs_id: mountpoint.map(|mountpoint| FilesystemIdentifier { mountpoint }),
             used_bytes: number(layer.bytes),
             inodes_used: layer.inodes.and_then(number),
@@ -74,7 +73,7 @@ impl Cri {
 
 /// The usage that was sampled of a container.
 fn usage(row: &Row) -> ContainerStats {
-    let (sample, timestamp) = (&row.sample, view::nanoseconds(row.sample.moment.wall));
+    let (sample, timestamp) = (&row.sample, convert::nanoseconds(row.sample.moment.wall));
     ContainerStats {
         cpu: Some(CpuUsage {
             timestamp,

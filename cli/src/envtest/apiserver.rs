@@ -7,8 +7,8 @@ use windlass_kit::disk;
 
 use super::{
     complain,
+    data_directory::DataDirectory,
     flags::{Asked, Dialect, Given, Table},
-    holder::Holder,
     options, print,
     runtime_config::Item,
 };
@@ -56,8 +56,8 @@ fn serve_until_signal(given: &Given) -> anyhow::Result<()> {
     let [server] = servers.as_slice() else {
         anyhow::bail!("--etcd-servers={} is not possible with windlass: there is one store", servers.join(","));
     };
-    let holder = Holder::at(server)?;
-    let (config, served) = options::configuration(given, &holder)?;
+    let directory = DataDirectory::at(server)?;
+    let (config, served) = options::configuration(given, &directory)?;
     if config.options.durability == Durability::Unsynced {
         // Certificates and marks, like the store.
         disk::mount(&config.data_dir, Arc::new(disk::Unsynced));

@@ -14,8 +14,8 @@ use windlass_kit::serve;
 
 use super::{
     complain,
+    data_directory::{DataDirectory, PATH, address_of},
     flags::{Asked, Dialect, Given, Table},
-    holder::{Holder, PATH, address_of},
     print,
 };
 use crate::{
@@ -58,13 +58,13 @@ pub(super) fn run(arguments: &[String]) -> ExitCode {
 
 fn serve_until_signal(given: &Given) -> anyhow::Result<()> {
     let addresses = addresses(&given.list("listen-client-urls"))?;
-    let holder = Holder { data_dir: data_dir(given)?, is_synced: !given.is_true("unsafe-no-fsync") };
+    let directory = DataDirectory { path: data_dir(given)?, is_synced: !given.is_true("unsafe-no-fsync") };
     runtime()?.block_on(async {
         let stop = CancellationToken::new();
         let mut servers = Vec::new();
         for address in addresses {
             let listener = serve::listen("etcd", address).await?;
-            servers.push(tokio::spawn(serve::serve_plain("etcd", listener, router(&holder), stop.clone())));
+            servers.push(tokio::spawn(serve::serve_plain("etcd", listener, router(&directory), stop.clone())));
         }
         let _ = termination_signal().await;
         stop.cancel();
@@ -75,15 +75,15 @@ fn serve_until_signal(given: &Given) -> anyhow::Result<()> {
     })
 }
 
-fn router(holder: &Holder) -> Router {
-    let holder = Json(json!(holder));
+fn router(directory: &DataDirectory) -> Router {
+    let directory = Json(json!(directory));
     let version = Json(json!({"etcdserver": RELEASE, "etcdcluster": RELEASE, "storage": "windlass"}));
     Router::new()
         .route("/health", get(async || Json(json!({"health": "true", "reason": ""}))))
         .route("/readyz", get(async || "ok"))
         .route("/livez", get(async || "ok"))
         .route("/version", get(async move || version))
-        .route(PATH, get(async move || holder))
+        .route(PATH, get(async move || directory))
 }
 
 /// The addresses of the URLs. Pure.

@@ -1,14 +1,14 @@
 //! The programs that controller-runtime's envtest starts in place of kube-apiserver and etcd: the API server of `windlass up
-//! --no-node` without controllers, by kube-apiserver's flags, and a holder of its data directory, by etcd's.
+//! --no-node` without controllers, by kube-apiserver's flags, and a stand-in that has its data directory, by etcd's.
 //!
 //! `flags` reads the command lines by the tables next to it, `options` makes a configuration of kube-apiserver's, `apiserver` and
 //! `etcd` run. The scripts that envtest finds under upstream's names are written by `windlass envtest install`
 //! (`commands/envtest.rs`). docs/envtest.md is for users.
 
 mod apiserver;
+mod data_directory;
 mod etcd;
 mod flags;
-mod holder;
 mod options;
 mod plugins;
 mod runtime_config;

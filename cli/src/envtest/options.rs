@@ -17,8 +17,8 @@ use windlass_identity::{
 use windlass_kit::{duration, net::Cidr};
 
 use super::{
+    data_directory::DataDirectory,
     flags::Given,
-    holder::Holder,
     plugins,
     runtime_config::{self, Item},
 };
@@ -53,7 +53,7 @@ pub(super) fn missing(given: &Given) -> Vec<&'static str> {
 ///
 /// # Errors
 /// Which flag cannot be followed, and why.
-pub(super) fn configuration(given: &Given, holder: &Holder) -> anyhow::Result<(Config, Vec<Item>)> {
+pub(super) fn configuration(given: &Given, directory: &DataDirectory) -> anyhow::Result<(Config, Vec<Item>)> {
     feature_gates(&given.list("feature-gates"))?;
     let served = runtime_config::read(&given.list("runtime-config")).map_err(anyhow::Error::msg)?;
     let (bind, port) = (bind_address(given), port(given)?);
@@ -62,7 +62,7 @@ pub(super) fn configuration(given: &Given, holder: &Holder) -> anyhow::Result<(C
         None if bind.is_loopback() || bind.is_unspecified() => detect_node_ip(),
         None => bind,
     };
-    let data_dir = holder.data_dir.join(DATA_DIR);
+    let data_dir = directory.path.join(DATA_DIR);
     let host =
         nix::unistd::gethostname().context("the host's name could not be read")?.to_string_lossy().to_lowercase();
     let config = Config {
@@ -78,7 +78,7 @@ pub(super) fn configuration(given: &Given, holder: &Holder) -> anyhow::Result<(C
         admin_kubeconfig: data_dir.join("admin.kubeconfig"),
         lifetimes: Lifetimes::default(),
         token_auth_file: given.text("token-auth-file").map(PathBuf::from),
-        audit: audit(given),
+        audit: audit(given)?,
         admission_control_config_file: given.text("admission-control-config-file").map(PathBuf::from),
         network_policies: false,
         options: ServerOptions {
@@ -97,7 +97,7 @@ pub(super) fn configuration(given: &Given, holder: &Holder) -> anyhow::Result<(C
             bootstrap_tokens: given.is_true("enable-bootstrap-token-auth"),
             privileged_containers: given.is_true("allow-privileged"),
             node_components: false,
-            durability: if holder.is_synced { Durability::Synced } else { Durability::Unsynced },
+            durability: if directory.is_synced { Durability::Synced } else { Durability::Unsynced },
         },
         data_dir,
     };
@@ -154,15 +154,19 @@ fn max_token_seconds(given: &Given) -> anyhow::Result<Option<i64>> {
     valid.map(Some).context("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds")
 }
 
-fn audit(given: &Given) -> Option<AuditConfig> {
-    let number = |flag: &str, default: u32| given.text(flag).and_then(|text| text.parse().ok()).unwrap_or(default);
-    Some(AuditConfig {
-        path: PathBuf::from(given.text("audit-log-path")?),
+fn audit(given: &Given) -> anyhow::Result<Option<AuditConfig>> {
+    let Some(path) = given.text("audit-log-path") else { return Ok(None) };
+    let number = |flag: &str, default: u32| match given.text(flag) {
+        None => Ok(default),
+        Some(text) => text.parse().with_context(|| format!("--{flag} {text} must be from 0 to {}", u32::MAX)),
+    };
+    Ok(Some(AuditConfig {
+        path: PathBuf::from(path),
         policy: given.text("audit-policy-file").map(PathBuf::from),
-        max_size: u64::from(number("audit-log-maxsize", 100)),
-        max_backups: number("audit-log-maxbackup", 100) as usize,
-        max_age_days: number("audit-log-maxage", 366),
-    })
+        max_size: u64::from(number("audit-log-maxsize", 100)?),
+        max_backups: number("audit-log-maxbackup", 100)? as usize,
+        max_age_days: number("audit-log-maxage", 366)?,
+    }))
 }
 
 /// The serving certificate: of the flags, or of the directory, where envtest puts it.

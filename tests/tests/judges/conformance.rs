@@ -68,7 +68,12 @@ pub(crate) fn passes(node: &Node) {
     let report = PathBuf::from(std::env::var_os(REPORT).expect("the test is ignored without it"));
     fs::create_dir_all(&report).expect("the folder of the report");
     let only = std::env::var(ONLY).ok();
-    let asked = |group: &&Group| only.as_deref().is_none_or(|only| only.split(',').any(|name| name == group.name));
+    let only: Option<Vec<&str>> = only.as_deref().map(|names| names.split(',').collect());
+    for name in only.iter().flatten() {
+        let is_one = |group: &Group| group.name == *name;
+        assert!(GROUPS.iter().chain([&ALONE, &WITH_SECOND_NODE]).any(is_one), "{ONLY} names {name}, which is no group");
+    }
+    let asked = |group: &&Group| only.as_ref().is_none_or(|only| only.contains(&group.name));
     let began = Instant::now();
     let groups: Vec<&Group> = GROUPS.iter().filter(asked).collect();
     let (next, groups) = (AtomicUsize::new(0), groups.as_slice());
@@ -94,18 +99,24 @@ pub(crate) fn passes(node: &Node) {
         ran.push(&WITH_SECOND_NODE);
         drop(second);
     }
-    let cases: Vec<Case> = ran.iter().flat_map(|group| cases(&report.join(group.name))).collect();
+    let by_group: Vec<Vec<Case>> = ran.iter().map(|group| cases(&report.join(group.name))).collect();
+    // A group that was ended has no report, and would be missing from the totals.
+    let without: Vec<&str> =
+        ran.iter().zip(&by_group).filter(|(_, cases)| cases.is_empty()).map(|(group, _)| group.name).collect();
+    let cases: Vec<Case> = by_group.into_iter().flatten().collect();
     let summary = summary(&cases, began.elapsed().as_secs());
     write_report(&report, &ran, &cases, &summary);
     println!("{summary}\nThe report is in {}", report.display());
-    assert!(!cases.is_empty(), "no test ran");
+    assert!(without.is_empty(), "no test was reported by {}", without.join(", "));
     assert!(cases.iter().all(|case| case.failure.is_none()), "{summary}");
 }
 
 fn processes() -> usize {
-    let asked = std::env::var(PROCESSES).ok().and_then(|number| number.parse().ok());
-    // Tests wait for most of their time.
-    asked.unwrap_or_else(|| 2 * thread::available_parallelism().map_or(2, usize::from))
+    match std::env::var(PROCESSES) {
+        Ok(number) => number.parse().unwrap_or_else(|_| panic!("{PROCESSES} is {number}, which is no number")),
+        // Tests wait for most of their time.
+        Err(_) => 2 * thread::available_parallelism().map_or(2, usize::from),
+    }
 }
 
 /// Runs a group; its output and report are in a folder of its name.

@@ -17,8 +17,8 @@ fn configured(line: &str) -> anyhow::Result<Config> {
     let file = dir.path().join("sa.key");
     std::fs::write(&file, key("openssl-p256-ecparam.pem"))?;
     let accounts = format!("--service-account-signing-key-file={} --service-account-issuer=https://i/", file.display());
-    let holder = Holder { data_dir: "/tmp/etcd".into(), is_synced: false };
-    configuration(&given(&format!("{accounts} {line}")), &holder).map(|(config, _)| config)
+    let directory = DataDirectory { path: "/tmp/etcd".into(), is_synced: false };
+    configuration(&given(&format!("{accounts} {line}")), &directory).map(|(config, _)| config)
 }
 
 #[test]
@@ -72,6 +72,7 @@ fn what_cannot_be_followed_is_refused() {
         ("--service-node-port-range=9-1", "is no range of ports"),
         ("--enable-admission-plugins=AlwaysPullImages", "does not have this plugin"),
         ("--service-account-max-token-expiration=1m", "must be between 1 hour and 2^32 seconds"),
+        ("--audit-log-path=/a --audit-log-maxage=-1", "--audit-log-maxage -1 must be from 0 to"),
         ("--runtime-config=batch/v1=maybe", "runtime-config invalid value batch/v1=maybe"),
     ] {
         let said = format!("{:#}", configured(line).map(drop).unwrap_err());

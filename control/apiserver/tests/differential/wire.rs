@@ -12,6 +12,7 @@ use windlass_apimachinery::{
     protobuf::{decode, encode, envelope},
 };
 use windlass_control::{kinds::types, schema};
+use windlass_tests::cri::read_varint;
 
 use crate::{
     api_server::{ApiServer, JSON},
@@ -280,29 +281,17 @@ type Field<'b> = (u64, &'b [u8]);
 
 /// The fields of a message; nothing if the bytes are no message.
 fn fields(mut bytes: &[u8]) -> Option<Vec<Field<'_>>> {
-    fn varint(bytes: &mut &[u8]) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = bytes.split_first()?;
-            *bytes = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
     let mut all = Vec::new();
     while !bytes.is_empty() {
-        let tag = varint(&mut bytes)?;
+        let tag = read_varint(&mut bytes)?;
         let before = bytes;
         let length = match tag & 7 {
             0 => {
-                varint(&mut bytes)?;
+                read_varint(&mut bytes)?;
                 before.len() - bytes.len()
             }
             1 => 8,
-            2 => usize::try_from(varint(&mut bytes)?).ok()?,
+            2 => usize::try_from(read_varint(&mut bytes)?).ok()?,
             5 => 4,
             _ => return None,
         };

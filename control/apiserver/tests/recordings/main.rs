@@ -14,7 +14,6 @@ mod autoscaling_cases;
 #[path = "../../src/plugin/admission/webhook/tests/exchanges.rs"]
 mod exchanges;
 mod metrics_server;
-mod operator;
 mod operators;
 mod pod_security;
 #[path = "../../src/plugin/admission/pod_security/tests/cases.rs"]
@@ -27,6 +26,7 @@ mod scheduling;
 #[path = "../../../scheduler/src/tests/cases.rs"]
 mod scheduling_cases;
 mod tables;
+mod tekton;
 mod tls_server;
 
 use std::process::ExitCode;
@@ -54,9 +54,9 @@ fn main() -> ExitCode {
         Trial::test("autoscaling_is_that_of_the_real_controller", || with_server(autoscaling::record)),
     ];
     let mut trials: Vec<Trial> = trials.into_iter().map(|trial| trial.with_ignored_flag(skipped)).collect();
-    let without_operator = skipped || operator::folder().is_none();
+    let without_operator = skipped || tekton::folder().is_none();
     if without_operator && !skipped && !arguments.list {
-        skip("judges", &format!("{} is not set", operator::FOLDER));
+        skip("judges", &format!("{} is not set", tekton::FOLDER));
     }
     let operators = Trial::test("operators_are_called_as_by_the_real_server", || with_server(operators::record));
     trials.push(operators.with_ignored_flag(without_operator));

@@ -16,9 +16,9 @@ use windlass_tests::cluster::ControlPlane;
 use crate::{
     exchanges::{Call, Case, Recorded, normal_user, reply},
     is_recording,
-    operator::{Exchanges, Operator},
     real_server::RealServer,
     recorded::{Asking, Caller, Request, Server as _},
+    tekton::{Exchanges, Operator},
 };
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context as _;
 
 /// The path that only the stand-in answers.
-pub(super) const PATH: &str = "/windlass/holder";
+pub(super) const PATH: &str = "/windlass/data-directory";
 /// How long the API server waits for it: envtest starts it only when etcd is healthy.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -19,14 +19,14 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where the API server has its data.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Holder {
+pub(super) struct DataDirectory {
     /// The directory of `--data-dir`, absolute.
-    pub(super) data_dir: PathBuf,
+    pub(super) path: PathBuf,
     /// False with `--unsafe-no-fsync`.
     pub(super) is_synced: bool,
 }
 
-impl Holder {
+impl DataDirectory {
     /// Asks the stand-in at this URL.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Holder {
         let began = Instant::now();
         loop {
             match ask(address) {
-                Ok(holder) => return Ok(holder),
+                Ok(directory) => return Ok(directory),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Unreachable(error)) if began.elapsed() > PATIENCE => return Err(error),
                 Err(Failure::Unreachable(_)) => std::thread::sleep(Duration::from_millis(50)),
@@ -62,7 +62,7 @@ pub(super) fn address_of(url: &str) -> Option<SocketAddr> {
     }
 }
 
-fn ask(address: SocketAddr) -> Result<Holder, Failure> {
+fn ask(address: SocketAddr) -> Result<DataDirectory, Failure> {
     let unreachable = |error: std::io::Error| {
         Failure::Unreachable(
             anyhow::Error::new(error).context(format!("the stand-in for etcd at {address} does not answer")),
@@ -81,7 +81,7 @@ fn ask(address: SocketAddr) -> Result<Holder, Failure> {
 }
 
 /// What is said in an answer; `None` of any other server's. Pure.
-fn read(answer: &str) -> Option<Holder> {
+fn read(answer: &str) -> Option<DataDirectory> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     head.starts_with("HTTP/1.1 200 ").then_some(())?;
     serde_json::from_str(body).ok()
@@ -103,9 +103,9 @@ mod tests {
 
     #[test]
     fn only_the_stand_in_is_understood() {
-        let holder = Holder { data_dir: "/tmp/a".into(), is_synced: false };
-        let body = serde_json::to_string(&holder).unwrap();
-        assert_eq!(read(&format!("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{body}")), Some(holder));
+        let directory = DataDirectory { path: "/tmp/a".into(), is_synced: false };
+        let body = serde_json::to_string(&directory).unwrap();
+        assert_eq!(read(&format!("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{body}")), Some(directory));
         // A real etcd.
         assert_eq!(read("HTTP/1.1 404 Not Found\r\n\r\n404 page not found\n"), None);
         assert_eq!(read("HTTP/1.1 200 OK\r\n\r\n{\"health\":\"true\"}"), None);
