@@ -5,6 +5,7 @@
 
 mod fault;
 mod fault_loop;
+mod watched;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -16,10 +17,10 @@ use std::{
 
 use axum::{
     Router,
-    body::{Body, BodyDataStream, Bytes, to_bytes},
+    body::{Body, to_bytes},
     response::Response,
 };
-use futures::{StreamExt as _, future::BoxFuture, stream};
+use futures::{future::BoxFuture, stream};
 use http::{Method, Request, header};
 use kube::client::Body as ClientBody;
 use parking_lot::{Mutex, MutexGuard};
@@ -29,9 +30,8 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 pub use fault::{Calls, EventFault, Fault, Purpose, RequestFault};
 pub use fault_loop::with_each_fault;
+use watched::watched;
 
-/// How late the events of a server are that lags behind another.
-const LAG: Duration = Duration::from_secs(10);
 /// The annotation that others write.
 pub const TOUCHED: &str = "test.example/touched";
 
@@ -111,6 +111,8 @@ pub struct Faults {
     held: watch::Sender<HashSet<String>>,
     /// How often the clients have ended.
     ends: watch::Sender<usize>,
+    /// How many requests the server works on.
+    in_flight: watch::Sender<usize>,
     /// The number of that life of theirs in which they ask by this one.
     life: usize,
 }
@@ -118,7 +120,7 @@ pub struct Faults {
 impl Default for Faults {
     fn default() -> Self {
         let (held, ends) = (watch::Sender::new(HashSet::new()), watch::Sender::new(0));
-        Self { state: Arc::default(), held, ends, life: 0 }
+        Self { state: Arc::default(), held, ends, in_flight: watch::Sender::new(0), life: 0 }
     }
 }
 
@@ -133,9 +135,22 @@ impl Faults {
         Self { life: *self.ends.borrow(), ..self.clone() }
     }
 
-    /// Waits until this client has ended. From then on none of its requests is carried out or answered.
+    /// Waits until this client has ended and the server has finished what it had taken of it: no process starts in less time
+    /// than that. From then on none of its requests is carried out or answered.
     pub async fn ended(&self) {
         let _ = self.ends.subscribe().wait_for(|ends| *ends > self.life).await;
+        let _ = self.in_flight.subscribe().wait_for(|in_flight| *in_flight == 0).await;
+    }
+
+    /// Answers by the server, which finishes what it has taken also if the client goes.
+    async fn serve(&self, router: Router, request: Request<ClientBody>) -> Response {
+        let in_flight = InFlight::new(&self.in_flight);
+        let serving = tokio::spawn(async move {
+            let Ok(answer) = router.oneshot(request.map(Body::new)).await;
+            drop(in_flight);
+            answer
+        });
+        serving.await.expect("a handler that does not panic")
     }
 
     fn has_ended(&self) -> bool {
@@ -335,7 +350,7 @@ impl Faults {
         }
         let plural = ResourcePath::parse(request.uri().path()).map(|path| path.plural).unwrap_or_default();
         let is_watch = is_watch(&request);
-        let Ok(answer) = router.oneshot(request.map(Body::new)).await;
+        let answer = self.serve(router, request).await;
         match fault {
             Some(RequestFault::AnswerLost) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
             Some(RequestFault::TimedOut) => {
@@ -346,6 +361,23 @@ impl Faults {
             _ if is_watch && answer.status().is_success() => Ok(watched(self.clone(), plural, answer)),
             _ => Ok(answer),
         }
+    }
+}
+
+/// One more request that a server works on, until it is dropped.
+#[derive(Debug)]
+struct InFlight(watch::Sender<usize>);
+
+impl InFlight {
+    fn new(all: &watch::Sender<usize>) -> Self {
+        all.send_modify(|all| *all += 1);
+        Self(all.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.send_modify(|all| *all -= 1);
     }
 }
 
@@ -378,69 +410,6 @@ async fn cut(answer: Response) -> Result<Response, BoxError> {
     let (mut parts, body) = (parts, Body::from_stream(stream::iter(pieces)));
     parts.headers.remove(header::CONTENT_LENGTH);
     Ok(Response::from_parts(parts, body))
-}
-
-/// The lines of a watch.
-struct Lines {
-    chunks: BodyDataStream,
-    buffer: Vec<u8>,
-    faults: Faults,
-    plural: String,
-    /// What comes last.
-    last: Option<Option<BoxError>>,
-}
-
-fn watched(faults: Faults, plural: String, answer: Response) -> Response {
-    let (parts, body) = answer.into_parts();
-    let lines = Lines { chunks: body.into_data_stream(), buffer: Vec::new(), faults, plural, last: None };
-    let lines = stream::unfold(lines, async |mut lines| lines.next().await.map(|line| (line, lines)));
-    Response::from_parts(parts, Body::from_stream(lines))
-}
-
-impl Lines {
-    async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
-        if let Some(last) = &mut self.last {
-            return last.take().map(Err);
-        }
-        loop {
-            if let Some(at) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                if self.faults.has_ended() {
-                    std::future::pending::<()>().await;
-                }
-                let line: Vec<u8> = self.buffer.drain(..=at).collect();
-                return self.deliver(line.into()).await;
-            }
-            match self.chunks.next().await {
-                Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
-                Some(Err(error)) => return Some(Err(error.into())),
-                None => return None,
-            }
-        }
-    }
-
-    async fn deliver(&mut self, line: Bytes) -> Option<Result<Bytes, BoxError>> {
-        self.faults.released(&self.plural).await;
-        let half = line.slice(..line.len() / 2);
-        let error = |code: u16, reason: &str| {
-            let object = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
-                "reason": reason, "message": "a test wants it so"});
-            Bytes::from(format!("{}\n", json!({"type": "ERROR", "object": object})))
-        };
-        let (piece, end) = match self.faults.of_event(&line) {
-            None => return Some(Ok(line)),
-            Some(EventFault::Lags) => {
-                tokio::time::sleep(LAG).await;
-                return Some(Ok(line));
-            }
-            Some(EventFault::Ends) => (None, None),
-            Some(EventFault::BreaksOff) => (Some(half), Some(io::Error::from(io::ErrorKind::ConnectionReset).into())),
-            Some(EventFault::EndsWithin) => (Some(half), None),
-            Some(EventFault::Expired) => (Some(error(410, "Expired")), None),
-            Some(EventFault::Error) => (Some(error(500, "InternalError")), None),
-        };
-        self.last = Some(end);
-        piece.map(Ok)
-    }
 }
 
 /// The way to a router, as a client's service.
@@ -493,5 +462,44 @@ impl Busy {
         let (held, heard) = mpsc::channel();
         drop(tokio::task::spawn_blocking(move || heard.recv_timeout(BUSY_AT_MOST)));
         Self(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use axum::routing::post;
+    use futures::FutureExt as _;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// Whoever starts next would else list before it is stored, and do it a second time.
+    #[tokio::test]
+    async fn a_client_has_ended_when_the_server_has_finished_what_it_took() {
+        let (taken, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let is_stored = Arc::new(AtomicBool::new(false));
+        let handler = {
+            let (taken, go_on, is_stored) = (taken.clone(), go_on.clone(), is_stored.clone());
+            move || async move {
+                taken.notify_one();
+                go_on.notified().await;
+                is_stored.store(true, Ordering::SeqCst);
+            }
+        };
+        let faults = Faults::default();
+        let mut way = Way { router: Router::new().route("/api/v1/pods", post(handler)), faults: Some(faults.clone()) };
+        let request = Request::post("/api/v1/pods").body(ClientBody::empty()).unwrap();
+        let client = tokio::spawn(way.call(request));
+        taken.notified().await;
+        faults.end();
+        client.abort();
+        assert!(client.await.unwrap_err().is_cancelled());
+        assert!(faults.ended().now_or_never().is_none(), "the server works on its request");
+        go_on.notify_one();
+        faults.ended().await;
+        assert!(is_stored.load(Ordering::SeqCst));
+        assert!(faults.reborn().ended().now_or_never().is_none());
     }
 }
