@@ -227,4 +227,8 @@ fn what_was_bound_here_and_does_not_fit_is_refused() {
         let described = kubectl.run(&["describe", "pod", name]);
         assert!(described.contains(reason), "{described}");
     }
+    // One that was deleted by force gives its place and its port away at once, as with kubelet, though it may still be stopping.
+    let _ = kubectl.run(&["delete", "pod", "port", "--force", "--grace-period=0", "--wait=false"]);
+    kubectl.apply(&format!("{}, ports: [{{containerPort: 80, hostPort: 7070}}]}}\n", bound("again", "")));
+    ready(&kubectl, "again");
 }

@@ -42,7 +42,9 @@ pub(crate) struct ResizeRequest {
     pub(crate) since: Timestamp,
 }
 
-/// The reservations of all pods of the node, and the resizes that are deferred, by uid.
+/// The reservations of all pods of the node, and the resizes that are deferred, by uid. One is made when its pod is admitted,
+/// and ends with the pod's resources or when no source has the pod any more, whichever is first: as in kubelet, a pod that was
+/// deleted by force does not count, though its containers may still be stopping.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     by_pod: BTreeMap<String, Reservation>,
@@ -61,21 +63,27 @@ impl Reservations {
         before.is_some_and(|b| now.milli_cpu < b.amounts.milli_cpu || now.memory < b.amounts.memory)
     }
 
+    /// Changes or clears the reservation of a pod, unless it has ended already.
+    pub(crate) fn change(&mut self, uid: &str, reservation: Option<Reservation>) -> bool {
+        self.by_pod.contains_key(uid) && self.set(uid, reservation)
+    }
+
     /// The reservations of the other pods.
     pub(crate) fn others<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = (&'a str, &'a Reservation)> + Clone {
         self.by_pod.iter().map(|(other, one)| (other.as_str(), one)).filter(move |(other, _)| *other != uid)
     }
 
-    /// Evaluates the resize of a pod whose reservation is `current`, after all deferred ones that come before it; what
-    /// is granted is reserved at once. Gives too whether a resize of another pod was granted.
+    /// Evaluates a pod's resize, after all deferred ones that come before it; what is granted is reserved at once. Gives too
+    /// whether a resize of another pod was granted. A pod whose reservation has ended is granted nothing.
     pub(crate) fn evaluate(
         &mut self,
         uid: &str,
-        current: Reservation,
         request: ResizeRequest,
         allocatable: &Amounts,
     ) -> (ResizeDecision, bool) {
-        self.by_pod.entry(uid.to_owned()).or_insert(current);
+        if !self.by_pod.contains_key(uid) {
+            return (ResizeDecision::Deferred("the pod is being removed from the node".to_owned()), false);
+        }
         let wanted = request.reservation.clone();
         self.deferred.insert(uid.to_owned(), request);
         let mut order: Vec<(String, Reservation)> =
@@ -175,14 +183,14 @@ mod tests {
             reservations.set(uid, Some(needs(100)));
         }
         for (uid, request) in &all {
-            assert!(deferred(reservations.evaluate(uid, needs(100), request.clone(), &node)), "{uid}");
+            assert!(deferred(reservations.evaluate(uid, request.clone(), &node)), "{uid}");
         }
         // Each time there is room for one more: only the order decides, not who asks first.
         for (held, turn) in [(1400, "dear"), (1200, "sure"), (1000, "early"), (800, "late")] {
             assert!(reservations.set("full", Some(needs(held))));
             let asks = |reservations: &mut Reservations, uid: &str| {
                 let request = all.iter().find(|(other, _)| *other == uid).map(|(_, request)| request.clone()).unwrap();
-                reservations.evaluate(uid, needs(100), request, &node).0
+                reservations.evaluate(uid, request, &node).0
             };
             if turn != "late" {
                 assert!(matches!(asks(&mut reservations, "late"), ResizeDecision::Deferred(_)), "before {turn}");
@@ -191,13 +199,30 @@ mod tests {
         }
         // More than the node has is infeasible and not deferred; less than the pod has is granted at once.
         assert!(matches!(
-            reservations.evaluate("dear", needs(0), request(3000, 9, Class::Burstable, 0), &node).0,
+            reservations.evaluate("dear", request(3000, 9, Class::Burstable, 0), &node).0,
             ResizeDecision::Infeasible(_)
         ));
         assert_eq!(
-            reservations.evaluate("dear", needs(0), request(100, 0, Class::Burstable, 0), &node).0,
+            reservations.evaluate("dear", request(100, 0, Class::Burstable, 0), &node).0,
             ResizeDecision::Granted
         );
         assert!(reservations.set("full", None) && reservations.deferred.is_empty());
+    }
+
+    #[test]
+    fn an_ended_reservation_does_not_come_back() {
+        let needs = Reservation {
+            amounts: Amounts { milli_cpu: 100, memory: 1, ..Amounts::default() },
+            ..Reservation::of(&Pod::default())
+        };
+        let mut reservations = Reservations::default();
+        reservations.set("gone", Some(needs.clone()));
+        assert!(!reservations.change("gone", Some(needs.clone())));
+        assert!(reservations.set("gone", None));
+        assert!(!reservations.change("gone", Some(needs.clone())));
+        let request = ResizeRequest { reservation: needs.clone(), since: Timestamp::UNIX_EPOCH };
+        let node = Amounts { milli_cpu: 2000, memory: 1 << 30, ..Amounts::default() };
+        assert!(matches!(reservations.evaluate("gone", request, &node), (ResizeDecision::Deferred(_), false)));
+        assert_eq!(reservations.others("new").count(), 0);
     }
 }

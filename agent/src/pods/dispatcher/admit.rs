@@ -14,7 +14,8 @@ impl Dispatcher {
     /// Whether the node admits a pod; its resources are reserved then. A pod that has containers already was admitted
     /// before.
     pub(super) fn admit(&self, uid: &str, pod: &Pod, is_new: bool) -> Admission {
-        if spec::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some() {
+        // One that is deleted keeps its resources for as long as its containers run.
+        if spec::is_terminal(pod) || (is_new && pod.metadata.deletion_timestamp.is_some()) {
             return Admission::Admitted;
         }
         if !is_new {
@@ -23,7 +24,7 @@ impl Dispatcher {
                 Some(allocated) => Reservation::of(&allocated.applied_to(pod)),
                 None => Reservation::of(pod),
             };
-            self.context.set_reservation(uid, Some(reservation));
+            self.context.reserve(uid, reservation);
             return Admission::Admitted;
         }
         let admission = self.context.admit(uid, pod, !self.preempted.contains(uid));

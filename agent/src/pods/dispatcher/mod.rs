@@ -251,6 +251,10 @@ impl Dispatcher {
 
     /// Hands an update to the pod's worker; if it has none, one is started after the pod is admitted.
     fn dispatch(&mut self, uid: &str, update: PodUpdate) {
+        if matches!(update, PodUpdate::Deleted) {
+            // Before another pod that takes its place is admitted.
+            self.context.change_reservation(uid, None);
+        }
         if let Some(worker) = self.workers.get(uid) {
             worker.updates.send_replace(update);
             return;

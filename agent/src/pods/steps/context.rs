@@ -202,19 +202,24 @@ impl PodContext {
         Admission::Rejected(reason)
     }
 
-    /// Sets or clears a pod's reservation and drops its deferred resize.
-    pub(crate) fn set_reservation(&self, uid: &str, reservation: Option<Reservation>) {
-        let freed = self.reservations.lock().set(uid, reservation);
+    /// Sets the reservation of a pod that was admitted before.
+    pub(crate) fn reserve(&self, uid: &str, reservation: Reservation) {
+        self.reservations.lock().set(uid, Some(reservation));
+    }
+
+    /// Changes or ends a pod's reservation and drops its deferred resize. One that has ended does not come back.
+    pub(crate) fn change_reservation(&self, uid: &str, reservation: Option<Reservation>) {
+        let freed = self.reservations.lock().change(uid, reservation);
         if freed {
             self.capacity_freed.send_modify(|count| *count += 1);
         }
     }
 
     /// Evaluates a pod's resize; what is granted is reserved in the same critical section.
-    pub(crate) fn evaluate_resize(&self, uid: &str, current: Reservation, request: ResizeRequest) -> ResizeDecision {
+    pub(crate) fn evaluate_resize(&self, uid: &str, request: ResizeRequest) -> ResizeDecision {
         let view = self.node_view();
         let mut reservations = self.reservations.lock();
-        let (decision, others_granted) = reservations.evaluate(uid, current, request, &view.allocatable);
+        let (decision, others_granted) = reservations.evaluate(uid, request, &view.allocatable);
         if others_granted {
             self.capacity_freed.send_modify(|count| *count += 1);
         }

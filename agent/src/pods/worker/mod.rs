@@ -225,7 +225,7 @@ impl Worker {
             let wake_at = self.sync();
             self.publish_running().await;
             if self.is_finished() {
-                self.context.set_reservation(&self.uid, None);
+                self.context.change_reservation(&self.uid, None);
                 let _ = self.context.running.send((self.uid.clone(), Vec::new())).await;
                 self.context.node.containers.remove(&self.uid);
                 heart.end();

@@ -38,7 +38,7 @@ impl Worker {
             }
             self.resize_deferred_at = None;
             let reserves = !terminal && (self.observed.kill.is_none() || self.observed.runs_or_may_run());
-            self.context.set_reservation(&self.uid, reserves.then(|| Reservation::of(&pod)));
+            self.context.change_reservation(&self.uid, reserves.then(|| Reservation::of(&pod)));
             return None;
         }
         match &self.observed.resize {
@@ -52,7 +52,7 @@ impl Worker {
         if decision == ResizeDecision::Granted
             && let Err(why) = self.allocate(pod_spec)
         {
-            self.context.set_reservation(&self.uid, Some(self.current_reservation(&pod)));
+            self.context.change_reservation(&self.uid, Some(self.current_reservation(&pod)));
             decision = ResizeDecision::Deferred(why);
         }
         self.tell_resize(&pod, &decision);
@@ -75,7 +75,7 @@ impl Worker {
         // A resize that was deferred before the agent started keeps its age.
         let since = *self.resize_deferred_at.get_or_insert(resize::pending_since(pod).unwrap_or(now));
         let request = ResizeRequest { reservation: Reservation::of(pod), since };
-        self.context.evaluate_resize(&self.uid, self.current_reservation(pod), request)
+        self.context.evaluate_resize(&self.uid, request)
     }
 
     /// Records an event of a decision that is a new one.

@@ -126,7 +126,7 @@ impl Worker {
     /// Gives the reservation back before the API shows that the pod is terminal: the next pod may come at once.
     pub(super) fn release_reservation(&mut self) {
         self.reservation_released = true;
-        self.context.set_reservation(&self.uid, None);
+        self.context.change_reservation(&self.uid, None);
     }
 
     /// Publishes the containers, and the running ones, where they have changed.
