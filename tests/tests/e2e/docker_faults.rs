@@ -2,8 +2,9 @@
 //! a proxy before the real engine: Docker refuses, fails before or after it has acted, or hangs; its answer, or its events, are
 //! lost; the agent is killed, or the engine, in mid-call. In the end all is as if nothing had happened.
 //!
-//! `make test` draws a few of them: `DOCKER_FAULTS=20` says how many, and `FAULTS_SEED=1` repeats a draw. `make test-faults` runs every
-//! call with every fault; `FAULTS_PART=2/8` is the second eighth of them.
+//! `make test` draws a few of them: `DOCKER_FAULTS=20` says how many, `FAULTS_SEED=1` repeats a draw, and `FAULTS_ONLY=SIGKILL`
+//! takes those whose name has that. `make test-faults` runs every call with every fault; `FAULTS_PART=2/8` is the second eighth of
+//! them.
 
 #![allow(clippy::print_stdout, reason = "a test says what it saw")]
 
@@ -96,9 +97,9 @@ fn pod(name: &str) -> String {
     pod.to_string()
 }
 
-/// What a pod's status says when all is well: of everything but ids, names, addresses and times. `counted_again` says that
-/// there may be two of the init container, since Docker has forgotten what became of the first.
-fn essence(pod: &Value, with_restarts: bool, counted_again: bool) -> Value {
+/// What a pod's status says when all is well: of everything but ids, names, addresses and times. Of the containers that are
+/// `counted_again` there may be two, since Docker has forgotten what became of the first.
+fn essence(pod: &Value, with_restarts: bool, counted_again: &BTreeSet<String>) -> Value {
     let status = &pod["status"];
     let all = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     let conditions: BTreeMap<String, Value> =
@@ -110,7 +111,7 @@ fn essence(pod: &Value, with_restarts: bool, counted_again: bool) -> Value {
             json!({"name": c["name"], "ready": c["ready"], "started": c["started"], "running": running, "image": c["image"],
             "ended": [ended["exitCode"], ended["reason"]],
             "restarts": match with_restarts {
-                true if counted_again && c["name"] == "init" && c["restartCount"] == 1 => json!(0),
+                true if c["restartCount"] == 1 && c["name"].as_str().is_some_and(|name| counted_again.contains(name)) => json!(0),
                 true => c["restartCount"].clone(),
                 false => Value::Null,
             }})
@@ -140,8 +141,8 @@ struct Run<'t> {
     dies: Option<Dies>,
     serial: usize,
     live_restore: bool,
-    /// Docker has forgotten how the init container has ended, or that it has begun.
-    counted_again: bool,
+    /// The containers of which Docker has forgotten how they have ended, or that they have begun.
+    counted_again: BTreeSet<String>,
 }
 
 impl<'t> Run<'t> {
@@ -154,7 +155,16 @@ impl<'t> Run<'t> {
                 .to_string(),
         );
         kubectl.accounts(&["default"]);
-        Self { testbed, proxy, windlass, kubectl, dies: None, serial: 0, live_restore: false, counted_again: false }
+        Self {
+            testbed,
+            proxy,
+            windlass,
+            kubectl,
+            dies: None,
+            serial: 0,
+            live_restore: false,
+            counted_again: BTreeSet::new(),
+        }
     }
 
     /// Waits, and ends who is to die when his hour has come.
@@ -185,12 +195,15 @@ impl<'t> Run<'t> {
                 self.testbed.start_docker();
                 // A container that ends while there is no engine may lose its exit code, and the next engine reports
                 // 255, as of a failed one. The two cannot be distinguished, so the init container, which ends by
-                // itself, is run again. A sandbox whose start the engine had not recorded is replaced, with new
-                // containers, and those that were only created are counted like any other, as by kubelet.
+                // itself, is run again. A container whose start the engine had not recorded is only created, as by its
+                // word, and is replaced; it is counted like any other, as by kubelet.
                 let all = self.testbed.docker(&["ps", "-a", "--format", "{{.Names}} {{.Status}}"]);
-                self.counted_again = all.lines().any(|line| {
-                    line.starts_with("k8s_init_") && (line.ends_with(" Created") || line.contains(" Exited (255)"))
-                });
+                let forgotten = |line: &str| {
+                    let name = line.strip_prefix("k8s_")?.split('_').next()?;
+                    let is_lost = line.ends_with(" Created") || (name == "init" && line.contains(" Exited (255)"));
+                    is_lost.then(|| name.to_owned())
+                };
+                self.counted_again = all.lines().filter_map(forgotten).collect();
             }
             None => self.proxy.release(),
         }
@@ -235,7 +248,7 @@ impl<'t> Run<'t> {
             let _ = self.windlass.is_ready();
         }
         self.serial += 1;
-        self.counted_again = false;
+        self.counted_again.clear();
         let name = format!("p{}", self.serial);
         let (call, event) = match trouble {
             None => (None, None),
@@ -253,7 +266,7 @@ impl<'t> Run<'t> {
         };
         let is = self.until("it is as it would be", |run| {
             let pod = run.kubectl.json(&["pod", &name])?;
-            let is = essence(&pod, exact(run.proxy.spoiled()), run.counted_again);
+            let is = essence(&pod, exact(run.proxy.spoiled()), &run.counted_again);
             let should = wanted.map(|wanted| if exact(run.proxy.spoiled()) { &wanted.exact } else { &wanted.roughly });
             anyhow::ensure!(
                 should.is_none_or(|should| *should == is),
@@ -297,8 +310,8 @@ impl<'t> Run<'t> {
             Ok(left)
         })?;
         Ok(Wanted {
-            exact: essence(&is, true, false),
-            roughly: essence(&is, false, false),
+            exact: essence(&is, true, &BTreeSet::new()),
+            roughly: essence(&is, false, &BTreeSet::new()),
             logs,
             left,
             calls: self.proxy.calls(),
@@ -360,7 +373,10 @@ fn a_pod_comes_and_goes_whatever_docker_does() {
     println!("FAULTS_SEED={seed}");
     let count = number("DOCKER_FAULTS").unwrap_or(4);
     run_all(|wanted| {
-        let (mut dice, all) = (Dice::new(seed), Trouble::all());
+        let only = std::env::var("FAULTS_ONLY").unwrap_or_default();
+        let all: Vec<Trouble> =
+            Trouble::all().into_iter().filter(|trouble| trouble.to_string().contains(&only)).collect();
+        let mut dice = Dice::new(seed);
         let draw = |_| {
             let trouble = all[dice.index(all.len())];
             let of = if let Trouble::Event(_) = trouble { wanted.events } else { wanted.calls.len() };
