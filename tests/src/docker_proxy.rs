@@ -4,7 +4,10 @@
 use std::{
     convert::Infallible,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -91,6 +94,8 @@ struct Shared {
     engine: PathBuf,
     state: Mutex<State>,
     released: Notify,
+    /// Nothing gets through to the engine.
+    cut_off: AtomicBool,
 }
 
 /// A proxy before Docker Engine.
@@ -108,7 +113,12 @@ impl DockerProxy {
     /// When the socket cannot be made.
     #[must_use]
     pub fn start(socket: &Path, engine: &Path) -> Self {
-        let shared = Arc::new(Shared { engine: engine.to_owned(), state: Mutex::default(), released: Notify::new() });
+        let shared = Arc::new(Shared {
+            engine: engine.to_owned(),
+            state: Mutex::default(),
+            released: Notify::new(),
+            cut_off: AtomicBool::new(false),
+        });
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -161,6 +171,11 @@ impl DockerProxy {
     pub fn release(&self) {
         self.state().holds = false;
         self.shared.released.notify_waiters();
+    }
+
+    /// Refuses all connections to the engine, or no longer, so that a test can look at one before its client acts.
+    pub fn cut_off(&self, is_cut_off: bool) {
+        self.shared.cut_off.store(is_cut_off, Ordering::SeqCst);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -230,6 +245,9 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let name = name_of(&request);
     let is_of_pods = name == "GET /events" && request.uri().query().is_some_and(|query| query.contains("label"));
     let Some(fault) = shared.count(&name) else {
+        if shared.cut_off.load(Ordering::SeqCst) {
+            return Err(Cut.into());
+        }
         let answer = forward(&shared.engine, request).await?;
         return Ok(if is_of_pods { spoil_events(shared, answer) } else { answer });
     };

@@ -191,6 +191,8 @@ impl<'t> Run<'t> {
             }
             Some(Dies::Engine { signal, .. }) => {
                 self.testbed.end_docker(signal);
+                // The agent replaces what was lost as soon as it sees the next engine: the test looks before.
+                self.proxy.cut_off(true);
                 self.proxy.release();
                 self.testbed.start_docker();
                 // A container that ends while there is no engine may lose its exit code, and the next engine reports
@@ -204,6 +206,7 @@ impl<'t> Run<'t> {
                     is_lost.then(|| name.to_owned())
                 };
                 self.counted_again = all.lines().filter_map(forgotten).collect();
+                self.proxy.cut_off(false);
             }
             None => self.proxy.release(),
         }
