@@ -189,6 +189,30 @@ pub fn drop_invalid_fields(schema: &Schema, value: &mut Value) -> Vec<String> {
     dropped
 }
 
+/// A field as Go writes it that nobody has set: `None` where the type leaves it out. Lists, maps and times that are always
+/// written are `null` then, which means the same as nothing, and are left out here.
+#[must_use]
+pub fn unset(schema: &Schema, field: &str) -> Option<Value> {
+    let Kind::Object(object) = &schema.resolved().kind else { return None };
+    unset_property(object.properties.get(field)?, 0)
+}
+
+fn unset_property(property: &Property, depth: usize) -> Option<Value> {
+    if property.presence != Presence::Always || depth > MAX_DEPTH {
+        return None;
+    }
+    let schema = property.schema.resolved();
+    match &schema.kind {
+        Kind::Object(object) => {
+            let fields = object.properties.iter();
+            let fields = fields.filter_map(|(name, one)| Some((name.to_string(), unset_property(one, depth + 1)?)));
+            Some(Value::Object(fields.collect()))
+        }
+        Kind::List(_) | Kind::Map(_) => None,
+        _ => Some(zero(schema)).filter(|zero| !zero.is_null()),
+    }
+}
+
 /// What a walk produces.
 #[derive(Debug, Clone, Copy)]
 struct Form {

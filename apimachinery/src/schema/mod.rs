@@ -17,7 +17,7 @@ pub mod table;
 mod validate;
 mod wire_order;
 
-pub use canonical::{canonical, canonicalize, canonicalize_types, drop_invalid_fields, same, same_except};
+pub use canonical::{canonical, canonicalize, canonicalize_types, drop_invalid_fields, same, same_except, unset};
 pub use check::{FieldProblems, check, types_fit};
 pub use default::default;
 pub use node::{

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use crate::{
-    schema::{Kind, ListType, MapType, Presence, Schema, TableError, TypeIndex},
+    schema::{Kind, ListType, MapType, Presence, Schema, TableError, TypeIndex, unset},
     testing::{TYPES, schema},
 };
 
@@ -37,6 +37,27 @@ fn a_pod_is_described_whole() {
     assert!(matches!(at(&pod, "spec.containers.resources.limits").field("cpu").unwrap().kind, Kind::Quantity));
     let policy = at(&pod, "spec.restartPolicy").validations.as_ref().unwrap();
     assert_eq!(policy.enumeration, ["Always", "Never", "OnFailure"]);
+}
+
+/// As kube-apiserver 1.36 answers the creation of each, without what is `null`.
+#[test]
+fn a_status_that_nobody_has_set_has_what_go_always_writes() {
+    for (name, status) in [
+        ("apps/v1.Deployment", Some(json!({}))),
+        ("apps/v1.StatefulSet", Some(json!({"replicas": 0, "availableReplicas": 0}))),
+        (
+            "policy/v1.PodDisruptionBudget",
+            Some(json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0})),
+        ),
+        ("core/v1.Service", Some(json!({"loadBalancer": {}}))),
+        ("core/v1.ConfigMap", None),
+    ] {
+        assert_eq!(unset(&schema(name), "status"), status, "{name}");
+    }
+    assert_eq!(
+        unset(&schema("core/v1.Node"), "status").unwrap()["daemonEndpoints"],
+        json!({"kubeletEndpoint": {"Port": 0}})
+    );
 }
 
 #[test]

@@ -169,7 +169,7 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
         "/body/metadata/managedFields/*",
         "upstream's priority and fairness writes whether the level is there",
     ),
-    intended("kind: *FlowSchema", "/body/status", "the same"),
+    intended("kind: *FlowSchema", "/body/status/conditions", "the same"),
     intended("kind: table*FlowSchema", "/body/rows/0/*", "the same"),
     intended(
         "kind: table*DaemonSet",

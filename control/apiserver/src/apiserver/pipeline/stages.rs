@@ -350,10 +350,15 @@ pub(crate) fn default(version: &Version, object: &mut Value) {
     }
 }
 
-/// Resets the status of a new object and sets what only the server writes.
+/// Resets the status of a new object, which has what Go's type always writes, and sets what only the server writes.
 fn prepare_for_create(version: &Version, object: &mut Value) {
     if version.has_status() && !version.strategy.keeps_status_on_create() {
         object.as_object_mut().map(|fields| fields.remove("status"));
+    }
+    if object.get("status").is_none()
+        && let Some(status) = version.spec.schema.unset("status")
+    {
+        object["status"] = status;
     }
     version.strategy.prepare_for_create(object);
 }

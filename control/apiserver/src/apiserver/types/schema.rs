@@ -96,6 +96,12 @@ impl TypeSchema {
         }
     }
 
+    /// A field that upstream's type always writes, as it is when nobody has set it.
+    #[must_use]
+    pub fn unset(&self, field: &str) -> Option<Value> {
+        schema::unset(&self.node, field)
+    }
+
     /// Brings the metadata of a custom object to a form that all clients can decode; most have it.
     fn make_types_fit(&self, value: &mut Value) {
         if !schema::types_fit(&self.node, value) {

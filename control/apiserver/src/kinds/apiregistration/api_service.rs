@@ -66,7 +66,6 @@ impl Strategy for ApiService {
 
     /// One that this server serves itself is available at once.
     fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = json!({});
         if !object["spec"]["service"].is_object() {
             let message = "Local APIServices are always available";
             conditions::set(object, "Available", "True", "Local", message, &crate::apiserver::generate::now());

@@ -101,8 +101,6 @@ impl Strategy for DaemonSet {
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
-        let counts = json!({"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0});
-        object["status"] = counts;
         if template_generation(object) < 1 {
             set_template_generation(object, 1);
         }

@@ -65,10 +65,6 @@ impl Strategy for ReplicaSet {
         workload::default_template(spec);
     }
 
-    fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = json!({"replicas": 0});
-    }
-
     fn validate_against(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         none_negative(&spec, &["replicas", "minReadySeconds"], errors);

@@ -93,10 +93,6 @@ impl Strategy for StatefulSet {
         }
     }
 
-    fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = json!({"replicas": 0, "availableReplicas": 0});
-    }
-
     fn validate_name(&self, name: &str) -> Option<String> {
         names::label(name)
     }

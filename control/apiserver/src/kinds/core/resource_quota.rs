@@ -91,10 +91,6 @@ impl Strategy for ResourceQuota {
         told.collect()
     }
 
-    fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = json!({});
-    }
-
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         validate_amounts(&spec.at("hard"), errors);

@@ -65,11 +65,6 @@ impl Strategy for PodDisruptionBudget {
         names::path_segment(name)
     }
 
-    fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] =
-            json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0});
-    }
-
     fn validate(&self, object: &Value, errors: &mut Errors) {
         let spec = Field::root(object).at("spec");
         let (least, most) = (spec.at("minAvailable"), spec.at("maxUnavailable"));

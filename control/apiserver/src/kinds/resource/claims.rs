@@ -72,10 +72,6 @@ impl Strategy for Claim {
         devices::default_claim(child(object, "spec"));
     }
 
-    fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = json!({});
-    }
-
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {
         keep_metadata(object, old);
         allocation::drop_deallocated(object, old);

@@ -64,10 +64,6 @@ impl Strategy for VolumeAttachment {
         }
     }
 
-    fn prepare_for_create(&self, object: &mut Value) {
-        object["status"] = json!({"attached": false});
-    }
-
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {
         keep_metadata(object, old);
     }
