@@ -193,20 +193,13 @@ pub fn drop_invalid_fields(schema: &Schema, value: &mut Value) -> Vec<String> {
 /// written are `null` then, which means the same as nothing, and are left out here.
 #[must_use]
 pub fn unset(schema: &Schema, field: &str) -> Option<Value> {
-    let Kind::Object(object) = &schema.resolved().kind else { return None };
-    unset_property(object.properties.get(field)?, 0)
-}
-
-fn unset_property(property: &Property, depth: usize) -> Option<Value> {
-    if property.presence != Presence::Always || depth > MAX_DEPTH {
-        return None;
-    }
+    let property = schema.property(field).filter(|property| property.presence == Presence::Always)?;
     let schema = property.schema.resolved();
     match &schema.kind {
+        // One of Go's structs never has itself as a value, so that this ends.
         Kind::Object(object) => {
-            let fields = object.properties.iter();
-            let fields = fields.filter_map(|(name, one)| Some((name.to_string(), unset_property(one, depth + 1)?)));
-            Some(Value::Object(fields.collect()))
+            let fields = object.properties.keys();
+            Some(Value::Object(fields.filter_map(|name| Some((name.to_string(), unset(schema, name)?))).collect()))
         }
         Kind::List(_) | Kind::Map(_) => None,
         _ => Some(zero(schema)).filter(|zero| !zero.is_null()),

@@ -7,7 +7,7 @@ mod fault;
 mod fault_loop;
 #[cfg(test)]
 mod tests;
-mod watched;
+mod watch_events;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -32,7 +32,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 pub use fault::{Calls, EventFault, Fault, Purpose, RequestFault};
 pub use fault_loop::with_each_fault;
-use watched::watched;
+use watch_events::watched;
 
 /// The annotation that others write.
 pub const TOUCHED: &str = "test.example/touched";
@@ -145,11 +145,11 @@ impl Faults {
     }
 
     /// Answers by the server, which finishes what it has taken also if the client goes.
-    async fn serve(&self, router: Router, request: Request<ClientBody>) -> Response {
+    async fn serve(&self, busy: Busy, router: Router, request: Request<ClientBody>) -> Response {
         let in_flight = InFlight::new(&self.in_flight);
         let serving = tokio::spawn(async move {
             let Ok(answer) = router.oneshot(request.map(Body::new)).await;
-            drop(in_flight);
+            drop((in_flight, busy));
             answer
         });
         serving.await.expect("a handler that does not panic")
@@ -304,7 +304,12 @@ impl Faults {
     }
 
     /// `None` if the client has ended.
-    async fn carry_out(&self, router: Router, request: Request<ClientBody>) -> Option<Result<Response, BoxError>> {
+    async fn carry_out(
+        &self,
+        busy: Busy,
+        router: Router,
+        request: Request<ClientBody>,
+    ) -> Option<Result<Response, BoxError>> {
         if self.has_ended() {
             return None;
         }
@@ -313,7 +318,7 @@ impl Faults {
             self.end();
             return None;
         }
-        let answer = self.answer_with(fault, router, request).await;
+        let answer = self.answer_with(fault, busy, router, request).await;
         if fault == Some(RequestFault::EndsAfter) {
             self.end();
         }
@@ -323,6 +328,7 @@ impl Faults {
     async fn answer_with(
         &self,
         fault: Option<RequestFault>,
+        busy: Busy,
         router: Router,
         request: Request<ClientBody>,
     ) -> Result<Response, BoxError> {
@@ -352,7 +358,7 @@ impl Faults {
         }
         let plural = ResourcePath::parse(request.uri().path()).map(|path| path.plural).unwrap_or_default();
         let is_watch = is_watch(&request);
-        let answer = self.serve(router, request).await;
+        let answer = self.serve(busy, router, request).await;
         match fault {
             Some(RequestFault::AnswerLost) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
             Some(RequestFault::TimedOut) => {
@@ -436,13 +442,13 @@ impl Service<Request<ClientBody>> for Way {
         let (busy, router, faults) = (Busy::new(), self.router.clone(), self.faults.clone());
         Box::pin(async move {
             let answer = match faults {
-                Some(faults) => faults.carry_out(router, request).await,
+                Some(faults) => faults.carry_out(busy, router, request).await,
                 None => {
                     let Ok(answer) = router.oneshot(request.map(Body::new)).await;
+                    drop(busy);
                     Some(Ok(answer))
                 }
             };
-            drop(busy);
             match answer {
                 Some(answer) => answer,
                 None => std::future::pending().await,
